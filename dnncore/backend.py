@@ -1,0 +1,149 @@
+"""The seam between the library and its backends: Protocols only.
+
+A backend gives devices; a device gives memory, streams and, for each kind of problem, the tuple of algorithms it has. Addresses
+are opaque to everything above: what `Memory.at` returns goes back to the backend's own launches and copies and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnncore.problems import Problem
+
+__all__ = ["Address", "Algorithm", "Device", "DeviceInfo", "Launch", "Memory", "Stream"]
+
+Address = Any
+"""Where an operand starts: an integer address on CUDA, a NumPy byte array on the reference backend."""
+
+Launch = Callable[["Stream", float, Sequence[Address], float, Sequence[Address], Address | None], None]
+"""launch(stream, alpha, inputs, beta, outputs, workspace): enqueue outputs = alpha * operation(inputs) + beta * outputs.
+
+Inputs and outputs come in the problem's order. The workspace is at least as large as the algorithm asked for and 256-byte
+aligned; None when it asked for nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a device is. Immutable.
+
+    Args:
+        name: As the user writes it: "cpu", "cuda:0".
+        model: What the hardware calls itself.
+        total_memory_bytes: Memory of the device.
+        compute_capability: (major, minor) on CUDA, None elsewhere.
+    """
+
+    name: str
+    model: str
+    total_memory_bytes: int
+    compute_capability: tuple[int, int] | None = None
+
+
+class Memory(Protocol):
+    """A block of device memory. Owned by one thread."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    def at(self, offset_bytes: int) -> Address:
+        """Address `offset_bytes` into the block."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        ...
+
+
+class Stream(Protocol):
+    """An ordered queue of work on a device. Owned by one thread."""
+
+    def synchronize(self) -> None:
+        """Block until everything enqueued has run.
+
+        Raises:
+            DeviceFaultError: something that was enqueued failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wait for the work, then give the stream back; a second call does nothing."""
+        ...
+
+
+class Algorithm(Protocol):
+    """One way to solve a kind of problem; stateless. Immutable."""
+
+    @property
+    def name(self) -> str:
+        """Lower-case name, unique in its tuple: "implicit_gemm"."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same inputs on the same device always give the same bits."""
+        ...
+
+    @property
+    def math(self) -> str:
+        """What it accumulates with: "fp32", "fp64", ... or "dtype" for that of the tensors."""
+        ...
+
+    def supports(self, problem: Any, device: Any) -> str | None:
+        """None when it can solve the problem on the device, else the reason why not."""
+        ...
+
+    def workspace_bytes(self, problem: Any) -> int:
+        """Scratch memory that a launch needs."""
+        ...
+
+    def prepare(self, problem: Any, device: Any) -> Launch:
+        """Do everything that does not depend on addresses: compile, load, fill in parameters."""
+        ...
+
+
+class Device(Protocol):
+    """A device as one thread sees it. Owned by one thread; its handle checks."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What it is."""
+        ...
+
+    def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
+        """Algorithms for this kind of problem, most specialised first; the last supports everything that is legal."""
+        ...
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Uninitialised memory, 256-byte aligned.
+
+        Raises:
+            OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+        """
+        ...
+
+    def host_buffer(self, nbytes: int) -> np.ndarray:
+        """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with the device."""
+        ...
+
+    def create_stream(self) -> Stream:
+        """Open a queue of its own."""
+        ...
+
+    def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
+        """Enqueue a copy of a contiguous host array; `source` must stay unchanged until the stream has passed it."""
+        ...
+
+    def copy_to_host(self, stream: Stream, destination: np.ndarray, source: Address) -> None:
+        """Enqueue a copy into a contiguous host array, which is valid once the stream has passed it."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing."""
+        ...

@@ -1,0 +1,99 @@
+"""Choosing an algorithm, in one place and without knowing the backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dnncore.backend import Algorithm, Device, Launch
+from dnncore.errors import BadParamError, NotSupportedError
+from dnncore.problems import Problem
+
+__all__ = ["Plan", "Preference", "candidates", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """How much workspace the choice may take. Immutable.
+
+    Args:
+        workspace_limit_bytes: Most bytes; None for as many as the fastest algorithm wants.
+    """
+
+    workspace_limit_bytes: int | None
+    NO_WORKSPACE: ClassVar[Preference]
+    PREFER_FASTEST: ClassVar[Preference]
+
+    def __post_init__(self) -> None:
+        if self.workspace_limit_bytes is not None and self.workspace_limit_bytes < 0:
+            raise BadParamError(f"workspace limit {self.workspace_limit_bytes} B must not be negative")
+
+    def refuses(self, nbytes: int) -> str | None:
+        """The reason why a workspace of this size is not allowed, None when it is."""
+        if self.workspace_limit_bytes is None or nbytes <= self.workspace_limit_bytes:
+            return None
+        return f"needs {nbytes} B of workspace, the limit is {self.workspace_limit_bytes} B"
+
+
+Preference.NO_WORKSPACE = Preference(0)
+Preference.PREFER_FASTEST = Preference(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A problem with the algorithm that was chosen for it, ready to launch. Owned by the thread of its handle.
+
+    Args:
+        problem: What is solved.
+        algorithm: The algorithm's name.
+        workspace_bytes: Scratch memory a launch takes.
+        deterministic: Whether equal inputs give equal bits.
+        math: What it accumulates with.
+        launch: The backend's function.
+    """
+
+    problem: Problem
+    algorithm: str
+    workspace_bytes: int
+    deterministic: bool
+    math: str
+    launch: Launch = field(repr=False)
+
+
+def candidates(problem: Problem, device: Device, preference: Preference) -> list[tuple[Algorithm, str | None]]:
+    """Every algorithm for the problem, fastest first, with the reason why it is out (None when it is in)."""
+    result = []
+    for algorithm in device.algorithms(problem):
+        reason = algorithm.supports(problem, device)
+        if reason is None:
+            reason = preference.refuses(algorithm.workspace_bytes(problem))
+        result.append((algorithm, reason))
+    return result
+
+
+def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:
+    """Choose and prepare.
+
+    Args:
+        problem: What to solve.
+        device: Where.
+        preference: Limit of the workspace.
+        algorithm: Take this one, by name, and no other.
+
+    Raises:
+        NotSupportedError: nothing fits; the message lists each algorithm and why.
+    """
+    options = [(a, why) for a, why in candidates(problem, device, preference) if algorithm in (None, a.name)]
+    chosen = next((a for a, why in options if why is None), None)
+    if chosen is None:
+        names = ", ".join(a.name for a in device.algorithms(problem))
+        reasons = "; ".join(f"{a.name}: {why}" for a, why in options) or f"no algorithm {algorithm!r} among {names}"
+        raise NotSupportedError(f"{device.info.name} has nothing for {problem}: {reasons}")
+    return Plan(
+        problem,
+        chosen.name,
+        chosen.workspace_bytes(problem),
+        chosen.deterministic,
+        chosen.math,
+        chosen.prepare(problem, device),
+    )

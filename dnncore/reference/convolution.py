@@ -1,0 +1,153 @@
+"""Convolution as a sum over the filter's taps, and as one matrix product over gathered patches.
+
+For one tap the input that meets every output is a strided slice, so the three directions are three products of the same operands:
+y += w x, dx += w' dy, dw = dy x'. Padding is zeros around a copy of x. Formulas: arXiv 1410.0759, section 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dnncore.backend import Algorithm
+from dnncore.descriptors import ConvolutionMode
+from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.reference.launch import Array, ReferenceAlgorithm
+
+__all__ = ["algorithms"]
+
+Index = tuple[int | slice, ...]
+_ALL = slice(None)
+
+
+def _taps(problem: ConvolutionProblem) -> Iterator[tuple[Index, Index]]:
+    """For each tap, its index in w and the slices of the padded input that it meets (of a true convolution, rotated)."""
+    conv, filter_shape, output = problem.convolution, problem.w.shape[2:], problem.y.shape[2:]
+    for place in itertools.product(*map(range, filter_shape)):
+        slices = tuple(
+            slice(tap * dilation, tap * dilation + (extent - 1) * stride + 1, stride)
+            for tap, dilation, stride, extent in zip(place, conv.dilation, conv.stride, output, strict=True)
+        )
+        if conv.mode is ConvolutionMode.CONVOLUTION:
+            place = tuple(extent - 1 - tap for tap, extent in zip(place, filter_shape, strict=True))
+        yield (_ALL, _ALL, *place), (_ALL, _ALL, *slices)
+
+
+def _padded_shape(problem: ConvolutionProblem) -> tuple[int, ...]:
+    spatial = zip(problem.x.shape[2:], problem.convolution.padding, strict=True)
+    return (*problem.x.shape[:2], *(extent + sum(pair) for extent, pair in spatial))
+
+
+def _interior(problem: ConvolutionProblem) -> Index:
+    spatial = zip(problem.x.shape[2:], problem.convolution.padding, strict=True)
+    return (_ALL, _ALL, *(slice(before, before + extent) for extent, (before, _) in spatial))
+
+
+def _pad(problem: ConvolutionProblem, x: Array) -> Array:
+    padded = np.zeros(_padded_shape(problem))
+    padded[_interior(problem)] = x
+    return padded
+
+
+def _group_x(problem: ConvolutionProblem, x: Array) -> Array:
+    """[N, C, *spatial] -> [N, G, C/G, places]; a copy where the slice is strided."""
+    groups = problem.convolution.groups
+    n, c = x.shape[:2]
+    return x.reshape(n, groups, c // groups, math.prod(x.shape[2:]))
+
+
+def _forward_taps(problem: ConvolutionProblem, x: Array, w: Array) -> Array:
+    groups = problem.convolution.groups
+    padded = _pad(problem, x)
+    k = w.shape[0]
+    y = np.zeros((x.shape[0], groups, k // groups, math.prod(problem.y.shape[2:])))
+    for tap, slices in _taps(problem):
+        weights = w[tap].reshape(groups, k // groups, w.shape[1])
+        y += weights @ _group_x(problem, padded[slices])
+    return y.reshape(problem.y.shape)
+
+
+def _backward_data_taps(problem: ConvolutionProblem, w: Array, dy: Array) -> Array:
+    groups = problem.convolution.groups
+    k = w.shape[0]
+    gradient = _group_x(problem, dy)
+    padded = np.zeros(_padded_shape(problem))
+    for tap, slices in _taps(problem):
+        weights = w[tap].reshape(groups, k // groups, w.shape[1])
+        target = padded[slices]
+        target += (weights.swapaxes(1, 2) @ gradient).reshape(target.shape)
+    return padded[_interior(problem)]
+
+
+def _backward_filter_taps(problem: ConvolutionProblem, x: Array, dy: Array) -> Array:
+    padded = _pad(problem, x)
+    gradient = _group_x(problem, dy)
+    dw = np.empty(problem.w.shape)
+    for tap, slices in _taps(problem):
+        patch = _group_x(problem, padded[slices])
+        product = np.einsum("ngkp,ngcp->gkc", gradient, patch, optimize=True)
+        dw[tap] = product.reshape(problem.w.shape[:2])
+    return dw
+
+
+def _patches(problem: ConvolutionProblem, x: Array) -> Array:
+    """im2col: [G, C/G * taps, N * places], the taps in the filter's order."""
+    groups = problem.convolution.groups
+    padded = _pad(problem, x)
+    n, c = x.shape[:2]
+    filter_shape = problem.w.shape[2:]
+    columns = np.empty((groups, c // groups, *filter_shape, n, math.prod(problem.y.shape[2:])))
+    for tap, slices in _taps(problem):
+        patch = _group_x(problem, padded[slices])
+        columns[tap] = np.moveaxis(patch, 0, 2)
+    return columns.reshape(groups, -1, columns.shape[-2] * columns.shape[-1])
+
+
+def _rows(problem: ConvolutionProblem, dy: Array) -> Array:
+    """[N, K, *output] -> [G, K/G, N * places]."""
+    groups = problem.convolution.groups
+    n, k = dy.shape[:2]
+    return np.moveaxis(dy.reshape(n, groups, k // groups, -1), 0, 2).reshape(groups, k // groups, -1)
+
+
+def _forward_gemm(problem: ConvolutionProblem, x: Array, w: Array) -> Array:
+    groups, (n, k) = problem.convolution.groups, problem.y.shape[:2]
+    y = w.reshape(groups, k // groups, -1) @ _patches(problem, x)
+    return np.moveaxis(y.reshape(groups, k // groups, n, -1), 2, 0).reshape(problem.y.shape)
+
+
+def _backward_filter_gemm(problem: ConvolutionProblem, x: Array, dy: Array) -> Array:
+    dw = _rows(problem, dy) @ _patches(problem, x).swapaxes(1, 2)
+    return dw.reshape(problem.w.shape)
+
+
+_PATCH_LIMIT = 1 << 28
+
+
+def _unsuitable_for_patches(problem: ConvolutionProblem) -> str | None:
+    """Gathered patches repeat x once a tap, so their size is bounded."""
+    if not (problem.x.size and problem.w.size):
+        return "a tensor is empty"
+    elements = problem.y.shape[0] * math.prod(problem.y.shape[2:]) * problem.x.shape[1] * math.prod(problem.w.shape[2:])
+    return f"{elements} gathered elements, at most {_PATCH_LIMIT}" if elements > _PATCH_LIMIT else None
+
+
+_ALGORITHMS: dict[Direction, tuple[Algorithm, ...]] = {
+    Direction.FORWARD: (
+        ReferenceAlgorithm("gemm", _forward_gemm, _unsuitable_for_patches),
+        ReferenceAlgorithm("taps", _forward_taps),
+    ),
+    Direction.BACKWARD_DATA: (ReferenceAlgorithm("taps", _backward_data_taps),),
+    Direction.BACKWARD_FILTER: (
+        ReferenceAlgorithm("gemm", _backward_filter_gemm, _unsuitable_for_patches),
+        ReferenceAlgorithm("taps", _backward_filter_taps),
+    ),
+}
+
+
+def algorithms(direction: Direction) -> tuple[Algorithm, ...]:
+    """Algorithms of one direction, fastest first."""
+    return _ALGORITHMS[direction]

@@ -1,0 +1,89 @@
+"""What the families share: descriptors become NumPy views, results are blended into outputs.
+
+A family gives an algorithm as a pure function of the problem and its float64 (or integer) inputs; `ReferenceAlgorithm` makes an
+`Algorithm` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnncore.backend import Address, Launch, Stream
+from dnncore.descriptors import TensorDescriptor
+from dnncore.problems import Problem
+
+__all__ = ["Array", "Compute", "ReferenceAlgorithm", "view"]
+
+Array = npt.NDArray[np.float64]
+"""What the families compute with."""
+
+Compute = Callable[..., Array]
+"""compute(problem, *inputs) -> the output's value in float64, of the output's shape."""
+
+
+def view(address: np.ndarray, descriptor: TensorDescriptor) -> np.ndarray:
+    """Lay a descriptor over bytes; the result shares their memory.
+
+    Args:
+        address: uint8 [bytes], starting at the tensor's first element.
+        descriptor: What to see there.
+    """
+    if address.size < descriptor.nbytes:
+        raise AssertionError(f"{descriptor} needs {descriptor.nbytes} bytes, {address.size} are there")
+    flat = address[: descriptor.nbytes].view(descriptor.dtype.numpy)
+    return np.lib.stride_tricks.as_strided(flat, descriptor.shape, descriptor.byte_strides)
+
+
+@dataclass(frozen=True)
+class ReferenceAlgorithm:
+    """A pure function over float64 arrays, as an `Algorithm`. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        compute: The function.
+        unsupported: The reason why a problem is not supported, None when it is.
+    """
+
+    name: str
+    compute: Compute
+    unsupported: Callable[[Any], str | None] = lambda _problem: None
+    deterministic: bool = True
+    math: str = "fp64"
+
+    def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
+        """None when the problem is supported, else the reason why not."""
+        return self.unsupported(problem)
+
+    def workspace_bytes(self, problem: Any) -> int:  # noqa: ARG002 (the Protocol's signature)
+        """0: NumPy allocates its own temporaries."""
+        return 0
+
+    def prepare(self, problem: Problem, device: Any) -> Launch:  # noqa: ARG002 (the Protocol's signature)
+        """Bind the function to a problem."""
+        (output,) = problem.outputs
+
+        def launch(
+            _stream: Stream,
+            alpha: float,
+            inputs: Sequence[Address],
+            beta: float,
+            outputs: Sequence[Address],
+            _workspace: Address | None,
+        ) -> None:
+            arrays = [_widen(view(a, d)) for a, d in zip(inputs, problem.inputs, strict=True)]
+            target = view(outputs[0], output)
+            # A product with beta 0 would carry a NaN over from memory that nobody has written yet.
+            with np.errstate(all="ignore"):
+                value = alpha * self.compute(problem, *arrays)
+                target[...] = value if beta == 0 else value + beta * _widen(target)
+
+        return launch
+
+
+def _widen(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()

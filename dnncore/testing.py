@@ -1,0 +1,67 @@
+"""How results are judged: one tolerance for the whole project, as a function of dtype and reduction length.
+
+The bound is the a-priori one of floating-point error analysis (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1): an
+error of a sum of n products is at most n u |a|'|b|. The errors of independent roundings add up like sqrt(n), so the gate takes a few
+times sqrt(n) where that is smaller. `docs/numerics.md` says why.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dnncore.dtypes import DType
+
+__all__ = ["assert_close", "tolerance", "unit_roundoff"]
+
+_FUNCTION_ULPS = 8
+"""Allowance for exp, log and tanh of the CUDA maths library (1 to 2 ulp each, several in a row)."""
+
+
+def unit_roundoff(dtype: DType) -> float:
+    """u: half the distance from 1 to the next larger number."""
+    return float(np.finfo(dtype.numpy).eps) / 2
+
+
+def tolerance(dtype: DType, length: int) -> float:
+    """Error allowed relative to the magnitude of what was summed.
+
+    Args:
+        dtype: Of the tensors; an algorithm may accumulate in a wider one.
+        length: Products or terms in one output.
+    """
+    return unit_roundoff(dtype) * (_FUNCTION_ULPS + min(length, 4 * math.sqrt(length)))
+
+
+def assert_close(
+    actual: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, dtype: DType, length: int, what: str = "result"
+) -> None:
+    """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
+
+    Args:
+        actual: What was computed, in `dtype`.
+        expected: The float64 reference.
+        magnitude: For each element the sum of the absolute values that went into it; at least |expected|.
+        dtype: Of `actual`.
+        length: Terms in one element.
+        what: For the message.
+    """
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
+    special = ~np.isfinite(expected)
+    same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)
+    if not same[special].all():
+        index = tuple(int(i) for i in np.argwhere(special & ~same)[0])
+        raise AssertionError(f"{what}: {actual[index]} at {index}, expected {expected[index]}")
+    with np.errstate(invalid="ignore"):
+        error = np.where(special, 0.0, np.abs(actual.astype(np.float64) - expected))
+    # Where even the largest term is far below the smallest normal number, rounding is absolute.
+    allowed = tolerance(dtype, length) * np.where(special, 1.0, magnitude) + float(np.finfo(dtype.numpy).tiny)
+    bad = ~(error <= allowed)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise AssertionError(
+            f"{what}: {int(bad.sum())} of {bad.size} elements differ; first at {index}: {actual[index]!r}, expected "
+            f"{expected[index]!r}, error {error[index]:.3g}, allowed {allowed[index]:.3g}"
+        )

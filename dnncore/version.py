@@ -1,0 +1,5 @@
+"""The version, in one place: the distribution, the server's metadata and model packages read it here."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,80 @@
+"""Convolutions: each line is a geometry, run in all three directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import ConvolutionProblem, Direction
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F32, F64 = DType.FLOAT32, DType.FLOAT64
+
+
+@dataclass(frozen=True)
+class Geometry:
+    name: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    dtype: DType = F32
+    layouts: tuple[str, str, str] = ("NCHW", "NCHW", "NCHW")
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+GEOMETRIES = (
+    Geometry("1x1", (2, 3, 5, 4), (4, 3, 1, 1)),
+    Geometry("3x3-same", (2, 3, 7, 6), (5, 3, 3, 3), {"padding": 1}),
+    Geometry("5x3-odd", (1, 2, 9, 8), (3, 2, 5, 3), {"padding": (2, 1)}),
+    Geometry("stride-2", (2, 3, 9, 7), (4, 3, 3, 3), {"padding": 1, "stride": 2}),
+    Geometry("stride-past-the-filter", (1, 2, 10, 11), (2, 2, 2, 2), {"stride": (3, 4)}),
+    Geometry("stride-leaves-a-rest", (2, 2, 8, 8), (3, 2, 3, 3), {"stride": 3}),
+    Geometry("dilation-2", (1, 3, 11, 10), (2, 3, 3, 3), {"dilation": 2, "padding": (1, 2)}),
+    Geometry("dilation-and-stride", (2, 2, 13, 12), (3, 2, 3, 2), {"dilation": (3, 2), "stride": 2, "padding": 2}),
+    Geometry("groups-2", (2, 6, 6, 5), (4, 3, 3, 3), {"groups": 2, "padding": 1}),
+    Geometry("depthwise", (2, 5, 7, 7), (5, 1, 3, 3), {"groups": 5, "padding": 1}),
+    Geometry("depthwise-multiplier-3", (1, 4, 6, 6), (12, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
+    Geometry("padding-wider-than-input", (1, 2, 2, 3), (2, 2, 3, 3), {"padding": (4, 3)}),
+    Geometry("asymmetric-padding", (2, 3, 6, 7), (4, 3, 3, 2), {"padding": ((0, 2), (1, 0))}),
+    Geometry("true-convolution", (2, 3, 6, 6), (3, 3, 3, 2), {"padding": 1, "mode": "convolution"}),
+    Geometry("filter-is-the-input", (3, 4, 5, 5), (6, 4, 5, 5)),
+    Geometry("even-filter", (1, 1, 8, 8), (2, 1, 4, 4), {"padding": 1}),
+    Geometry("nhwc", (2, 5, 6, 7), (4, 5, 3, 3), {"padding": 1}, layouts=("NHWC", "NHWC", "NHWC")),
+    Geometry("chwn", (3, 2, 5, 4), (3, 2, 3, 3), {"padding": 1}, layouts=("CHWN", "CHWN", "CHWN")),
+    Geometry("mixed-layouts", (2, 4, 6, 5), (6, 2, 3, 3), {"groups": 2}, layouts=("NHWC", "NCHW", "CHWN")),
+    Geometry("gaps", (2, 3, 5, 6), (4, 3, 3, 3), {"padding": 1}, layouts=("gaps", "gaps", "gaps")),
+    Geometry("blend", (2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}, alpha=-0.5, beta=2.0),
+    Geometry("blend-gaps", (1, 3, 4, 5), (2, 3, 2, 2), layouts=("gaps", "NCHW", "gaps"), alpha=3.0, beta=-1.0),
+    Geometry("alpha-0", (1, 2, 4, 4), (2, 2, 3, 3), alpha=0.0, beta=1.0),
+    Geometry("1d", (2, 3, 11), (4, 3, 3), {"spatial_ndim": 1, "padding": 1, "stride": 2}),
+    Geometry("3d", (1, 2, 4, 5, 6), (3, 2, 2, 3, 3), {"spatial_ndim": 3, "padding": (0, 1, 1), "stride": (1, 2, 1)}),
+    Geometry("4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4, "padding": (1, 0, 0, 1)}),
+    Geometry("one-everything", (1, 1, 1, 1), (1, 1, 1, 1)),
+    Geometry("batch-0", (0, 2, 5, 5), (3, 2, 3, 3)),
+    Geometry("fp64", (2, 3, 6, 5), (4, 3, 3, 3), {"padding": 1, "stride": 2}, dtype=F64),
+    Geometry("fp64-groups-nhwc", (1, 4, 5, 5), (4, 2, 3, 3), {"groups": 2}, dtype=F64, layouts=("NHWC",) * 3),
+    Geometry("many-channels", (1, 70, 6, 5), (67, 70, 1, 3)),
+    Geometry("longer-than-a-tile", (2, 3, 12, 12), (130, 3, 3, 3), {"padding": 1}),
+    Geometry("one-output", (1, 19, 7, 7), (1, 19, 7, 7)),
+)
+
+
+def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
+    settings = dict(geometry.settings)
+    conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), **settings)
+    y = conv.output_shape(geometry.x, geometry.w)
+    shapes = (geometry.x, geometry.w, y)
+    x, w, y_ = (describe(s, geometry.dtype, layout) for s, layout in zip(shapes, geometry.layouts, strict=True))
+    return ConvolutionProblem(direction, x, w, y_, conv)
+
+
+CASES = tuple(
+    Case(f"convolution-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
+    for geometry in GEOMETRIES
+    for direction in Direction
+)

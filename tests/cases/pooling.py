@@ -1,0 +1,48 @@
+"""Pooling windows, forward and backward, in each of the three modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnncore.descriptors import PoolingDescriptor, PoolingMode
+from dnncore.dtypes import DType
+from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F32, F64 = DType.FLOAT32, DType.FLOAT64
+
+# name, x, window, settings, dtype, layout, alpha, beta
+WINDOWS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, float, float], ...] = (
+    ("2x2", (2, 3, 6, 4), 2, {}, F32, "NCHW", 1.0, 0.0),
+    ("3x3-stride-2-overlapping", (2, 3, 7, 7), 3, {"stride": 2}, F32, "NCHW", 1.0, 0.0),
+    ("padding", (1, 2, 6, 5), 3, {"stride": 2, "padding": 1}, F32, "NCHW", 1.0, 0.0),
+    ("asymmetric-padding", (1, 2, 6, 5), 3, {"stride": 2, "padding": ((0, 1), (2, 0))}, F32, "NCHW", 1.0, 0.0),
+    ("ceil", (1, 2, 6, 8), 3, {"stride": 2, "ceil_mode": True}, F32, "NCHW", 1.0, 0.0),
+    ("ceil-with-padding", (2, 1, 7, 6), 3, {"stride": 2, "padding": 1, "ceil_mode": True}, F32, "NCHW", 1.0, 0.0),
+    ("stride-skips", (1, 2, 8, 9), 2, {"stride": 3}, F32, "NCHW", 1.0, 0.0),
+    ("global", (2, 4, 5, 3), (5, 3), {}, F32, "NCHW", 1.0, 0.0),
+    ("nhwc", (2, 5, 6, 6), 2, {}, F32, "NHWC", 1.0, 0.0),
+    ("gaps-and-blend", (2, 2, 5, 6), 2, {"stride": 1}, F32, "gaps", -2.0, 0.5),
+    ("1d", (2, 3, 9), 3, {"spatial_ndim": 1, "stride": 2, "padding": 1}, F32, "NCHW", 1.0, 0.0),
+    ("3d", (1, 2, 4, 4, 5), (2, 2, 3), {"spatial_ndim": 3, "stride": (2, 1, 2)}, F32, "NCHW", 1.0, 0.0),
+    ("batch-0", (0, 2, 4, 4), 2, {}, F32, "NCHW", 1.0, 0.0),
+    ("fp64", (1, 3, 5, 5), 3, {"stride": 2, "padding": 1}, F64, "CHWN", 1.0, 0.0),
+)
+
+
+def _cases() -> tuple[Case, ...]:
+    cases = []
+    for name, shape, window, settings, dtype, layout, alpha, beta in WINDOWS:
+        for mode in PoolingMode:
+            pooling = PoolingDescriptor.make(mode, window, **settings)
+            x = describe(shape, dtype, layout)
+            y = describe(pooling.output_shape(shape), dtype, layout)
+            forward, backward = PoolingForwardProblem(x, y, pooling), PoolingBackwardProblem(y, y, x, x, pooling)
+            cases.append(Case(f"pooling-forward-{mode.value}-{name}", forward, alpha, beta))
+            cases.append(Case(f"pooling-backward-{mode.value}-{name}", backward, alpha, beta))
+    return tuple(cases)
+
+
+CASES = _cases()

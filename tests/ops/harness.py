@@ -1,0 +1,81 @@
+"""Runs one case with one algorithm on poisoned, guarded memory and judges the result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnncore import Handle, Tensor, TensorDescriptor
+from dnncore.testing import assert_close
+from tests.cases import Case
+from tests.ops.oracle import make_inputs, solve
+
+__all__ = ["check"]
+
+_GUARD = 48  # elements before and behind every tensor
+
+
+def _poison(count: int, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        return np.full(count, np.nan, dtype)
+    return np.full(count, -77_777, dtype)
+
+
+class Guarded:
+    """A tensor in the middle of poisoned memory."""
+
+    def __init__(self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None) -> None:
+        dtype = descriptor.dtype.numpy
+        self._host = _poison(descriptor.extent + 2 * _GUARD, dtype)
+        self._inside = np.lib.stride_tricks.as_strided(
+            self._host[_GUARD : _GUARD + max(descriptor.extent, 1)], descriptor.shape, descriptor.byte_strides
+        )
+        if value is not None:
+            self._inside[...] = value
+        self._block = handle.upload(self._host)
+        self.tensor: Tensor = self._block.view(descriptor, _GUARD)
+
+    def read(self) -> np.ndarray:
+        return self.tensor.numpy()
+
+    def assert_surroundings_untouched(self, what: str) -> None:
+        after = self._block.numpy()
+        # What lies inside may have changed; lay the new values over the old ones and nothing else may differ.
+        self._inside[...] = self.tensor.numpy()
+        same = (after == self._host) | ((after != after) & (self._host != self._host))
+        assert same.all(), f"{what}: wrote outside its tensor at element {int(np.argmin(same)) - _GUARD}"
+
+    def close(self) -> None:
+        self._block.close()
+
+
+def check(handle: Handle, case: Case, algorithm: str) -> None:
+    problem, alpha, beta = case.problem, case.alpha, case.beta
+    rng = np.random.default_rng(list(case.name.encode()))
+    values = make_inputs(problem, rng)
+    answer = solve(problem, values)
+    (output,) = problem.outputs
+    before = rng.uniform(-1, 1, output.shape).astype(output.dtype.numpy) if beta else None
+
+    plan = handle.plan(problem, algorithm=algorithm)
+    inputs = [Guarded(handle, d, v) for d, v in zip(problem.inputs, values, strict=True)]
+    target = Guarded(handle, output, before)
+    try:
+        handle.run(plan, alpha, [g.tensor for g in inputs], beta, [target.tensor])
+        result = target.read()
+        for guarded, name in zip([*inputs, target], [*problem.input_names, "output"], strict=True):
+            guarded.assert_surroundings_untouched(f"{case.name} by {algorithm}: {name}")
+        for guarded, value, name in zip(inputs, values, problem.input_names, strict=True):
+            assert np.array_equal(guarded.read(), value), f"{case.name} by {algorithm}: changed its input {name}"
+    finally:
+        for guarded in (*inputs, target):
+            guarded.close()
+
+    old = np.zeros(output.shape) if before is None else before.astype(np.float64)
+    assert_close(
+        result,
+        alpha * answer.value + beta * old,
+        abs(alpha) * answer.magnitude + abs(beta) * np.abs(old),
+        output.dtype,
+        answer.length,
+        f"{case.name} by {algorithm}",
+    )

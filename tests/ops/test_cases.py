@@ -1,0 +1,35 @@
+"""Every case by every algorithm on every device that is here."""
+
+from __future__ import annotations
+
+import pytest
+
+from dnncore import Handle, Preference
+from dnncore.plan import candidates
+from tests.cases import CASES, Case
+from tests.ops.harness import check
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_algorithm_agrees_with_the_float64_answer(handle: Handle, case: Case) -> None:
+    able = [a.name for a, why in candidates(case.problem, handle.device, Preference.PREFER_FASTEST) if why is None]
+    assert able, "no algorithm supports a legal problem"
+    for name in able:
+        check(handle, case, name)
+
+
+def test_every_algorithm_has_a_case(handle: Handle) -> None:
+    listed, exercised = set(), set()
+    for case in CASES:
+        kind = (type(case.problem).__name__, getattr(case.problem, "direction", None))
+        for algorithm, why in candidates(case.problem, handle.device, Preference.PREFER_FASTEST):
+            listed.add((*kind, algorithm.name))
+            if why is None:
+                exercised.add((*kind, algorithm.name))
+    assert listed == exercised
+
+
+def test_the_last_algorithm_of_every_list_supports_every_case(handle: Handle) -> None:
+    for case in CASES:
+        last = handle.device.algorithms(case.problem)[-1]
+        assert last.supports(case.problem, handle.device) is None, case.name
