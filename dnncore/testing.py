@@ -1,8 +1,8 @@
 """How results are judged: one tolerance for the whole project, as a function of dtype and reduction length.
 
-The bound is the a-priori one of floating-point error analysis (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1): an
-error of a sum of n products is at most n u |a|'|b|. The errors of independent roundings add up like sqrt(n), so the gate takes a few
-times sqrt(n) where that is smaller. `docs/numerics.md` says why.
+The bound is the a-priori one of floating-point error analysis (Higham, Accuracy and Stability of Numerical Algorithms, section
+3.1): the error of a sum of n products is at most n u |a|'|b|. Independent roundings add up like sqrt(n), so the gate takes a few
+times sqrt(n) where that is smaller. `docs/numerics.md` says more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fixtures for every test: which devices there are, and the emulated driver where it stands in for a real one.
 
-With DNN_EMU_LIB set (`make test` sets it once the emulator is built), the emulated libcuda is loaded before anything imports PyCUDA, and
-"cuda:N" are fake GPUs on the CPU. With DNNCORE_TEST_GPU=1 (`make test-gpu`) they are real ones.
+With DNN_EMU_LIB set (`make test` sets it once the emulator is built), the emulated libcuda is loaded before anything imports
+PyCUDA, and "cuda:N" are fake GPUs on the CPU. With DNNCORE_TEST_GPU=1 (`make test-gpu`) they are real ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ if EMULATOR:
 
 from dnncore import Handle, devices  # noqa: E402 (the emulated driver comes first)
 
-if EMULATOR or GPU:
-    CUDA_DEVICES = tuple(f"cuda:{index}" for index in range(devices.cuda_count()))
-else:
-    CUDA_DEVICES = ()
-
+CUDA_DEVICES = tuple(f"cuda:{index}" for index in range(devices.cuda_count())) if EMULATOR or GPU else ()
 DEVICES = ("cpu", *CUDA_DEVICES[:1])
 
 

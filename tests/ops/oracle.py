@@ -1,7 +1,7 @@
 """What the answer is: PyTorch's CPU build in float64, and the magnitude of what went into each element.
 
-The gradients come from autograd, so that nothing here shares a formula with the code under test. Four spatial dimensions, which PyTorch
-does not have, come from a loop over every index.
+The gradients come from autograd, so that nothing here shares a formula with the code under test. Four spatial dimensions, which
+PyTorch does not have, come from a loop over every index.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""NaN and infinities go where the mathematics sends them and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dnncore import RELU, ConvolutionDescriptor, Handle, PoolingDescriptor, ops
+
+
+def test_a_nan_pixel_reaches_exactly_its_receptive_field(handle: Handle) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 9, 9)).astype(np.float32)
+    w = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    x[1, 2, 4, 5] = np.nan
+    conv = ConvolutionDescriptor.make(padding=1)
+    with handle.upload(x) as tx, handle.upload(w) as tw, handle.tensor((2, 4, 9, 9)) as ty:
+        ops.convolution_forward(handle, 1.0, tx, tw, conv, 0.0, ty)
+        found = np.isnan(ty.numpy())
+    expected = np.zeros((2, 4, 9, 9), bool)
+    expected[1, :, 3:6, 4:7] = True
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_max_pooling_and_relu_let_special_values_through(handle: Handle, value: float) -> None:
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 1, 2] = value
+    with handle.upload(x) as tx, handle.tensor(x.shape) as relu, handle.tensor((1, 1, 2, 2)) as pooled:
+        ops.activation_forward(handle, RELU, 1.0, tx, 0.0, relu)
+        ops.pooling_forward(handle, 1.0, tx, PoolingDescriptor.make("max", 2), 0.0, pooled)
+        assert np.array_equal(relu.numpy(), x, equal_nan=True)
+        assert np.array_equal(pooled.numpy(), [[[[0, value], [0, 0]]]], equal_nan=True)
+
+
+def test_equal_maxima_send_the_gradient_to_the_first(handle: Handle) -> None:
+    x = np.ones((1, 1, 2, 2), np.float32)
+    pooling = PoolingDescriptor.make("max", 2)
+    with handle.upload(x) as tx, handle.upload(x[:, :, :1, :1]) as ty, handle.tensor(x.shape) as tdx:
+        ops.pooling_backward(handle, 1.0, ty, ty, tx, pooling, 0.0, tdx)
+        assert np.array_equal(tdx.numpy(), [[[[1, 0], [0, 0]]]])
+
+
+def test_accurate_softmax_survives_large_inputs_where_fast_overflows(handle: Handle) -> None:
+    from dnncore import SoftmaxAlgorithm, SoftmaxMode
+
+    x = np.array([[1e4, 1e4 - 1]], np.float32)
+    with handle.upload(x) as tx, handle.tensor(x.shape) as ty:
+        ops.softmax_forward(handle, SoftmaxAlgorithm.ACCURATE, SoftmaxMode.CHANNEL, 1.0, tx, 0.0, ty)
+        assert np.allclose(ty.numpy(), [[1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))]], atol=1e-6)
+        ops.softmax_forward(handle, SoftmaxAlgorithm.FAST, SoftmaxMode.CHANNEL, 1.0, tx, 0.0, ty)
+        assert np.isnan(ty.numpy()).all()
