@@ -1,0 +1,53 @@
+"""Two CUDA devices serve one model side by side, in a server process as an operator starts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dnnclient import Client, ClosedLoop, run_load
+
+from benchmarks.server import RunningServer
+from benchmarks.serving import untrained_package
+from dnncore import Handle
+from dnncore.nn import Phase
+from examples.demo import encode_png
+from tests.conftest import CUDA_DEVICES, EMULATOR
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(0 < len(CUDA_DEVICES) < 2, reason="needs two CUDA devices, this machine has one"),
+]
+
+
+def test_both_devices_answer_and_agree_with_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if EMULATOR:  # so that the server process finds the emulated driver as it would the real one
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"{Path(EMULATOR).parent}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+        monkeypatch.setenv("EMU_BUILD", "fast")
+    package = untrained_package()
+    package.save(tmp_path / "digits")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
+    with Handle("cpu") as handle:
+        net = package.serving_net
+        parameters = net.upload(handle, package.weights)
+        expected = net.bind(handle, parameters, 24, Phase.TEST).run(package.preprocessing.normalize(pixels))
+
+    flags = ("--devices", "cuda:0,cuda:1", "--max-batch", "4")
+    with RunningServer(tmp_path / "digits", tmp_path, *flags) as server:
+        assert server.devices == ["cuda:0", "cuda:1"]
+        images = [encode_png(image) for image in pixels]
+        report = run_load(
+            server.grpc, images, model="digits", arrivals=ClosedLoop(12), requests=96, keep_results=True
+        )  # fmt: skip
+        assert report.num_failed == 0
+        busy = server.counters("dnnserve_device_busy_seconds_total")
+        assert {dict(labels)["device"] for labels, seconds in busy.items() if seconds > 0} == {"cuda:0", "cuda:1"}
+        with Client(server.grpc, model="digits") as client:
+            answers = client.classify(images, top_k=10)
+    found = np.zeros_like(expected)
+    for row, answer in enumerate(answers):
+        for prediction in answer.predictions:
+            found[row, prediction.index] = prediction.probability
+    assert np.abs(found - expected).max() < 1e-5
