@@ -149,6 +149,8 @@ class Preprocessing:
         Raises:
             PreprocessingError: a key is missing or unknown, or a value has the wrong type.
         """
+        if not isinstance(values, Mapping):
+            raise PreprocessingError(f"preprocessing is {values!r}; a table of settings is needed")
         names = {field.name for field in fields(cls)}
         unknown, missing = set(values) - names, names - set(values) - {"max_pixels"}
         if unknown or missing:

@@ -63,7 +63,7 @@ def test_a_flipped_bit_is_found_and_the_tensor_named(folder: Path) -> None:
 def test_truncated_weights_are_refused(folder: Path, keep: int) -> None:
     data = (folder / WEIGHTS_FILE).read_bytes()
     (folder / WEIGHTS_FILE).write_bytes(data[:keep])
-    with pytest.raises(PackageError, match="weights.safetensors"):
+    with pytest.raises(PackageError, match=r"weights\.safetensors"):
         Package.load(folder)
 
 

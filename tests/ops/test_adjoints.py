@@ -38,13 +38,19 @@ def test_the_three_directions_of_a_convolution_are_adjoint(handle: Handle, case:
     rng = np.random.default_rng(7)
     dtype = problem.x.dtype
     x, w, dy = (rng.standard_normal(d.shape).astype(dtype.numpy) for d in (problem.x, problem.w, problem.y))
-    with handle.upload(x) as tx, handle.upload(w) as tw, handle.upload(dy) as tdy:
-        with handle.tensor(problem.y.shape, dtype) as ty, handle.tensor(x.shape, dtype) as tdx:
-            with handle.tensor(w.shape, dtype) as tdw:
-                ops.convolution_forward(handle, 1.0, tx, tw, problem.convolution, 0.0, ty)
-                ops.convolution_backward_data(handle, 1.0, tw, tdy, problem.convolution, 0.0, tdx)
-                ops.convolution_backward_filter(handle, 1.0, tx, tdy, problem.convolution, 0.0, tdw)
-                by_y, by_x, by_w = _inner(dy, ty.numpy()), _inner(tdx.numpy(), x), _inner(tdw.numpy(), w)
+    conv = problem.convolution
+    with (
+        handle.upload(x) as tx,
+        handle.upload(w) as tw,
+        handle.upload(dy) as tdy,
+        handle.tensor(dy.shape, dtype) as ty,
+        handle.tensor(x.shape, dtype) as tdx,
+        handle.tensor(w.shape, dtype) as tdw,
+    ):
+        ops.convolution_forward(handle, 1.0, tx, tw, conv, 0.0, ty)
+        ops.convolution_backward_data(handle, 1.0, tw, tdy, conv, 0.0, tdx)
+        ops.convolution_backward_filter(handle, 1.0, tx, tdy, conv, 0.0, tdw)
+        by_y, by_x, by_w = _inner(dy, ty.numpy()), _inner(tdx.numpy(), x), _inner(tdw.numpy(), w)
     scale = float(np.abs(x).sum() * np.abs(w).max() * np.abs(dy).max() * w.shape[0])
     allowed = tolerance(dtype, problem.macs) * scale
     assert abs(by_y - by_x) <= allowed
@@ -58,9 +64,13 @@ def test_average_pooling_backward_is_the_adjoint_of_forward(handle: Handle, case
     rng = np.random.default_rng(8)
     dtype = problem.x.dtype
     x, dy = (rng.standard_normal(d.shape).astype(dtype.numpy) for d in (problem.x, problem.y))
-    with handle.upload(x) as tx, handle.upload(dy) as tdy, handle.tensor(x.shape, dtype) as tdx:
-        with handle.tensor(dy.shape, dtype) as ty:
-            ops.pooling_forward(handle, 1.0, tx, problem.pooling, 0.0, ty)
-            ops.pooling_backward(handle, 1.0, ty, tdy, tx, problem.pooling, 0.0, tdx)
-            by_y, by_x = _inner(dy, ty.numpy()), _inner(tdx.numpy(), x)
+    with (
+        handle.upload(x) as tx,
+        handle.upload(dy) as tdy,
+        handle.tensor(x.shape, dtype) as tdx,
+        handle.tensor(dy.shape, dtype) as ty,
+    ):
+        ops.pooling_forward(handle, 1.0, tx, problem.pooling, 0.0, ty)
+        ops.pooling_backward(handle, 1.0, ty, tdy, tx, problem.pooling, 0.0, tdx)
+        by_y, by_x = _inner(dy, ty.numpy()), _inner(tdx.numpy(), x)
     assert abs(by_y - by_x) <= tolerance(dtype, x.size) * float(np.abs(x).sum() * np.abs(dy).max())

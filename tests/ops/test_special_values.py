@@ -30,7 +30,7 @@ def test_max_pooling_and_relu_let_special_values_through(handle: Handle, value: 
         ops.activation_forward(handle, RELU, 1.0, tx, 0.0, relu)
         ops.pooling_forward(handle, 1.0, tx, PoolingDescriptor.make("max", 2), 0.0, pooled)
         assert np.array_equal(relu.numpy(), x, equal_nan=True)
-        assert np.array_equal(pooled.numpy(), [[[[0, value], [0, 0]]]], equal_nan=True)
+        assert np.array_equal(pooled.numpy(), np.array([[[[0, value], [0, 0]]]]), equal_nan=True)
 
 
 def test_equal_maxima_send_the_gradient_to_the_first(handle: Handle) -> None:

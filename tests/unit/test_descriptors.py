@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,7 +60,7 @@ def test_an_unknown_dtype_is_refused_with_the_ones_there_are() -> None:
      ((1, 3, 2, 2), (2, 3, 3, 3), {}, "covers 3, more than the padded input's 2"),
      ((1, 3, 5), (2, 3, 3), {}, "need 4 dimensions")],
 )  # fmt: skip
-def test_convolutions_that_do_not_fit_name_what_disagrees(x: tuple[int, ...], w: tuple[int, ...], settings: dict[str, int],
+def test_convolutions_that_do_not_fit_name_what_disagrees(x: tuple[int, ...], w: tuple[int, ...], settings: dict[str, Any],
                                                            message: str) -> None:  # fmt: skip
     with pytest.raises(BadParamError, match=message):
         ConvolutionDescriptor.make(**settings).output_shape(x, w)
@@ -67,7 +69,7 @@ def test_convolutions_that_do_not_fit_name_what_disagrees(x: tuple[int, ...], w:
 @pytest.mark.parametrize(
     "settings", [{"stride": 0}, {"dilation": 0}, {"groups": 0}, {"padding": -1}, {"padding": (1, 1, 1)}]
 )
-def test_bad_convolution_settings_are_refused(settings: dict[str, int]) -> None:
+def test_bad_convolution_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadParamError):
         ConvolutionDescriptor.make(**settings)
 

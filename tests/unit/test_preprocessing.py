@@ -83,7 +83,7 @@ def test_an_image_bomb_is_refused_by_its_header() -> None:
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
     bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
-    with pytest.raises(PreprocessingError, match="pixels|large"):
+    with pytest.raises(PreprocessingError, match=r"pixels|large"):
         GRAY.decode(bomb)
 
 

@@ -1,0 +1,320 @@
+"""The configuration of a training run: frozen dataclasses with a typed default for every value, read from TOML and overrides.
+
+The file's tables are this module's classes, one to one. A key that is not a field, or a value of another type, is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dnncore.errors import ConfigError, PreprocessingError
+from dnncore.nn.zoo import ZOO
+from dnncore.preprocessing import Preprocessing
+from dnncore.train.schema import apply_override, build, flatten, to_toml
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "NetConfig",
+    "OptimizerConfig",
+    "OutputConfig",
+    "PreprocessingConfig",
+    "ScheduleConfig",
+    "TrainingConfig",
+    "differences",
+    "load_config",
+    "parse_config",
+]
+
+
+def _require(condition: bool, key: str, value: object, rule: str) -> None:
+    if not condition:
+        raise ConfigError(f"{key} is {value}; it must be {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class NetConfig:
+    """Which net of dnncore.nn.zoo; its input and number of classes follow from preprocessing and data. Immutable."""
+
+    name: str = "lenet"
+
+    def __post_init__(self) -> None:
+        _require(self.name in ZOO, "net.name", repr(self.name), f"one of {', '.join(ZOO)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Where the images come from, and which part of them is held out. Immutable.
+
+    Args:
+        kind: "digits" (scikit-learn's 1,797 handwritten digits) or "folder" (PATH/class/*.png, *.jpg, *.jpeg).
+        path: The folder; of no use for "digits". A relative path counts from the working directory.
+        holdout: Fraction of every class that is never trained on.
+    """
+
+    kind: Literal["digits", "folder"] = "digits"
+    path: str = ""
+    holdout: float = 0.2
+
+    def __post_init__(self) -> None:
+        _require(0 < self.holdout < 1, "data.holdout", self.holdout, "greater than 0 and less than 1")
+        _require(
+            self.kind != "folder" or self.path != "", "data.path", repr(self.path), "a folder when data.kind is folder"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreprocessingConfig:
+    """How an image becomes the net's input; goes into the package as it is. Immutable. See dnncore.preprocessing."""
+
+    color: Literal["gray", "rgb", "bgr"] = "gray"
+    height: int = 8
+    width: int = 8
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        self.build()
+
+    def build(self) -> Preprocessing:
+        """The preprocessing that these values describe.
+
+        Raises:
+            ConfigError: they describe none.
+        """
+        try:
+            return Preprocessing(self.color, self.height, self.width, self.scale, self.mean, self.std)
+        except PreprocessingError as error:
+            raise ConfigError(f"[preprocessing] {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """How long, and in which portions. Immutable.
+
+    Args:
+        epochs: Passes over the training images.
+        batch: Images an iteration.
+        last_batch: What becomes of the images left over at an epoch's end: "keep" trains on the smaller batch, "drop" does not.
+        evaluate_every: Epochs between evaluations on the held-out images; the last epoch is always evaluated.
+        report_every: Iterations between lines in the journal, and on an output that is no terminal.
+        prefetch: Batches that are made ready ahead of time.
+        stop_after: Stop and checkpoint at this iteration, as a signal would; 0 runs to the end.
+    """
+
+    epochs: int = 10
+    batch: int = 32
+    last_batch: Literal["keep", "drop"] = "keep"
+    evaluate_every: int = 1
+    report_every: int = 50
+    prefetch: int = 2
+    stop_after: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "evaluate_every", "report_every", "prefetch"):
+            _require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
+        _require(self.stop_after >= 0, "training.stop_after", self.stop_after, "0 (to the end) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """SGD. Immutable.
+
+    Args:
+        lr: Learning rate that the schedule starts from.
+        momentum: 0 is plain SGD.
+        nesterov: Look ahead; needs momentum.
+        weight_decay: L2 penalty, added to the gradient.
+        decay_biases: Whether biases are decayed too. By default they are not: a bias does not make a net steeper.
+    """
+
+    lr: float = 0.05
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0005
+    decay_biases: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, "optimizer.lr", self.lr, "greater than 0")
+        _require(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "0 or more and less than 1")
+        _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "0 or more")
+        _require(
+            not self.nesterov or self.momentum > 0, "optimizer.nesterov", "true", "false when optimizer.momentum is 0"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleConfig:
+    """How the learning rate changes; all lengths are in epochs, so that they keep their meaning for any batch. Immutable.
+
+    Args:
+        kind: "constant"; "step" (times gamma every step_epochs); "multistep" (times gamma at each of milestones);
+            "cosine" (from lr to final_lr over what warm-up leaves of the run).
+        warmup_epochs: Linear rise to the schedule's rate at the start; 0 is none.
+        step_epochs: For "step".
+        milestones: For "multistep", ascending.
+        gamma: For "step" and "multistep".
+        final_lr: For "cosine".
+    """
+
+    kind: Literal["constant", "step", "multistep", "cosine"] = "cosine"
+    warmup_epochs: float = 0.0
+    step_epochs: float = 10.0
+    milestones: tuple[float, ...] = ()
+    gamma: float = 0.1
+    final_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.warmup_epochs >= 0, "schedule.warmup_epochs", self.warmup_epochs, "0 or more")
+        _require(self.step_epochs > 0, "schedule.step_epochs", self.step_epochs, "greater than 0")
+        _require(self.gamma > 0, "schedule.gamma", self.gamma, "greater than 0")
+        _require(self.final_lr >= 0, "schedule.final_lr", self.final_lr, "0 or more")
+        ascending = list(self.milestones) == sorted(set(self.milestones)) and min(self.milestones, default=1) > 0
+        _require(ascending, "schedule.milestones", list(self.milestones), "ascending and greater than 0")
+        if self.kind == "multistep":
+            _require(self.milestones != (), "schedule.milestones", "[]", "given when schedule.kind is multistep")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """When the run is saved, besides at its end and when a signal stops it. Immutable.
+
+    Args:
+        every: Iterations between checkpoints.
+        keep: How many of the latest stay; the best one stays besides them.
+    """
+
+    every: int = 200
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 1, "checkpoint.every", self.every, "1 or more")
+        _require(self.keep >= 1, "checkpoint.keep", self.keep, "1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    """Where the results go. Immutable.
+
+    Args:
+        run: Folder of the run: resolved configuration, journal, checkpoints.
+        package: Folder of the exported model package; evaluation.json is written beside it. Empty: RUN/package.
+        weights: "last" exports the weights at the end. "best" exports those with the best top-1 on the held-out images,
+            whose accuracy is then an optimistic estimate, because those images chose it.
+    """
+
+    run: str = "runs/train"
+    package: str = ""
+    weights: Literal["last", "best"] = "last"
+
+    def __post_init__(self) -> None:
+        _require(self.run != "", "output.run", repr(self.run), "a folder")
+
+    @property
+    def package_path(self) -> Path:
+        """Folder of the package, the default resolved."""
+        return Path(self.package) if self.package else Path(self.run) / "package"
+
+
+# Keys that do not decide which weights come out, so that a run may be resumed with other values for them.
+_FREE = (
+    "name",
+    "device",
+    "data.path",
+    "training.report_every",
+    "training.prefetch",
+    "training.stop_after",
+    "checkpoint",
+    "output",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole training run. Immutable.
+
+    Args:
+        name: Name of the model in its package: letters, digits, "_", "-" and ".".
+        seed: Seed of the initial weights, of the split and of the order of the images.
+        device: "cpu", "cuda:0", ...; "auto" is the first CUDA device, or the CPU where there is none.
+    """
+
+    name: str = "model"
+    seed: int = 0
+    device: str = "auto"
+    net: NetConfig = field(default_factory=NetConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    preprocessing: PreprocessingConfig = field(default_factory=PreprocessingConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        plain = self.name.replace("_", "").replace("-", "").replace(".", "")
+        legal = plain.isascii() and plain.isalnum()
+        _require(legal, "name", repr(self.name), 'made of ASCII letters, digits, "_", "-" and ".", not of signs alone')
+        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    def to_dict(self) -> dict[str, object]:
+        """Every value, as nested dicts."""
+        return dataclasses.asdict(self)
+
+    def identity(self) -> dict[str, object]:
+        """Dotted keys and values of everything that decides which weights come out, as JSON would give them back."""
+        flat = flatten(self.to_dict())
+        kept = {
+            key: value for key, value in flat.items() if not any(key == f or key.startswith(f"{f}.") for f in _FREE)
+        }
+        result: dict[str, object] = json.loads(json.dumps(kept))
+        return result
+
+    def to_toml(self) -> str:
+        """The resolved configuration as a file that `load_config` reads back to an equal value."""
+        return to_toml(self.to_dict())
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a file and apply overrides "key.path=value", the later ones over the earlier.
+
+    Raises:
+        ConfigError: the file cannot be read or is not TOML, a key is unknown, or a value has the wrong type or range.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a TOML file") from error
+    try:
+        return parse_config(text, overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
+    """What `load_config` does, from TOML text.
+
+    Raises:
+        ConfigError: as for `load_config`; the message does not know the file.
+    """
+    try:
+        table: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}") from error
+    for override in overrides:
+        apply_override(Config, table, override)
+    return build(Config, table)
+
+
+def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """Lines "key: a's value, b's value" for every key in which two identities differ."""
+    keys = sorted(a.keys() | b.keys())
+    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in keys if a.get(key) != b.get(key)]

@@ -1,0 +1,79 @@
+"""What a dataset is, and a part of one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+__all__ = ["Dataset", "Subset"]
+
+
+class Dataset(Protocol):
+    """Images of one size with one label each, by index. Implementations are thread-safe: they do not change."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each label, 0 to K-1."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Label of every image: int32 [N]."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digest by which another set of images is told from this one."""
+        ...
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """Images in the order of the indices: uint8 [n, height, width, C].
+
+        Raises:
+            PreprocessingError: an image cannot be read; the message names its file.
+        """
+        ...
+
+
+class Subset:
+    """Some images of a dataset, numbered from 0. Thread-safe.
+
+    Args:
+        dataset: The whole.
+        indices: Which of its images: int64 [n].
+    """
+
+    def __init__(self, dataset: Dataset, indices: np.ndarray) -> None:
+        self._dataset = dataset
+        self._indices = indices
+        self._labels: np.ndarray = dataset.labels[indices]
+
+    @property
+    def name(self) -> str:
+        """The whole's."""
+        return self._dataset.name
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The whole's."""
+        return self._dataset.class_names
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int32 [n]."""
+        return self._labels
+
+    @property
+    def fingerprint(self) -> str:
+        """The whole's."""
+        return self._dataset.fingerprint
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """See Dataset."""
+        return self._dataset.read(self._indices[indices])

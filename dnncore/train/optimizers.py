@@ -1,0 +1,83 @@
+"""Stochastic gradient descent; the updates run on the device, through dnncore.ops.add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dnncore import Handle, Tensor, ops
+from dnncore.errors import CheckpointError
+from dnncore.nn import Parameters
+from dnncore.train.config import OptimizerConfig
+
+__all__ = ["SGD"]
+
+
+class SGD:
+    """SGD with momentum, Nesterov's variant and weight decay, as PyTorch defines them. Owned by one thread; checked.
+
+        g = g + weight_decay * w;  v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
+
+    Biases (parameters whose name ends in "bias") are not decayed unless the configuration says so.
+
+    Args:
+        handle: Whose device holds the parameters.
+        parameters: What is updated.
+        config: Momentum and weight decay; its learning rate is the schedule's business.
+        momenta: v by name, to resume with; None starts from zeros.
+
+    Raises:
+        CheckpointError: momenta are not those of the parameters.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        parameters: Parameters,
+        config: OptimizerConfig,
+        momenta: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._handle = handle
+        self._parameters = parameters
+        self._config = config
+        self._momenta: dict[str, Tensor] = {}
+        if config.momentum == 0:
+            return
+        shapes = {name: value.shape for name, value in parameters.values.items()}
+        if momenta is None:
+            momenta = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        elif {name: array.shape for name, array in momenta.items()} != shapes:
+            raise CheckpointError(f"momentum of {sorted(momenta)} does not fit the parameters {shapes}")
+        for name, value in parameters.values.items():
+            self._momenta[name] = handle.tensor(value.descriptor)
+            self._momenta[name].assign(momenta[name])
+
+    def update(self, lr: float) -> None:
+        """Enqueue one step. The gradients are used as scratch: afterwards they include the weight decay."""
+        handle, momentum = self._handle, self._config.momentum
+        for name, w in self._parameters.values.items():
+            g = self._parameters.gradients[name]
+            decay = self._config.weight_decay
+            if decay and (self._config.decay_biases or not name.endswith("bias")):
+                ops.add(handle, decay, w, 1.0, g)
+            if momentum == 0:
+                ops.add(handle, -lr, g, 1.0, w)
+                continue
+            v = self._momenta[name]
+            ops.add(handle, 1.0, g, momentum, v)
+            if self._config.nesterov:
+                ops.add(handle, -lr, g, 1.0, w)
+                ops.add(handle, -lr * momentum, v, 1.0, w)
+            else:
+                ops.add(handle, -lr, v, 1.0, w)
+
+    def download(self) -> dict[str, np.ndarray]:
+        """v by name, for a checkpoint; empty without momentum. Waits."""
+        return {name: v.numpy() for name, v in self._momenta.items()}
+
+    def close(self) -> None:
+        """Give the buffers back; a second call does nothing."""
+        for v in self._momenta.values():
+            v.close()
+        self._momenta.clear()

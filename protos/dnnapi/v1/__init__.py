@@ -1,0 +1,1 @@
+"""Package dnnapi.v1: ClassifierService, images in and labels out."""
