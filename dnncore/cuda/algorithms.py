@@ -1,0 +1,63 @@
+"""Which algorithms there are for which kind of problem, and every unit that they can ask for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dnncore.backend import Algorithm
+from dnncore.cuda import activation, convolution, cross_entropy, matmul, pooling, softmax, tensor
+from dnncore.cuda.jit import Unit
+from dnncore.problems import (
+    ActivationBackwardProblem,
+    ActivationForwardProblem,
+    AddProblem,
+    ConvolutionProblem,
+    CrossEntropyBackwardProblem,
+    CrossEntropyForwardProblem,
+    Direction,
+    MatmulProblem,
+    PoolingBackwardProblem,
+    PoolingForwardProblem,
+    Problem,
+    SoftmaxBackwardProblem,
+    SoftmaxForwardProblem,
+    SumProblem,
+)
+
+__all__ = ["CudaAlgorithm", "algorithms_for", "all_units"]
+
+
+class CudaAlgorithm(Algorithm, Protocol):
+    """An algorithm that can say beforehand what it may have compiled. Implementations are immutable."""
+
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that `prepare` can ask for."""
+        ...
+
+
+_ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
+    ActivationBackwardProblem: activation.BACKWARD,
+    ActivationForwardProblem: activation.FORWARD,
+    AddProblem: tensor.ADD,
+    CrossEntropyBackwardProblem: cross_entropy.BACKWARD,
+    CrossEntropyForwardProblem: cross_entropy.FORWARD,
+    MatmulProblem: matmul.ALGORITHMS,
+    PoolingBackwardProblem: pooling.BACKWARD,
+    PoolingForwardProblem: pooling.FORWARD,
+    SoftmaxBackwardProblem: softmax.BACKWARD,
+    SoftmaxForwardProblem: softmax.FORWARD,
+    SumProblem: tensor.SUM,
+}
+
+
+def algorithms_for(problem: Problem) -> tuple[CudaAlgorithm, ...]:
+    """Algorithms for a problem's kind, most specialised first; the last supports everything that is legal."""
+    if isinstance(problem, ConvolutionProblem):
+        return convolution.algorithms(problem.direction)
+    return _ALGORITHMS[type(problem)]
+
+
+def all_units() -> tuple[Unit, ...]:
+    """Every unit of the library once, in a stable order: what `dnncore.cuda.build` builds and the tests compile."""
+    families = [*_ALGORITHMS.values(), *(convolution.algorithms(direction) for direction in Direction)]
+    return tuple(dict.fromkeys(unit for family in families for algorithm in family for unit in algorithm.units()))

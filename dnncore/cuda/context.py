@@ -1,0 +1,113 @@
+"""One primary context a device for the whole process, pushed only while an operation runs.
+
+PyCUDA's hazards decide the form. It aborts the process when a thread ends with a context pushed, so a context is only ever current
+inside a `with`. It frees a resource only where the very Context object that it was made with is current, so there is one object a
+device, made once and kept until the process ends. A daemon thread that the interpreter kills inside such a `with` still aborts the
+process: threads that use a device must be joined.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from types import TracebackType
+from typing import Protocol
+
+from dnncore.cuda import driver
+from dnncore.errors import DeviceError, DeviceFaultError, DeviceNotFoundError
+
+__all__ = ["Context", "Releasable", "retained"]
+
+
+class Releasable(Protocol):
+    """Something that holds device resources and can let go of them in any thread."""
+
+    def release(self) -> None:
+        """Give everything back; a second call does nothing."""
+
+
+class Context:
+    """A device's primary context. Thread-safe.
+
+    `with context:` makes it current for the calling thread and maps what PyCUDA raises inside to our errors. It may be nested.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = f"cuda:{index}"
+        self.compute_capability = driver.compute_capability(index)
+        self._driver_context = driver.retain_context(index)
+        self._driver_error = driver.driver_error_type()
+        self._lock = threading.Lock()  # guards _users
+        self._users: weakref.WeakSet[Releasable] = weakref.WeakSet()
+        self._fault: str | None = None  # written once, by whoever meets the fault first
+
+    def __enter__(self) -> Context:
+        try:
+            self._driver_context.push()
+        except self._driver_error as error:
+            raise DeviceFaultError(
+                f"{self.name} is lost: {self._fault or error}; the process must be replaced"
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, self._driver_error):
+                raise self._mapped(error) from error
+        finally:
+            self._driver_context.pop()
+
+    def _mapped(self, error: Exception) -> DeviceError:
+        """Tell a refused call from a lost context: after a sticky fault the next call fails too, whatever it is."""
+        try:
+            self._driver_context.synchronize()
+        except self._driver_error as again:
+            self._fault = self._fault or str(again)
+            return DeviceFaultError(f"{self.name} is lost: {self._fault}; the process must be replaced")
+        return driver.driver_error(error)
+
+    def add_user(self, user: Releasable) -> None:
+        """Have `user` let go of its resources at the interpreter's exit, should it still be alive then."""
+        with self._lock:
+            self._users.add(user)
+
+    def release(self) -> None:
+        """Let go of every resource, at the interpreter's exit: PyCUDA's destructors would run too late and complain."""
+        with self._lock:
+            users = list(self._users)
+        for user in users:
+            user.release()
+
+
+_lock = threading.Lock()  # guards _contexts
+_contexts: dict[int, Context] = {}
+
+
+def retained(index: int) -> Context:
+    """Return the process's one context of a device, made by the first who asks.
+
+    Raises:
+        DeviceNotFoundError: there is no such device; the message says how many there are.
+        BackendUnavailableError: PyCUDA or the driver is missing.
+    """
+    with _lock:
+        context = _contexts.get(index)
+        if context is None:
+            count = driver.device_count()
+            if not 0 <= index < count:
+                raise DeviceNotFoundError(f"there is no cuda:{index}; the driver shows {count} devices, cuda:0 first")
+            if not _contexts:
+                atexit.register(_release_all)
+            context = _contexts[index] = Context(index)
+        return context
+
+
+def _release_all() -> None:
+    with _lock:
+        contexts = list(_contexts.values())
+    for context in contexts:
+        context.release()

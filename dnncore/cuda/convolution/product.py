@@ -1,0 +1,232 @@
+"""The three directions of a convolution as products of matrices that are never formed.
+
+Every direction gathers one operand (B) through the filter: its coordinate along an axis is a first place plus a step for each of
+two digits, the outer one and the one that is summed over.
+
+    forward          y[k, (n, p)]   = sum over (c, r)  w[k, (c, r)]  * x[n, c, p * stride - padding + r * dilation]
+    backward-data    dx[c, (n, h)]  = sum over (k, r)  w[k, (c, r)]  * dy[n, k, (h + padding - r * dilation) / stride]
+    backward-filter  dw[k, (c, r)]  = sum over (n, p)  dy[k, (n, p)] * x[n, c, p * stride - padding + r * dilation]
+
+The division in backward-data is exact only for some r: those are the same for all h with the same remainder of h + padding by
+the stride. Each combination of remainders is a dense product of its own, a *phase*, in which no tap is wasted. Formulas: arXiv
+1410.0759, section 3, with dilation and groups added. Pure: nothing knows of a device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dnncore.cuda.gemm import Digit, Phase, Product
+from dnncore.descriptors import ConvolutionMode
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["convolution_product"]
+
+_MIN_GROUP_ROWS = 4
+"""Fewest rows that a group's product must have; with fewer, nearly all of every tile hangs over the edge."""
+
+_MAX_PHASES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One spatial axis of one phase. Immutable.
+
+    Args:
+        outer: Extent of the outer digit (of the column).
+        summed: Extent of the digit that is summed over.
+        outer_step: Coordinates of B a step of the outer digit.
+        summed_step: The same for the one summed over.
+        first: Coordinate of B where both are 0.
+        bound: Extent of B.
+        b_stride: Elements of B a coordinate.
+        c_stride: Elements of C a step of the outer digit.
+        a_stride: Elements of A a step of the digit summed over.
+        a_offset: Elements of A where that digit is 0.
+        c_offset: Elements of C where the outer digit is 0.
+    """
+
+    outer: int
+    summed: int
+    outer_step: int
+    summed_step: int
+    first: int
+    bound: int
+    b_stride: int
+    c_stride: int
+    a_stride: int
+    a_offset: int = 0
+    c_offset: int = 0
+
+    @property
+    def stays_inside(self) -> bool:
+        """Whether no coordinate is out of bounds."""
+        reaches = [
+            (extent - 1) * step for extent, step in ((self.outer, self.outer_step), (self.summed, self.summed_step))
+        ]
+        lowest = self.first + sum(min(reach, 0) for reach in reaches)
+        highest = self.first + sum(max(reach, 0) for reach in reaches)
+        return 0 in (self.outer, self.summed) or (lowest >= 0 and highest < self.bound)
+
+
+def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: Digit) -> Phase:
+    """Build a phase from its axes and the two digits that are not spatial: batch and channels, one each way.
+
+    Args:
+        axes: The spatial axes.
+        padded: Those of them on which any phase can be out of bounds.
+        outer: The digit of the column.
+        summed: The digit of the reduction.
+    """
+
+    def steps(axis: int, step: int) -> tuple[int, ...]:
+        return tuple(step if axis == other else 0 for other in padded)
+
+    nowhere = (0,) * len(padded)
+    return Phase.of(
+        [
+            Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere),
+            *(
+                Digit(a.outer, a.outer_step * a.b_stride, a.c_stride, steps(i, a.outer_step))
+                for i, a in enumerate(axes)
+            ),
+        ],
+        [
+            Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere),
+            *(
+                Digit(a.summed, a.summed_step * a.b_stride, a.a_stride, steps(i, a.summed_step))
+                for i, a in enumerate(axes)
+            ),
+        ],
+        a_offset=sum(a.a_offset for a in axes),
+        b_offset=sum(a.first * a.b_stride for a in axes),
+        c_offset=sum(a.c_offset for a in axes),
+        first=tuple(axes[i].first for i in padded),
+    )
+
+
+def _phases(
+    combinations: Iterable[Sequence[_Axis]], outer: Digit, summed: Digit
+) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
+    """Build the phases and the bounds that they share."""
+    phases = [tuple(axes) for axes in combinations]
+    padded = [i for i in range(len(phases[0])) if not all(axes[i].stays_inside for axes in phases)]
+    bounds = tuple(phases[0][i].bound for i in padded)
+    return bounds, tuple(_phase(axes, padded, outer, summed) for axes in phases)
+
+
+def _taps(problem: ConvolutionProblem, axis: int, first: int = 0, step: int = 1) -> tuple[int, int]:
+    """(offset, stride) in w of the taps first, first + step, ...; a true convolution's filter is rotated."""
+    stride, extent = problem.w.strides[2 + axis], problem.w.shape[2 + axis]
+    if problem.convolution.mode is ConvolutionMode.CONVOLUTION:
+        return (extent - 1 - first) * stride, -step * stride
+    return first * stride, step * stride
+
+
+def _forward(problem: ConvolutionProblem) -> Product:
+    x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+    filters = w.shape[0] // conv.groups
+
+    def axis(i: int) -> _Axis:
+        offset, stride = _taps(problem, i)
+        return _Axis(
+            outer=y.shape[2 + i], summed=w.shape[2 + i], outer_step=conv.stride[i], summed_step=conv.dilation[i],
+            first=-conv.padding[i][0], bound=x.shape[2 + i], b_stride=x.strides[2 + i], c_stride=y.strides[2 + i],
+            a_stride=stride, a_offset=offset,
+        )  # fmt: skip
+
+    bounds, phases = _phases(
+        [[axis(i) for i in range(conv.spatial_ndim)]],
+        Digit(x.shape[0], x.strides[0], y.strides[0]),
+        Digit(w.shape[1], x.strides[1], w.strides[1]),
+    )
+    return Product(
+        dtype=x.dtype, rows=filters, a_row_stride=w.strides[0], c_row_stride=y.strides[1], groups=conv.groups,
+        a_group_stride=filters * w.strides[0], b_group_stride=w.shape[1] * x.strides[1],
+        c_group_stride=filters * y.strides[1], bounds=bounds, phases=phases, inputs=("b", "a"),
+    )  # fmt: skip
+
+
+def _backward_filter(problem: ConvolutionProblem) -> Product:
+    x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+    filters = w.shape[0] // conv.groups
+
+    def axis(i: int) -> _Axis:
+        offset, stride = _taps(problem, i)
+        return _Axis(
+            outer=w.shape[2 + i], summed=y.shape[2 + i], outer_step=conv.dilation[i], summed_step=conv.stride[i],
+            first=-conv.padding[i][0], bound=x.shape[2 + i], b_stride=x.strides[2 + i], c_stride=stride,
+            a_stride=y.strides[2 + i], c_offset=offset,
+        )  # fmt: skip
+
+    bounds, phases = _phases(
+        [[axis(i) for i in range(conv.spatial_ndim)]],
+        Digit(w.shape[1], x.strides[1], w.strides[1]),
+        Digit(x.shape[0], x.strides[0], y.strides[0]),
+    )
+    return Product(
+        dtype=x.dtype, rows=filters, a_row_stride=y.strides[1], c_row_stride=w.strides[0], groups=conv.groups,
+        a_group_stride=filters * y.strides[1], b_group_stride=w.shape[1] * x.strides[1],
+        c_group_stride=filters * w.strides[0], bounds=bounds, phases=phases, inputs=("b", "a"),
+    )  # fmt: skip
+
+
+def _backward_data_axis(problem: ConvolutionProblem, i: int, remainder: int) -> _Axis:
+    """One axis for the places h of dx with (h + padding) % stride == remainder."""
+    x, y, conv = problem.x, problem.y, problem.convolution
+    stride, dilation, padding = conv.stride[i], conv.dilation[i], conv.padding[i][0]
+    # The taps with r * dilation % stride == remainder, if there are any, are every `period`-th one.
+    period = stride // math.gcd(stride, dilation)
+    first_tap = next((r for r in range(period) if (remainder - r * dilation) % stride == 0), problem.w.shape[2 + i])
+    first_place = (remainder - padding) % stride
+    offset, tap_stride = _taps(problem, i, first_tap, period)
+    return _Axis(
+        outer=len(range(first_place, x.shape[2 + i], stride)), summed=len(range(first_tap, problem.w.shape[2 + i], period)),
+        outer_step=1, summed_step=-(dilation * period // stride),
+        first=(first_place + padding - first_tap * dilation) // stride, bound=y.shape[2 + i], b_stride=y.strides[2 + i],
+        c_stride=stride * x.strides[2 + i], a_stride=tap_stride, a_offset=offset, c_offset=first_place * x.strides[2 + i],
+    )  # fmt: skip
+
+
+def _backward_data(problem: ConvolutionProblem) -> Product:
+    x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+    filters, channels = w.shape[0] // conv.groups, w.shape[1]
+    # Of the remainders only those that some place of dx has.
+    axes = [
+        [_backward_data_axis(problem, i, (h + conv.padding[i][0]) % stride) for h in range(min(stride, x.shape[2 + i]))]
+        for i, stride in enumerate(conv.stride)
+    ]
+    if not all(axes):
+        axes = [[_backward_data_axis(problem, i, 0)] for i in range(conv.spatial_ndim)]  # dx is empty
+    bounds, phases = _phases(
+        itertools.product(*axes),
+        Digit(x.shape[0], y.strides[0], x.strides[0]),
+        Digit(filters, y.strides[1], w.strides[0]),
+    )
+    return Product(
+        dtype=x.dtype, rows=channels, a_row_stride=w.strides[1], c_row_stride=x.strides[1], groups=conv.groups,
+        a_group_stride=filters * w.strides[0], b_group_stride=filters * y.strides[1],
+        c_group_stride=channels * x.strides[1], bounds=bounds, phases=phases, inputs=("a", "b"),
+    )  # fmt: skip
+
+
+_DIRECTIONS = {
+    Direction.FORWARD: _forward,
+    Direction.BACKWARD_DATA: _backward_data,
+    Direction.BACKWARD_FILTER: _backward_filter,
+}
+
+
+def convolution_product(problem: ConvolutionProblem) -> Product | str:
+    """Describe a convolution as a product; a reason instead where tiles do not suit it."""
+    conv = problem.convolution
+    rows = problem.w.shape[1] if problem.direction is Direction.BACKWARD_DATA else problem.w.shape[0] // conv.groups
+    if conv.groups > 1 and rows < _MIN_GROUP_ROWS:
+        return f"each of its {conv.groups} groups has {rows} rows; tiles need at least {_MIN_GROUP_ROWS}"
+    num_phases = math.prod(conv.stride)
+    if problem.direction is Direction.BACKWARD_DATA and num_phases > _MAX_PHASES:
+        return f"stride {conv.stride} makes {num_phases} dense products; at most {_MAX_PHASES}"
+    return _DIRECTIONS[problem.direction](problem)

@@ -1,0 +1,201 @@
+"""A convolution or a matrix product as C[row, column] = sum of A[row, k] * B[column, k]: which dimensions make up column and k.
+
+`column` and `k` are mixed-radix numbers whose digits are dimensions of the tensors, and every address is a sum of digit * stride.
+The structs of include/dnncore/gemm/params.cuh hold what is decided here. Pure: nothing knows of a device.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from dnncore.dtypes import DType
+
+__all__ = ["MAX_COORDINATES", "MAX_DIGITS", "Digit", "Phase", "Product", "length", "simplified"]
+
+MAX_DIGITS = 4
+MAX_COORDINATES = 3
+_INDEX_LIMIT = 2**31 - 2**12
+"""Rows, columns and reduction count in 32 bits; the kernel looks up to three slabs past the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One dimension of the column or of the reduction. Immutable.
+
+    Args:
+        extent: Its size.
+        b_stride: Elements of B a step.
+        other_stride: Elements a step of C, for a digit of the column, or of A, for one of the reduction.
+        steps: By how much a step moves each spatial coordinate of B; empty where nothing can be out of bounds.
+    """
+
+    extent: int
+    b_stride: int
+    other_stride: int
+    steps: tuple[int, ...] = ()
+
+    def absorbs(self, slower: Digit) -> bool:
+        """Whether the two count like one digit of extent `self.extent * slower.extent`."""
+        return (
+            slower.b_stride == self.extent * self.b_stride
+            and slower.other_stride == self.extent * self.other_stride
+            and slower.steps == tuple(self.extent * step for step in self.steps)
+        )
+
+
+def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
+    """Order the digits, fastest first, so that neighbours are dense in B; drop those of extent 1 and join what can be joined.
+
+    Digits of which one has extent 0 become none: nothing is there to count.
+    """
+    ordered = sorted(digits, key=lambda digit: (abs(digit.b_stride), abs(digit.other_stride)))
+    if any(digit.extent == 0 for digit in ordered):
+        return ()
+    result: list[Digit] = []
+    for digit in ordered:
+        if digit.extent == 1:
+            continue
+        if result and result[-1].absorbs(digit):
+            result[-1] = replace(result[-1], extent=result[-1].extent * digit.extent)
+        else:
+            result.append(digit)
+    return tuple(result)
+
+
+def length(digits: Iterable[Digit]) -> int:
+    """How many numbers the digits count."""
+    return math.prod(digit.extent for digit in digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One dense product. Immutable.
+
+    Args:
+        column: Digits of the column, fastest first.
+        reduction: Digits of the reduction, fastest first.
+        num_columns: How many columns there are.
+        reduction_length: How many products are added; 0 leaves beta * C.
+        a_offset: Elements from the address of A to its first one.
+        b_offset: The same for B; negative where the first one lies in the padding.
+        c_offset: The same for C.
+        first: B's spatial coordinates where every digit is 0.
+    """
+
+    column: tuple[Digit, ...]
+    reduction: tuple[Digit, ...]
+    num_columns: int
+    reduction_length: int
+    a_offset: int = 0
+    b_offset: int = 0
+    c_offset: int = 0
+    first: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        column: Sequence[Digit],
+        reduction: Sequence[Digit],
+        *,
+        a_offset: int = 0,
+        b_offset: int = 0,
+        c_offset: int = 0,
+        first: tuple[int, ...] = (),
+    ) -> Phase:
+        """Build one from digits as the operation has them."""
+        return cls(
+            simplified(column),
+            simplified(reduction),
+            length(column),
+            length(reduction),
+            a_offset,
+            b_offset,
+            c_offset,
+            first,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Everything that a tiled kernel computes. Immutable.
+
+    Args:
+        dtype: Element type of all three.
+        rows: Rows of A and C, in a group.
+        a_row_stride: Elements from one row of A to the next.
+        c_row_stride: The same for C.
+        groups: Independent products with the same digits.
+        a_group_stride: Elements from one group's A to the next one's.
+        b_group_stride: The same for B.
+        c_group_stride: The same for C.
+        bounds: B's spatial extents; outside them B is 0. Empty where nothing is out of bounds.
+        phases: The dense products; together they write each element of C once.
+        inputs: Which of the problem's inputs, in its order, are A and B: "a", "b".
+    """
+
+    dtype: DType
+    rows: int
+    a_row_stride: int
+    c_row_stride: int
+    groups: int
+    a_group_stride: int
+    b_group_stride: int
+    c_group_stride: int
+    bounds: tuple[int, ...]
+    phases: tuple[Phase, ...]
+    inputs: tuple[str, str]
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of the phase that has most; 0 when the output is empty."""
+        return max((phase.num_columns for phase in self.phases), default=0)
+
+    @property
+    def num_digits(self) -> int:
+        """Most digits of any number in it."""
+        return max((len(digits) for phase in self.phases for digits in (phase.column, phase.reduction)), default=0)
+
+    @property
+    def fits_32_bit_offsets(self) -> bool:
+        """Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits."""
+        return all(
+            (self.rows - 1) * abs(self.a_row_stride) + _reach(phase.reduction, "other_stride") < 2**31
+            and _reach(phase.column, "b_stride") + _reach(phase.reduction, "b_stride") < 2**31
+            for phase in self.phases
+        )
+
+    def partial_sums(self) -> Product:
+        """The same with a C that holds packed [group][row][column]; one phase."""
+        (phase,) = self.phases
+        strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=1)
+        column = tuple(
+            replace(digit, other_stride=stride) for digit, stride in zip(phase.column, strides, strict=False)
+        )
+        return replace(
+            self,
+            c_row_stride=self.num_columns,
+            c_group_stride=self.rows * self.num_columns,
+            phases=(replace(phase, column=column, c_offset=0),),
+        )
+
+    def why_not_tiled(self) -> str | None:
+        """None when the kernels' structs can hold it, else the reason why not."""
+        if self.num_digits > MAX_DIGITS or len(self.bounds) > MAX_COORDINATES:
+            return (
+                f"{self.num_digits} dimensions in one index, {len(self.bounds)} of them padded; "
+                f"at most {MAX_DIGITS} and {MAX_COORDINATES}"
+            )
+        longest = max((phase.reduction_length for phase in self.phases), default=0)
+        if max(self.rows, self.num_columns, longest) > _INDEX_LIMIT:
+            return (
+                f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
+            )
+        return None
+
+
+def _reach(digits: tuple[Digit, ...], stride: str) -> int:
+    return sum((digit.extent - 1) * abs(getattr(digit, stride)) for digit in digits)

@@ -1,0 +1,152 @@
+"""`dnncore::gemm::Params` in NumPy, filled in from a `Product`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Phase, Product
+from dnncore.cuda.params import ADDRESS, BLEND, struct
+
+__all__ = ["MAX_PHASES", "PARAMS", "Store", "choose_store", "make_params"]
+
+MAX_PHASES = 8
+
+
+class Store(IntEnum):
+    """Along which index 16 bytes of C at a time are stored; `dnncore::gemm::Store`."""
+
+    SINGLE = 0
+    COLUMNS = 1
+    ROWS = 2
+
+
+_DIGIT = struct(
+    ("b_stride", "<i8"),
+    ("other_stride", "<i8"),
+    ("step", "<i4", MAX_COORDINATES),
+    ("extent", "<u4"),
+    ("magic", "<u4"),
+    ("shift", "<u4"),
+)
+_PHASE = struct(
+    ("column", _DIGIT, MAX_DIGITS),
+    ("reduction", _DIGIT, MAX_DIGITS),
+    ("a_offset", "<i8"),
+    ("b_offset", "<i8"),
+    ("c_offset", "<i8"),
+    ("first", "<i4", MAX_COORDINATES),
+    ("columns", "<u4"),
+    ("reduction_length", "<u4"),
+    ("unused", "<u4"),
+)
+PARAMS = struct(
+    *BLEND,
+    ("a", ADDRESS),
+    ("b", ADDRESS),
+    ("c", ADDRESS),
+    ("a_row_stride", "<i8"),
+    ("c_row_stride", "<i8"),
+    ("a_group_stride", "<i8"),
+    ("b_group_stride", "<i8"),
+    ("c_group_stride", "<i8"),
+    ("split_stride", "<i8"),
+    ("bounds", "<i4", MAX_COORDINATES),
+    ("rows", "<u4"),
+    ("row_tiles", "<u4"),
+    ("column_tiles", "<u4"),
+    ("groups", "<u4"),
+    ("splits", "<u4"),
+    ("split_length", "<u4"),
+    ("store", "<u4"),
+    ("phase", _PHASE, MAX_PHASES),
+)
+
+
+def _fill_digits(records: np.ndarray, digits: tuple[Digit, ...]) -> None:
+    """Fill in the digits; those that are not there are slowest, of extent 1 and stride 0."""
+    for i in range(MAX_DIGITS):
+        digit = digits[i] if i < len(digits) else Digit(1, 0, 0)
+        shift = 31 + (digit.extent - 1).bit_length()
+        records[i]["extent"] = digit.extent
+        records[i]["magic"] = -(-(1 << shift) // digit.extent)
+        records[i]["shift"] = shift
+        records[i]["b_stride"] = digit.b_stride
+        records[i]["other_stride"] = digit.other_stride
+        records[i]["step"][: len(digit.steps)] = digit.steps
+
+
+def _fill_phase(record: np.ndarray, phase: Phase) -> None:
+    _fill_digits(record["column"], phase.column)
+    _fill_digits(record["reduction"], phase.reduction)
+    record["a_offset"] = phase.a_offset
+    record["b_offset"] = phase.b_offset
+    record["c_offset"] = phase.c_offset
+    record["first"][: len(phase.first)] = phase.first
+    record["columns"] = phase.num_columns
+    record["reduction_length"] = phase.reduction_length
+
+
+def choose_store(product: Product) -> Store:
+    """Choose a store of 16 bytes where every aligned group of columns, or of rows, is contiguous and aligned in C."""
+    size = 16 // product.dtype.itemsize
+    row_stride = product.c_row_stride if product.rows > 1 else 0
+    others = [phase.c_offset for phase in product.phases]
+    others += [product.c_group_stride] if product.groups > 1 else []
+    runs = []
+    for phase in product.phases:
+        run, digits = _contiguous_columns(phase)
+        runs.append(run)
+        others += [digit.other_stride for digit in digits]
+    if all(stride % size == 0 for stride in (*runs, *others, row_stride)):
+        return Store.COLUMNS
+    all_digits = [digit.other_stride for phase in product.phases for digit in phase.column]
+    if row_stride == 1 and all(stride % size == 0 for stride in (product.rows, *others, *all_digits)):
+        return Store.ROWS
+    return Store.SINGLE
+
+
+def _contiguous_columns(phase: Phase) -> tuple[int, tuple[Digit, ...]]:
+    """Count the columns that are contiguous in C from the first on, and return the digits that are not among them."""
+    run = 1
+    for i, digit in enumerate(phase.column):
+        if digit.other_stride != run:
+            return run, phase.column[i:]
+        run *= digit.extent
+    return run, ()
+
+
+def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_columns: int) -> np.ndarray:
+    """Fill in the struct for one launch, all but addresses and blending factors.
+
+    Args:
+        product: What is computed.
+        phases: Which of its phases, at most MAX_PHASES.
+        tile_rows: Rows of C a block.
+        tile_columns: Columns of C a block.
+    """
+    params = np.zeros((), PARAMS)
+    for name in (
+        "a_row_stride",
+        "c_row_stride",
+        "a_group_stride",
+        "b_group_stride",
+        "c_group_stride",
+        "rows",
+        "groups",
+    ):
+        params[name] = getattr(product, name)
+    params["bounds"][: len(product.bounds)] = product.bounds
+    # An axis that is not there has coordinate 0 always.
+    params["bounds"][len(product.bounds) :] = 1
+    params["row_tiles"] = math.ceil(product.rows / tile_rows)
+    params["column_tiles"] = max(math.ceil(phase.num_columns / tile_columns) for phase in phases)
+    params["store"] = choose_store(product)
+    params["splits"] = 1
+    params["split_length"] = max(phase.reduction_length for phase in phases)
+    for record, phase in zip(params["phase"], phases, strict=False):
+        _fill_phase(record, phase)
+    return params

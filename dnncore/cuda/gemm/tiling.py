@@ -1,0 +1,187 @@
+"""Which tile, which order of reading and how many parts: analytic, from the problem alone, so the same everywhere and every time.
+
+The figures are for an H200. On another GPU what is chosen gives the same results, only perhaps not as fast as it could be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from dnncore.cuda.gemm.index_space import Digit, Product
+from dnncore.dtypes import DType
+
+__all__ = ["LONGEST_SUM", "TILES", "Schedule", "Tile", "Walk", "choose_schedule", "choose_walks"]
+
+_MULTIPROCESSORS = 132
+_SECTOR_BYTES = 32
+_LINE_BYTES = 128
+_WARP = 32
+_MIN_SPLIT_LENGTH = 128
+LONGEST_SUM = 1 << 15
+"""Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length."""
+
+_SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
+
+# Estimates, to be checked against measurements: three quarters of 128 (64) multiply-adds a cycle at 1.75 GHz, which is what the
+# share of FFMA among the inner loop's instructions allows; the memory's rate; one more launch and its wait.
+_RATE_PER_MULTIPROCESSOR = {DType.FLOAT32: 168e9, DType.FLOAT64: 84e9}
+_BYTES_PER_SECOND = 4e12
+_LAUNCH_SECONDS = 4e-6
+_BUSY_WARPS = 16
+"""Warps with which a multiprocessor hides its latencies; with fewer it slows down, as their square root."""
+
+
+class Walk(Enum):
+    """Which index neighbouring threads follow while they read an operand; `dnncore::gemm::Walk`."""
+
+    OUTER = "kOuter"
+    REDUCTION = "kReduction"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block's tile of C, `dnncore::gemm::Tile`. Immutable.
+
+    Args:
+        dtype: Element type.
+        thread_rows: Threads along the rows.
+        thread_columns: Threads along the columns.
+        vectors: 16-byte vectors a thread holds along each.
+        depth: Length of the slab of the reduction that is in shared memory at a time.
+        min_blocks: Blocks that must fit on a multiprocessor, which bounds the registers.
+        efficiency: Multiply-adds a cycle of a full multiprocessor, relative to the largest tile [estimated from the reads of
+            shared memory that each costs].
+    """
+
+    dtype: DType
+    thread_rows: int
+    thread_columns: int
+    vectors: int
+    depth: int
+    min_blocks: int
+    efficiency: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.thread_rows * self.thread_columns
+
+    @property
+    def rows(self) -> int:
+        """Rows of C in a tile."""
+        return self.thread_rows * self.vectors * (16 // self.dtype.itemsize)
+
+    @property
+    def columns(self) -> int:
+        """Columns of C in a tile."""
+        return self.thread_columns * self.vectors * (16 // self.dtype.itemsize)
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type."""
+        element = {DType.FLOAT32: "float", DType.FLOAT64: "double"}[self.dtype]
+        return f"Tile<{element}, {self.thread_rows}, {self.thread_columns}, {self.vectors}, {self.depth}>"
+
+    def counts(self, product: Product) -> list[int]:
+        """Tiles of one part of the reduction, a phase at a time."""
+        rows = math.ceil(product.rows / self.rows) * product.groups
+        return [rows * math.ceil(phase.num_columns / self.columns) for phase in product.phases]
+
+
+TILES: dict[DType, tuple[Tile, ...]] = {
+    dtype: (
+        Tile(dtype, 16, 16, 2, 8, min_blocks=2, efficiency=1.0),
+        Tile(dtype, 8, 16, 2, 8, min_blocks=3, efficiency=0.9),
+        Tile(dtype, 16, 16, 1, 16, min_blocks=3, efficiency=0.6),
+        Tile(dtype, 8, 16, 1, 16, min_blocks=6, efficiency=0.5),
+    )
+    for dtype in (DType.FLOAT32, DType.FLOAT64)
+}
+"""Tiles of each element type, largest first: in fp32 128 x 128, 64 x 128, 64 x 64 and 32 x 64, in fp64 half that each way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A tile and in how many parts the reduction is added up. Immutable.
+
+    Args:
+        tile: The tile.
+        splits: Number of parts.
+        split_length: Length of each but the last: a multiple of the tile's depth.
+        seconds: Estimated time.
+    """
+
+    tile: Tile
+    splits: int
+    split_length: int
+    seconds: float
+
+
+def _schedule(product: Product, tile: Tile, wanted_splits: int) -> Schedule:
+    lengths = [phase.reduction_length for phase in product.phases]
+    split_length = max(math.ceil(max(lengths) / wanted_splits / tile.depth), 1) * tile.depth
+    splits = max(math.ceil(max(lengths) / split_length), 1)
+    return Schedule(tile, splits, split_length, _seconds(product, tile, splits, split_length))
+
+
+def _seconds(product: Product, tile: Tile, splits: int, split_length: int) -> float:
+    counts = tile.counts(product)
+    summands = [min(phase.reduction_length, split_length) for phase in product.phases]
+    blocks = max(sum(counts) * splits, 1)
+    turns = math.ceil(blocks / _MULTIPROCESSORS)
+    mean = sum(count * length for count, length in zip(counts, summands, strict=True)) * splits / blocks
+    warps = min(turns, tile.min_blocks) * tile.threads / 32
+    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(min(1.0, warps / _BUSY_WARPS))
+    seconds = max(turns * mean, *summands) * tile.rows * tile.columns / rate
+    if splits > 1:  # the parts' sums are written and read
+        sums = splits * product.groups * product.rows * product.num_columns
+        seconds += 2 * sums * product.dtype.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
+    return seconds
+
+
+def choose_schedule(product: Product, tiles: tuple[Tile, ...], *, split: bool = False) -> Schedule:
+    """Choose the fastest by estimate.
+
+    Args:
+        product: What is computed; one phase where it is to be split.
+        tiles: The tiles to choose from.
+        split: Whether the reduction may be cut into parts; where that is not worth it, the result has one part all the same.
+    """
+    longest = max(phase.reduction_length for phase in product.phases)
+    fewest = longest // LONGEST_SUM
+    splits = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] if split else []
+    options = (_schedule(product, tile, n) for tile in tiles for n in (splits or [1]))
+    return min(options, key=lambda schedule: schedule.seconds)
+
+
+def _reading_cost(
+    outer: tuple[Digit, ...], reduction: tuple[Digit, ...], stride: str, walk: Walk, itemsize: int
+) -> int:
+    """Rate one read of an operand by a warp: the sectors that it moves, and twice the cache lines that it looks up [estimate]."""
+    depth = 8
+    num_outer, num_reduction = (_WARP, 1) if walk is Walk.OUTER else (_WARP // depth, depth)
+    rows = [_offset(outer, i, "b_stride") for i in range(num_outer)]
+    steps = [_offset(reduction, k, stride) for k in range(num_reduction)]
+    addresses = [(row + step) * itemsize for row in rows for step in steps]
+    return len({a // _SECTOR_BYTES for a in addresses}) + 2 * len({a // _LINE_BYTES for a in addresses})
+
+
+def _offset(digits: tuple[Digit, ...], number: int, stride: str) -> int:
+    total = 0
+    for digit in digits:
+        number, value = divmod(number, digit.extent)
+        total += value * int(getattr(digit, stride))
+    return total
+
+
+def choose_walks(product: Product) -> tuple[Walk, Walk]:
+    """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
+    phase, itemsize = product.phases[0], product.dtype.itemsize
+    rows = (Digit(product.rows, product.a_row_stride, 0),) if product.rows > 1 else ()
+
+    def best(outer: tuple[Digit, ...], stride: str) -> Walk:
+        return min(Walk, key=lambda walk: _reading_cost(outer, phase.reduction, stride, walk, itemsize))
+
+    return best(rows, "other_stride"), best(phase.column, "b_stride")

@@ -1,0 +1,161 @@
+// From global memory through registers into a slab of shared memory: one operand, one step of the reduction at a time.
+//
+// An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
+// depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
+#pragma once
+
+#include "dnncore/gemm/params.cuh"
+
+namespace dnncore::gemm {
+
+// Which index neighbouring threads follow: the one along which the operand is denser in memory.
+enum class Walk { kOuter, kReduction };
+
+// Spatial coordinates in B, kept only by operations that pad.
+template <int kCoordinates>
+struct Coordinates {
+  int32 at[kCoordinates];
+
+  __device__ void start(const Phase& phase) {
+#pragma unroll
+    for (int i = 0; i < kCoordinates; ++i) at[i] = phase.first[i];
+  }
+  __device__ void advance(const Digit& digit, int32 value) {
+#pragma unroll
+    for (int i = 0; i < kCoordinates; ++i) at[i] += value * digit.step[i];
+  }
+  // Whether the sum of both lies in B. One comparison for both ends: a negative coordinate is a large unsigned one.
+  __device__ bool inside(const Coordinates& other, const Params& params) const {
+    bool result = true;
+#pragma unroll
+    for (int i = 0; i < kCoordinates; ++i) {
+      result &= static_cast<uint32>(at[i] + other.at[i]) < static_cast<uint32>(params.bounds[i]);
+    }
+    return result;
+  }
+};
+
+template <>
+struct Coordinates<0> {
+  __device__ void start(const Phase&) {}
+  __device__ void advance(const Digit&, int32) {}
+  __device__ bool inside(const Coordinates&, const Params&) const { return true; }
+};
+
+// The part of both operands' addresses that the reduction index gives; 16 bytes in the commonest case, one read.
+template <typename Index, int kCoordinates>
+struct alignas(2 * sizeof(Index)) Reduction {
+  Index a_offset;
+  Index b_offset;
+  Coordinates<kCoordinates> coordinates;
+
+  template <int kDigits>
+  static __device__ Reduction at(uint32 k, const Phase& phase) {
+    Reduction reduction = {};
+    for_each_digit<kDigits>(k, phase.reduction, [&](const Digit& digit, int32 value) {
+      reduction.a_offset += static_cast<Index>(value) * static_cast<Index>(digit.other_stride);
+      reduction.b_offset += static_cast<Index>(value) * static_cast<Index>(digit.b_stride);
+      reduction.coordinates.advance(digit, value);
+    });
+    return reduction;
+  }
+};
+
+// A row of A: an offset and nothing else.
+template <typename Index>
+struct Row {
+  Index offset;
+
+  // Rows beyond the last repeat it: what they give is never stored.
+  static __device__ Row at(uint32 row, const Params& params, const Phase&) {
+    return {static_cast<Index>(min(row, params.rows - 1)) * static_cast<Index>(params.a_row_stride)};
+  }
+  template <typename Entry>
+  __device__ bool inside(const Entry&, const Params&) const {
+    return true;
+  }
+  template <typename Entry>
+  __device__ Index offset_of(const Entry& reduction) const {
+    return offset + reduction.a_offset;
+  }
+};
+
+// A column of B.
+template <typename Index, int kDigits, int kCoordinates>
+struct Column {
+  Index offset;
+  Coordinates<kCoordinates> coordinates;
+
+  // Columns beyond the last repeat it: what they give is never stored.
+  static __device__ Column at(uint32 number, const Params&, const Phase& phase) {
+    Column column = {};
+    column.coordinates.start(phase);
+    for_each_digit<kDigits>(min(number, phase.columns - 1), phase.column, [&](const Digit& digit, int32 value) {
+      column.offset += static_cast<Index>(value) * static_cast<Index>(digit.b_stride);
+      column.coordinates.advance(digit, value);
+    });
+    return column;
+  }
+  template <typename Entry>
+  __device__ bool inside(const Entry& reduction, const Params& params) const {
+    return coordinates.inside(reduction.coordinates, params);
+  }
+  template <typename Entry>
+  __device__ Index offset_of(const Entry& reduction) const {
+    return offset + reduction.b_offset;
+  }
+};
+
+// Outer is Row or Column.
+template <typename T, Walk kWalk, int kOuter, int kDepth, int kPitch, int kThreads, typename Outer>
+class Loader {
+  static constexpr int kElements = kOuter * kDepth / kThreads;
+  static constexpr int kOuters = kWalk == Walk::kReduction ? kElements : 1;
+  static_assert(kThreads % kDepth == 0 && kThreads % kOuter == 0 && kElements * kThreads == kOuter * kDepth);
+
+  const T* __restrict__ base_;
+  Outer outer_[kOuters];
+  T fetched_[kElements];
+
+  // Place in the slab of this thread's i-th element.
+  static __device__ int outer_index(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return kWalk == Walk::kReduction ? thread / kDepth + i * (kThreads / kDepth) : thread % kOuter;
+  }
+  static __device__ int reduction_index(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return kWalk == Walk::kReduction ? thread % kDepth : thread / kOuter + i * (kThreads / kOuter);
+  }
+
+public:
+  __device__ Loader(const T* base, uint32 first_outer, const Params& params, const Phase& phase) : base_(base) {
+    // The compiler would otherwise keep the parts of the base address apart and add all of them for every element.
+    asm("" : "+l"(base_));
+#pragma unroll
+    for (int i = 0; i < kOuters; ++i) {
+      outer_[i] = Outer::at(first_outer + static_cast<uint32>(outer_index(i)), params, phase);
+    }
+  }
+
+  // Begin to read a slab; of its reduction indices only the first `remaining` exist, the others are 0.
+  template <typename Entry>
+  __device__ void fetch(const Entry (&table)[kDepth], int remaining, const Params& params) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int k = reduction_index(i);
+      const Entry entry = table[k];
+      const Outer& outer = outer_[kOuters == 1 ? 0 : i];
+      // No short circuit: one predicate a load and no branch, so that all loads are on their way at once.
+      const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
+      const T* const address = base_ + outer.offset_of(entry);
+      fetched_[i] = inside ? __ldg(address) : T(0);
+    }
+  }
+
+  __device__ void store(T (&slab)[kDepth][kPitch]) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) slab[reduction_index(i)][outer_index(i)] = fetched_[i];
+  }
+};
+
+}  // namespace dnncore::gemm

@@ -1,0 +1,88 @@
+// What one launch of the GEMM core computes, filled in by dnncore/cuda/gemm/params.py (which mirrors these structs).
+//
+// A launch is C[row, column] = sum over the reduction of A[row, reduction] * B[reduction, column], once for every phase and group.
+// `column` and `reduction` are numbers whose digits (mixed radix, fastest first) are the dimensions of the tensors: an element of
+// B lies at the sum of digit * stride over the digits of both, and, when the operation pads, at spatial coordinates that are sums
+// of digit * step in the same way. Outside the bounds B is 0. All three directions of a convolution and the matrix product are
+// such sums; which digits there are is decided on the host (dnncore/cuda/gemm/index_space.py).
+#pragma once
+
+#include "dnncore/common/tensor.cuh"
+
+namespace dnncore::gemm {
+
+inline constexpr int kMaxDigits = 4;
+inline constexpr int kMaxCoordinates = 3;
+inline constexpr int kMaxPhases = 8;
+
+// Whether 16 bytes of C at a time can be stored, if C's address is a multiple of 16: where the host found that every aligned group
+// of columns (rows) of a tile is contiguous and aligned in C. It is then wholly inside C or wholly outside.
+enum class Store : uint32 { kSingle, kColumns, kRows };
+
+// One dimension of a mixed-radix number below 2^31.
+struct Digit {
+  int64 b_stride;                // elements of B a step
+  int64 other_stride;            // elements a step of C (column digits) or of A (reduction digits)
+  int32 step[kMaxCoordinates];   // by how much a step moves B's spatial coordinates
+  uint32 extent;
+  uint32 magic;                  // ceil(2^shift / extent), shift = 31 + ceil(log2(extent))
+  uint32 shift;
+
+  // Exact for n < 2^31: magic * extent exceeds 2^shift by less than extent <= 2^(shift - 31).
+  __device__ uint32 quotient(uint32 n) const {
+    return static_cast<uint32>((static_cast<uint64>(n) * magic) >> shift);
+  }
+};
+
+// A dense product. A strided backward-data convolution is several, one for each remainder of the coordinates by the strides.
+struct Phase {
+  Digit column[kMaxDigits];
+  Digit reduction[kMaxDigits];
+  int64 a_offset;
+  int64 b_offset;                // may be negative: the coordinates start in the padding
+  int64 c_offset;
+  int32 first[kMaxCoordinates];  // B's spatial coordinates where all digits are 0
+  uint32 columns;
+  uint32 reduction_length;
+  uint32 unused;
+};
+
+struct Params {
+  Blend blend;
+  const void* a;
+  const void* b;
+  void* c;
+  int64 a_row_stride;
+  int64 c_row_stride;
+  int64 a_group_stride;
+  int64 b_group_stride;
+  int64 c_group_stride;
+  int64 split_stride;             // elements from the sums of one part of the reduction to those of the next
+  int32 bounds[kMaxCoordinates];  // B's spatial extents
+  uint32 rows;
+  uint32 row_tiles;
+  uint32 column_tiles;            // of the phase with most columns
+  uint32 groups;
+  uint32 splits;                  // parts into which the reduction is cut
+  uint32 split_length;            // a multiple of the tile's depth
+  Store store;
+  Phase phase[kMaxPhases];
+};
+
+static_assert(sizeof(Digit) == 40);
+static_assert(sizeof(Phase) == 368);
+static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase));
+
+// Visit the digits of `number`, fastest first: visit(digit, value).
+template <int kDigits, typename Visit>
+__device__ void for_each_digit(uint32 number, const Digit (&digits)[kMaxDigits], Visit visit) {
+#pragma unroll
+  for (int i = 0; i < kDigits - 1; ++i) {
+    const uint32 rest = digits[i].quotient(number);
+    visit(digits[i], static_cast<int32>(number - rest * digits[i].extent));
+    number = rest;
+  }
+  visit(digits[kDigits - 1], static_cast<int32>(number));
+}
+
+}  // namespace dnncore::gemm

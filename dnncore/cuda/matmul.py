@@ -1,0 +1,75 @@
+"""Matrix product: the tiled kernels with plain operands, and a direct one that takes what does not fit them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnncore.backend import Launch
+from dnncore.cuda.convolution.direct import DIRECT
+from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
+from dnncore.cuda.launch import Unit
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
+
+__all__ = ["ALGORITHMS", "matmul_product"]
+
+
+def matmul_product(problem: MatmulProblem) -> Product:
+    """Describe a matrix product in the tiled kernels' terms."""
+    a, b, c = problem.a, problem.b, problem.c
+    return Product(
+        dtype=a.dtype, rows=a.shape[0], a_row_stride=a.strides[0], c_row_stride=c.strides[0], groups=1,
+        a_group_stride=0, b_group_stride=0, c_group_stride=0, bounds=(), inputs=("a", "b"),
+        phases=(
+            Phase.of([Digit(b.shape[1], b.strides[1], c.strides[1])], [Digit(b.shape[0], b.strides[0], a.strides[1])]),
+        ),
+    )  # fmt: skip
+
+
+def _as_convolution(problem: MatmulProblem) -> ConvolutionProblem:
+    """c = a b as a 1-d convolution over one place: a's rows are the batch, b's columns the filters."""
+
+    def with_place(matrix: TensorDescriptor) -> TensorDescriptor:
+        return TensorDescriptor(matrix.dtype, (*matrix.shape, 1), (*matrix.strides, 1))
+
+    return ConvolutionProblem(
+        Direction.FORWARD,
+        with_place(problem.a),
+        with_place(problem.b.transposed()),
+        with_place(problem.c),
+        ConvolutionDescriptor.make(1),
+    )
+
+
+@dataclass(frozen=True)
+class DirectMatmul:
+    """One thread an element of c, in double precision. Immutable."""
+
+    name: str = "direct"
+    deterministic: bool = True
+    math: str = "fp64"
+
+    def supports(self, problem: MatmulProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's signature)
+        """None: it supports everything that is legal."""
+        return None
+
+    def workspace_bytes(self, problem: MatmulProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
+        """0."""
+        return 0
+
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that `prepare` can ask for."""
+        return DIRECT.units()
+
+    def prepare(self, problem: MatmulProblem, device: CudaDevice) -> Launch:
+        """Prepare the convolution that computes the same."""
+        return DIRECT.prepare(_as_convolution(problem), device)
+
+
+ALGORITHMS: tuple[SplitGemm | TiledGemm | DirectMatmul, ...] = (
+    SplitGemm("gemm_split_k", matmul_product),
+    TiledGemm("gemm", matmul_product),
+    DirectMatmul(),
+)
+"""Most specialised first; the last supports everything that is legal."""

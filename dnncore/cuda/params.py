@@ -1,0 +1,140 @@
+"""Parameter structs of the kernels as NumPy dtypes, and the generated unit that ties each to its C++ twin.
+
+A kernel takes one struct by value. Its dtype is aligned as C++ aligns it (`align=True`); the generated unit asserts that the sizes
+agree. Addresses are uint64 fields, pointers on the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnncore.cuda.jit import Unit
+from dnncore.descriptors import MAX_NDIM, TensorDescriptor
+from dnncore.dtypes import DType
+
+__all__ = [
+    "ADDRESS",
+    "BLEND",
+    "DIVISOR",
+    "FLOATING",
+    "TENSOR_VIEW",
+    "c_type",
+    "collapse",
+    "divisor",
+    "generate",
+    "record",
+    "struct",
+    "tensor_view",
+    "view",
+]
+
+ADDRESS = "<u8"
+"""Format of a field that holds a device address; a `T*` in C++."""
+
+DIVISOR = np.dtype([("value", "<i8"), ("magic", "<u8"), ("shift", "<i4")], align=True)
+"""`dnncore::Divisor` of common/tensor.cuh; made by `divisor`."""
+
+TENSOR_VIEW = np.dtype([("shape", DIVISOR, MAX_NDIM), ("strides", "<i8", MAX_NDIM), ("ndim", "<i4")], align=True)
+"""`dnncore::TensorView` of common/tensor.cuh."""
+
+BLEND = (("alpha", "<f8"), ("beta", "<f8"))
+"""The two blending factors, first in every struct: double for every dtype, as `dnncore::blend` takes them."""
+
+FLOATING = (DType.FLOAT32, DType.FLOAT64)
+"""Element types that every kernel is compiled for."""
+
+Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int, ...]]
+
+
+def struct(*fields: Field) -> np.dtype:
+    """Lay the fields out as C++ does."""
+    return np.dtype(list(fields), align=True)
+
+
+def record(dtype: np.dtype, **values: object) -> np.ndarray:
+    """Make a zero-dimensional structured array: every field 0 but those given."""
+    params = np.zeros((), dtype)
+    for name, value in values.items():
+        params[name] = value
+    return params
+
+
+def divisor(value: int) -> tuple[int, int, int]:
+    """Fill in a DIVISOR. 0 becomes 1: an empty dimension is never divided by.
+
+    Source: T. Granlund, P. Montgomery, "Division by invariant integers using multiplication", theorem 4.2.
+    """
+    value = max(value, 1)
+    shift = (value - 1).bit_length()
+    return value, -(-(1 << (63 + shift)) // value), shift
+
+
+def view(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """Fill in a TENSOR_VIEW; the dimensions that are not there have extent 1 and stride 0."""
+    missing = MAX_NDIM - len(shape)
+    extents = [divisor(extent) for extent in (*shape, *(1,) * missing)]
+    return record(TENSOR_VIEW, shape=extents, strides=(*strides, *(0,) * missing), ndim=len(shape))
+
+
+def tensor_view(tensor: TensorDescriptor) -> np.ndarray:
+    """Fill in a TENSOR_VIEW with a tensor's extents and strides, in elements."""
+    return view(tensor.shape, tensor.strides)
+
+
+def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Describe the same elements of several tensors with as few dimensions as possible, for element-wise work.
+
+    Dimensions are ordered by the last tensor's strides (the one that is written), slowest first; those of extent 1 go away and
+    neighbours that are contiguous in every tensor become one. A tensor without gaps ends as one dimension of stride 1.
+
+    Args:
+        shape: Extents, the same for all.
+        strides: One sequence a tensor, in elements.
+
+    Returns:
+        The new extents, then the new strides of each tensor; at least one dimension.
+    """
+    order = sorted((axis for axis in range(len(shape)) if shape[axis] != 1), key=lambda axis: -strides[-1][axis])
+    extents: list[int] = []
+    steps: list[tuple[int, ...]] = []
+    for axis in order:
+        extent, step = shape[axis], tuple(tensor[axis] for tensor in strides)
+        if extents and steps[-1] == tuple(extent * s for s in step):
+            extents[-1] *= extent
+            steps[-1] = step
+        else:
+            extents.append(extent)
+            steps.append(step)
+    if not extents:
+        extents, steps = [1], [(1,) * len(strides)]
+    return (tuple(extents), *zip(*steps, strict=True))
+
+
+def c_type(dtype: DType) -> str:
+    """The C++ type of an element."""
+    return {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.INT32: "int"}[dtype]
+
+
+def generate(header: str, entry: str, function: str, struct_name: str, dtype: np.dtype, threads: int) -> Unit:
+    """Generate the unit of one kernel.
+
+    Args:
+        header: Where it is: "dnncore/softmax.cuh".
+        entry: Name of the `extern "C"` entry, unique among all units of the library.
+        function: The `__device__` function template with its arguments, in namespace dnncore: "softmax_forward<float>".
+        struct_name: Its parameter struct, in namespace dnncore.
+        dtype: That struct's NumPy twin.
+        threads: Most threads a block that it is launched with.
+    """
+    # "At least one block a multiprocessor": without it, ptxas spills loop invariants to fit one block more.
+    return Unit(
+        source=(
+            f'#include "{header}"\n'
+            f'static_assert(sizeof(dnncore::{struct_name}) == {dtype.itemsize}, "dnncore/cuda and {header} disagree");\n'
+            f'extern "C" __global__ void __launch_bounds__({threads}, 1) {entry}(const __grid_constant__ '
+            f"dnncore::{struct_name} params) {{\n  dnncore::{function}(params);\n}}\n"
+        ),
+        entry=entry,
+    )

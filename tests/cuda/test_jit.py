@@ -1,0 +1,218 @@
+"""The compile step and its two stores, with a compiler that counts how often it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dnncore.cuda import build, jit
+from dnncore.cuda.jit import Compiler, Unit
+from dnncore.errors import BackendUnavailableError, CompilationError
+
+UNIT = Unit('#include "dnncore/outer.cuh"\nextern "C" __global__ void twice() {}\n', "twice")
+
+# Obeys nvcc's rules as far as they matter here: writes unit.cubin where it runs; "#error" fails, "#warning" fails under -Werror.
+FAKE_NVCC = """#!{python}
+import pathlib, sys, time
+if "--version" in sys.argv:
+    print("fake nvcc, release 1.0"); sys.exit(0)
+with open({log!r}, "a") as log: log.write("compiled\\n")
+time.sleep(0.2)
+source = pathlib.Path(next(a for a in sys.argv if a.endswith(".cu")))
+text = source.read_text()
+if "#error" in text or ("#warning" in text and "-Werror" in sys.argv):
+    print("unit.cu(1): error: the fake does not like this", file=sys.stderr); sys.exit(2)
+source.with_suffix(".cubin").write_text(sys.argv[sys.argv.index("-arch") + 1] + text)
+"""
+
+
+class FakeCompiler:
+    """A folder with an nvcc in it, and the number of times that it compiled. Owned by one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "toolkit" / "bin"
+        self.log = folder / "log"
+        self.bin.mkdir(parents=True)
+        script = self.bin / "nvcc"
+        script.write_text(FAKE_NVCC.format(python=sys.executable, log=str(self.log)))
+        script.chmod(0o755)
+
+    @property
+    def runs(self) -> int:
+        return self.log.read_text().count("\n") if self.log.exists() else 0
+
+
+@pytest.fixture
+def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "include"
+    (folder / "dnncore").mkdir(parents=True)
+    (folder / "dnncore" / "outer.cuh").write_text('#include "dnncore/inner.cuh"\n')
+    (folder / "dnncore" / "inner.cuh").write_text("// one\n")
+    return folder
+
+
+@pytest.fixture
+def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
+    fake = FakeCompiler(tmp_path)
+    monkeypatch.setenv("PATH", str(fake.bin))
+    monkeypatch.setenv("DNNCORE_CACHE_DIR", str(tmp_path / "cache"))
+    return fake
+
+
+@pytest.fixture
+def no_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(tmp_path / "prebuilt"))
+
+
+def compiler(headers: Path, **changes: object) -> Compiler:
+    values = {"nvcc": Path("nvcc"), "version": "1.0", "flags": ("-O3",), "include": headers, **changes}
+    return Compiler(**values)  # type: ignore[arg-type]
+
+
+def plain(text: str = "") -> Unit:
+    return Unit(f'{text}\nextern "C" __global__ void plain() {{}}\n', "plain")
+
+
+def test_a_unit_is_compiled_once_and_then_read(nvcc: FakeCompiler) -> None:
+    first = jit.cubin(plain(), "sm_80")
+    assert first == jit.cubin(plain(), "sm_80")
+    assert first.startswith(b"sm_80")
+    assert nvcc.runs == 1
+
+
+def test_another_architecture_is_another_cubin(nvcc: FakeCompiler) -> None:
+    assert jit.cubin(plain(), "sm_80") != jit.cubin(plain(), "sm_90a")
+    assert nvcc.runs == 2
+
+
+def test_the_cache_is_private(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    jit.cubin(plain(), "sm_80")
+    assert stat.S_IMODE((tmp_path / "cache" / "cubins").stat().st_mode) == 0o700
+
+
+def test_a_header_that_a_header_includes_changes_the_key(headers: Path) -> None:
+    before = compiler(headers).key(UNIT, "sm_80")
+    (headers / "dnncore" / "inner.cuh").write_text("// two\n")
+    assert compiler(headers).key(UNIT, "sm_80") != before
+
+
+@pytest.mark.parametrize("changes", [{"version": "1.1"}, {"flags": ("-O2",)}], ids=["version", "flags"])
+def test_what_compiles_changes_the_cache_key_but_not_the_prebuilt_one(
+    headers: Path, changes: dict[str, object]
+) -> None:
+    one, other = compiler(headers), compiler(headers, **changes)
+    assert one.key(UNIT, "sm_80") != other.key(UNIT, "sm_80")
+    assert jit.prebuilt_key(UNIT, "sm_80", one.include) == jit.prebuilt_key(UNIT, "sm_80", other.include)
+
+
+def test_headers_that_include_each_other_end(headers: Path) -> None:
+    (headers / "dnncore" / "inner.cuh").write_text('#include "dnncore/outer.cuh"\n')
+    assert compiler(headers).key(UNIT, "sm_80")
+
+
+def test_a_header_that_is_not_there_is_named(headers: Path) -> None:
+    (headers / "dnncore" / "inner.cuh").unlink()
+    with pytest.raises(CompilationError, match=r"dnncore/inner\.cuh"):
+        compiler(headers).key(UNIT, "sm_80")
+
+
+def test_an_error_carries_the_compilers_words_and_leaves_nothing(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    with pytest.raises(CompilationError, match=r"plain for sm_80: nvcc ended with 2(.|\n)*the fake does not like this"):
+        jit.cubin(plain("#error"), "sm_80")
+    assert [path.suffix for path in (tmp_path / "cache" / "cubins").iterdir()] == [".lock"]
+
+
+def test_a_warning_fails_a_build_but_not_a_user(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    found = jit.find_compiler()
+    assert found is not None
+    assert jit.cubin(plain("#warning"), "sm_80")
+    with pytest.raises(CompilationError):
+        build.build([plain("#warning")], ["sm_80"], tmp_path / "out", 1, found)
+
+
+def test_a_write_that_fails_leaves_neither_the_file_nor_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        jit.write_atomically(tmp_path / "file", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_that_want_the_same_unit_compile_it_once(nvcc: FakeCompiler) -> None:
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(jit.cubin(plain(), "sm_80"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(set(results)) == 1
+    assert nvcc.runs == 1
+
+
+def test_processes_that_want_the_same_unit_compile_it_once(nvcc: FakeCompiler) -> None:
+    code = "import sys; from dnncore.cuda import jit; print(len(jit.cubin(jit.Unit(sys.argv[1], 'plain'), 'sm_80')))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, plain().source], env=environment, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(outputs)) == 1
+    assert nvcc.runs == 1
+
+
+def test_the_compiler_is_found_in_cuda_home(
+    nvcc: FakeCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.bin.parent))
+    found = jit.find_compiler()
+    assert found is not None
+    assert found.nvcc == nvcc.bin / "nvcc"
+    assert "release 1.0" in found.version
+
+
+def test_what_was_built_ahead_serves_a_machine_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    fake = FakeCompiler(tmp_path)
+    there = Compiler(fake.bin / "nvcc", "1.0")
+    build.build([plain()], ["sm_80", "sm_90a"], tmp_path / "prebuilt", 2, there)
+    request.getfixturevalue("no_nvcc")
+    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a")
+    index = json.loads((tmp_path / "prebuilt" / "index.json").read_text())
+    assert {(entry["entry"], entry["arch"]) for entry in index["cubins"]} == {("plain", "sm_80"), ("plain", "sm_90a")}
+    assert all((tmp_path / "prebuilt" / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["cubins"])
+
+
+def test_without_a_compiler_the_error_says_how_to_build(no_nvcc: None) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"dnncore\.cuda\.build --arch sm_90a"):
+        jit.cubin(plain(), "sm_90a")
+
+
+def test_the_build_command_without_a_compiler_fails_with_a_reason(
+    no_nvcc: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert build.main(["--out", str(tmp_path)]) == 1
+    assert "install the CUDA toolkit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("capability", "name"), [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((12, 0), "sm_120")])
+def test_architecture_names(capability: tuple[int, int], name: str) -> None:
+    assert jit.architecture(capability) == name
