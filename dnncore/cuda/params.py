@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnncore.cuda.jit import Unit
-from dnncore.descriptors import MAX_NDIM, TensorDescriptor
+from dnncore.descriptors import MAX_NDIM
 from dnncore.dtypes import DType
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "generate",
     "record",
     "struct",
-    "tensor_view",
     "view",
 ]
 
@@ -76,11 +75,6 @@ def view(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     missing = MAX_NDIM - len(shape)
     extents = [divisor(extent) for extent in (*shape, *(1,) * missing)]
     return record(TENSOR_VIEW, shape=extents, strides=(*strides, *(0,) * missing), ndim=len(shape))
-
-
-def tensor_view(tensor: TensorDescriptor) -> np.ndarray:
-    """Fill in a TENSOR_VIEW with a tensor's extents and strides, in elements."""
-    return view(tensor.shape, tensor.strides)
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -15,7 +15,7 @@ from dnncore.cuda.build import ARCHITECTURES
 from dnncore.cuda.jit import Compiler, Unit
 
 UNITS = all_units()
-BATCH = 12
+BATCH = 6
 """Units a compiler run: starting nvcc takes as long as compiling several of them."""
 
 

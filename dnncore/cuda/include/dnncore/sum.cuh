@@ -22,15 +22,18 @@ struct SumParams {
   TensorView output_view;   // over [splits * outputs]
 };
 
-// Sum of every step-th element from `begin` on. Four sums at a time, so that a load need not wait for the addition before it.
+// Sum of every step-th element from `begin` on. Along one dimension, four sums at a time: no load waits for an addition.
 template <typename T>
 __device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
   constexpr int kSums = 4;
   T sums[kSums] = {};
   int64 i = begin;
-  for (; i + (kSums - 1) * step < end; i += kSums * step) {
+  if (view.ndim == 1) {
+    const int64 stride = view.strides[0];
+    for (; i + (kSums - 1) * step < end; i += kSums * step) {
 #pragma unroll
-    for (int k = 0; k < kSums; ++k) sums[k] += x[offset_of(view, i + k * step)];
+      for (int k = 0; k < kSums; ++k) sums[k] += x[(i + k * step) * stride];
+    }
   }
   for (; i < end; i += step) sums[0] += x[offset_of(view, i)];
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);

@@ -1,0 +1,111 @@
+"""`dnnserve`: read the command line, run the server, end on SIGTERM or SIGINT.
+
+Exit codes: 0 stopped in order; 1 stopped with requests or devices unfinished; 2 could not start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dnncore import devices
+from dnncore.errors import DnncoreError
+from dnnserve.config import ServerConfig, parse_arguments
+from dnnserve.logs import configure_logging
+
+if TYPE_CHECKING:
+    from dnnserve.app import Server
+
+__all__ = ["main"]
+
+_SERVER_PACKAGES = frozenset({"PIL", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `dnnserve` and return its exit code."""
+    config = parse_arguments(arguments)
+    configure_logging(config.log_format)
+    try:
+        from dnnserve.app import make_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _SERVER_PACKAGES:
+            raise
+        return _refuse(f"{error.name} is not installed: pip install 'dnncore[server]'")
+    try:
+        devices.limit_cpu_threads(1)
+        server = make_server(config)
+        _on_signals(server.request_stop)
+        if server.start():
+            _announce(server, config)
+    except (DnncoreError, OSError) as error:
+        return _refuse(str(error))
+    clean = server.wait()
+    if config.ready_file is not None:
+        config.ready_file.unlink(missing_ok=True)
+    if not clean:
+        # A device thread that hangs would be torn down in mid-call by the interpreter's own end.
+        logging.shutdown()
+        os._exit(1)
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(f"dnnserve: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _announce(server: Server, config: ServerConfig) -> None:
+    models = [str(key) for key in server.models]
+    addresses = server.addresses
+    if config.ready_file is not None:
+        document = {
+            "grpc": addresses.grpc,
+            "metrics": addresses.metrics,
+            "devices": server.device_labels,
+            "models": models,
+        }
+        _write_atomically(config.ready_file, json.dumps(document) + "\n")
+    print(
+        f"dnnserve ready: grpc {addresses.grpc}, devices {', '.join(server.device_labels)}, models {', '.join(models)}, "
+        f"metrics {addresses.metrics}",
+        flush=True,
+    )
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    Path(name).replace(path)
+
+
+def _on_signals(act: Callable[[], None]) -> None:
+    """Call `act` once a SIGTERM or SIGINT, in a thread of its own.
+
+    Python runs a signal's handler in the main thread, and that one sleeps: the signal may have gone to another thread, and then
+    nothing wakes it. The byte that the interpreter writes into its wakeup descriptor comes at once, whoever got the signal.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
+
+    def forward(_kept_open: socket.socket) -> None:
+        while receiver.recv(1):
+            act()
+
+    threading.Thread(target=forward, args=(sender,), name="dnnserve-signals", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,318 @@
+"""The server put together: what starts in which order, and how it ends.
+
+Start: ports first (a taken one is found before minutes of loading), then devices and models, then RPCs. End: health and readiness
+say no at once, new requests are refused, those inside are answered, then everything is closed in the thread that owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import grpc
+from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
+from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
+
+from dnncore import devices
+from dnncore.nn import Package
+from dnnserve.batcher import Limits
+from dnnserve.calls import Gate, WaitingCalls
+from dnnserve.catalog import Catalog, ModelSpec
+from dnnserve.config import ServerConfig
+from dnnserve.envelope import ModelKey
+from dnnserve.errors import StartError
+from dnnserve.health import Health, enable_reflection
+from dnnserve.instance import HostFactory, NetHost
+from dnnserve.metrics import Metrics, MetricsPage, StateCollector
+from dnnserve.repository import load_package_folder, load_repository
+from dnnserve.runner import Runner
+from dnnserve.scheduler import Scheduler
+from dnnserve.servicer import ClassifierServicer, InferenceServicer, Service
+from dnnserve.statistics import Statistics
+from dnnserve.web import WebServer
+
+__all__ = ["Addresses", "Server", "make_server", "model_spec"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_LAME_DUCK_S = (
+    0.25  # refusals go on for so long: RPCs that meet a closing port see CANCELLED, which clients do not retry
+)
+_LAST_ANSWERS_S = 0.25  # for refusals that are on their way when the port closes; an open Watch makes us wait it out
+_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a server listens. Immutable."""
+
+    grpc: str
+    metrics: str
+
+
+class Server:
+    """An inference server in this process. Thread-safe: `_lock` guards `_open`; `start` and then `wait` are called once each.
+
+    Args:
+        config: Ports, limits and times; its models and devices are given here already loaded and resolved.
+        device_names: One runner each; the same name twice makes two runners.
+        specs: The models, with the rows of a batch asked for.
+        open_host: Opens a device; called in its runner's thread.
+        clock: Monotonic nanoseconds.
+
+    Raises:
+        StartError: a port cannot be had.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        device_names: Sequence[str],
+        specs: Sequence[ModelSpec],
+        open_host: HostFactory,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._config = config
+        self._specs = tuple(specs)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._health_lock = threading.Lock()
+        self._open = False
+        self._grpc_started = False
+        self._stop = threading.Event()
+        self._abort = threading.Event()
+        keys = [spec.key for spec in specs]
+        self.statistics = Statistics(keys)
+        self._metrics = Metrics(keys)
+        self.scheduler = Scheduler(clock, [self.statistics.record, self._metrics.record])
+        self._gate = Gate()
+        rows = {spec.key: spec.max_batch_rows for spec in specs}
+        self._runners = [
+            Runner(label, name, rows, open_host, self.scheduler, self._on_device_lost, clock)
+            for label, name in _labelled(device_names)
+        ]
+        self._metrics.registry.register(StateCollector(self.scheduler, self._runners))
+        page = MetricsPage(self._metrics, self.statistics, self.scheduler)
+        self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
+        self._pool = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="dnnserve-rpc")
+        self._grpc = grpc.server(
+            self._pool,
+            options=_grpc_options(config.max_message_mib << 20),
+            # Beyond this an RPC is refused at once; below it waits for a thread. Health checks and Watch streams count too.
+            maximum_concurrent_rpcs=4 * config.grpc_threads,
+        )
+        self._health = Health(self._grpc)
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        try:
+            port = self._grpc.add_insecure_port(f"{host}:{config.grpc_port}")
+        except RuntimeError as error:
+            self._web.close()
+            raise StartError(
+                f"gRPC port {host}:{config.grpc_port} cannot be had: it is in use or not ours to take; "
+                "choose another with --grpc-port"
+            ) from error
+        self.addresses = Addresses(f"{host}:{port}", f"http://{host}:{self._web.port}/metrics")
+
+    @property
+    def device_labels(self) -> tuple[str, ...]:
+        """One a runner."""
+        return tuple(runner.label for runner in self._runners)
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """What is served."""
+        return tuple(spec.key for spec in self._specs)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken and a healthy device is there to run them."""
+        with self._lock:
+            return self._open and bool(self.scheduler.healthy_devices)
+
+    def start(self) -> bool:
+        """Load the models on all devices, then take requests.
+
+        Returns:
+            Whether it serves; False: `request_stop` was called meanwhile, and `wait` closes what is open.
+
+        Raises:
+            DnncoreError: a device or a model could not be loaded; everything is closed.
+        """
+        self._web.start()
+        self.scheduler.start()
+        for runner in self._runners:
+            runner.start()
+        try:
+            specs = self._loaded_specs()
+        except BaseException:
+            self._close()
+            raise
+        if specs is None:
+            return False
+        for spec in specs:
+            self.scheduler.add_model(spec.key, self._limits(spec))
+        self._add_services(Catalog(specs))
+        self._grpc.start()
+        self._grpc_started = True
+        with self._lock:
+            self._open = True
+        self._announce_health()
+        return True
+
+    def request_stop(self) -> None:
+        """Ask the server to drain; asked a second time, it stops at once. Returns immediately."""
+        if self._stop.is_set():
+            self._abort.set()
+        self._stop.set()
+
+    def wait(self) -> bool:
+        """Wait until stopping is asked for, drain, and close everything.
+
+        Returns:
+            Whether every request that was let in got its answer and every device was closed.
+        """
+        self._stop.wait()
+        _log.info("draining: %d requests inside, up to %g s", self._gate.inside, self._config.drain_seconds)
+        with self._lock:
+            self._open = False
+        self._health.shut_down()
+        self._gate.close()
+        self.scheduler.drain()
+        # No wait for the gRPC server itself: it counts health Watch streams, which end only when their clients do.
+        drained = self._wait_empty(self._config.drain_seconds)
+        self._abort.wait(_LAME_DUCK_S)
+        closed = self._close()
+        _log.info("stopped") if drained and closed else _log.error("stopped with requests or devices unfinished")
+        return drained and closed
+
+    def drain(self) -> bool:
+        """Ask for the end and wait for it; see `wait`."""
+        self.request_stop()
+        return self.wait()
+
+    def _loaded_specs(self) -> list[ModelSpec] | None:
+        """The specs with the batch that the smallest device can run; None: told to stop while models were being loaded."""
+        rows = {spec.key: spec.max_batch_rows for spec in self._specs}
+        for runner in self._runners:
+            while (limits := runner.wait_loaded(_POLL_S)) is None:
+                if self._stop.is_set():
+                    return None
+            rows = {key: min(rows[key], limits[key]) for key in rows}
+        return [replace(spec, max_batch_rows=rows[spec.key]) for spec in self._specs]
+
+    def _limits(self, spec: ModelSpec) -> Limits:
+        config = self._config
+        return Limits(
+            max_batch_rows=spec.max_batch_rows,
+            max_queue_requests=config.max_queue_requests,
+            max_queue_delay_ns=config.max_queue_delay_us * 1000,
+            hold_until_requests=config.hold_until_requests,
+        )
+
+    def _add_services(self, catalog: Catalog) -> None:
+        service = Service(
+            catalog,
+            WaitingCalls(self.scheduler.submit, self.scheduler.cancel),
+            self._gate,
+            self.statistics,
+            lambda: self.ready,
+            lambda spec, method, code: self._metrics.record_call(spec, method, code.name),
+            int(self._config.default_deadline_ms * 1e6),
+            self._clock,
+        )
+        inference_grpc.add_GRPCInferenceServiceServicer_to_server(InferenceServicer(service), self._grpc)
+        classifier_grpc.add_ClassifierServiceServicer_to_server(ClassifierServicer(service), self._grpc)
+        enable_reflection(self._grpc)
+
+    def _on_device_lost(self, label: str, reason: str) -> None:
+        left = sorted(self.scheduler.healthy_devices)
+        _log.error("device %s is out of service: %s; left: %s", label, reason, ", ".join(left) or "none")
+        self._announce_health()
+
+    def _announce_health(self) -> None:
+        with self._health_lock:  # judged and said in one step, so that the last to speak knows the latest
+            self._health.set_serving(self.ready)
+
+    def _wait_empty(self, seconds: float) -> bool:
+        deadline_ns = self._clock() + int(seconds * 1e9)
+        while not self._gate.wait_empty(_POLL_S):
+            if self._abort.is_set() or self._clock() >= deadline_ns:
+                return False
+        return True
+
+    def _close(self) -> bool:
+        """Answer what is left, and close devices and ports; False: a device did not end in time."""
+        self.scheduler.stop()
+        self._gate.wait_empty(_LAST_ANSWERS_S)
+        if not self._grpc_started:
+            self._grpc.start()  # gRPC gives a port back only when it stops serving on it
+        self._grpc.stop(_LAST_ANSWERS_S).wait()
+        self._pool.shutdown(wait=False)
+        deadline_ns = self._clock() + int(_CLOSE_S * 1e9)
+        closed = True
+        for runner in self._runners:
+            if not runner.join(max(0, deadline_ns - self._clock()) / 1e9):
+                _log.error("device %s did not finish its batch within %g s", runner.label, _CLOSE_S)
+                closed = False
+        self._web.close()
+        return closed
+
+
+def make_server(config: ServerConfig) -> Server:
+    """Load the packages and resolve the devices that a configuration names.
+
+    Raises:
+        StartError: a package or a port cannot be used.
+        BackendUnavailableError: a device cannot.
+    """
+    names = devices.resolve(config.devices)
+    if config.model is not None:
+        packages = load_package_folder(config.model)
+    else:
+        assert config.model_repository is not None
+        packages = load_repository(
+            config.model_repository, all_versions=config.all_versions, skip_bad=config.skip_bad_models
+        )
+    specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
+    return Server(config, names, specs, lambda device: NetHost(device, packages))
+
+
+def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
+    """What requests must know of a package."""
+    net = package.serving_net
+    return ModelSpec(
+        key,
+        net.input_name,
+        package.preprocessing.input_shape,
+        net.output_name,
+        package.num_classes,
+        package.labels,
+        package.preprocessing,
+        max_batch_rows,
+    )
+
+
+def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
+    """(label, name) of each device; a name that comes again is numbered: cpu, cpu#1."""
+    seen: dict[str, int] = {}
+    labelled = []
+    for name in names:
+        number = seen[name] = seen.get(name, -1) + 1
+        labelled.append((f"{name}#{number}" if number else name, name))
+    return labelled
+
+
+def _grpc_options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.so_reuseport", 0),  # with it, two servers share a port in silence
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ]

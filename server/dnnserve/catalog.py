@@ -1,0 +1,98 @@
+"""Which models are loaded, and what a request must know of each: names, shapes, labels, preprocessing and limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dnncore.preprocessing import Preprocessing
+from dnnserve.envelope import ModelKey
+from dnnserve.errors import InvalidRequestError, ModelNotFoundError
+
+__all__ = ["Catalog", "ModelSpec", "shorten"]
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Signature of one loaded version of a model. Immutable.
+
+    Args:
+        key: Its name and version.
+        input_name: Name of its only input.
+        input_shape: (C, H, W) of one row.
+        output_name: Name of its only output, float32 [rows, num_classes]: probabilities.
+        num_classes: K.
+        labels: One a class, or none at all.
+        preprocessing: How images become rows.
+        max_batch_rows: Rows that a batch, and so a request, may have.
+    """
+
+    key: ModelKey
+    input_name: str
+    input_shape: tuple[int, int, int]
+    output_name: str
+    num_classes: int
+    labels: tuple[str, ...]
+    preprocessing: Preprocessing
+    max_batch_rows: int
+
+    def label(self, index: int) -> str:
+        """Name of a class; empty where the package has no labels."""
+        return self.labels[index] if self.labels else ""
+
+
+class Catalog:
+    """The loaded models by name and version. Immutable.
+
+    Args:
+        specs: At least one, each key once.
+    """
+
+    def __init__(self, specs: Iterable[ModelSpec]) -> None:
+        self._models: dict[str, dict[int, ModelSpec]] = {}
+        for spec in sorted(specs, key=lambda spec: spec.key):
+            self._models.setdefault(spec.key.name, {})[spec.key.version] = spec
+
+    @property
+    def specs(self) -> tuple[ModelSpec, ...]:
+        """Every loaded version, by name, then by version."""
+        return tuple(spec for versions in self._models.values() for spec in versions.values())
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Loaded versions of a model, ascending; none for an unknown one."""
+        return tuple(self._models.get(name, ()))
+
+    def find(self, name: str, version: str = "") -> ModelSpec:
+        """Look up the version asked for, the latest when it is empty.
+
+        Raises:
+            InvalidRequestError: the name is empty, or the version is not a positive integer.
+            ModelNotFoundError: not loaded; the message lists what is.
+        """
+        if not name:
+            raise InvalidRequestError(f"the model's name is empty; loaded: {self._names()}")
+        versions = self._models.get(name)
+        if versions is None:
+            raise ModelNotFoundError(f"model {shorten(name)} is not loaded; loaded: {self._names()}")
+        if not version:
+            return versions[max(versions)]
+        if _VERSION.fullmatch(version) is None:
+            raise InvalidRequestError(
+                f"version {shorten(version)} of model {name!r} is not a positive integer; send one, or none for the latest"
+            )
+        spec = versions.get(int(version))
+        if spec is None:
+            there = ", ".join(map(str, versions))
+            raise ModelNotFoundError(f"version {version} of model {name!r} is not loaded; loaded versions: {there}")
+        return spec
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self._models))
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """A client's text for a message: quoted, escaped and of bounded length."""
+    return repr(text if len(text) <= limit else text[:limit] + "...")

@@ -1,0 +1,154 @@
+"""The server's configuration and its command line. Imports neither gRPC nor a backend, so `dnnserve --help` works everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dnncore.errors import ConfigError
+
+__all__ = ["ServerConfig", "parse_arguments"]
+
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything that can be set. Immutable.
+
+    Args:
+        model_repository: Folder of `name/version/` packages; exactly one of this and `model`.
+        model: One package folder, served as version 1.
+        all_versions: Load every version of each model, not the latest alone.
+        skip_bad_models: Serve the other models when a package cannot be loaded.
+        host: Address to listen on.
+        grpc_port: 0: any free one.
+        metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
+        devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
+        max_batch_rows: Rows of a batch.
+        max_queue_requests: Requests that may wait for a model.
+        max_queue_delay_us: How long a request waits for company while a device is idle.
+        hold_until_requests: The first batch waits for so many requests; for tests.
+        grpc_threads: Handler threads: the requests that can be decoded, queued or running at once.
+        max_message_mib: Largest message that is read or sent.
+        drain_seconds: How long requests may take to finish once the server was told to stop.
+        default_deadline_ms: For requests that bring none; 0: none.
+        log_format: "text" or "json".
+        ready_file: Written when the server is ready.
+
+    Raises:
+        ConfigError: a value is out of range, or two contradict each other.
+    """
+
+    model_repository: Path | None = None
+    model: Path | None = None
+    all_versions: bool = False
+    skip_bad_models: bool = False
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    devices: str | None = None
+    max_batch_rows: int = 32
+    max_queue_requests: int = 1024
+    max_queue_delay_us: int = 0
+    hold_until_requests: int = 0
+    grpc_threads: int = 64
+    max_message_mib: int = 64
+    drain_seconds: float = 30.0
+    default_deadline_ms: float = 0.0
+    log_format: str = "text"
+    ready_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.model_repository is None) == (self.model is None):
+            raise ConfigError("give exactly one of --model-repository DIR and --model PATH")
+        for flag, value, low, high in (
+            ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
+            ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
+            ("--max-batch", self.max_batch_rows, 1, 4096),
+            ("--max-queue", self.max_queue_requests, 1, 1_000_000),
+            ("--max-queue-delay-us", self.max_queue_delay_us, 0, 60_000_000),
+            ("--hold-until-requests", self.hold_until_requests, 0, self.max_queue_requests),
+            ("--grpc-threads", self.grpc_threads, 1, 4096),
+            ("--max-message-mib", self.max_message_mib, 1, 2047),
+            ("--drain-seconds", self.drain_seconds, 0, 86_400),
+            ("--default-deadline-ms", self.default_deadline_ms, 0, 86_400_000),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"{flag} {value} is out of range; use {low} to {high}")
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
+    """Read the command line; explains itself and exits with code 2 when it cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="dnnserve",
+        description="Serve dnncore model packages over gRPC (Open Inference Protocol and dnnapi.v1.ClassifierService).",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    models = parser.add_argument_group("models (give exactly one of the first two)")
+    models.add_argument("--model-repository", type=Path, metavar="DIR", help="folder of NAME/VERSION/ model packages")
+    models.add_argument("--model", type=Path, metavar="PATH", help="one model package, served as version 1")
+    models.add_argument("--all-versions", action="store_true", help="load every version, not the latest alone")
+    models.add_argument(
+        "--skip-bad-models", action="store_true", help="log packages that cannot be loaded, serve the rest"
+    )
+    net = parser.add_argument_group("network")
+    net.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    net.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="0: any free one")
+    net.add_argument(
+        "--metrics-port", type=int, default=8002, metavar="PORT", help="of /metrics, /healthz, /readyz; 0: any free one"
+    )
+    net.add_argument("--grpc-threads", type=int, default=64, metavar="N", help="requests that are handled at once")
+    net.add_argument("--max-message-mib", type=int, default=64, metavar="MIB", help="largest message")
+    work = parser.add_argument_group("devices and batching")
+    work.add_argument(
+        "--devices",
+        metavar="LIST",
+        help='"cuda:0,cuda:1" or "cpu"; without it every GPU, or the CPU where there is none',
+    )
+    work.add_argument(
+        "--max-batch",
+        dest="max_batch_rows",
+        type=int,
+        default=32,
+        metavar="ROWS",
+        help="rows of a batch and of a request",
+    )
+    work.add_argument(
+        "--max-queue",
+        dest="max_queue_requests",
+        type=int,
+        default=1024,
+        metavar="REQUESTS",
+        help="requests that may wait for a model",
+    )
+    work.add_argument(
+        "--max-queue-delay-us", type=int, default=0, metavar="US", help="wait for company while a device is idle"
+    )
+    work.add_argument(
+        "--hold-until-requests",
+        type=int,
+        default=0,
+        metavar="N",
+        help="for tests: the first batch waits for N requests",
+    )
+    work.add_argument(
+        "--default-deadline-ms", type=float, default=0.0, metavar="MS", help="for requests without a deadline; 0: none"
+    )
+    life = parser.add_argument_group("operation")
+    life.add_argument(
+        "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after SIGTERM"
+    )
+    life.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
+    life.add_argument(
+        "--ready-file", type=Path, metavar="PATH", help="write addresses, devices and models there as JSON when ready"
+    )
+    values = vars(parser.parse_args(arguments))
+    try:
+        return ServerConfig(**values)
+    except ConfigError as error:
+        parser.error(str(error))

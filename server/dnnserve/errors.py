@@ -1,0 +1,71 @@
+"""What can go wrong with a request or at start; `status.py` maps each to a gRPC status, nothing else does.
+
+DnncoreError
+├── RequestError                 one request is answered with this; the server goes on
+│   ├── InvalidRequestError      the request contradicts the model or itself: the client must change it
+│   ├── ModelNotFoundError       no such model, or no such version of it
+│   ├── QueueFullError           the model's queue is full: try again later, or elsewhere
+│   ├── DeadlineExpiredError     its deadline passed, or cannot be met any more, before it was started
+│   ├── RequestCancelledError    the client went away
+│   ├── UnavailableError         draining, or no healthy device: another replica may answer
+│   └── ExecutionError           its batch failed on the device
+│       └── DeviceLostError      and the device with it: another one may answer
+└── StartError                   the server cannot start: one line for the operator, exit code 2
+"""
+
+from __future__ import annotations
+
+from dnncore.errors import DnncoreError
+
+__all__ = [
+    "DeadlineExpiredError",
+    "DeviceLostError",
+    "ExecutionError",
+    "InvalidRequestError",
+    "ModelNotFoundError",
+    "QueueFullError",
+    "RequestCancelledError",
+    "RequestError",
+    "StartError",
+    "UnavailableError",
+]
+
+
+class RequestError(DnncoreError):
+    """One request fails; its message goes to the client, so it names no internals."""
+
+
+class InvalidRequestError(RequestError):
+    """The request contradicts the model's signature, the protocol or the server's limits."""
+
+
+class ModelNotFoundError(RequestError):
+    """The model or the version asked for is not loaded here."""
+
+
+class QueueFullError(RequestError):
+    """The model's queue holds as many requests as it may."""
+
+
+class DeadlineExpiredError(RequestError):
+    """The request was not started in time."""
+
+
+class RequestCancelledError(RequestError):
+    """The client cancelled, or its connection closed."""
+
+
+class UnavailableError(RequestError):
+    """The server is draining or has no healthy device."""
+
+
+class ExecutionError(RequestError):
+    """The batch that the request was in failed; the log has the cause."""
+
+
+class DeviceLostError(ExecutionError):
+    """The device failed for good while it ran the request's batch."""
+
+
+class StartError(DnncoreError):
+    """The server cannot start as configured; the message names the value and the remedy."""

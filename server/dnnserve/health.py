@@ -1,0 +1,42 @@
+"""grpc.health.v1 for load balancers and Kubernetes, and server reflection for tools such as grpcurl."""
+
+from __future__ import annotations
+
+import grpc
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.v1 import classifier_pb2 as classifier
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+__all__ = ["SERVICES", "Health", "enable_reflection"]
+
+SERVICES = (
+    inference.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name,
+    classifier.DESCRIPTOR.services_by_name["ClassifierService"].full_name,
+)
+"""Full names of the services that answer inference requests."""
+
+
+class Health:
+    """The status of the server ("") and of each service in SERVICES: NOT_SERVING until told otherwise. Thread-safe."""
+
+    def __init__(self, server: grpc.Server) -> None:
+        # Non-blocking: a Watch stream, which lives as long as its client, must not hold a thread of the pool.
+        self._servicer = health.HealthServicer(experimental_non_blocking=True)
+        self.set_serving(False)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    def set_serving(self, serving: bool) -> None:
+        """Announce whether requests are answered, to Check and to every open Watch."""
+        status = health_pb2.HealthCheckResponse
+        for service in ("", *SERVICES):
+            self._servicer.set(service, status.SERVING if serving else status.NOT_SERVING)
+
+    def shut_down(self) -> None:
+        """Announce NOT_SERVING for good."""
+        self._servicer.enter_graceful_shutdown()
+
+
+def enable_reflection(server: grpc.Server) -> None:
+    """Let clients ask for the services and their messages."""
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

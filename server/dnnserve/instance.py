@@ -1,0 +1,141 @@
+"""A model on a device: the seam that the runner drives, and its implementation over dnncore.
+
+A host is what one runner thread opens on its device; an instance is one model loaded there. Tests put fakes with programmable
+latency and faults behind the same Protocols.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dnncore import Handle
+from dnncore.errors import OutOfMemoryError
+from dnncore.nn import Executor, Package, Parameters, Phase
+from dnnserve.envelope import ModelKey
+
+__all__ = ["Host", "HostFactory", "Instance", "NetHost", "NetInstance", "batch_buckets"]
+
+_log = logging.getLogger(__name__)
+
+
+class Instance(Protocol):
+    """One model, loaded on one device and warm. Owned by one thread."""
+
+    @property
+    def max_batch_rows(self) -> int:
+        """Rows that one batch may have here: less than asked for where the device's memory ends earlier."""
+        ...
+
+    def stage(self, blocks: Sequence[np.ndarray]) -> None:
+        """Copy the blocks [n_i, C, H, W], in order, into the input buffer of the smallest executor that holds them."""
+        ...
+
+    def infer(self) -> np.ndarray:
+        """Run what was staged.
+
+        Returns:
+            float32 [rows staged, K], valid until the next call.
+
+        Raises:
+            DeviceFaultError: the device is lost for good; any other error fails this batch alone.
+        """
+        ...
+
+
+class Host(Protocol):
+    """A device as one runner thread holds it. Owned by one thread."""
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> Instance:
+        """Load a model and warm it up."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; must be called by the thread that opened it."""
+        ...
+
+
+HostFactory = Callable[[str], Host]
+"""Opens a device by name, in the thread that will use it."""
+
+
+def batch_buckets(max_batch_rows: int) -> tuple[int, ...]:
+    """Batch sizes that executors are bound for: powers of two, and the maximum itself."""
+    return (*(1 << power for power in range((max_batch_rows - 1).bit_length())), max_batch_rows)
+
+
+class NetInstance:
+    """A package's serving net on a handle: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
+
+    Args:
+        handle: Of the device.
+        package: The model.
+        max_batch_rows: Largest bucket wanted; buckets that do not fit into the device's memory are left out, with a warning.
+
+    Raises:
+        OutOfMemoryError: not even a batch of one fits.
+    """
+
+    def __init__(self, handle: Handle, package: Package, max_batch_rows: int) -> None:
+        net = package.serving_net
+        self._parameters: Parameters = net.upload(handle, package.weights)
+        self._executors: list[Executor] = []
+        for bucket in batch_buckets(max_batch_rows):
+            try:
+                executor = net.bind(handle, self._parameters, bucket, Phase.TEST)
+                executor.input_buffer[...] = 0
+                executor.run()  # compiles, plans and touches everything once, before a client waits for it
+            except OutOfMemoryError as error:
+                if not self._executors:
+                    raise
+                _log.warning(
+                    "model %s on %s: no room for batches of %d rows, serving up to %d: %s",
+                    *(package.name, handle.info.name, bucket, self.max_batch_rows, error),
+                )
+                break
+            self._executors.append(executor)
+        self._staged = self._executors[0]
+        self._rows = 0
+
+    @property
+    def max_batch_rows(self) -> int:
+        """Rows of the largest bucket."""
+        return self._executors[-1].batch
+
+    def stage(self, blocks: Sequence[np.ndarray]) -> None:
+        """Copy the rows straight into the page-locked buffer; rows of padding are zero."""
+        self._rows = sum(map(len, blocks))
+        self._staged = next(executor for executor in self._executors if executor.batch >= self._rows)
+        position = 0
+        for block in blocks:
+            self._staged.input_buffer[position : position + len(block)] = block
+            position += len(block)
+        self._staged.input_buffer[position:] = 0
+
+    def infer(self) -> np.ndarray:
+        """Run the staged executor: probabilities [rows, K]."""
+        return self._staged.run()[: self._rows]
+
+
+class NetHost:
+    """A device with a handle of its own. Owned by one thread; the handle checks.
+
+    Args:
+        device: "cpu" or "cuda:N".
+        packages: The models that may be loaded.
+    """
+
+    def __init__(self, device: str, packages: Mapping[ModelKey, Package]) -> None:
+        self._packages = packages
+        self._handle = Handle(device)
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> NetInstance:
+        """Upload a model's weights and bind its buckets."""
+        return NetInstance(self._handle, self._packages[model], max_batch_rows)
+
+    def close(self) -> None:
+        """Close the handle and with it everything that was loaded."""
+        self._handle.close()

@@ -1,0 +1,43 @@
+"""Log lines on stderr, as text or as one JSON object a line. What clients sent is escaped: a request cannot forge a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging"]
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger, message; a traceback follows on its own lines. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """One line, whatever the message holds."""
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record, traceback included. Thread-safe."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        fields = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def configure_logging(log_format: str) -> None:
+    """Send everything from INFO up to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

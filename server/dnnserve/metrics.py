@@ -1,0 +1,121 @@
+"""What Prometheus reads: histograms in seconds, counters and gauges of the server, its devices and its process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dnnserve.catalog import ModelSpec
+from dnnserve.envelope import Answer, Completion, ModelKey
+from dnnserve.runner import Runner
+from dnnserve.scheduler import Scheduler
+from dnnserve.statistics import Statistics
+from dnnserve.triton_metrics import render_triton_metrics
+
+__all__ = ["CONTENT_TYPE", "Metrics", "MetricsPage", "StateCollector"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MODEL = ("model", "version")
+
+
+class Metrics:
+    """Metrics that are recorded as things happen. Thread-safe: prometheus_client locks each value.
+
+    Args:
+        models: Their series exist from the start, at zero.
+    """
+
+    def __init__(self, models: Iterable[ModelKey]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._requests = Counter(
+            "dnnserve_requests", "RPCs ended, by gRPC status", (*_MODEL, "method", "status"), registry=self.registry
+        )
+        queue = self._histogram("dnnserve_queue_seconds", "Time of a request in the queue")
+        compute = self._histogram("dnnserve_compute_seconds", "Time of a batch on its device, copies included")
+        total = self._histogram("dnnserve_request_seconds", "Time of an answered request, arrival to completion")
+        rows = self._histogram("dnnserve_batch_rows", "Rows of a batch, without padding", _ROWS)
+        self._models = {
+            model: tuple(family.labels(model.name, str(model.version)) for family in (queue, compute, total, rows))
+            for model in models
+        }
+
+    def record(self, completions: Sequence[Completion]) -> None:
+        """Observe completions. Those of one batch come in one call, so each batch is observed once."""
+        batches: dict[tuple[ModelKey, str, int], Answer] = {}
+        for completion in completions:
+            request, outcome = completion.request, completion.outcome
+            if isinstance(outcome, Answer):
+                queue, _, total, _ = self._models[request.model]
+                queue.observe((outcome.times.taken_ns - request.arrival_ns) / 1e9)
+                total.observe((completion.finished_ns - request.arrival_ns) / 1e9)
+                batches[request.model, outcome.device, outcome.times.taken_ns] = outcome
+        for (model, _, _), answer in batches.items():
+            _, compute, _, rows = self._models[model]
+            compute.observe((answer.times.finished_ns - answer.times.taken_ns) / 1e9)
+            rows.observe(answer.batch_rows)
+
+    def record_call(self, spec: ModelSpec | None, method: str, status: str) -> None:
+        """Count an RPC. One that names no loaded model has empty labels: clients must not be able to make up series."""
+        model, version = ("", "") if spec is None else (spec.key.name, str(spec.key.version))
+        self._requests.labels(model, version, method, status).inc()
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+        return Histogram(name, text, _MODEL, buckets=buckets, registry=self.registry)
+
+
+class StateCollector:
+    """Metrics that are read off the server when Prometheus asks. Thread-safe."""
+
+    def __init__(self, scheduler: Scheduler, runners: Sequence[Runner]) -> None:
+        self._scheduler = scheduler
+        self._runners = runners
+
+    def collect(self) -> Iterable[Metric]:
+        """Queue depth and requests in flight, busy time and health of each device."""
+        depth = GaugeMetricFamily("dnnserve_queue_depth", "Requests in the queue", labels=_MODEL)
+        for model, requests in self._scheduler.queue_depths().items():
+            depth.add_metric((model.name, str(model.version)), requests)
+        yield depth
+        yield GaugeMetricFamily(
+            "dnnserve_in_flight_requests", "Requests queued or running", value=self._scheduler.in_flight
+        )
+        busy = CounterMetricFamily(
+            "dnnserve_device_busy_seconds", "Time that the device spent on batches", labels=("device",)
+        )
+        healthy = GaugeMetricFamily("dnnserve_device_healthy", "1: the device takes batches", labels=("device",))
+        devices = self._scheduler.healthy_devices
+        for runner in self._runners:
+            busy.add_metric((runner.label,), runner.busy_seconds)
+            healthy.add_metric((runner.label,), runner.label in devices)
+        yield busy
+        yield healthy
+
+
+class MetricsPage:
+    """The text that /metrics answers with. Thread-safe."""
+
+    def __init__(self, metrics: Metrics, statistics: Statistics, scheduler: Scheduler) -> None:
+        self._metrics = metrics
+        self._statistics = statistics
+        self._scheduler = scheduler
+
+    def render(self) -> bytes:
+        """Every metric in Prometheus' text format 0.0.4."""
+        triton = render_triton_metrics(self._statistics.snapshots(), self._scheduler.queue_depths())
+        return generate_latest(self._metrics.registry) + triton.encode()

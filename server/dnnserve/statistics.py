@@ -1,0 +1,196 @@
+"""What each model has done since the server started, counted as Triton counts: for ModelStatistics and the nv_* metrics.
+
+Durations of a batch are added once a request: divided by the request count they give what a request saw. Rows are counted in
+`inference_count`, batches in `execution_count`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dnnserve.envelope import Answer, BatchTimes, Completion, ModelKey
+from dnnserve.errors import (
+    DeadlineExpiredError,
+    ExecutionError,
+    QueueFullError,
+    RequestCancelledError,
+    UnavailableError,
+)
+
+__all__ = ["BatchStatistics", "Duration", "ModelSnapshot", "Statistics", "failure_reason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A count and the nanoseconds it took altogether. Immutable."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """Times of batches on their device: copying in, running, copying out. Immutable."""
+
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """A model's counters at one moment. Immutable.
+
+    Args:
+        success: Requests answered, with their time from arrival to completion.
+        failures: Requests that failed, by Triton's reason: REJECTED, CANCELED, BACKEND, OTHER.
+        queue, compute: Of the requests that were answered, each with its whole batch's time.
+        inference_count: Rows answered.
+        execution_count: Batches run.
+        last_inference_ms: Wall-clock milliseconds since 1970 of the last answer; 0: none yet.
+        batches: By the batch's rows.
+    """
+
+    success: Duration = Duration()
+    failures: Mapping[str, Duration] = field(default_factory=dict)
+    queue: Duration = Duration()
+    compute: BatchStatistics = BatchStatistics()
+    inference_count: int = 0
+    execution_count: int = 0
+    last_inference_ms: int = 0
+    batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
+
+    @property
+    def fail(self) -> Duration:
+        """All failures together."""
+        return Duration(sum(d.count for d in self.failures.values()), sum(d.ns for d in self.failures.values()))
+
+
+def failure_reason(error: Exception) -> str:
+    """Triton's word for why a request failed."""
+    match error:
+        case QueueFullError() | DeadlineExpiredError() | UnavailableError():
+            return "REJECTED"
+        case RequestCancelledError():
+            return "CANCELED"
+        case ExecutionError():
+            return "BACKEND"
+        case _:
+            return "OTHER"
+
+
+class _Tally:
+    """A Duration that grows."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ns = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+
+    def frozen(self) -> Duration:
+        return Duration(self.count, self.ns)
+
+
+class _BatchTally:
+    """A BatchStatistics that grows."""
+
+    __slots__ = ("compute_infer", "compute_input", "compute_output")
+
+    def __init__(self) -> None:
+        self.compute_input, self.compute_infer, self.compute_output = _Tally(), _Tally(), _Tally()
+
+    def add(self, times: BatchTimes) -> None:
+        self.compute_input.add(times.staged_ns - times.taken_ns)
+        self.compute_infer.add(times.inferred_ns - times.staged_ns)
+        self.compute_output.add(times.finished_ns - times.inferred_ns)
+
+    def frozen(self) -> BatchStatistics:
+        return BatchStatistics(self.compute_input.frozen(), self.compute_infer.frozen(), self.compute_output.frozen())
+
+
+class _ModelTally:
+    """A ModelSnapshot that grows."""
+
+    def __init__(self) -> None:
+        self.success, self.queue, self.compute = _Tally(), _Tally(), _BatchTally()
+        self.failures: dict[str, _Tally] = {}
+        self.batches: dict[int, _BatchTally] = {}
+        self.inference_count = self.execution_count = self.last_inference_ms = 0
+
+    def fail(self, error: Exception, total_ns: int) -> None:
+        self.failures.setdefault(failure_reason(error), _Tally()).add(total_ns)
+
+    def succeed(self, completion: Completion, answer: Answer) -> None:
+        request, times = completion.request, answer.times
+        self.success.add(completion.finished_ns - request.arrival_ns)
+        self.queue.add(times.taken_ns - request.arrival_ns)
+        self.compute.add(times)
+        self.inference_count += len(request.rows)
+
+    def execute(self, answer: Answer) -> None:
+        self.execution_count += 1
+        self.batches.setdefault(answer.batch_rows, _BatchTally()).add(answer.times)
+
+    def frozen(self) -> ModelSnapshot:
+        return ModelSnapshot(
+            success=self.success.frozen(),
+            failures={reason: tally.frozen() for reason, tally in self.failures.items()},
+            queue=self.queue.frozen(),
+            compute=self.compute.frozen(),
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+            last_inference_ms=self.last_inference_ms,
+            batches={rows: tally.frozen() for rows, tally in sorted(self.batches.items())},
+        )
+
+
+class Statistics:
+    """Counters of all loaded models. Thread-safe: `_lock` guards `_models`.
+
+    Args:
+        models: Those that are counted.
+        wall_clock_ns: Nanoseconds since 1970, for `last_inference_ms` alone.
+    """
+
+    def __init__(self, models: Iterable[ModelKey], wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._wall_clock_ns = wall_clock_ns
+        self._lock = threading.Lock()
+        self._models = {model: _ModelTally() for model in models}
+
+    def record(self, completions: Sequence[Completion]) -> None:
+        """Count completions. Those of one batch come in one call, so each batch is counted once."""
+        with self._lock:
+            batches: dict[tuple[ModelKey, str, int], Answer] = {}
+            for completion in completions:
+                model, outcome = completion.request.model, completion.outcome
+                if isinstance(outcome, Answer):
+                    self._models[model].succeed(completion, outcome)
+                    batches[model, outcome.device, outcome.times.taken_ns] = outcome
+                else:
+                    self._models[model].fail(outcome, completion.finished_ns - completion.request.arrival_ns)
+            for (model, _, _), answer in batches.items():
+                self._models[model].execute(answer)
+                self._models[model].last_inference_ms = self._wall_clock_ns() // 1_000_000
+
+    def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
+        """Count a request that failed before it was submitted."""
+        with self._lock:
+            self._models[model].fail(error, total_ns)
+
+    def snapshot(self, model: ModelKey) -> ModelSnapshot:
+        """The counters of one model now."""
+        with self._lock:
+            return self._models[model].frozen()
+
+    def snapshots(self) -> Mapping[ModelKey, ModelSnapshot]:
+        """The counters of all models now."""
+        with self._lock:
+            return {model: tally.frozen() for model, tally in self._models.items()}

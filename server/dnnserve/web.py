@@ -1,0 +1,104 @@
+"""A small HTTP server for operators: /metrics, /healthz (the process answers) and /readyz (requests can be answered)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from dnnserve.errors import StartError
+from dnnserve.metrics import CONTENT_TYPE
+
+__all__ = ["WebServer"]
+
+_log = logging.getLogger(__name__)
+
+
+class WebServer:
+    """Answers GET on its own port. Thread-safe.
+
+    Args:
+        host: Address to listen on.
+        port: 0: any free one.
+        metrics: Makes the page of /metrics.
+        ready: Whether /readyz says 200 or 503.
+
+    Raises:
+        StartError: the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+        class Handler(_Handler):
+            def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+                match path:
+                    case "/metrics":
+                        return HTTPStatus.OK, CONTENT_TYPE, metrics()
+                    case "/healthz":
+                        return HTTPStatus.OK, "text/plain", b"alive\n"
+                    case "/readyz" if ready():
+                        return HTTPStatus.OK, "text/plain", b"ready\n"
+                    case "/readyz":
+                        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"not ready\n"
+                    case _:
+                        return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics, /healthz and /readyz\n"
+
+        server = _HttpServer6 if ":" in host else _HttpServer
+        try:
+            self._server = server((host, port), Handler)
+        except OSError as error:
+            raise StartError(
+                f"metrics port {host}:{port} cannot be had: {error.strerror or error}; choose another with --metrics-port"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="dnnserve-web", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port; a second call does nothing."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True  # past connections in TIME_WAIT do not block a restart; a listener still does
+
+
+class _HttpServer6(_HttpServer):
+    address_family = socket.AF_INET6
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection. Owned by one thread; not checked: the HTTP server's."""
+
+    timeout = 10.0  # a client that sends nothing does not keep a thread
+    server_version = "dnnserve"
+    sys_version = ""
+
+    def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        status, content_type, body = self.page(self.path.partition("?")[0])
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        _log.debug("%s: " + format, self.client_address[0], *args)

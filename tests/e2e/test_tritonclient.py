@@ -1,0 +1,180 @@
+"""An unmodified tritonclient against `dnnserve`, in a process of its own: its stubs and ours clash in one.
+
+Run as a script (`python test_tritonclient.py ADDRESS`) this file is that client and prints what it saw as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROWS = np.random.default_rng(13).normal(size=(3, 1, 8, 8)).astype(np.float32)
+PIXELS = np.random.default_rng(17).integers(0, 256, (2, 8, 8, 1), np.uint8)
+
+
+def client_session(address: str) -> dict[str, Any]:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+
+    def fails(call: Any) -> list[str]:
+        try:
+            call()
+        except InferenceServerException as error:
+            return [str(error.status()), str(error.message())]
+        return ["OK", ""]
+
+    def tensor(array: np.ndarray, datatype: str, name: str = "data") -> Any:
+        value = triton.InferInput(name, list(array.shape), datatype)
+        value.set_data_from_numpy(array)
+        return value
+
+    rows = tensor(ROWS, "FP32")
+    with triton.InferenceServerClient(address) as client:
+        seen: dict[str, Any] = {
+            "live": client.is_server_live(),
+            "ready": client.is_server_ready(),
+            "model_ready": client.is_model_ready("digits"),
+            "unknown_ready": fails(lambda: client.is_model_ready("nope")),
+            "server": client.get_server_metadata(as_json=True),
+            "metadata": client.get_model_metadata("digits", as_json=True),
+            "config": client.get_model_config("digits", as_json=True)["config"],
+        }
+        result = client.infer("digits", [rows], request_id="r1", outputs=[triton.InferRequestedOutput("probabilities")])
+        seen["id"] = result.get_response().id
+        seen["probabilities"] = result.as_numpy("probabilities").tolist()
+        seen["version_1"] = client.infer("digits", [rows], model_version="1").as_numpy("probabilities").tolist()
+        pixels = client.infer("digits", [tensor(PIXELS, "UINT8")])
+        seen["pixels"] = pixels.as_numpy("probabilities").tolist()
+        classes = client.infer("digits", [rows], outputs=[triton.InferRequestedOutput("probabilities", class_count=2)])
+        seen["classes"] = [[text.decode() for text in row] for row in classes.as_numpy("probabilities")]
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        for _ in range(20):
+            client.async_infer("digits", [rows], lambda result, error: answers.put((result, error)))
+        concurrent = [answers.get(timeout=30) for _ in range(20)]
+        assert [error for _, error in concurrent] == [None] * 20
+        seen["concurrent"] = [result.as_numpy("probabilities").tolist() for result, _ in concurrent]
+        seen["unknown_model"] = fails(lambda: client.infer("nope", [rows]))
+        seen["unknown_version"] = fails(lambda: client.infer("digits", [rows], model_version="9"))
+        seen["wrong_name"] = fails(lambda: client.infer("digits", [tensor(ROWS, "FP32", "image")]))
+        seen["wrong_shape"] = fails(lambda: client.infer("digits", [tensor(ROWS[:, :, :7].copy(), "FP32")]))
+        seen["wrong_type"] = fails(lambda: client.infer("digits", [tensor(ROWS.astype(np.float64), "FP64")]))
+        seen["not_an_image"] = fails(lambda: client.infer("digits", [tensor(np.array([b"junk"], np.object_), "BYTES")]))
+        seen["generous_timeout"] = fails(lambda: client.infer("digits", [rows], timeout=30_000_000))
+        seen["shared_memory"] = fails(client.get_system_shared_memory_status)
+        seen["statistics"] = client.get_inference_statistics("digits", as_json=True)["model_stats"]
+        seen["too_late"] = fails(lambda: client.infer("digits", [rows], timeout=1))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    pytest.importorskip("tritonclient")
+    from tests.server.packages import make_repository
+    from tests.server.test_command_line import started
+
+    folder = tmp_path_factory.mktemp("triton")
+    repository = make_repository(folder / "models")
+    arguments = ("--model-repository", repository, "--all-versions", "--devices", "cpu", "--max-batch", 8)
+    with started(folder / "ready.json", *arguments) as (_, ready):
+        result = subprocess.run(
+            [sys.executable, __file__, str(ready["grpc"])], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        yield json.loads(result.stdout)
+
+
+def expected(seed: int, rows: np.ndarray) -> np.ndarray:
+    from dnncore import Handle
+    from dnncore.nn import Phase
+    from tests.server.packages import make_package
+
+    package = make_package(seed=seed)
+    with Handle("cpu") as handle:
+        net = package.serving_net
+        executor = net.bind(handle, net.upload(handle, package.weights), len(rows), Phase.TEST)
+        return executor.run(rows).copy()
+
+
+def test_it_finds_the_server_live_and_ready(seen: dict[str, Any]) -> None:
+    assert [seen["live"], seen["ready"], seen["model_ready"]] == [True] * 3
+    assert seen["unknown_ready"][0] == "StatusCode.NOT_FOUND"
+    assert seen["server"]["name"] == "dnnserve"
+
+
+def test_it_reads_metadata_and_config_as_the_image_client_needs_them(seen: dict[str, Any]) -> None:
+    assert seen["metadata"]["versions"] == ["1", "2"]
+    assert seen["metadata"]["inputs"] == [{"name": "data", "datatype": "FP32", "shape": ["-1", "1", "8", "8"]}]
+    assert seen["metadata"]["outputs"] == [{"name": "probabilities", "datatype": "FP32", "shape": ["-1", "10"]}]
+    assert (seen["config"]["name"], seen["config"]["max_batch_size"]) == ("digits", 8)
+    assert seen["config"]["input"] == [
+        {"name": "data", "data_type": "TYPE_FP32", "format": "FORMAT_NCHW", "dims": ["1", "8", "8"]}
+    ]
+    assert seen["config"]["output"] == [{"name": "probabilities", "data_type": "TYPE_FP32", "dims": ["10"]}]
+
+
+def test_it_gets_the_probabilities_of_the_net_itself(seen: dict[str, Any]) -> None:
+    from tests.server.packages import make_package
+
+    assert seen["id"] == "r1"
+    np.testing.assert_allclose(seen["probabilities"], expected(2, ROWS), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(seen["version_1"], expected(1, ROWS), rtol=1e-5, atol=1e-7)
+    for answer in seen["concurrent"]:
+        np.testing.assert_allclose(answer, expected(2, ROWS), rtol=1e-5, atol=1e-7)
+    normalised = make_package().preprocessing.normalize(PIXELS)
+    np.testing.assert_allclose(seen["pixels"], expected(2, normalised), rtol=1e-5, atol=1e-7)
+
+
+def test_it_gets_classes_as_value_index_label(seen: dict[str, Any]) -> None:
+    from tests.server.packages import LABELS
+
+    probabilities = expected(2, ROWS)
+    for texts, row in zip(seen["classes"], probabilities, strict=True):
+        for text, index in zip(texts, np.argsort(-row)[:2], strict=True):
+            value, number, label = text.split(":")
+            assert (int(number), label) == (index, LABELS[index])
+            assert float(value) == pytest.approx(row[index], abs=1e-6)
+
+
+ERRORS = {
+    "unknown_model": ("NOT_FOUND", "'nope'"),
+    "unknown_version": ("NOT_FOUND", "version 9"),
+    "wrong_name": ("INVALID_ARGUMENT", "'image'"),
+    "wrong_shape": ("INVALID_ARGUMENT", "[3, 1, 7, 8]"),
+    "wrong_type": ("INVALID_ARGUMENT", "'FP64'"),
+    "not_an_image": ("INVALID_ARGUMENT", "image 0"),
+    "too_late": ("DEADLINE_EXCEEDED", "deadline"),
+    "shared_memory": ("UNIMPLEMENTED", ""),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_it_sees_typed_errors(seen: dict[str, Any], case: str) -> None:
+    code, part = ERRORS[case]
+    status, message = seen[case]
+    assert status == f"StatusCode.{code}"
+    assert part in message
+
+
+def test_its_statistics_count_what_it_sent(seen: dict[str, Any]) -> None:
+    assert seen["generous_timeout"][0] == "OK"
+    latest = {model["version"]: model for model in seen["statistics"]}["2"]
+    # Of 3 rows: the first call, the one for classes, the one with a timeout and 20 at once; of 2 rows: the one with pixels.
+    assert int(latest["inference_stats"]["success"]["count"]) == 24
+    assert int(latest["inference_count"]) == 23 * 3 + 2
+    # wrong_name, wrong_shape, wrong_type and not_an_image; those without a model or version have none to be counted for.
+    assert int(latest["inference_stats"]["fail"]["count"]) == 4
+    batches = {int(batch["batch_size"]): int(batch["compute_infer"]["count"]) for batch in latest["batch_stats"]}
+    assert sum(size * count for size, count in batches.items()) == 23 * 3 + 2
+    assert sum(batches.values()) == int(latest["execution_count"])
+    assert max(batches) <= 8
+
+
+if __name__ == "__main__":
+    print(json.dumps(client_session(sys.argv[1])))

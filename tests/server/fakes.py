@@ -1,0 +1,178 @@
+"""Fakes with rules for the serving tests: a clock that is set by hand, and devices whose faults and pauses are programmed.
+
+A fake instance scores class j of a row by (j + 1) times the row's sum, so every client knows its own answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from dnnserve.catalog import ModelSpec
+from dnnserve.envelope import Completion, InferenceRequest, ModelKey
+
+from dnncore.preprocessing import Preprocessing
+
+CLASSES = 3
+PATIENCE_S = 20.0  # far more than anything here takes; only a defect waits it out
+
+
+def make_spec(name: str = "toy", version: int = 1, max_batch_rows: int = 8) -> ModelSpec:
+    preprocessing = Preprocessing("rgb", 2, 4, 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), max_pixels=10_000)
+    return ModelSpec(
+        ModelKey(name, version),
+        "data",
+        preprocessing.input_shape,
+        "scores",
+        CLASSES,
+        ("ant", "bee", "cat"),
+        preprocessing,
+        max_batch_rows,
+    )
+
+
+def make_rows(value: float, count: int = 1) -> np.ndarray:
+    """Rows whose sum is `value`."""
+    rows = np.zeros((count, 3, 2, 4), np.float32)
+    rows[:, 1, 1, 2] = value
+    return rows
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process brings about and does not announce."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+class FakeClock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance_ms(self, milliseconds: float) -> None:
+        self.now_ns += int(milliseconds * 1e6)
+
+
+class Inbox:
+    """A sink that keeps what it gets, one list a call."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.deliveries: list[list[Completion]] = []
+
+    def deliver(self, completions: Sequence[Completion]) -> None:
+        with self._changed:
+            self.deliveries.append(list(completions))
+            self._changed.notify_all()
+
+    @property
+    def completions(self) -> list[Completion]:
+        return [completion for delivery in self.deliveries for completion in delivery]
+
+    def of(self, request: InferenceRequest) -> Completion:
+        (completion,) = (c for c in self.completions if c.request.ticket == request.ticket)
+        return completion
+
+    def wait(self, count: int) -> list[Completion]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.completions) >= count, PATIENCE_S), "no completion came"
+        return self.completions
+
+
+class Lab:
+    """All fake devices of a test. Programmed by the test's thread, obeyed by the runners'."""
+
+    def __init__(self, max_batch_rows: dict[str, int] | None = None) -> None:
+        self._changed = threading.Condition()
+        self._paused: set[str] = set()
+        self._running: dict[str, int] = {}
+        self._faults: dict[str, deque[Exception]] = {}
+        self._max_batch_rows = max_batch_rows or {}
+        self.batches: list[tuple[str, int]] = []
+        self.closed: list[str] = []
+        self.load_error: Exception | None = None
+
+    def open_host(self, device: str) -> FakeHost:
+        return FakeHost(self, device)
+
+    def open_slowly(self, device: str) -> FakeHost:
+        """Open once "loading" is not paused any more."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: "loading" not in self._paused, PATIENCE_S), "never resumed"
+        return FakeHost(self, device)
+
+    def pause(self, device: str) -> None:
+        """Batches on this device stand still until `resume`."""
+        with self._changed:
+            self._paused.add(device)
+
+    def resume(self) -> None:
+        with self._changed:
+            self._paused.clear()
+            self._changed.notify_all()
+
+    def fail_next(self, device: str, error: Exception) -> None:
+        with self._changed:
+            self._faults.setdefault(device, deque()).append(error)
+
+    def wait_running(self, device: str) -> None:
+        """Wait until a batch is on the device."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._running.get(device, 0) > 0, PATIENCE_S), "no batch came"
+
+    def run(self, device: str, rows: np.ndarray) -> np.ndarray:
+        with self._changed:
+            self.batches.append((device, len(rows)))
+            self._running[device] = self._running.get(device, 0) + 1
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: device not in self._paused, PATIENCE_S), "never resumed"
+            self._running[device] -= 1
+            faults = self._faults.get(device)
+            if faults:
+                raise faults.popleft()
+        sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
+        return sums * np.arange(1, CLASSES + 1, dtype=np.float32)
+
+    def limit(self, device: str, max_batch_rows: int) -> int:
+        return min(max_batch_rows, self._max_batch_rows.get(device, max_batch_rows))
+
+
+class FakeHost:
+    """A device that insists, as CUDA does, on being used and closed by the thread that opened it."""
+
+    def __init__(self, lab: Lab, device: str) -> None:
+        self._lab, self._device, self._thread = lab, device, threading.get_ident()
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> FakeInstance:
+        if self._lab.load_error is not None:
+            raise self._lab.load_error
+        return FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows))
+
+    def close(self) -> None:
+        assert threading.get_ident() == self._thread
+        self._lab.closed.append(self._device)
+
+
+class FakeInstance:
+    def __init__(self, lab: Lab, device: str, max_batch_rows: int) -> None:
+        self._lab, self._device, self._thread = lab, device, threading.get_ident()
+        self.max_batch_rows = max_batch_rows
+        self._rows: np.ndarray | None = None
+
+    def stage(self, blocks: Sequence[np.ndarray]) -> None:
+        assert threading.get_ident() == self._thread
+        self._rows = np.concatenate(blocks)
+        assert len(self._rows) <= self.max_batch_rows
+
+    def infer(self) -> np.ndarray:
+        assert self._rows is not None
+        return self._lab.run(self._device, self._rows)

@@ -1,0 +1,228 @@
+"""`dnnserve` as a process of its own, with a real package on the CPU."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from dnnapi.v1 import classifier_pb2 as classifier
+from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
+from dnnserve.config import ServerConfig, parse_arguments
+from PIL import Image
+
+from dnncore import Handle
+from dnncore.nn import Phase
+from tests.server.fakes import PATIENCE_S, wait_until
+from tests.server.packages import LABELS, make_package, make_repository
+
+COMMAND = (sys.executable, "-m", "dnnserve")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("models"))
+
+
+def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+
+
+@contextmanager
+def started(ready_file: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    command = [*COMMAND, "--grpc-port", "0", "--metrics-port", "0", "--ready-file", str(ready_file)]
+    process = subprocess.Popen(
+        [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: ready_file.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1]
+        yield process, json.loads(ready_file.read_text())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def without(tmp_path: Path, *packages: str) -> Path:
+    """A folder for the front of the path in which these packages cannot be imported."""
+    for package in packages:
+        (tmp_path / f"{package}.py").write_text(
+            f'raise ModuleNotFoundError("{package} was taken out", name="{package}")'
+        )
+    return tmp_path
+
+
+def test_help_needs_neither_grpc_nor_a_metrics_library(tmp_path: Path) -> None:
+    result = run("--help", path=without(tmp_path, "grpc", "prometheus_client", "PIL"))
+    assert result.returncode == 0, result.stderr
+    assert "--model-repository" in result.stdout
+
+
+def test_running_without_the_server_extra_says_what_to_install(tmp_path: Path, models: Path) -> None:
+    result = run("--model-repository", models, path=without(tmp_path, "grpc"))
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].endswith("grpc is not installed: pip install 'dnncore[server]'")
+
+
+REFUSED = {
+    "no model": ([], "exactly one of --model-repository DIR and --model PATH"),
+    "both": (["--model", "a", "--model-repository", "b"], "exactly one"),
+    "port": (["--model", "a", "--grpc-port", "65536"], "--grpc-port 65536 is out of range; use 0 to 65535"),
+    "batch": (["--model", "a", "--max-batch", "0"], "--max-batch 0 is out of range"),
+    "no package": (["--model", "/nowhere"], "/nowhere"),
+    "no repository": (["--model-repository", "/nowhere"], "/nowhere"),
+    "device name": (["--model", "a", "--devices", "gpu"], "'gpu'"),
+    "no such device": (["--model", "a", "--devices", "cuda:4095"], "cuda:4095|PyCUDA|driver"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_served_is_refused_in_one_line_with_exit_code_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert re.search(f"^dnnserve: error: .*({message})", result.stderr.splitlines()[-1]), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_in_use_is_refused_in_one_line_with_exit_code_2(models: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("--model-repository", models, "--devices", "cpu", "--grpc-port", port, "--metrics-port", 0)
+    assert result.returncode == 2
+    assert f"127.0.0.1:{port} cannot be had" in result.stderr.splitlines()[-1]
+    assert "--grpc-port" in result.stderr.splitlines()[-1]
+
+
+def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(2).integers(0, 256, (8, 8), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    package = make_package(seed=2)
+    with Handle("cpu") as handle:
+        net = package.serving_net
+        executor = net.bind(handle, net.upload(handle, package.weights), 1, Phase.TEST)
+        expected = executor.run(package.preprocessing.normalize(pixels[None, :, :, None]))[0].copy()
+    ready_file = tmp_path / "ready.json"
+    arguments = ("--model-repository", models, "--all-versions", "--devices", "cpu,cpu", "--log-format", "json")
+    with started(ready_file, *arguments) as (process, ready):
+        assert ready["models"] == ["digits/1", "digits/2", "faces/7"]
+        assert ready["devices"] == ["cpu", "cpu#1"]
+        with grpc.insecure_channel(str(ready["grpc"])) as channel:
+            stub = classifier_grpc.ClassifierServiceStub(channel)
+            request = classifier.ClassifyRequest(model_name="digits", images=[stream.getvalue()], top_k=10)
+            response = stub.Classify(request, timeout=PATIENCE_S)
+        assert response.model_version == "2"
+        labels = response.classifications[0].labels
+        np.testing.assert_allclose([label.probability for label in labels], np.sort(expected)[::-1], rtol=1e-5)
+        assert labels[0].name == LABELS[int(expected.argmax())]
+        process.send_signal(signal.SIGTERM)
+        output, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert output.startswith(f"dnnserve ready: grpc {ready['grpc']}, devices cpu, cpu#1, models digits/1")
+    assert [json.loads(line)["level"] for line in log.splitlines()] == ["INFO", "INFO"]
+    assert not ready_file.exists()
+
+
+def test_sigterm_under_load_loses_no_answer(models: Path, tmp_path: Path) -> None:
+    request = classifier.ClassifyRequest(
+        model_name="digits",
+        tensor=classifier.Tensor(datatype="FP32", shape=[1, 1, 8, 8], contents=bytes(256)),
+    )
+    with started(tmp_path / "ready.json", "--model-repository", models, "--devices", "cpu") as (process, ready):
+        codes: list[grpc.StatusCode] = []
+        answered = threading.Event()
+
+        def send_until_refused() -> None:
+            with grpc.insecure_channel(str(ready["grpc"])) as channel:
+                stub = classifier_grpc.ClassifierServiceStub(channel)
+                for _ in range(10_000):
+                    try:
+                        stub.Classify(request, timeout=PATIENCE_S)
+                    except grpc.RpcError as error:
+                        codes.append(error.code())
+                        return
+                    answered.set()
+
+        clients = [threading.Thread(target=send_until_refused) for _ in range(8)]
+        for client in clients:
+            client.start()
+        assert answered.wait(PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.join(PATIENCE_S)
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert codes == [grpc.StatusCode.UNAVAILABLE] * 8
+
+
+def test_a_signal_is_obeyed_whichever_thread_gets_it(models: Path, tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    program = f"""
+import pathlib, signal, sys, threading, time
+from dnnserve.__main__ import main
+def stop():
+    while not pathlib.Path({str(ready_file)!r}).exists():
+        time.sleep(0.01)
+    time.sleep(0.2)  # for the main thread to fall asleep
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=stop, daemon=True).start()
+sys.exit(main(sys.argv[1:]))
+"""
+    arguments = ("--model-repository", models, "--devices", "cpu", "--grpc-port", 0, "--metrics-port", 0)
+    result = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments), "--ready-file", str(ready_file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "stopped" in result.stderr
+
+
+def test_every_flag_reaches_the_configuration() -> None:
+    arguments = "--model m --host ::1 --grpc-port 1 --metrics-port 2 --devices cpu --max-batch 3 --max-queue 4 " + (
+        "--max-queue-delay-us 5 --hold-until-requests 4 --grpc-threads 7 --max-message-mib 8 --drain-seconds 9 "
+        "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models"
+    )
+    assert parse_arguments(arguments.split()) == ServerConfig(
+        model=Path("m"),
+        host="::1",
+        grpc_port=1,
+        metrics_port=2,
+        devices="cpu",
+        max_batch_rows=3,
+        max_queue_requests=4,
+        max_queue_delay_us=5,
+        hold_until_requests=4,
+        grpc_threads=7,
+        max_message_mib=8,
+        drain_seconds=9,
+        default_deadline_ms=10,
+        log_format="json",
+        ready_file=Path("r"),
+        all_versions=True,
+        skip_bad_models=True,
+    )
+
+
+def test_no_flag_leaves_the_defaults() -> None:
+    assert parse_arguments(["--model", "m"]) == ServerConfig(model=Path("m"))

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.v1 import classifier_pb2 as classifier
+from dnnserve.converters import classify_response, infer_response, read_classify, read_infer, top_k
+from dnnserve.errors import InvalidRequestError
+from PIL import Image
+
+from tests.server.fakes import make_spec
+
+SPEC = make_spec(max_batch_rows=4)  # [3, 2, 4], classes ant, bee, cat
+PIXELS = np.random.default_rng(7).integers(0, 256, (2, 2, 4, 3), np.uint8)
+ROWS = SPEC.preprocessing.normalize(PIXELS)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def packed(elements: Iterable[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def infer_request(
+    datatype: str = "FP32",
+    shape: Iterable[int] = (2, 3, 2, 4),
+    raw: bytes | None = None,
+    name: str = "data",
+    **contents: Any,
+) -> inference.ModelInferRequest:
+    request = inference.ModelInferRequest(model_name="toy")
+    tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
+    if contents:
+        tensor.contents.CopyFrom(inference.InferTensorContents(**contents))
+    if raw is not None:
+        request.raw_input_contents.append(raw)
+    return request
+
+
+ACCEPTED = {
+    "FP32 raw": infer_request(raw=ROWS.tobytes()),
+    "FP32 contents": infer_request(fp32_contents=ROWS.ravel().tolist()),
+    "UINT8 raw": infer_request("UINT8", PIXELS.shape, PIXELS.tobytes()),
+    "UINT8 contents": infer_request("UINT8", PIXELS.shape, uint_contents=PIXELS.ravel().tolist()),
+    "BYTES raw [n]": infer_request("BYTES", (2,), packed(map(png, PIXELS))),
+    "BYTES raw [n, 1]": infer_request("BYTES", (2, 1), packed(map(png, PIXELS))),
+    "BYTES contents": infer_request("BYTES", (2,), bytes_contents=[png(image) for image in PIXELS]),
+}
+
+
+@pytest.mark.parametrize("request_", ACCEPTED.values(), ids=ACCEPTED)
+def test_every_form_of_the_input_gives_the_same_rows(request_: inference.ModelInferRequest) -> None:
+    read = read_infer(request_, SPEC)
+    rows = read.rows()
+    assert read.count == 2
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(rows, ROWS)
+
+
+def test_raw_rows_are_a_view_of_the_message() -> None:
+    assert not read_infer(infer_request(raw=ROWS.tobytes()), SPEC).rows().flags.owndata
+
+
+def altered(change: Callable[[inference.ModelInferRequest], object]) -> inference.ModelInferRequest:
+    request = infer_request(raw=ROWS.tobytes())
+    change(request)
+    return request
+
+
+def with_parameter(name: str, **value: Any) -> inference.ModelInferRequest:
+    return altered(lambda r: r.parameters[name].CopyFrom(inference.InferParameter(**value)))
+
+
+def with_output(name: str = "scores", **classification: Any) -> inference.ModelInferRequest:
+    request = infer_request(raw=ROWS.tobytes())
+    output = request.outputs.add(name=name)
+    if classification:
+        output.parameters["classification"].CopyFrom(inference.InferParameter(**classification))
+    return request
+
+
+REFUSED = {
+    "no input": (altered(lambda r: r.ClearField("inputs")), "0 inputs"),
+    "wrong name": (infer_request(name="image", raw=ROWS.tobytes()), "'image'.*exactly one, 'data'"),
+    "duplicate input": (altered(lambda r: r.inputs.add(name="data")), "2 inputs"),
+    "many inputs": (altered(lambda r: [r.inputs.add(name="x" * 500) for _ in range(99)]), r"100 inputs .*\.\.\."),
+    "empty datatype": (infer_request("", raw=b""), "datatype ''"),
+    "unknown datatype": (infer_request("FP64", raw=b""), "'FP64'.*use FP32, UINT8, BYTES"),
+    "no shape": (infer_request(shape=(), raw=ROWS.tobytes()), r"shape \[\]"),
+    "no batch dimension": (infer_request(shape=(3, 2, 4), raw=b""), r"\[3, 2, 4\].*send \[n, 3, 2, 4\]"),
+    "pixels in the wrong order": (infer_request("UINT8", (2, 3, 2, 4), PIXELS.tobytes()), r"send \[n, 2, 4, 3\]"),
+    "too many dimensions": (infer_request(shape=[1] * 5000, raw=b""), "of 5000 dimensions"),
+    "negative rows": (infer_request(shape=(-1, 3, 2, 4), raw=b""), "-1 rows.*1 to 4"),
+    "no rows": (infer_request(shape=(0, 3, 2, 4), raw=b""), "0 rows"),
+    "too many rows": (infer_request(shape=(5, 3, 2, 4), raw=b"\0" * 480), "5 rows.*1 to 4"),
+    "rows that overflow": (infer_request(shape=(2**62, 3, 2, 4), raw=b""), "1 to 4"),
+    "other size": (infer_request(shape=(2, 3, 2**40, 2**40), raw=b""), r"send \[n, 3, 2, 4\]"),
+    "truncated": (infer_request(raw=ROWS.tobytes()[:-1]), "191 bytes.*192"),
+    "too long": (infer_request(raw=ROWS.tobytes() + b"\0"), "193 bytes.*192"),
+    "no data at all": (infer_request(), "0 elements.*48"),
+    "raw and contents": (infer_request(raw=ROWS.tobytes(), fp32_contents=[1.0]), "one of the two"),
+    "two raw contents": (altered(lambda r: r.raw_input_contents.append(b"")), "2 raw_input_contents"),
+    "contents of another type": (infer_request(int_contents=[1] * 48), "fp32_contents has 0"),
+    "pixel above 255": (infer_request("UINT8", (1, 2, 4, 3), uint_contents=[256] * 24), "256"),
+    "BYTES ends in a length": (infer_request("BYTES", (2,), packed([b"a"]) + b"\1\0"), "after 1 elements"),
+    "BYTES length too large": (infer_request("BYTES", (1,), b"\xff\xff\xff\xffab"), "4294967295 bytes; 2 are left"),
+    "BYTES left over": (infer_request("BYTES", (1,), packed([b"a", b"b"])), "5 bytes after its 1"),
+    "BYTES of two dimensions": (infer_request("BYTES", (1, 2), packed([b"a", b"b"])), r"send \[n\]"),
+    "BYTES contents missing": (infer_request("BYTES", (2,), bytes_contents=[b"a"]), "1 elements.*2"),
+    "unknown output": (with_output("logits"), "'logits'.*'scores'"),
+    "duplicate output": (altered(lambda r: [r.outputs.add(name="scores") for _ in range(2)]), "2 outputs"),
+    "no class": (with_output(int64_param=0), "classification 0"),
+    "classes as text": (with_output(string_param="3"), "string_param; send int64_param"),
+    "negative timeout": (with_parameter("timeout", int64_param=-5), "-5 us"),
+    "timeout as text": (with_parameter("timeout", string_param="1"), "string_param"),
+    "sequence": (with_parameter("sequence_id", int64_param=1), "sequences"),
+    "shared memory input": (
+        altered(lambda r: r.inputs[0].parameters["shared_memory_region"].CopyFrom(inference.InferParameter())),
+        "shared memory",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_request_that_does_not_fit_is_refused(request_: inference.ModelInferRequest, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"(?s){message}") as caught:
+        read_infer(request_, SPEC)
+    assert len(str(caught.value)) < 1000
+
+
+BAD_IMAGES = {
+    "not an image": (b"hello, world", "image 1: .*not a readable"),
+    "empty": (b"", "image 1: .*empty"),
+    "truncated": (png(PIXELS[0])[:50], "image 1"),
+    "bomb": (png(np.zeros((200, 200, 3), np.uint8)), "image 1: .*200 x 200.*10000"),
+}
+
+
+@pytest.mark.parametrize(("image", "message"), BAD_IMAGES.values(), ids=BAD_IMAGES)
+def test_bytes_that_are_no_image_are_refused_by_their_position(image: bytes, message: str) -> None:
+    for read in (
+        read_infer(infer_request("BYTES", (2,), packed([png(PIXELS[0]), image])), SPEC),
+        read_classify(classifier.ClassifyRequest(images=[png(PIXELS[0]), image]), SPEC),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            read.rows()
+
+
+@pytest.mark.parametrize(("sent", "read"), [(0, None), (1500, 1500)])
+def test_the_timeout_parameter_is_in_microseconds_and_zero_is_none(sent: int, read: int | None) -> None:
+    assert read_infer(with_parameter("timeout", int64_param=sent), SPEC).timeout_us == read
+    assert read_infer(with_parameter("timeout", uint64_param=sent), SPEC).timeout_us == read
+
+
+@pytest.mark.parametrize(("sent", "read"), [(1, 1), (3, 3), (2**40, 3)])
+def test_classification_asks_for_at_most_all_classes(sent: int, read: int) -> None:
+    assert read_infer(with_output(int64_param=sent), SPEC).top_k == read
+
+
+def test_outputs_are_given_as_fp32_by_default() -> None:
+    outputs = np.array([[0.25, 0.5, 0.25]], np.float32)
+    response = infer_response("r1", SPEC, outputs, 0)
+    assert (response.model_name, response.model_version, response.id) == ("toy", "1", "r1")
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [1, 3])
+    assert response.raw_output_contents == [outputs.tobytes()]
+
+
+def test_classes_are_given_as_value_index_label() -> None:
+    outputs = np.array([[0.25, 0.5, 0.125], [0.0, 0.0, 1.0]], np.float32)
+    response = infer_response("", SPEC, outputs, 2)
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [2, 2])
+    texts = [b"0.500000:1:bee", b"0.250000:0:ant", b"1.000000:2:cat", b"0.000000:0:ant"]
+    assert response.raw_output_contents == [packed(texts)]
+
+
+def test_top_k_orders_ties_by_index_and_puts_nan_last() -> None:
+    outputs = np.array([[0.5, np.nan, 0.5, 0.75, -np.inf]], np.float32)
+    assert top_k(outputs, 5).tolist() == [[3, 0, 2, 4, 1]]
+
+
+CLASSIFY_ACCEPTED = {
+    "images": classifier.ClassifyRequest(images=[png(image) for image in PIXELS]),
+    "FP32": classifier.ClassifyRequest(
+        tensor=classifier.Tensor(datatype="FP32", shape=ROWS.shape, contents=ROWS.tobytes())
+    ),
+    "UINT8": classifier.ClassifyRequest(
+        tensor=classifier.Tensor(datatype="UINT8", shape=PIXELS.shape, contents=PIXELS.tobytes())
+    ),
+}
+
+
+@pytest.mark.parametrize("request_", CLASSIFY_ACCEPTED.values(), ids=CLASSIFY_ACCEPTED)
+def test_every_form_of_a_classify_request_gives_the_same_rows(request_: classifier.ClassifyRequest) -> None:
+    read = read_classify(request_, SPEC)
+    assert (read.count, read.top_k) == (2, 3)
+    np.testing.assert_array_equal(read.rows(), ROWS)
+
+
+CLASSIFY_REFUSED = {
+    "nothing": (classifier.ClassifyRequest(), "neither images nor a tensor"),
+    "both": (classifier.ClassifyRequest(images=[b"x"], tensor=classifier.Tensor()), "both images and a tensor"),
+    "too many images": (classifier.ClassifyRequest(images=[b"x"] * 5), "5 rows.*1 to 4"),
+    "no datatype": (classifier.ClassifyRequest(tensor=classifier.Tensor()), "datatype ''"),
+    "BYTES": (classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="BYTES", shape=[1])), "FP32 or UINT8"),
+    "wrong shape": (classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="FP32", shape=[1, 9])), r"\[1, 9\]"),
+    "wrong size": (
+        classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="FP32", shape=[1, 3, 2, 4], contents=b"abc")),
+        "3 bytes.*96",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "message"), CLASSIFY_REFUSED.values(), ids=CLASSIFY_REFUSED)
+def test_a_classify_request_that_does_not_fit_is_refused(request_: classifier.ClassifyRequest, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        read_classify(request_, SPEC)
+
+
+def test_classify_answers_with_labels_most_probable_first() -> None:
+    response = classify_response("r2", SPEC, np.array([[0.25, 0.5, 0.125]], np.float32), 2)
+    (classification,) = response.classifications
+    labels = [(label.index, label.name, label.probability) for label in classification.labels]
+    assert labels == [(1, "bee", 0.5), (0, "ant", 0.25)]
+    assert (response.model_name, response.model_version, response.request_id) == ("toy", "1", "r2")

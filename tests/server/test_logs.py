@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import json
+import logging
+
+from dnnserve.logs import JsonFormatter, TextFormatter
+
+
+def record(message: str, *arguments: object, error: Exception | None = None) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("dnnserve.test", logging.WARNING, __file__, 1, message, arguments, info)
+
+
+def test_a_client_cannot_forge_a_line() -> None:
+    line = TextFormatter().format(record("model %s", "x\n2026-01-01 ERROR forged"))
+    assert "\n" not in line
+    assert "x\\n2026-01-01 ERROR forged" in line
+
+
+def test_json_is_one_object_a_line_with_its_traceback() -> None:
+    line = JsonFormatter().format(record("model %s", "x\ny", error=RuntimeError("bad luck")))
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert (fields["level"], fields["logger"], fields["message"]) == ("WARNING", "dnnserve.test", "model x\ny")
+    assert "RuntimeError: bad luck" in fields["traceback"]

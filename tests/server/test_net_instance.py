@@ -1,0 +1,62 @@
+"""The real instance over dnncore's CPU backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from dnnserve.envelope import ModelKey
+from dnnserve.instance import NetHost
+
+from dnncore.errors import OutOfMemoryError
+from dnncore.nn import Net
+from tests.server.packages import make_package
+
+KEY = ModelKey("digits", 1)
+
+
+@pytest.fixture
+def host() -> Iterator[NetHost]:
+    host = NetHost("cpu", {KEY: make_package()})
+    yield host
+    host.close()
+
+
+def test_rows_have_the_same_answer_alone_in_a_batch_and_beside_padding(host: NetHost) -> None:
+    rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
+    instance = host.load(KEY, 8)
+    instance.stage([rows[:3], rows[3:4], rows[4:]])
+    together = instance.infer().copy()
+    assert together.shape == (7, 10)
+    np.testing.assert_allclose(together.sum(axis=1), 1, rtol=1e-5)
+    for index, row in enumerate(rows):
+        instance.stage([row[None]])
+        np.testing.assert_allclose(instance.infer()[0], together[index], rtol=1e-5, atol=1e-7)
+
+
+def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
+    instance = host.load(KEY, 4)
+    instance.stage([np.full((4, 1, 8, 8), np.nan, np.float32)])
+    instance.infer()
+    instance.stage([np.ones((3, 1, 8, 8), np.float32)])
+    assert np.isfinite(instance.infer()).all()
+    assert not instance._staged.input_buffer[3:].any()
+
+
+def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
+    host: NetHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bind = Net.bind
+
+    def bind_up_to_4(net: Net, handle: object, parameters: object, batch: int, phase: object) -> object:
+        if batch > 4:
+            raise OutOfMemoryError(f"a batch of {batch} does not fit")
+        return bind(net, handle, parameters, batch, phase)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Net, "bind", bind_up_to_4)
+    assert host.load(KEY, 16).max_batch_rows == 4
+    assert "a batch of 8 does not fit" in caplog.text
+    monkeypatch.setattr(Net, "bind", lambda *_: bind_up_to_4(*_[:3], batch=99, phase=None))  # type: ignore[misc]
+    with pytest.raises(OutOfMemoryError):
+        host.load(KEY, 16)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from dnnserve.batcher import Limits
+from dnnserve.envelope import Answer, InferenceRequest
+from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
+from dnnserve.instance import batch_buckets
+from dnnserve.runner import Runner
+from dnnserve.scheduler import Scheduler
+
+from dnncore.errors import DeviceFaultError, OutOfMemoryError
+from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec
+
+SPEC = make_spec()
+
+
+class Fleet:
+    """Runners over a lab's fake devices, behind one scheduler."""
+
+    def __init__(self, lab: Lab, *devices: str) -> None:
+        self.inbox, self.scheduler = Inbox(), Scheduler()
+        self.lost: list[tuple[str, str]] = []
+        models = {SPEC.key: SPEC.max_batch_rows}
+        self.runners = [
+            Runner(device, device, models, lab.open_host, self.scheduler, lambda *lost: self.lost.append(lost))
+            for device in devices
+        ]
+        self.scheduler.start()
+        for runner in self.runners:
+            runner.start()
+
+    def open(self, **limits: int) -> Fleet:
+        for runner in self.runners:
+            runner.wait_loaded()
+        self.scheduler.add_model(SPEC.key, Limits(**{"max_batch_rows": 8, "max_queue_requests": 100, **limits}))
+        return self
+
+    def submit(self, value: float, rows: int = 1) -> InferenceRequest:
+        request = InferenceRequest(SPEC.key, make_rows(value, rows), self.scheduler._clock(), None, self.inbox.deliver)
+        self.scheduler.submit(request)
+        return request
+
+    def close(self) -> None:
+        self.scheduler.stop()
+        assert all(runner.join(PATIENCE_S) for runner in self.runners)
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+@pytest.fixture
+def fleets() -> Iterator[list[Fleet]]:
+    fleets: list[Fleet] = []
+    yield fleets
+    for fleet in fleets:
+        fleet.close()
+
+
+def test_each_request_gets_its_own_rows_of_the_batch(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open(hold_until_requests=3))
+    requests = [fleet.submit(value, rows) for value, rows in ((1.0, 1), (2.0, 3), (5.0, 2))]
+    fleet.inbox.wait(3)
+    assert lab.batches == [("cpu", 6)]
+    for request, (value, rows) in zip(requests, ((1.0, 1), (2.0, 3), (5.0, 2)), strict=True):
+        answer = fleet.inbox.of(request).outcome
+        assert isinstance(answer, Answer)
+        assert answer.outputs.tolist() == [[value, 2 * value, 3 * value]] * rows
+        assert answer.batch_rows == 6
+        times = answer.times
+        assert request.arrival_ns <= times.taken_ns <= times.staged_ns <= times.inferred_ns <= times.finished_ns
+
+
+def test_an_exception_fails_its_batch_alone(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.fail_next("cpu", RuntimeError("secret"))
+    fleets.append(fleet := Fleet(lab, "cpu").open(hold_until_requests=2))
+    failed = [fleet.submit(1.0), fleet.submit(2.0)]
+    fleet.inbox.wait(2)
+    good = fleet.submit(3.0)
+    fleet.inbox.wait(3)
+    for request in failed:
+        outcome = fleet.inbox.of(request).outcome
+        assert isinstance(outcome, ExecutionError)
+        assert "secret" not in str(outcome)
+    assert isinstance(fleet.inbox.of(good).outcome, Answer)
+    assert not fleet.lost
+
+
+def test_a_lost_device_fails_its_batch_and_the_others_go_on(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.pause("cuda:0")
+    lab.pause("cuda:1")
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
+    lab.fail_next("cuda:0", DeviceFaultError("an illegal memory access"))
+    first = [fleet.submit(1.0, 8), fleet.submit(2.0, 8)]
+    lab.wait_running("cuda:0")
+    lab.wait_running("cuda:1")
+    later = [fleet.submit(value, 8) for value in (3.0, 4.0)]
+    lab.resume()
+    fleet.inbox.wait(4)
+    lost = [request for request in first if isinstance(fleet.inbox.of(request).outcome, DeviceLostError)]
+    answered = [request for request in (*first, *later) if isinstance(fleet.inbox.of(request).outcome, Answer)]
+    assert (len(lost), len(answered)) == (1, 3)
+    assert fleet.lost == [("cuda:0", "an illegal memory access")]
+    assert fleet.scheduler.healthy_devices == {"cuda:1"}
+    assert fleet.runners[0].join(PATIENCE_S)
+    assert lab.closed == ["cuda:0"]
+
+
+def test_without_a_healthy_device_everything_is_answered_unavailable(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.pause("cpu")
+    lab.fail_next("cpu", DeviceFaultError("gone"))
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    running = fleet.submit(1.0)
+    lab.wait_running("cpu")
+    queued = fleet.submit(2.0)
+    lab.resume()
+    fleet.inbox.wait(2)
+    assert isinstance(fleet.inbox.of(running).outcome, DeviceLostError)
+    assert isinstance(fleet.inbox.of(queued).outcome, UnavailableError)
+    assert isinstance(fleet.inbox.of(fleet.submit(3.0)).outcome, UnavailableError)
+
+
+def test_devices_are_closed_by_the_thread_that_opened_them(lab: Lab) -> None:
+    fleet = Fleet(lab, "cuda:0", "cuda:1").open()
+    fleet.close()
+    assert sorted(lab.closed) == ["cuda:0", "cuda:1"]
+    assert not [thread for thread in threading.enumerate() if thread.name in ("dnnserve-cuda:0", "dnnserve-expiry")]
+
+
+def test_an_error_while_loading_reaches_who_waits_and_closes_the_device(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.load_error = OutOfMemoryError("no room for the weights")
+    fleets.append(fleet := Fleet(lab, "cpu"))
+    with pytest.raises(OutOfMemoryError, match="no room"):
+        fleet.runners[0].wait_loaded()
+    assert fleet.runners[0].join(PATIENCE_S)
+    assert lab.closed == ["cpu"]
+    assert not fleet.scheduler.healthy_devices
+
+
+def test_busy_time_grows_with_batches(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    assert fleet.runners[0].busy_seconds == 0
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert fleet.runners[0].busy_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "buckets"), [(1, (1,)), (2, (1, 2)), (8, (1, 2, 4, 8)), (24, (1, 2, 4, 8, 16, 24)), (3, (1, 2, 3))]
+)
+def test_buckets_are_powers_of_two_and_the_maximum(rows: int, buckets: tuple[int, ...]) -> None:
+    assert batch_buckets(rows) == buckets

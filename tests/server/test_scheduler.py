@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from dnnserve.batcher import Limits
+from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
+from dnnserve.errors import (
+    DeadlineExpiredError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestCancelledError,
+    UnavailableError,
+)
+from dnnserve.scheduler import Batch, Scheduler
+
+from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, make_rows
+
+TOY, OTHER = ModelKey("toy", 1), ModelKey("other", 1)
+
+
+class Bench:
+    """A scheduler with a clock set by hand and a device that the test itself plays."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.clock, self.inbox = FakeClock(), Inbox()
+        self.recorded: list[Completion] = []
+        self.scheduler = Scheduler(self.clock, [self.recorded.extend])
+        for model in (TOY, OTHER):
+            self.scheduler.add_model(model, limits or Limits(8, 4))
+        self.scheduler.add_device("cpu")
+
+    def submit(self, model: ModelKey = TOY, rows: int = 1, deadline_ms: float | None = None) -> InferenceRequest:
+        now_ns = self.clock()
+        deadline_ns = None if deadline_ms is None else now_ns + int(deadline_ms * 1e6)
+        request = InferenceRequest(model, make_rows(1.0, rows), now_ns, deadline_ns, self.inbox.deliver)
+        self.scheduler.submit(request)
+        return request
+
+    def take(self) -> Batch:
+        batch = self.scheduler.try_take()
+        assert batch is not None
+        return batch
+
+    def answers(self, batch: Batch) -> list[Answer]:
+        now_ns = self.clock()
+        times = BatchTimes(batch.taken_ns, now_ns, now_ns, now_ns)
+        return [Answer(request.rows, "cpu", batch.rows, times) for request in batch.requests]
+
+
+def test_completions_of_a_batch_come_as_one_list_and_are_recorded_first() -> None:
+    bench = Bench()
+    requests = (bench.submit(), bench.submit())
+    batch = bench.take()
+    assert batch.requests == requests
+    bench.scheduler.complete(batch, bench.answers(batch))
+    (delivery,) = bench.inbox.deliveries
+    assert [completion.request for completion in delivery] == list(requests)
+    assert bench.recorded == delivery
+    assert bench.scheduler.in_flight == 0
+
+
+def test_models_take_turns() -> None:
+    bench = Bench()
+    for model in (TOY, TOY, TOY, OTHER, OTHER):
+        bench.submit(model, rows=8)
+    assert [bench.take().model for _ in range(5)] == [TOY, OTHER, TOY, OTHER, TOY]
+
+
+def test_requests_that_are_not_admitted_are_completed_at_once() -> None:
+    bench = Bench()
+    too_large, too_late = bench.submit(rows=9), bench.submit(deadline_ms=-1)
+    for _ in range(4):
+        bench.submit()
+    too_many = bench.submit()
+    kinds = [type(bench.inbox.of(request).outcome) for request in (too_large, too_late, too_many)]
+    assert kinds == [InvalidRequestError, DeadlineExpiredError, QueueFullError]
+    assert bench.scheduler.in_flight == 4
+
+
+def test_an_expired_request_is_answered_and_its_batch_mates_run() -> None:
+    bench = Bench()
+    first, late, last = bench.submit(), bench.submit(deadline_ms=5), bench.submit()
+    bench.clock.advance_ms(5)
+    batch = bench.take()
+    assert batch.requests == (first, last)
+    assert isinstance(bench.inbox.of(late).outcome, DeadlineExpiredError)
+
+
+def test_expire_answers_late_requests_while_every_device_is_busy() -> None:
+    bench = Bench()
+    late, later = bench.submit(deadline_ms=5), bench.submit(OTHER, deadline_ms=9)
+    bench.clock.advance_ms(6)
+    assert bench.scheduler.expire() == later.deadline_ns
+    assert [completion.request for completion in bench.inbox.completions] == [late]
+
+
+def test_a_queued_request_that_is_cancelled_never_runs() -> None:
+    bench = Bench()
+    gone, kept = bench.submit(), bench.submit()
+    bench.scheduler.cancel(gone.ticket)
+    assert isinstance(bench.inbox.of(gone).outcome, RequestCancelledError)
+    assert bench.take().requests == (kept,)
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_cancelling_a_running_request_leaves_its_batch_mates_alone(position: int) -> None:
+    bench = Bench()
+    requests = [bench.submit() for _ in range(4)]
+    batch = bench.take()
+    bench.scheduler.cancel(requests[position].ticket)
+    assert isinstance(bench.inbox.of(requests[position]).outcome, RequestCancelledError)
+    bench.scheduler.complete(batch, bench.answers(batch))
+    outcomes = [bench.inbox.of(request).outcome for request in requests]
+    assert [isinstance(outcome, Answer) for outcome in outcomes] == [index != position for index in range(4)]
+
+
+def test_a_request_that_is_cancelled_because_its_deadline_has_passed_counts_as_late() -> None:
+    bench = Bench()
+    running = bench.submit(deadline_ms=5)
+    bench.take()
+    bench.clock.advance_ms(5)
+    bench.scheduler.cancel(running.ticket)
+    assert isinstance(bench.inbox.of(running).outcome, DeadlineExpiredError)
+
+
+def test_cancelling_twice_or_after_the_answer_changes_nothing() -> None:
+    bench = Bench()
+    request = bench.submit()
+    batch = bench.take()
+    bench.scheduler.complete(batch, bench.answers(batch))
+    bench.scheduler.cancel(request.ticket)
+    bench.scheduler.cancel(request.ticket)
+    assert len(bench.inbox.completions) == 1
+
+
+def test_the_queue_survives_the_loss_of_one_device_but_not_of_the_last() -> None:
+    bench = Bench()
+    bench.scheduler.add_device("cuda:1")
+    queued = bench.submit()
+    bench.scheduler.lose_device("cpu", "unspecified launch failure")
+    assert not bench.inbox.completions
+    bench.scheduler.lose_device("cuda:1", "unspecified launch failure")
+    refused = bench.submit()
+    for request in (queued, refused):
+        outcome = bench.inbox.of(request).outcome
+        assert isinstance(outcome, UnavailableError)
+        assert "cuda:1: unspecified launch failure" in str(outcome)
+
+
+def test_stop_answers_queued_and_running_requests_and_late_outcomes_do_not_count() -> None:
+    bench = Bench()
+    running = bench.submit()
+    batch = bench.take()
+    queued = bench.submit()
+    bench.scheduler.stop()
+    bench.scheduler.complete(batch, bench.answers(batch))
+    assert [type(bench.inbox.of(request).outcome) for request in (running, queued)] == [UnavailableError] * 2
+    assert isinstance(bench.inbox.of(bench.submit()).outcome, UnavailableError)
+    assert bench.scheduler.take() is None
+
+
+def test_the_queue_depth_returns_to_zero() -> None:
+    bench = Bench()
+    for deadline_ms in (None, 5, None, None, None):
+        last = bench.submit(deadline_ms=deadline_ms)
+    assert bench.scheduler.queue_depths() == {TOY: 4, OTHER: 0}
+    assert isinstance(bench.inbox.of(last).outcome, QueueFullError)
+    bench.clock.advance_ms(6)
+    bench.take()
+    assert bench.scheduler.queue_depths() == {TOY: 0, OTHER: 0}
+
+
+def test_a_waiting_runner_wakes_for_a_request_and_for_the_stop() -> None:
+    bench = Bench()
+    taken: list[Batch | None] = []
+    runner = threading.Thread(target=lambda: taken.extend([bench.scheduler.take(), bench.scheduler.take()]))
+    runner.start()
+    request = bench.submit()
+    while not taken and runner.is_alive() and bench.scheduler.queue_depths()[TOY]:
+        runner.join(0.001)
+    bench.scheduler.stop()
+    runner.join(PATIENCE_S)
+    assert not runner.is_alive()
+    first, second = taken
+    assert first is not None
+    assert first.requests == (request,)
+    assert second is None
+
+
+def test_the_expiry_thread_answers_on_time_without_a_device_that_asks() -> None:
+    inbox = Inbox()
+    scheduler = Scheduler()
+    scheduler.add_model(TOY, Limits(8, 4))
+    scheduler.add_device("cpu")
+    scheduler.start()
+    try:
+        for deadline_ms in (60_000, 30):  # the later deadline first: the thread has to be woken for the earlier one
+            now_ns = scheduler._clock()
+            deadline_ns = now_ns + deadline_ms * 1_000_000
+            scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, deadline_ns, inbox.deliver))
+        (completion,) = inbox.wait(1)
+        assert isinstance(completion.outcome, DeadlineExpiredError)
+        assert completion.finished_ns >= (completion.request.deadline_ns or 0)
+    finally:
+        scheduler.stop()

@@ -1,0 +1,347 @@
+"""The services over real gRPC, with fake devices behind them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.v1 import classifier_pb2 as classifier
+from dnnserve.app import Server
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from dnncore.errors import DeviceFaultError
+from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
+from tests.server.serving import Client, infer_request, scores, serving, status
+
+CODE = grpc.StatusCode
+
+
+def depth(server: Server) -> int:
+    return sum(server.scheduler.queue_depths().values())
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+@pytest.fixture
+def served(lab: Lab) -> Iterator[tuple[Server, Client]]:
+    specs = (make_spec(), make_spec(version=3), make_spec("other", 2))
+    with serving(lab, specs=specs, max_message_mib=1) as both:
+        yield both
+
+
+@pytest.fixture
+def client(served: tuple[Server, Client]) -> Client:
+    return served[1]
+
+
+def test_the_server_describes_itself(client: Client) -> None:
+    assert client.infer.ServerLive(inference.ServerLiveRequest()).live
+    assert client.infer.ServerReady(inference.ServerReadyRequest()).ready
+    metadata = client.infer.ServerMetadata(inference.ServerMetadataRequest())
+    assert metadata.name == "dnnserve"
+    assert {"classification", "statistics", "model_configuration"} <= set(metadata.extensions)
+
+
+def test_a_model_describes_itself_in_both_protocols(client: Client) -> None:
+    assert client.infer.ModelReady(inference.ModelReadyRequest(name="toy")).ready
+    metadata = client.infer.ModelMetadata(inference.ModelMetadataRequest(name="toy", version="1"))
+    assert list(metadata.versions) == ["1", "3"]
+    assert (metadata.inputs[0].name, list(metadata.inputs[0].shape)) == ("data", [-1, 3, 2, 4])
+    assert (metadata.outputs[0].name, list(metadata.outputs[0].shape)) == ("scores", [-1, 3])
+    config = client.infer.ModelConfig(inference.ModelConfigRequest(name="toy")).config
+    assert (config.max_batch_size, list(config.input[0].dims), config.input[0].format) == (8, [3, 2, 4], 2)
+    model = client.classifier.GetModel(classifier.GetModelRequest(model_name="toy"))
+    assert (model.model_version, list(model.versions), list(model.labels)) == ("3", ["1", "3"], ["ant", "bee", "cat"])
+    assert (list(model.input_shape), model.max_batch_size) == ([3, 2, 4], 8)
+    assert json.loads(model.preprocessing_json)["height"] == 2
+
+
+@pytest.mark.parametrize(("asked", "answered"), [("", "3"), ("1", "1"), ("3", "3")])
+def test_the_latest_version_answers_unless_another_is_named(client: Client, asked: str, answered: str) -> None:
+    response = client.infer.ModelInfer(infer_request(2.0, version=asked))
+    assert (response.model_version, response.id, scores(response)) == (answered, "value 2.0", [[2.0, 4.0, 6.0]])
+
+
+def test_classify_answers_pixels_with_labels(client: Client) -> None:
+    tensor = classifier.Tensor(datatype="FP32", shape=[1, 3, 2, 4], contents=make_rows(0.5).tobytes())
+    response = client.classifier.Classify(classifier.ClassifyRequest(model_name="toy", tensor=tensor, top_k=2))
+    assert [(label.name, label.probability) for label in response.classifications[0].labels] == [
+        ("cat", 1.5),
+        ("bee", 1.0),
+    ]
+
+
+def bad_classify(client: Client) -> object:
+    return client.classifier.Classify(classifier.ClassifyRequest(model_name="toy", images=[b"junk"]))
+
+
+REFUSALS = {
+    "unknown model": (lambda c: c.infer.ModelInfer(infer_request(model="nope")), CODE.NOT_FOUND, "'nope'.*'toy'"),
+    "unknown version": (lambda c: c.infer.ModelInfer(infer_request(version="2")), CODE.NOT_FOUND, "version 2.*1, 3"),
+    "no version": (lambda c: c.infer.ModelInfer(infer_request(version="x")), CODE.INVALID_ARGUMENT, "positive integer"),
+    "version 0": (lambda c: c.infer.ModelInfer(infer_request(version="0")), CODE.INVALID_ARGUMENT, "positive integer"),
+    "no model": (lambda c: c.infer.ModelInfer(infer_request(model="")), CODE.INVALID_ARGUMENT, "empty"),
+    "long name": (lambda c: c.infer.ModelInfer(infer_request(model="x" * 9999)), CODE.NOT_FOUND, r"x\.\.\."),
+    "too many rows": (lambda c: c.infer.ModelInfer(infer_request(count=9)), CODE.INVALID_ARGUMENT, "9 rows.*1 to 8"),
+    "no image": (bad_classify, CODE.INVALID_ARGUMENT, "image 0"),
+    "message too large": (lambda c: c.infer.ModelInfer(infer_request(count=20_000)), CODE.RESOURCE_EXHAUSTED, "larger"),
+    "metadata of none": (
+        lambda c: c.infer.ModelMetadata(inference.ModelMetadataRequest(name="nope")),
+        CODE.NOT_FOUND,
+        "'nope'",
+    ),
+    "readiness of none": (
+        lambda c: c.infer.ModelReady(inference.ModelReadyRequest(name="nope")),
+        CODE.NOT_FOUND,
+        "'nope'",
+    ),
+    "statistics of none": (
+        lambda c: c.infer.ModelStatistics(inference.ModelStatisticsRequest(name="nope")),
+        CODE.NOT_FOUND,
+        "'nope'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "code", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_a_bad_request_is_refused_and_the_server_goes_on(
+    client: Client, call: object, code: CODE, message: str
+) -> None:
+    assert callable(call)
+    with pytest.raises(grpc.RpcError, match=f"(?s){message}") as caught:
+        call(client)
+    assert caught.value.code() is code
+    assert scores(client.send(2.0).result()) == [[2.0, 4.0, 6.0]]
+
+
+def test_garbage_on_the_wire_is_refused_and_the_server_goes_on(client: Client) -> None:
+    method = client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+    with pytest.raises(grpc.RpcError) as caught:
+        method(b"\xff\xff\xff\xff\xff", timeout=PATIENCE_S)
+    assert caught.value.code() in (CODE.INTERNAL, CODE.INVALID_ARGUMENT)
+    assert status(client.send())[0] is CODE.OK
+
+
+def test_a_failed_batch_is_internal_and_tells_nothing_of_the_inside(lab: Lab, client: Client) -> None:
+    lab.fail_next("cpu", RuntimeError("secret"))
+    code, message = status(client.send())
+    assert code is CODE.INTERNAL
+    assert "secret" not in message
+    assert status(client.send())[0] is CODE.OK
+
+
+def test_a_grpc_deadline_bounds_the_time_in_the_queue_and_batch_mates_are_answered(lab: Lab, client: Client) -> None:
+    lab.pause("cpu")
+    running = client.send(1.0)
+    lab.wait_running("cpu")
+    late, patient = client.send(2.0, timeout=0.05), client.send(3.0)
+    assert status(late)[0] is CODE.DEADLINE_EXCEEDED
+    lab.resume()
+    assert scores(running.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
+    assert scores(patient.result(PATIENCE_S)) == [[3.0, 6.0, 9.0]]
+    assert sum(rows for _, rows in lab.batches) == 2, "the late request ran"
+
+
+def test_the_timeout_parameter_is_answered_by_the_server_itself(lab: Lab, client: Client) -> None:
+    lab.pause("cpu")
+    running = client.send()
+    lab.wait_running("cpu")
+    request = infer_request()
+    request.parameters["timeout"].int64_param = 20_000
+    code, message = status(client.infer.ModelInfer.future(request, timeout=PATIENCE_S))
+    assert code is CODE.DEADLINE_EXCEEDED
+    assert "deadline was 20.0 ms after arrival" in message
+    lab.resume()
+    assert status(running)[0] is CODE.OK
+
+
+def test_cancelling_any_member_of_a_running_batch_harms_no_other(lab: Lab) -> None:
+    with serving(lab, hold_until_requests=5) as (_, client):
+        lab.pause("cpu")
+        calls = [client.send(float(value)) for value in range(5)]
+        lab.wait_running("cpu")
+        assert lab.batches == [("cpu", 5)]
+        for position in (0, 3):
+            assert calls[position].cancel()
+        lab.resume()
+        for position in (1, 2, 4):
+            assert scores(calls[position].result(PATIENCE_S)) == [[position, 2.0 * position, 3.0 * position]]
+        assert scores(client.send(7.0).result(PATIENCE_S)) == [[7.0, 14.0, 21.0]]
+
+
+def test_a_queued_call_that_is_cancelled_frees_its_place(lab: Lab) -> None:
+    with serving(lab, max_queue_requests=1) as (server, client):
+        lab.pause("cpu")
+        running = client.send(1.0)
+        lab.wait_running("cpu")
+        queued = client.send(2.0)
+        wait_until(lambda: depth(server) == 1)
+        code, message = status(client.send(3.0))
+        assert code is CODE.RESOURCE_EXHAUSTED
+        assert "--max-queue" in message
+        queued.cancel()
+        wait_until(lambda: depth(server) == 0)
+        after = client.send(4.0)
+        wait_until(lambda: depth(server) == 1)
+        lab.resume()
+        assert scores(running.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
+        assert scores(after.result(PATIENCE_S)) == [[4.0, 8.0, 12.0]]
+        assert [rows for _, rows in lab.batches] == [1, 1]
+
+
+def test_beyond_the_bound_on_rpcs_calls_are_refused_at_once(lab: Lab) -> None:
+    with serving(lab, grpc_threads=1) as (_, client):
+        lab.pause("cpu")
+        calls = [client.send() for _ in range(12)]
+        wait_until(lambda: sum(call.done() for call in calls) == 8)
+        lab.resume()
+        codes = [status(call)[0] for call in calls]
+        assert (codes.count(CODE.OK), codes.count(CODE.RESOURCE_EXHAUSTED)) == (4, 8)
+
+
+def test_two_devices_share_one_queue(lab: Lab) -> None:
+    with serving(lab, ("cuda:0", "cuda:1")) as (server, client):
+        for device in ("cuda:0", "cuda:1"):
+            lab.pause(device)
+        calls = [client.send(1.0, 8), client.send(2.0, 8)]
+        for device in ("cuda:0", "cuda:1"):
+            lab.wait_running(device)
+        lab.resume()
+        assert [scores(call.result(PATIENCE_S))[7] for call in calls] == [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
+        assert server.device_labels == ("cuda:0", "cuda:1")
+
+
+def test_the_smallest_device_bounds_the_batch_of_all() -> None:
+    with serving(Lab({"cuda:1": 2}), ("cuda:0", "cuda:1")) as (_, client):
+        assert client.infer.ModelConfig(inference.ModelConfigRequest(name="toy")).config.max_batch_size == 2
+        assert status(client.send(1.0, 3))[0] is CODE.INVALID_ARGUMENT
+
+
+def test_a_lost_device_shows_in_metrics_and_the_server_stays_ready_while_one_is_left(lab: Lab) -> None:
+    with serving(lab, ("cpu", "cpu")) as (_, client):
+        lab.fail_next("cpu", DeviceFaultError("an illegal memory access"))
+        assert status(client.send())[0] is CODE.UNAVAILABLE
+        assert sorted(client.metrics()["dnnserve_device_healthy"].values()) == [0.0, 1.0]
+        assert client.health_of() == "SERVING"
+        assert status(client.send())[0] is CODE.OK
+        lab.fail_next("cpu", DeviceFaultError("an illegal memory access"))
+        assert status(client.send())[0] is CODE.UNAVAILABLE
+        assert client.health_of() == client.health_of("inference.GRPCInferenceService") == "NOT_SERVING"
+        assert client.page("/readyz")[0] == 503
+        assert client.page("/healthz")[0] == 200
+        assert not client.infer.ServerReady(inference.ServerReadyRequest()).ready
+        assert not client.infer.ModelReady(inference.ModelReadyRequest(name="toy")).ready
+        code, message = status(client.send())
+        assert code is CODE.UNAVAILABLE
+        assert "no healthy device" in message
+
+
+def test_statistics_count_requests_rows_and_batches(lab: Lab) -> None:
+    with serving(lab, hold_until_requests=2) as (_, client):
+        calls = [client.send(1.0, 3), client.send(2.0, 1)]
+        assert [status(call)[0] for call in calls] == [CODE.OK, CODE.OK]
+        assert status(client.send(1.0, 1))[0] is CODE.OK
+        assert status(client.send(1.0, 9))[0] is CODE.INVALID_ARGUMENT
+        lab.fail_next("cpu", RuntimeError("bad luck"))
+        assert status(client.send())[0] is CODE.INTERNAL
+        (model,) = client.infer.ModelStatistics(inference.ModelStatisticsRequest(name="toy")).model_stats
+        stats = model.inference_stats
+        assert (model.name, model.version, model.inference_count, model.execution_count) == ("toy", "1", 5, 2)
+        assert (stats.success.count, stats.fail.count, stats.queue.count, stats.compute_infer.count) == (3, 2, 3, 3)
+        assert stats.success.ns > stats.compute_infer.ns > 0
+        assert [(batch.batch_size, batch.compute_infer.count) for batch in model.batch_stats] == [(1, 1), (4, 1)]
+        assert model.last_inference > 1_600_000_000_000
+        metrics = client.metrics()
+        key = ("toy", "1")
+        assert metrics["nv_inference_request_success_total"][key] == 3  # the parser adds _total to a counter's name
+        assert metrics["nv_inference_count_total"][key] == 5
+        assert metrics["nv_inference_exec_count_total"][key] == 2
+        failures = {labels[1]: value for labels, value in metrics["nv_inference_request_failure_total"].items()}
+        assert failures == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 1, "OTHER": 1}
+
+
+def test_statistics_of_all_models_come_without_a_name(client: Client) -> None:
+    def names(**request: str) -> list[tuple[str, str]]:
+        response = client.infer.ModelStatistics(inference.ModelStatisticsRequest(**request))
+        return [(model.name, model.version) for model in response.model_stats]
+
+    assert names() == [("other", "2"), ("toy", "1"), ("toy", "3")]
+    assert names(name="toy") == [("toy", "1"), ("toy", "3")]
+    assert names(name="toy", version="3") == [("toy", "3")]
+
+
+def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        assert status(client.send(1.0, 3))[0] is CODE.OK
+        assert status(lambda: client.infer.ModelInfer(infer_request(model="made-up")))[0] is CODE.NOT_FOUND
+        metrics = client.metrics()
+        key = ("toy", "1")
+        for name in ("queue_seconds", "compute_seconds", "request_seconds", "batch_rows"):
+            assert metrics[f"dnnserve_{name}_count"][key] == 1
+        assert metrics["dnnserve_batch_rows_sum"][key] == 3
+        assert 0 < metrics["dnnserve_request_seconds_sum"][key] < PATIENCE_S
+        assert metrics["dnnserve_request_seconds_bucket"]["0.0005", *key] <= 1
+        assert metrics["dnnserve_requests_total"]["ModelInfer", "toy", "OK", "1"] == 1
+        assert metrics["dnnserve_requests_total"]["ModelInfer", "", "NOT_FOUND", ""] == 1
+        assert metrics["dnnserve_queue_depth"][key] == metrics["dnnserve_in_flight_requests"][()] == 0
+        assert metrics["dnnserve_device_busy_seconds_total"]["cpu",] > 0
+        assert metrics["dnnserve_device_healthy"]["cpu",] == 1
+        assert metrics["process_resident_memory_bytes"][()] > 0
+
+
+def test_triton_names_stand_in_the_text_as_triton_writes_them(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        client.send(1.0, 2).result(PATIENCE_S)
+        lines = client.page("/metrics")[1].splitlines()
+    assert "# TYPE nv_inference_count counter" in lines
+    assert 'nv_inference_count{model="toy",version="1"} 2' in lines
+    assert 'nv_inference_pending_request_count{model="toy",version="1"} 0' in lines
+    assert "made-up" not in "".join(lines)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_complains_of_nothing_but_the_names_that_triton_forces(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        client.send(1.0, 2).result(PATIENCE_S)
+        page = client.page("/metrics")[1]
+    result = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+    complaints = result.stderr.splitlines()
+    assert result.returncode == 3, complaints  # 3: the text can be read, there is lint
+    assert {line.split("_")[0] for line in complaints} == {"nv"}, complaints
+
+
+def test_other_pages_do_not_exist(client: Client) -> None:
+    assert client.page("/")[0] == 404
+    assert client.page("/readyz?verbose")[0] == 200
+
+
+def test_health_knows_every_service_and_reflection_lists_them(client: Client) -> None:
+    for service in ("", "inference.GRPCInferenceService", "dnnapi.v1.ClassifierService"):
+        assert client.health_of(service) == "SERVING"
+    with pytest.raises(grpc.RpcError) as caught:
+        client.health.Check(health_pb2.HealthCheckRequest(service="nope"))
+    assert caught.value.code() is CODE.NOT_FOUND
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    (response,) = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+    names = {service.name for service in response.list_services_response.service}
+    assert {"inference.GRPCInferenceService", "dnnapi.v1.ClassifierService", "grpc.health.v1.Health"} <= names
+
+
+def test_many_clients_each_get_their_own_answer(lab: Lab) -> None:
+    with serving(lab, ("cpu", "cpu")) as (_, client):
+        values = np.random.default_rng(3).integers(1, 1000, 200)
+        calls = [client.send(float(value), 1 + int(value) % 3) for value in values]
+        for value, call in zip(values, calls, strict=True):
+            rows = scores(call.result(PATIENCE_S))
+            assert rows == [[value, 2.0 * value, 3.0 * value]] * (1 + int(value) % 3)
+    assert max(rows for _, rows in lab.batches) <= 8
