@@ -72,6 +72,7 @@ $(VENV)/.gpu: pyproject.toml | $(BIN)/python
 
 $(EMULATOR)/.ready: $(VENV)/.dev
 	@echo "building the emulated CUDA driver and PyCUDA (about two minutes, once)"
-	PATH=$(CURDIR)/$(BIN):$(PATH) bash $(EMULATOR_SOURCE)/setup.sh $(EMULATOR) > $(EMULATOR).log 2>&1 || \
-	  { mkdir -p .build; cat $(EMULATOR).log; exit 1; }
+	@mkdir -p .build
+	@PATH=$(CURDIR)/$(BIN):$(PATH) bash $(EMULATOR_SOURCE)/setup.sh $(EMULATOR) > $(EMULATOR).log 2>&1 || \
+	  { cat $(EMULATOR).log; exit 1; }
 	@touch $@
