@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def containerfile_instructions(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[set[str], set[str]]]:
+def served() -> tuple[set[str], set[str]]:
     """Names of the samples on a server's /metrics, and of their labels."""
     model = ModelKey("digits", 1)
     statistics, metrics, scheduler = Statistics([model]), Metrics([model]), Scheduler()
@@ -78,7 +77,7 @@ def served() -> Iterator[tuple[set[str], set[str]]]:
     metrics.record_call(None, "Classify", "NOT_FOUND")
     page = MetricsPage(metrics, statistics, scheduler).render().decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    yield {sample.name for sample in samples}, {label for sample in samples for label in sample.labels}
+    return {sample.name for sample in samples}, {label for sample in samples for label in sample.labels}
 
 
 def test_a_misspelt_metric_in_a_rule_would_be_noticed() -> None:

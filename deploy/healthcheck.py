@@ -1,0 +1,33 @@
+"""Ask a server on this machine whether it is ready: exit status 0 if so, else 1. For HEALTHCHECK and exec probes.
+
+Usage: healthcheck.py [METRICS_PORT]
+"""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+
+_DEFAULT_PORT = "8002"
+_TIMEOUT_S = 2.0  # below HEALTHCHECK's own, so that a server that hangs is reported in words
+
+
+def main() -> int:
+    """Print what /readyz said and return the exit status."""
+    port = sys.argv[1] if len(sys.argv) > 1 else _DEFAULT_PORT
+    url = f"http://127.0.0.1:{port}/readyz"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never ask a proxy for our own loopback
+    try:
+        with opener.open(url, timeout=_TIMEOUT_S) as answer:
+            print(answer.read().decode().strip())
+            return 0
+    except urllib.error.HTTPError as error:
+        print(f"{url}: {error.code} {error.read().decode().strip()}")
+    except OSError as error:
+        print(f"{url}: {error}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
