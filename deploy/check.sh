@@ -137,7 +137,7 @@ build_base() {
   say "ok    made $base"
 }
 
-tool() { podman run --rm --no-healthcheck --log-driver none -v "$state/work:/work" --entrypoint "$1" "${@:2}"; }
+tool() { podman run --rm --no-healthcheck --log-driver none -v "$state/work:/scratch" --entrypoint "$1" "${@:2}"; }
 
 make_model() {  # an untrained LeNet and an image for it
   mkdir -p "$state/work/models"
@@ -150,8 +150,8 @@ from dnncore.preprocessing import Preprocessing
 
 net = lenet()
 preprocessing = Preprocessing("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
-Package("digits", net, net.initialize(0), preprocessing, tuple("0123456789")).save("/work/models/digits/1")
-Image.effect_noise((8, 8), 64).save("/work/digit.png")
+Package("digits", net, net.initialize(0), preprocessing, tuple("0123456789")).save("/scratch/models/digits/1")
+Image.effect_noise((8, 8), 64).save("/scratch/digit.png")
 PYTHON
 }
 
@@ -165,7 +165,7 @@ lint_metrics() {  # The nv_* names are Triton's, which promtool's taste (a count
   grep -c . "$state/metrics.txt" | sed 's/$/ lines/'
 }
 
-classify() { tool dnnclient --network host "$image" classify --server "127.0.0.1:$1" --model digits --top-k 3 /work/digit.png; }
+classify() { tool dnnclient --network host "$image" classify --server "127.0.0.1:$1" --model digits --top-k 3 /scratch/digit.png; }
 
 load() { tool dnnclient --network host "$image" load --server "127.0.0.1:$1" --model digits --synthetic "${@:2}"; }
 

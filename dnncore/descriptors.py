@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +32,20 @@ __all__ = [
 
 MAX_NDIM = 8
 """Most dimensions a tensor may have; the kernels' parameter structs hold this many."""
+
+
+_MAX_BYTES = 2**62
+"""More than any memory has; sums of offsets stay within the signed 64 bits that the backends count in."""
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def _member(kind: type[_Member], value: _Member | str) -> _Member:
+    try:
+        return kind(value)
+    except ValueError as error:
+        names = ", ".join(str(member.value) for member in kind)
+        raise BadParamError(f"{value!r} is no {kind.__name__}; use one of {names}") from error
 
 
 class Layout(Enum):
@@ -62,6 +77,8 @@ class TensorDescriptor:
             raise BadParamError(f"strides {self.strides} and shape {self.shape} differ in length")
         if min(self.shape) < 0 or min(self.strides) < 0:
             raise BadParamError(f"shape {self.shape} and strides {self.strides} must not be negative")
+        if max(*self.shape, *self.strides, self.nbytes) > _MAX_BYTES:
+            raise BadParamError(f"shape {self.shape} with strides {self.strides} spans more than {_MAX_BYTES} bytes")
 
     @classmethod
     def packed(
@@ -74,7 +91,7 @@ class TensorDescriptor:
             dtype: Element type.
             layout: Which dimension is contiguous; for fewer than 3 dimensions NCHW is row-major order.
         """
-        layout, ndim = Layout(layout), len(shape)
+        layout, ndim = _member(Layout, layout), len(shape)
         order, spatial = list(range(ndim)), list(range(2, ndim))
         if layout is not Layout.NCHW:
             if ndim < 2:
@@ -180,7 +197,13 @@ def _pairs(value: int | Sequence[int | tuple[int, int]], spatial_ndim: int, what
     values = (value,) * spatial_ndim if isinstance(value, int) else tuple(value)
     if len(values) != spatial_ndim:
         raise BadParamError(f"{what} {value} must be one number or {spatial_ndim}, one a spatial dimension")
-    return tuple((v, v) if isinstance(v, int) else (int(v[0]), int(v[1])) for v in values)
+    pairs = []
+    for each in values:
+        before, *after = (each, each) if isinstance(each, int) else each
+        if len(after) != 1:
+            raise BadParamError(f"{what} {value} has {each}; a number or a pair (before, after) is needed")
+        pairs.append((int(before), int(after[0])))
+    return tuple(pairs)
 
 
 class ConvolutionMode(Enum):
@@ -239,7 +262,7 @@ class ConvolutionDescriptor:
             _each(stride, spatial_ndim, "stride"),
             _each(dilation, spatial_ndim, "dilation"),
             int(groups),
-            ConvolutionMode(mode),
+            _member(ConvolutionMode, mode),
         )
 
     @property
@@ -333,7 +356,7 @@ class PoolingDescriptor:
         """Build one from single numbers or sequences; without a stride the windows touch."""
         extents = _each(window, spatial_ndim, "window")
         return cls(
-            PoolingMode(mode),
+            _member(PoolingMode, mode),
             extents,
             _pairs(padding, spatial_ndim, "padding"),
             extents if stride is None else _each(stride, spatial_ndim, "stride"),

@@ -124,10 +124,15 @@ class Handle:
         """Enqueue outputs = alpha * operation(inputs) + beta * outputs.
 
         Raises:
-            BadParamError: a tensor belongs to another handle, or its descriptor is not the problem's.
+            BadParamError: a tensor belongs to another handle, its descriptor is not the problem's, or there are too few or many.
         """
         self.check_owner()
         expected = (*plan.problem.inputs, *plan.problem.outputs)
+        if len(inputs) != len(plan.problem.inputs) or len(outputs) != len(plan.problem.outputs):
+            raise BadParamError(
+                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(plan.problem.inputs)} and "
+                f"{len(plan.problem.outputs)}"
+            )
         for tensor, descriptor in zip((*inputs, *outputs), expected, strict=True):
             if tensor.handle is not self:
                 raise BadParamError(f"{tensor} belongs to another handle")

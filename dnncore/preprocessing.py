@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -102,7 +103,8 @@ class Preprocessing:
             raise
         except Image.DecompressionBombError as error:
             raise PreprocessingError(f"the image is too large: {error}") from error
-        except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError) as error:
+        # Pillow maps a damaged header's IndexError and struct.error itself, but not those of chunks behind the pixels.
+        except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError, IndexError, struct.error) as error:
             raise PreprocessingError(
                 f"{len(data)} bytes starting with {data[:8]!r} are not a readable {' or '.join(_FORMATS)} image: {error}"
             ) from error
@@ -165,5 +167,5 @@ class Preprocessing:
                 std=tuple(float(v) for v in values["std"]),
                 max_pixels=int(values.get("max_pixels", 50_000_000)),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:  # int() of JSON's 1e999 overflows
             raise PreprocessingError(f"preprocessing {dict(values)} has a value of the wrong type: {error}") from error

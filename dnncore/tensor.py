@@ -35,6 +35,11 @@ class Tensor:
                 f"{descriptor} at byte {offset_bytes} ends at {offset_bytes + descriptor.nbytes}, "
                 f"the memory has {memory.nbytes} bytes"
             )
+        if offset_bytes % descriptor.dtype.itemsize:
+            raise BadParamError(
+                f"{descriptor} at byte {offset_bytes} is not aligned: the offset must be a multiple of "
+                f"{descriptor.dtype.itemsize} bytes"
+            )
         self.handle = handle
         self.descriptor = descriptor
         self._memory: Memory | None = memory
@@ -61,7 +66,7 @@ class Tensor:
         """See part of the same memory through another descriptor; valid as long as this tensor is.
 
         Raises:
-            BadParamError: the descriptor reaches beyond the memory.
+            BadParamError: the descriptor reaches beyond the memory, or its elements would not be aligned.
         """
         offset = self._offset_bytes + offset_elements * self.descriptor.dtype.itemsize
         return Tensor(self.handle, descriptor, self._open(), offset, owned=False)

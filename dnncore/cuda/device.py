@@ -131,8 +131,9 @@ class CudaDevice:
     def _queue_for_copy(self, stream: CudaStream, array: np.ndarray) -> driver.DriverStream:
         if not array.flags.c_contiguous:
             raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
+        queue = stream.driver_stream
         stream.keep(array)
-        return stream.driver_stream
+        return queue
 
     def _check(self) -> None:
         self._owner.check()

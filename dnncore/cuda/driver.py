@@ -93,12 +93,15 @@ def _driver() -> Any:
         ) from error
     except ImportError as error:
         raise BackendUnavailableError(
-            f"no NVIDIA driver on this machine: PyCUDA could not be loaded: {error}"
+            f'no NVIDIA driver on this machine: PyCUDA could not be loaded: {error}; install the driver, or use device "cpu"'
         ) from error
     try:
         driver.init()
     except driver.Error as error:
-        raise BackendUnavailableError(f"no NVIDIA driver or no GPU that it can use: {error}") from error
+        raise BackendUnavailableError(
+            f"no NVIDIA driver or no GPU that it can use: {error}; see what nvidia-smi says and look at CUDA_VISIBLE_DEVICES, "
+            'or use device "cpu"'
+        ) from error
     return driver
 
 

@@ -188,7 +188,7 @@ def cubin(unit: Unit, arch: str) -> bytes:
     """Return the machine code of a unit: from the cache, else compiled, else, without a compiler, prebuilt. Thread-safe.
 
     Raises:
-        CompilationError: it does not compile.
+        CompilationError: it does not compile, or the cache cannot be used.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin; the message says how to build one.
     """
     compiler = find_compiler()
@@ -197,19 +197,19 @@ def cubin(unit: Unit, arch: str) -> bytes:
 
 def _cached(compiler: Compiler, unit: Unit, arch: str) -> bytes:
     folder = cache_folder() / "cubins"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CompilationError(
-            f"cannot make {folder} ({error}); set DNNCORE_CACHE_DIR to a folder of your own"
-        ) from error
     name = compiler.key(unit, arch)
     path = folder / f"{name}.cubin"
-    if not path.is_file():
-        with _locked(folder / f"{name}.lock"):
-            if not path.is_file():  # whoever held the lock before may have compiled it
-                write_atomically(path, compiler.compile(unit, arch, folder))
-    return path.read_bytes()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.is_file():
+            with _locked(folder / f"{name}.lock"):
+                if not path.is_file():  # whoever held the lock before may have compiled it
+                    write_atomically(path, compiler.compile(unit, arch, folder))
+        return path.read_bytes()
+    except OSError as error:
+        raise CompilationError(
+            f"the cache {folder} cannot be used ({error}); set DNNCORE_CACHE_DIR to a folder of your own with room"
+        ) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

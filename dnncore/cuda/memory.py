@@ -81,8 +81,13 @@ def host_buffer(context: Context, nbytes: int) -> np.ndarray:
     Raises:
         OutOfMemoryError: the host has no room that it may lock.
     """
-    with context:
-        array, allocation = driver.allocate_host(max(nbytes, 1))
+    try:
+        with context:
+            array, allocation = driver.allocate_host(max(nbytes, 1))
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"the host has no room for {nbytes} B of page-locked memory; use a smaller batch, or close what is not needed"
+        ) from error
     weakref.finalize(array, _free_host, context, allocation)
     return array[:nbytes]
 

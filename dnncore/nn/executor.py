@@ -12,6 +12,7 @@ from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.layer import Gradient
 from dnncore.nn.parameters import Parameters
+from dnncore.program import Program
 from dnncore.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -47,18 +48,25 @@ class Executor:
         self.net = net
         self.batch = batch
         self._handle = handle
-        self._blobs = {name: handle.tensor((batch, *shape)) for name, shape in net.blob_shapes().items()}
+        self._blobs: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
-        self.input_buffer = self._host_array(self._blobs[net.input_name].descriptor)
-        self._output_buffer = self._host_array(self.output.descriptor)
-        with handle.record() as self._forward:
-            for node in net.nodes:
-                inputs = [self._blobs[name] for name in node.inputs]
-                node.layer.forward(
-                    handle, inputs, self._blobs[node.name], parameters.of_node(node.name, parameters.values)
-                )
-        if phase is Phase.TRAIN:
-            self._record_backward(parameters)
+        self._backward: Program | None = None
+        try:
+            for name, shape in net.blob_shapes().items():
+                self._blobs[name] = handle.tensor((batch, *shape))
+            self.input_buffer = self._host_array(self._blobs[net.input_name].descriptor)
+            self._output_buffer = self._host_array(self.output.descriptor)
+            with handle.record() as self._forward:
+                for node in net.nodes:
+                    inputs = [self._blobs[name] for name in node.inputs]
+                    node.layer.forward(
+                        handle, inputs, self._blobs[node.name], parameters.of_node(node.name, parameters.values)
+                    )
+            if phase is Phase.TRAIN:
+                self._record_backward(parameters)
+        except BaseException:
+            self.close()  # a caller that tries a smaller batch next needs the room
+            raise
 
     def _host_array(self, descriptor: TensorDescriptor) -> np.ndarray:
         raw = self._handle.device.host_buffer(descriptor.nbytes)
@@ -68,9 +76,10 @@ class Executor:
 
     def _record_backward(self, parameters: Parameters) -> None:
         net, handle = self.net, self._handle
-        self._gradients = {node.name: handle.tensor(self._blobs[node.name].descriptor) for node in net.nodes}
+        for node in net.nodes:
+            self._gradients[node.name] = handle.tensor(self._blobs[node.name].descriptor)
         written: set[str] = {net.output_name}
-        with handle.record() as self._backward:
+        with handle.record() as backward:
             for node in reversed(net.nodes):
                 if node.name not in written:
                     raise BadParamError(f"net {net.name!r}: nothing reads node {node.name!r}, so it cannot be trained")
@@ -90,6 +99,7 @@ class Executor:
                     targets,
                     parameters.of_node(node.name, parameters.gradients),
                 )
+        self._backward = backward
 
     @property
     def output(self) -> Tensor:
@@ -98,7 +108,8 @@ class Executor:
 
     @property
     def output_gradient(self) -> Tensor:
-        """Where the caller puts the loss's gradient before `backward` (TRAIN only)."""
+        """Where the caller puts the loss's gradient before `backward` (TRAIN only, else BadParamError)."""
+        self._backward_pass()
         return self._gradients[self.net.output_name]
 
     def blob(self, name: str) -> Tensor:
@@ -122,8 +133,20 @@ class Executor:
         return self.output
 
     def backward(self) -> None:
-        """Enqueue the backward pass from `output_gradient`; fills the parameters' gradients."""
-        self._backward.run()
+        """Enqueue the backward pass from `output_gradient`; fills the parameters' gradients.
+
+        Raises:
+            BadParamError: the net was bound for Phase.TEST, or this executor was closed.
+        """
+        self._backward_pass().run()
+
+    def _backward_pass(self) -> Program:
+        if self._backward is None:
+            raise BadParamError(
+                f"this executor of net {self.net.name!r} has no backward pass: it was bound for Phase.TEST, or closed; bind the "
+                "net with Phase.TRAIN"
+            )
+        return self._backward
 
     def run(self, x: np.ndarray | None = None) -> np.ndarray:
         """Forward, and wait for the output.
@@ -139,5 +162,6 @@ class Executor:
 
     def close(self) -> None:
         """Give activations and gradients back; the parameters stay."""
+        self._backward = None  # it holds addresses of what goes back
         for tensor in (*self._blobs.values(), *self._gradients.values()):
             tensor.close()

@@ -131,5 +131,9 @@ class Net:
         return Parameters.upload(handle, self.parameter_specs(), weights)
 
     def bind(self, handle: Handle, parameters: Parameters, batch: int, phase: Phase) -> Executor:
-        """Allocate activations for a batch, choose every algorithm, and return what runs the net."""
+        """Allocate activations for a batch, choose every algorithm, and return what runs the net.
+
+        Raises:
+            OutOfMemoryError: the device has no room; what was allocated until then has been given back.
+        """
         return Executor(self, handle, parameters, batch, phase)

@@ -95,7 +95,7 @@ class Package:
         return self.net.with_probabilities()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the folder; a reader sees the old one or the new one, never a mixture.
+        """Write the folder; a reader sees the old one, the new one or, for the instant between two renames, none: never a mixture.
 
         Raises:
             PackageError: the folder cannot be written, or something else than a package is there.
@@ -177,7 +177,7 @@ class Package:
             raise type(error)(f"{folder}: {error}") from error
         except (BadParamError, PreprocessingError) as error:
             raise PackageError(f"{folder / MODEL_FILE}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise PackageError(f"{folder / MODEL_FILE} is malformed: {type(error).__name__}: {error}") from error
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from dnncore.backend import Algorithm, DeviceInfo, Stream
-from dnncore.errors import ClosedError, OutOfMemoryError
+from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
@@ -68,7 +68,9 @@ class ReferenceMemory:
         try:
             raw = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
         except MemoryError as error:
-            raise OutOfMemoryError(f"cpu: no room for {self.nbytes} bytes") from error
+            raise OutOfMemoryError(
+                f"cpu has no room for {self.nbytes} B; use a smaller batch, or close what is not needed"
+            ) from error
         start = -raw.ctypes.data % _ALIGNMENT
         self._bytes = raw[start : start + self.nbytes]
 
@@ -81,6 +83,13 @@ class ReferenceMemory:
     def close(self) -> None:
         """Give the memory back."""
         self._bytes = None
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """The array's own bytes, never those of a copy."""
+    if not array.flags.c_contiguous:
+        raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
+    return array.reshape(-1).view(np.uint8)
 
 
 class ReferenceStream:
@@ -121,12 +130,12 @@ class ReferenceDevice:
 
     def copy_to_device(self, stream: Stream, destination: np.ndarray, source: np.ndarray) -> None:  # noqa: ARG002
         """Copy now."""
-        data = source.reshape(-1).view(np.uint8)
+        data = _bytes_of(source)
         destination[: data.size] = data
 
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: np.ndarray) -> None:  # noqa: ARG002
         """Copy now."""
-        data = destination.reshape(-1).view(np.uint8)
+        data = _bytes_of(destination)
         data[...] = source[: data.size]
 
     def close(self) -> None:

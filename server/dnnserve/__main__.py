@@ -45,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server = make_server(config)
         _on_signals(server.request_stop)
         if server.start():
-            _announce(server, config)
+            try:
+                _announce(server, config)
+            except OSError as error:
+                server.drain()  # devices are closed by the threads that own them, however this ends
+                return _refuse(f"ready file cannot be written: {error}; choose another with --ready-file")
     except (DnncoreError, OSError) as error:
         return _refuse(str(error))
     clean = server.wait()
@@ -83,9 +87,13 @@ def _announce(server: Server, config: ServerConfig) -> None:
 
 def _write_atomically(path: Path, text: str) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink()
+        raise
 
 
 def _on_signals(act: Callable[[], None]) -> None:

@@ -13,7 +13,9 @@ others (`priority` among them: there are no priority levels) are left alone, as 
 from __future__ import annotations
 
 import math
+import os
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,9 @@ __all__ = ["InferenceInput", "classify_response", "infer_response", "read_classi
 
 _DEFAULT_TOP_K = 5
 _LENGTH = struct.Struct("<I")
+# Decoding takes up to 8 bytes a pixel (16-bit RGBA), 400 MB for the largest image that is let in. A handler thread each would be
+# more memory than the machine has, and more threads than CPUs decode nothing sooner.
+_decoders = threading.BoundedSemaphore(min(os.cpu_count() or 1, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,8 @@ def _image_rows(images: Sequence[bytes], count: int, spec: ModelSpec) -> Callabl
         rows = np.empty((count, *spec.input_shape), np.float32)
         for index, image in enumerate(images):
             try:
-                rows[index] = spec.preprocessing.from_bytes(image)
+                with _decoders:
+                    rows[index] = spec.preprocessing.from_bytes(image)
             except PreprocessingError as error:
                 raise InvalidRequestError(f"image {index}: {error}") from error
         return rows

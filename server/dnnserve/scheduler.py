@@ -19,6 +19,8 @@ from dnnserve.refusals import cancelled_error, expired_error, rejection_error
 
 __all__ = ["Batch", "Recorder", "Scheduler"]
 
+_LONGEST_WAIT_S = 3600.0
+
 Recorder = Callable[[Sequence[Completion]], None]
 """Called with every completion, before it is delivered, outside any lock of the scheduler; must not raise."""
 
@@ -152,7 +154,7 @@ class Scheduler:
                 if batch is None and not expired:
                     wakes_ns = self._next_take_ns()
                     # A batcher that has something to give later says when; else only an event can change anything.
-                    self._work.wait(None if wakes_ns is None else max(0, wakes_ns - self._clock()) / 1e9)
+                    self._work.wait(self._seconds_until(wakes_ns))
                     continue
             self._deliver(expired)
             if batch is not None:
@@ -253,6 +255,13 @@ class Scheduler:
     def _next_expiry_ns(self) -> int | None:
         return min((t for b in self._batchers.values() if (t := b.next_expiry_ns()) is not None), default=None)
 
+    def _seconds_until(self, moment_ns: int | None) -> float | None:
+        if moment_ns is None:
+            return None
+        # A client may set any deadline, and waiting for longer than an hour at a time helps nobody: an interval that the platform
+        # cannot hold would end the thread that waits.
+        return min(max(0.0, (moment_ns - self._clock()) / 1e9), _LONGEST_WAIT_S)
+
     def _sweep(self) -> None:
         while True:
             with self._lock:
@@ -261,8 +270,7 @@ class Scheduler:
                 expired = self._expire()
                 if not expired:
                     self._sweeper_wakes_ns = self._next_expiry_ns()
-                    wakes_ns = self._sweeper_wakes_ns
-                    self._timer.wait(None if wakes_ns is None else max(0, wakes_ns - self._clock()) / 1e9)
+                    self._timer.wait(self._seconds_until(self._sweeper_wakes_ns))
                     continue
             self._deliver(expired)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from dnnserve.errors import StartError
 from dnnserve.metrics import CONTENT_TYPE
@@ -76,6 +78,13 @@ class WebServer:
 class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # past connections in TIME_WAIT do not block a restart; a listener still does
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what ended a connection; a client that went away is no error of ours, and its traceback no line of our log."""
+        if isinstance(sys.exception(), OSError):
+            _log.debug("%s: %s", client_address[0], sys.exception())
+        else:
+            _log.exception("a request of %s to the metrics port failed", client_address[0])
 
 
 class _HttpServer6(_HttpServer):

@@ -194,6 +194,10 @@ class TestFaults:
             gpu.allocate(nbytes)
         gpu.allocate(64).close()
 
+    def test_too_much_page_locked_memory_is_refused_with_figures(self, gpu: CudaDevice) -> None:
+        with pytest.raises(OutOfMemoryError, match=f"no room for {1 << 50} B of page-locked memory"):
+            gpu.host_buffer(1 << 50)
+
     def test_a_refused_launch_harms_nothing(self, gpu: CudaDevice) -> None:
         memory, stream = gpu.allocate(64), gpu.create_stream()
         with pytest.raises(DeviceError) as raised:

@@ -132,6 +132,14 @@ def test_an_error_carries_the_compilers_words_and_leaves_nothing(nvcc: FakeCompi
     assert [path.suffix for path in (tmp_path / "cache" / "cubins").iterdir()] == [".lock"]
 
 
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    found = jit.find_compiler()
+    assert found is not None
+    (tmp_path / "cache" / "cubins" / f"{found.key(plain(), 'sm_80')}.lock").mkdir(parents=True)
+    with pytest.raises(CompilationError, match=r"cubins cannot be used \(.*set DNNCORE_CACHE_DIR"):
+        jit.cubin(plain(), "sm_80")
+
+
 def test_a_warning_fails_a_build_but_not_a_user(nvcc: FakeCompiler, tmp_path: Path) -> None:
     found = jit.find_compiler()
     assert found is not None

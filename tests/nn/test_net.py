@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from dnncore import Handle
-from dnncore.errors import BadParamError
+from dnncore.backend import Memory
+from dnncore.errors import BadParamError, OutOfMemoryError
 from dnncore.nn import Net, Node, Phase
 from dnncore.nn.layers import Add, Convolution, InnerProduct, Pooling, ReLU, Sigmoid, Softmax, TanH
 from dnncore.nn.zoo import lenet
@@ -86,6 +87,42 @@ def test_executors_of_several_batch_sizes_share_parameters_and_agree(handle: Han
     assert np.allclose(together.sum(1), 1, atol=1e-6)
     for thing in (big, single, parameters):
         thing.close()
+
+
+def test_a_binding_that_finds_no_room_gives_back_what_it_took(
+    handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = lenet()
+    parameters = net.upload(handle, net.initialize(0))
+    before, allocate, taken = repr(handle), handle.device.allocate, 0
+
+    def small(nbytes: int) -> Memory:
+        nonlocal taken
+        taken += 1
+        if taken > 12:  # all activations and some gradients
+            raise OutOfMemoryError("full")
+        return allocate(nbytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handle.device, "allocate", small)
+        with pytest.raises(OutOfMemoryError):
+            net.bind(handle, parameters, 2, Phase.TRAIN)
+    assert repr(handle) == before
+    parameters.close()
+
+
+def test_there_is_no_way_back_through_an_executor_for_testing_or_a_closed_one(handle: Handle) -> None:
+    net = lenet()
+    parameters = net.upload(handle, net.initialize(0))
+    testing, closed = (net.bind(handle, parameters, 1, phase) for phase in (Phase.TEST, Phase.TRAIN))
+    closed.close()
+    for executor in (testing, closed):
+        with pytest.raises(BadParamError, match=r"bind the net with Phase\.TRAIN"):
+            executor.backward()
+    with pytest.raises(BadParamError, match=r"Phase\.TEST"):
+        _ = testing.output_gradient
+    testing.close()
+    parameters.close()
 
 
 def test_initialisation_depends_on_the_seed_alone() -> None:

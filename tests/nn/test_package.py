@@ -90,6 +90,7 @@ def test_an_unknown_layer_is_refused_with_the_known_ones(folder: Path) -> None:
         (lambda d: d["net"]["nodes"][0]["settings"].update(num_output="many"), "malformed"),
         (lambda d: d["net"]["nodes"][0]["settings"].update(speed=3), "unexpected keyword argument 'speed'"),
         (lambda d: d["net"]["nodes"][0]["settings"].update(num_output=17), "conv1.weight|node 'conv2'"),
+        (lambda d: d["net"]["input"].update(shape=[1, float("inf"), 8]), "malformed: OverflowError"),
         (lambda d: d["net"]["nodes"][1].update(inputs=["nowhere"]), "reads 'nowhere'"),
         (lambda d: d["preprocessing"].update(height=9), "preprocessing makes"),
         (lambda d: d["preprocessing"].update(color="pink"), "pink"),

@@ -111,6 +111,18 @@ def test_a_port_in_use_is_refused_in_one_line_with_exit_code_2(models: Path) -> 
     assert "--grpc-port" in result.stderr.splitlines()[-1]
 
 
+def test_a_ready_file_that_cannot_be_written_stops_the_server_in_order(models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ready"
+    folder.mkdir()
+    ports = ("--grpc-port", 0, "--metrics-port", 0)
+    result = run("--model-repository", models, "--devices", "cpu", *ports, "--ready-file", folder)
+    assert result.returncode == 2
+    *log, last = result.stderr.splitlines()
+    assert re.search(f"^dnnserve: error: ready file .*{folder}.*--ready-file$", last)
+    assert log[-1].endswith("stopped")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path: Path) -> None:
     pixels = np.random.default_rng(2).integers(0, 256, (8, 8), np.uint8)
     stream = io.BytesIO()

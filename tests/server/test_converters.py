@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
+from dnnserve import converters
 from dnnserve.converters import classify_response, infer_response, read_classify, read_infer, top_k
 from dnnserve.errors import InvalidRequestError
 from PIL import Image
 
+from dnncore.preprocessing import Preprocessing
 from tests.server.fakes import make_spec
 
 SPEC = make_spec(max_batch_rows=4)  # [3, 2, 4], classes ant, bee, cat
@@ -153,6 +158,28 @@ def test_bytes_that_are_no_image_are_refused_by_their_position(image: bytes, mes
     ):
         with pytest.raises(InvalidRequestError, match=message):
             read.rows()
+
+
+def test_images_are_decoded_by_few_threads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converters, "_decoders", threading.BoundedSemaphore(2))
+    lock, inside, most = threading.Lock(), 0, 0
+
+    def from_bytes(_preprocessing: Preprocessing, _data: bytes) -> np.ndarray:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.01)  # for others to come in, if they can
+        with lock:
+            inside -= 1
+        return ROWS[0]
+
+    monkeypatch.setattr(Preprocessing, "from_bytes", from_bytes)
+    reads = [read_classify(classifier.ClassifyRequest(images=[b"x"] * 4), SPEC) for _ in range(6)]
+    with ThreadPoolExecutor(len(reads)) as pool:
+        blocks = list(pool.map(lambda read: read.rows(), reads))
+    assert most == 2
+    assert all((block == ROWS[0]).all() for block in blocks)
 
 
 @pytest.mark.parametrize(("sent", "read"), [(0, None), (1500, 1500)])

@@ -14,7 +14,7 @@ from dnnserve.errors import (
 )
 from dnnserve.scheduler import Batch, Scheduler
 
-from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, make_rows
+from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, make_rows, wait_until
 
 TOY, OTHER = ModelKey("toy", 1), ModelKey("other", 1)
 
@@ -202,5 +202,23 @@ def test_the_expiry_thread_answers_on_time_without_a_device_that_asks() -> None:
         (completion,) = inbox.wait(1)
         assert isinstance(completion.outcome, DeadlineExpiredError)
         assert completion.finished_ns >= (completion.request.deadline_ns or 0)
+    finally:
+        scheduler.stop()
+
+
+def test_the_expiry_thread_outlives_a_deadline_longer_than_any_clock() -> None:
+    inbox = Inbox()
+    scheduler = Scheduler()
+    scheduler.add_model(TOY, Limits(8, 4))
+    scheduler.add_device("cpu")
+    scheduler.start()
+    try:
+        now_ns = scheduler._clock()
+        scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
+        wait_until(lambda: scheduler._sweeper_wakes_ns is not None or not scheduler._sweeper.is_alive())
+        now_ns = scheduler._clock()
+        scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, now_ns + 30_000_000, inbox.deliver))
+        (completion,) = inbox.wait(1)
+        assert isinstance(completion.outcome, DeadlineExpiredError)
     finally:
         scheduler.stop()

@@ -73,18 +73,9 @@ def test_the_command_that_a_stopped_run_prints_resumes_it(config: Path, capsys: 
     assert "resumed after iteration 5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_process_with_a_checkpoint_and_the_signals_status(
-    config: Path, number: signal.Signals
-) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "dnncore.train",
-        str(config),
-        "training.epochs=1000000",
-        "checkpoint.every=1000000",
-    ]
+def run_until_a_step_and_send(number: signal.Signals, config: Path, *overrides: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of a dnntrain of its own that gets a signal once it has learned from a batch."""
+    command = [sys.executable, "-m", "dnncore.train", str(config), *overrides]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -99,8 +90,32 @@ def test_a_signal_ends_the_process_with_a_checkpoint_and_the_signals_status(
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, err) == (128 + number, "")
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_process_with_a_checkpoint_and_the_signals_status(
+    config: Path, number: signal.Signals
+) -> None:
+    status, out, err = run_until_a_step_and_send(number, config, "training.epochs=1000000", "checkpoint.every=1000000")
+    assert (status, err) == (128 + number, "")
     line = out.splitlines()[-1]
     assert f"stopped by {number.name} after iteration" in line
     assert line.endswith("--resume")
     assert len(list((config.parent / "run" / "checkpoints").glob("iteration-*"))) == 1
+
+
+def test_a_process_ended_by_sigterm_and_resumed_leaves_the_bytes_of_one_that_ran_through(config: Path) -> None:
+    # Evaluations and checkpoints make the run last seconds; the signal comes within a fraction of one.
+    overrides = ["training.epochs=100", "checkpoint.every=1"]
+    status, out, err = run_until_a_step_and_send(signal.SIGTERM, config, *overrides)
+    assert (status, err) == (128 + signal.SIGTERM, "")
+    assert not (config.parent / "run" / "package").exists()
+    assert main(shlex.split(out.splitlines()[-1].partition("go on with: dnntrain ")[2])) == 0
+    assert main([str(config), *overrides, f"output.run={config.parent / 'straight'}"]) == 0
+    resumed, straight = (
+        {path.name: path.read_bytes() for path in (run / "package").iterdir()}
+        | {"evaluation.json": (run / "evaluation.json").read_bytes()}
+        for run in (config.parent / "run", config.parent / "straight")
+    )
+    assert resumed == straight

@@ -41,7 +41,8 @@ def test_overlap_is_seen(shape: tuple[int, ...], strides: tuple[int, ...], overl
 @pytest.mark.parametrize(
     ("shape", "strides", "message"),
     [((2,), (1, 1), "differ in length"), ((-1, 2), (2, 1), "negative"), ((2, 2), (2, -1), "negative"),
-     ((), (), "0 dimensions"), ((1,) * 9, (1,) * 9, "9 dimensions")],
+     ((), (), "0 dimensions"), ((1,) * 9, (1,) * 9, "9 dimensions"), ((2**40, 2**40), (2**40, 1), "spans more than"),
+     ((0, 2), (2**70, 1), "spans more than")],
 )  # fmt: skip
 def test_bad_tensors_are_refused(shape: tuple[int, ...], strides: tuple[int, ...], message: str) -> None:
     with pytest.raises(BadParamError, match=message):
@@ -67,11 +68,20 @@ def test_convolutions_that_do_not_fit_name_what_disagrees(x: tuple[int, ...], w:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"stride": 0}, {"dilation": 0}, {"groups": 0}, {"padding": -1}, {"padding": (1, 1, 1)}]
+    "settings", [{"stride": 0}, {"dilation": 0}, {"groups": 0}, {"padding": -1}, {"padding": (1, 1, 1)}, {"padding": ((1, 1, 1), (0, 0))}]
 )
 def test_bad_convolution_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadParamError):
         ConvolutionDescriptor.make(**settings)
+
+
+def test_a_word_that_is_no_setting_is_refused_with_those_that_are() -> None:
+    with pytest.raises(BadParamError, match="'NWHC' is no Layout; use one of NCHW, NHWC, CHWN"):
+        TensorDescriptor.packed((1, 2, 3), layout="NWHC")
+    with pytest.raises(BadParamError, match="use one of cross_correlation, convolution"):
+        ConvolutionDescriptor.make(mode="correlation")
+    with pytest.raises(BadParamError, match="use one of max, average_include_padding"):
+        PoolingDescriptor.make("mean", 2)
 
 
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.booleans())

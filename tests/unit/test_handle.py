@@ -57,6 +57,27 @@ def test_a_view_beyond_its_memory_is_refused(handle: Handle) -> None:
         tensor.view(tensor.descriptor, offset_elements=1)
 
 
+def test_a_view_that_is_not_aligned_is_refused(handle: Handle) -> None:
+    with handle.tensor((4,)) as tensor, pytest.raises(BadParamError, match="multiple of 8 bytes"):
+        tensor.view(TensorDescriptor.packed((1,), "float64"), offset_elements=1)
+
+
+def test_too_few_tensors_for_a_plan_are_counted(handle: Handle) -> None:
+    with handle.tensor((3,)) as x:
+        plan = handle.plan(ActivationForwardProblem(x.descriptor, x.descriptor, RELU))
+        with pytest.raises(BadParamError, match="1 inputs and 0 outputs are given, the plan takes 1 and 1"):
+            handle.run(plan, 1.0, [x], 0.0, [])
+
+
+def test_a_host_array_with_gaps_is_refused_for_copies(handle: Handle) -> None:
+    rows = np.zeros((4, 4), np.float32)[::2]
+    with handle.tensor((2, 4)) as tensor:
+        with pytest.raises(BadParamError, match="not contiguous"):
+            handle.device.copy_to_host(handle.stream, rows, tensor.address)
+        with pytest.raises(BadParamError, match="not contiguous"):
+            handle.device.copy_to_device(handle.stream, tensor.address, rows)
+
+
 def test_assign_refuses_another_shape_or_dtype(handle: Handle) -> None:
     with handle.tensor((4,)) as tensor:
         with pytest.raises(BadParamError, match=r"float32\[5\]"):

@@ -77,10 +77,18 @@ def test_random_bytes_never_raise_anything_else(data: bytes) -> None:
             continue
 
 
-def test_an_image_bomb_is_refused_by_its_header() -> None:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
+
+def test_a_damaged_chunk_behind_the_pixels_is_refused() -> None:
+    sound = encode(np.zeros((8, 8), np.uint8))
+    end = sound.index(b"IEND") - 4
+    with pytest.raises(PreprocessingError, match="not a readable"):
+        GRAY.decode(sound[:end] + chunk(b"iCCP", b"") + sound[end:])
+
+
+def test_an_image_bomb_is_refused_by_its_header() -> None:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
     bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
     with pytest.raises(PreprocessingError, match=r"pixels|large"):
@@ -98,6 +106,8 @@ def test_the_specification_survives_json() -> None:
         {"mean": [1.0, 2.0]},
         {"std": [0.0]},
         {"height": 0},
+        {"height": float("inf")},
+        {"mean": [10**400]},
         {"scale": float("nan")},
         {"zoom": 2},
         {"mean": None},

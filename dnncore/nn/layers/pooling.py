@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dnncore import ops
 from dnncore.descriptors import PoolingDescriptor
-from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.layer import Gradient, Layer, Shape
 from dnncore.tensor import Tensor
@@ -34,17 +33,14 @@ class Pooling(Layer):
     ceil_mode: bool = False
 
     def _descriptor(self) -> PoolingDescriptor:
-        try:
-            return PoolingDescriptor.make(
-                self.mode,
-                self.window,
-                spatial_ndim=len(self.window),
-                padding=self.padding,
-                stride=self.stride,
-                ceil_mode=self.ceil_mode,
-            )
-        except ValueError as error:
-            raise BadParamError(str(error)) from error
+        return PoolingDescriptor.make(
+            self.mode,
+            self.window,
+            spatial_ndim=len(self.window),
+            padding=self.padding,
+            stride=self.stride,
+            ceil_mode=self.ceil_mode,
+        )
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """[C, *output]."""
