@@ -4,8 +4,8 @@ BIN     := $(VENV)/bin
 PYTHON  ?= python3
 # PyCUDA builds from source, so it is only asked for where there is a GPU to use it on.
 GPU     := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo yes)
-EXTRAS  := $(if $(GPU),$(comma)cuda)
 comma   := ,
+EXTRAS  := $(if $(GPU),$(comma)cuda)
 JOBS    ?= 2
 
 EMULATOR_SOURCE ?= ../shared/cuda-emulator

@@ -21,6 +21,8 @@ __all__ = ["Preprocessing"]
 
 _CHANNELS = {"gray": 1, "rgb": 3, "bgr": 3}
 _FORMATS = ("JPEG", "PNG")
+_DAMAGED = (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError, IndexError, struct.error)
+"""What Pillow raises for damaged files; the last two for chunks behind the pixels (in a header it maps them itself)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,7 @@ class Preprocessing:
             raise
         except Image.DecompressionBombError as error:
             raise PreprocessingError(f"the image is too large: {error}") from error
-        # Pillow maps a damaged header's IndexError and struct.error itself, but not those of chunks behind the pixels.
-        except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError, IndexError, struct.error) as error:
+        except _DAMAGED as error:
             raise PreprocessingError(
                 f"{len(data)} bytes starting with {data[:8]!r} are not a readable {' or '.join(_FORMATS)} image: {error}"
             ) from error

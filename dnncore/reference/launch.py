@@ -17,7 +17,7 @@ from dnncore.backend import Address, Launch, Stream
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import Problem
 
-__all__ = ["Array", "Compute", "ReferenceAlgorithm", "view"]
+__all__ = ["Array", "Compute", "ReferenceAlgorithm"]
 
 Array = npt.NDArray[np.float64]
 """What the families compute with."""
@@ -26,17 +26,16 @@ Compute = Callable[..., Array]
 """compute(problem, *inputs) -> the output's value in float64, of the output's shape."""
 
 
-def view(address: np.ndarray, descriptor: TensorDescriptor) -> np.ndarray:
-    """Lay a descriptor over bytes; the result shares their memory.
+class Placed:
+    """How a descriptor lies over bytes, worked out once; a launch then makes its views in a microsecond. Immutable."""
 
-    Args:
-        address: uint8 [bytes], starting at the tensor's first element.
-        descriptor: What to see there.
-    """
-    if address.size < descriptor.nbytes:
-        raise AssertionError(f"{descriptor} needs {descriptor.nbytes} bytes, {address.size} are there")
-    flat = address[: descriptor.nbytes].view(descriptor.dtype.numpy)
-    return np.lib.stride_tricks.as_strided(flat, descriptor.shape, descriptor.byte_strides)
+    def __init__(self, descriptor: TensorDescriptor) -> None:
+        self._layout = (descriptor.shape, descriptor.dtype.numpy)
+        self._strides = descriptor.byte_strides
+
+    def over(self, address: np.ndarray) -> np.ndarray:
+        """Lay it over uint8 [bytes] that start at the tensor's first element; the result shares their memory."""
+        return np.ndarray(*self._layout, buffer=address, strides=self._strides)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class ReferenceAlgorithm:
 
     def prepare(self, problem: Problem, device: Any) -> Launch:  # noqa: ARG002 (the Protocol's signature)
         """Bind the function to a problem."""
-        (output,) = problem.outputs
+        places = [Placed(descriptor) for descriptor in problem.inputs]
+        (place,) = map(Placed, problem.outputs)
 
         def launch(
             _stream: Stream,
@@ -75,8 +75,8 @@ class ReferenceAlgorithm:
             outputs: Sequence[Address],
             _workspace: Address | None,
         ) -> None:
-            arrays = [_widen(view(a, d)) for a, d in zip(inputs, problem.inputs, strict=True)]
-            target = view(outputs[0], output)
+            arrays = [_widen(p.over(address)) for p, address in zip(places, inputs, strict=True)]
+            target = place.over(outputs[0])
             # A product with beta 0 would carry a NaN over from memory that nobody has written yet.
             with np.errstate(all="ignore"):
                 value = alpha * self.compute(problem, *arrays)

@@ -89,9 +89,7 @@ def test_executors_of_several_batch_sizes_share_parameters_and_agree(handle: Han
         thing.close()
 
 
-def test_a_binding_that_finds_no_room_gives_back_what_it_took(
-    handle: Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_binding_that_finds_no_room_gives_back_what_it_took(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lenet()
     parameters = net.upload(handle, net.initialize(0))
     before, allocate, taken = repr(handle), handle.device.allocate, 0

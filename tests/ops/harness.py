@@ -21,18 +21,21 @@ def _poison(count: int, dtype: np.dtype) -> np.ndarray:
 
 
 class Guarded:
-    """A tensor in the middle of poisoned memory."""
+    """A tensor in the middle of poisoned memory, `guard` elements from either end."""
 
-    def __init__(self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None) -> None:
+    def __init__(
+        self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None, guard: int = _GUARD
+    ) -> None:
         dtype = descriptor.dtype.numpy
-        self._host = _poison(descriptor.extent + 2 * _GUARD, dtype)
+        self._guard = guard
+        self._host = _poison(descriptor.extent + 2 * guard, dtype)
         self._inside = np.lib.stride_tricks.as_strided(
-            self._host[_GUARD : _GUARD + max(descriptor.extent, 1)], descriptor.shape, descriptor.byte_strides
+            self._host[guard : guard + max(descriptor.extent, 1)], descriptor.shape, descriptor.byte_strides
         )
         if value is not None:
             self._inside[...] = value
         self._block = handle.upload(self._host)
-        self.tensor: Tensor = self._block.view(descriptor, _GUARD)
+        self.tensor: Tensor = self._block.view(descriptor, guard)
 
     def read(self) -> np.ndarray:
         return self.tensor.numpy()
@@ -42,10 +45,16 @@ class Guarded:
         # What lies inside may have changed; lay the new values over the old ones and nothing else may differ.
         self._inside[...] = self.tensor.numpy()
         same = (after == self._host) | ((after != after) & (self._host != self._host))
-        assert same.all(), f"{what}: wrote outside its tensor at element {int(np.argmin(same)) - _GUARD}"
+        assert same.all(), f"{what}: wrote outside its tensor at element {int(np.argmin(same)) - self._guard}"
 
     def close(self) -> None:
         self._block.close()
+
+
+def _workspace(handle: Handle, nbytes: int) -> Guarded:
+    """A workspace of just this size; its poison, read as float32 or float64, is NaN."""
+    words = TensorDescriptor.packed((-(-nbytes // 4),), "int32")
+    return Guarded(handle, words, None, guard=64)  # 64 words are 256 bytes, the alignment that launches are promised
 
 
 def check(handle: Handle, case: Case, algorithm: str) -> None:
@@ -58,16 +67,21 @@ def check(handle: Handle, case: Case, algorithm: str) -> None:
 
     plan = handle.plan(problem, algorithm=algorithm)
     inputs = [Guarded(handle, d, v) for d, v in zip(problem.inputs, values, strict=True)]
-    target = Guarded(handle, output, before)
+    target, workspace = Guarded(handle, output, before), _workspace(handle, plan.workspace_bytes)
     try:
-        handle.run(plan, alpha, [g.tensor for g in inputs], beta, [target.tensor])
+        if plan.workspace_bytes:
+            places = [g.tensor.address for g in inputs]
+            plan.launch(handle.stream, alpha, places, beta, [target.tensor.address], workspace.tensor.address)
+        else:
+            handle.run(plan, alpha, [g.tensor for g in inputs], beta, [target.tensor])
         result = target.read()
-        for guarded, name in zip([*inputs, target], [*problem.input_names, "output"], strict=True):
+        names = [*problem.input_names, "output", "workspace"]
+        for guarded, name in zip([*inputs, target, workspace], names, strict=True):
             guarded.assert_surroundings_untouched(f"{case.name} by {algorithm}: {name}")
         for guarded, value, name in zip(inputs, values, problem.input_names, strict=True):
             assert np.array_equal(guarded.read(), value), f"{case.name} by {algorithm}: changed its input {name}"
     finally:
-        for guarded in (*inputs, target):
+        for guarded in (*inputs, target, workspace):
             guarded.close()
 
     old = np.zeros(output.shape) if before is None else before.astype(np.float64)

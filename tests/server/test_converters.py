@@ -162,6 +162,7 @@ def test_bytes_that_are_no_image_are_refused_by_their_position(image: bytes, mes
 
 def test_images_are_decoded_by_few_threads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converters, "_decoders", threading.BoundedSemaphore(2))
+    row: np.ndarray = ROWS[0]
     lock, inside, most = threading.Lock(), 0, 0
 
     def from_bytes(_preprocessing: Preprocessing, _data: bytes) -> np.ndarray:
@@ -172,14 +173,14 @@ def test_images_are_decoded_by_few_threads_at_a_time(monkeypatch: pytest.MonkeyP
         time.sleep(0.01)  # for others to come in, if they can
         with lock:
             inside -= 1
-        return ROWS[0]
+        return row
 
     monkeypatch.setattr(Preprocessing, "from_bytes", from_bytes)
     reads = [read_classify(classifier.ClassifyRequest(images=[b"x"] * 4), SPEC) for _ in range(6)]
     with ThreadPoolExecutor(len(reads)) as pool:
         blocks = list(pool.map(lambda read: read.rows(), reads))
     assert most == 2
-    assert all((block == ROWS[0]).all() for block in blocks)
+    assert all((block == row).all() for block in blocks)
 
 
 @pytest.mark.parametrize(("sent", "read"), [(0, None), (1500, 1500)])

@@ -68,7 +68,15 @@ def test_convolutions_that_do_not_fit_name_what_disagrees(x: tuple[int, ...], w:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"stride": 0}, {"dilation": 0}, {"groups": 0}, {"padding": -1}, {"padding": (1, 1, 1)}, {"padding": ((1, 1, 1), (0, 0))}]
+    "settings",
+    [
+        {"stride": 0},
+        {"dilation": 0},
+        {"groups": 0},
+        {"padding": -1},
+        {"padding": (1, 1, 1)},
+        {"padding": ((1, 1, 1), (0, 0))},
+    ],
 )
 def test_bad_convolution_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadParamError):
