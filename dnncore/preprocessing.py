@@ -107,7 +107,7 @@ class Preprocessing:
             raise PreprocessingError(f"the image is too large: {error}") from error
         except _DAMAGED as error:
             raise PreprocessingError(
-                f"{len(data)} bytes starting with {data[:8]!r} are not a readable {' or '.join(_FORMATS)} image: {error}"
+                f"{len(data)} bytes starting with {data[:8]!r} are not a readable {' or '.join(_FORMATS)} image"
             ) from error
         return array[..., ::-1] if self.color == "bgr" else array
 

@@ -96,7 +96,7 @@ class Server:
             Runner(label, name, rows, open_host, self.scheduler, self._on_device_lost, clock)
             for label, name in _labelled(device_names)
         ]
-        self._metrics.registry.register(StateCollector(self.scheduler, self._runners))
+        self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
         self._pool = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="dnnserve-rpc")

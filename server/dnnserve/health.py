@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import grpc
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 __all__ = ["SERVICES", "Health", "enable_reflection"]
 
@@ -16,13 +20,19 @@ SERVICES = (
 )
 """Full names of the services that answer inference requests."""
 
+_REFLECTION_THREADS = 4
+
 
 class Health:
-    """The status of the server ("") and of each service in SERVICES: NOT_SERVING until told otherwise. Thread-safe."""
+    """The status of the server ("") and of each service in SERVICES: NOT_SERVING until told otherwise. Thread-safe.
+
+    It answers from a thread of its own, so a server whose handler threads are all taken still says that it is there.
+    """
 
     def __init__(self, server: grpc.Server) -> None:
-        # Non-blocking: a Watch stream, which lives as long as its client, must not hold a thread of the pool.
+        # Non-blocking: a Watch stream, which lives as long as its client, must not hold a thread.
         self._servicer = health.HealthServicer(experimental_non_blocking=True)
+        self._servicer.Check = _in_pool(self._servicer.Check, ThreadPoolExecutor(1, "dnnserve-health"))
         self.set_serving(False)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
@@ -38,5 +48,22 @@ class Health:
 
 
 def enable_reflection(server: grpc.Server) -> None:
-    """Let clients ask for the services and their messages."""
-    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    """Let clients ask for the services and their messages.
+
+    A reflection stream holds a thread until its client ends it; these have a few of their own, so that idle ones cannot take
+    those that answer requests.
+    """
+    servicer = reflection.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    pool = ThreadPoolExecutor(_REFLECTION_THREADS, "dnnserve-reflection")
+    servicer.ServerReflectionInfo = _in_pool(servicer.ServerReflectionInfo, pool)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+
+
+def _in_pool(behavior: Callable[[Any, Any], Any], pool: ThreadPoolExecutor) -> Callable[[Any, Any], Any]:
+    """Have grpcio run a method's behaviour in another pool than the server's; it looks for this attribute."""
+
+    def run(request: Any, context: Any) -> Any:
+        return behavior(request, context)
+
+    run.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -11,6 +11,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -39,6 +40,7 @@ class Metrics:
     """
 
     def __init__(self, models: Iterable[ModelKey]) -> None:
+        disable_created_metrics()  # a second series for each counter and histogram that no query asks for
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -82,12 +84,14 @@ class Metrics:
 class StateCollector:
     """Metrics that are read off the server when Prometheus asks. Thread-safe."""
 
-    def __init__(self, scheduler: Scheduler, runners: Sequence[Runner]) -> None:
+    def __init__(self, scheduler: Scheduler, runners: Sequence[Runner], ready: Callable[[], bool]) -> None:
         self._scheduler = scheduler
         self._runners = runners
+        self._ready = ready
 
     def collect(self) -> Iterable[Metric]:
-        """Queue depth and requests in flight, busy time and health of each device."""
+        """Readiness, queue depth and requests in flight, busy time and health of each device."""
+        yield GaugeMetricFamily("dnnserve_ready", "1: requests are taken, as /readyz says", value=self._ready())
         depth = GaugeMetricFamily("dnnserve_queue_depth", "Requests in the queue", labels=_MODEL)
         for model, requests in self._scheduler.queue_depths().items():
             depth.add_metric((model.name, str(model.version)), requests)

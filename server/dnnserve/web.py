@@ -79,7 +79,7 @@ class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # past connections in TIME_WAIT do not block a restart; a listener still does
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's arguments
         """Log what ended a connection; a client that went away is no error of ours, and its traceback no line of our log."""
         if isinstance(sys.exception(), OSError):
             _log.debug("%s: %s", client_address[0], sys.exception())

@@ -73,7 +73,7 @@ def served() -> tuple[set[str], set[str]]:
         raise AssertionError(f"{device} is not opened: the runner is never started")
 
     runner = Runner("cpu", "cpu", {model: 1}, no_device, scheduler)
-    metrics.registry.register(StateCollector(scheduler, [runner]))
+    metrics.registry.register(StateCollector(scheduler, [runner], lambda: True))
     metrics.record_call(None, "Classify", "NOT_FOUND")
     page = MetricsPage(metrics, statistics, scheduler).render().decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
@@ -335,6 +337,25 @@ def test_health_knows_every_service_and_reflection_lists_them(client: Client) ->
     (response,) = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     names = {service.name for service in response.list_services_response.service}
     assert {"inference.GRPCInferenceService", "dnnapi.v1.ClassifierService", "grpc.health.v1.Health"} <= names
+
+
+def test_idle_reflection_streams_keep_nobody_from_an_answer(lab: Lab) -> None:
+    with serving(lab, grpc_threads=2) as (_, client):
+        stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+        hold = threading.Event()
+
+        def silent() -> Iterator[Any]:
+            hold.wait(4 * PATIENCE_S)
+            yield from ()
+
+        streams = [stub.ServerReflectionInfo(silent()) for _ in range(6)]
+        try:
+            assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
+            assert client.health_of() == "SERVING"
+        finally:
+            for stream in streams:
+                stream.cancel()
+            hold.set()
 
 
 def test_many_clients_each_get_their_own_answer(lab: Lab) -> None:
