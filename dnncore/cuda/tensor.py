@@ -80,12 +80,15 @@ class Sum:
     """y = sum of x over the dimensions in which y has extent 1. Immutable.
 
     Args:
-        name: "thread_per_output", for short sums and for outputs whose elements lie side by side, or "block_per_output".
+        name: See `backend.Algorithm`.
+        team: What takes a part: "thread_per_output", for short sums and for outputs whose elements lie side by side, or
+            "block_per_output".
         min_part: Fewest elements that are worth a thread's, or a block's, while.
-        max_items: Parts of all outputs together that keep an H200 busy.
+        max_items: Parts of all outputs together that keep an H200 busy; 0 never cuts an output, and takes no workspace.
     """
 
     name: str
+    team: str
     min_part: int
     max_items: int
     deterministic: bool = True
@@ -93,7 +96,7 @@ class Sum:
 
     def supports(self, problem: SumProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
         """None when it can solve the problem, else the reason why not."""
-        if self.name == "block_per_output":
+        if self.team == "block_per_output":
             return None
         geometry = _Geometry.of(problem)
         side_by_side = geometry.kept[1][-1] == 1 and geometry.kept[0][-1] >= _SHORT
@@ -110,7 +113,7 @@ class Sum:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and level."""
         return tuple(
-            _unit(name, dtype) for name in dict.fromkeys((self.name, "block_per_output")) for dtype in FLOATING
+            _unit(team, dtype) for team in dict.fromkeys((self.team, "block_per_output")) for dtype in FLOATING
         )
 
     def prepare(self, problem: SumProblem, device: CudaDevice) -> Launch:
@@ -128,9 +131,9 @@ class Sum:
             summed_view=view(*geometry.summed),
         )
         output_view = view(geometry.kept[0], geometry.kept[2])
-        kernel = device.kernel(_unit(self.name, dtype))
-        threads = _THREADS[self.name]
-        grid = (blocks_for(outputs * splits, threads if self.name == "thread_per_output" else 1), 1, 1)
+        kernel = device.kernel(_unit(self.team, dtype))
+        threads = _THREADS[self.team]
+        grid = (blocks_for(outputs * splits, threads if self.team == "thread_per_output" else 1), 1, 1)
         if splits == 1:
             first["output_view"] = output_view
             return single(kernel, grid, (threads, 1, 1), first, ("x",), ("output",))
@@ -176,19 +179,20 @@ class Sum:
         return (-(-geometry.length // part) if part else 1), part
 
 
-def _unit(name: str, dtype: DType) -> Unit:
+def _unit(team: str, dtype: DType) -> Unit:
     return generate(
         header="dnncore/sum.cuh",
-        entry=f"sum_{name}_{c_type(dtype)}",
-        function=f"sum_{name}<{c_type(dtype)}>",
+        entry=f"sum_{team}_{c_type(dtype)}",
+        function=f"sum_{team}<{c_type(dtype)}>",
         struct_name="SumParams",
         dtype=_PARAMS,
-        threads=_THREADS[name],
+        threads=_THREADS[team],
     )
 
 
 ADD = elementwise(("Copy",), lambda _: "Copy")
 SUM = (
-    Sum("thread_per_output", min_part=64, max_items=132 * 1024),
-    Sum("block_per_output", min_part=4096, max_items=132 * 8),
+    Sum("thread_per_output", "thread_per_output", min_part=64, max_items=132 * 1024),
+    Sum("block_per_output", "block_per_output", min_part=4096, max_items=132 * 8),
+    Sum("block_per_output_whole", "block_per_output", min_part=1, max_items=0),
 )

@@ -32,7 +32,8 @@ class Health:
     def __init__(self, server: grpc.Server) -> None:
         # Non-blocking: a Watch stream, which lives as long as its client, must not hold a thread.
         self._servicer = health.HealthServicer(experimental_non_blocking=True)
-        self._servicer.Check = _in_pool(self._servicer.Check, ThreadPoolExecutor(1, "dnnserve-health"))
+        pool = ThreadPoolExecutor(1, "dnnserve-health")
+        self._servicer.Check = _in_pool(self._servicer.Check, pool)  # type: ignore[method-assign]
         self.set_serving(False)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
@@ -55,11 +56,11 @@ def enable_reflection(server: grpc.Server) -> None:
     """
     servicer = reflection.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     pool = ThreadPoolExecutor(_REFLECTION_THREADS, "dnnserve-reflection")
-    servicer.ServerReflectionInfo = _in_pool(servicer.ServerReflectionInfo, pool)
+    servicer.ServerReflectionInfo = _in_pool(servicer.ServerReflectionInfo, pool)  # type: ignore[method-assign]
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
-def _in_pool(behavior: Callable[[Any, Any], Any], pool: ThreadPoolExecutor) -> Callable[[Any, Any], Any]:
+def _in_pool(behavior: Callable[[Any, Any], Any], pool: ThreadPoolExecutor) -> Any:
     """Have grpcio run a method's behaviour in another pool than the server's; it looks for this attribute."""
 
     def run(request: Any, context: Any) -> Any:

@@ -40,7 +40,8 @@ class Metrics:
     """
 
     def __init__(self, models: Iterable[ModelKey]) -> None:
-        disable_created_metrics()  # a second series for each counter and histogram that no query asks for
+        # It would be a second series for each counter and histogram, which no query asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

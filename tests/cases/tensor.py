@@ -25,6 +25,8 @@ PAIRS = (
     ("packed-to-gaps", (2, 3, 5), (2, 3, 5), F32, "NCHW", "gaps", 1.0, 0.5),
     ("rows", (1, 300), (70, 300), F32, "NCHW", "NCHW", 1.0, 0.0),
     ("long-rows", (3, 1), (3, 5003), F32, "NCHW", "NCHW", 1.0, 0.0),
+    ("parts-of-a-row", (1,), (9001,), F32, "NCHW", "NCHW", 1.0, 0.0),
+    ("parts-of-columns", (1, 40), (331, 40), F32, "NCHW", "NCHW", -2.0, 0.5),
     ("empty", (1, 3), (0, 3), F32, "NCHW", "NCHW", 1.0, 0.0),
 )
 

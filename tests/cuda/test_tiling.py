@@ -243,6 +243,18 @@ def test_whole_vectors_are_stored_where_the_output_allows(direction: Direction) 
         assert (store("NCHW", 6), store("NCHW", 7), store("NHWC", 7)) == (Store.COLUMNS, Store.SINGLE, Store.ROWS)
 
 
+@pytest.mark.parametrize(("gap", "expected"), [(0, Store.COLUMNS), (1, Store.SINGLE), (4, Store.COLUMNS)])
+def test_whole_vectors_are_not_stored_where_a_stride_misaligns_them(gap: int, expected: Store) -> None:
+    a, b = TensorDescriptor.packed((6, 5)), TensorDescriptor.packed((5, 8))
+    rows_apart = matmul_product(MatmulProblem(a, b, TensorDescriptor(DType.FLOAT32, (6, 8), (8 + gap, 1))))
+    assert choose_store(rows_apart) is expected
+    x, w = TensorDescriptor.packed((2, 3, 4, 4)), TensorDescriptor.packed((8, 3, 1, 1))
+    y = TensorDescriptor(DType.FLOAT32, (2, 8, 4, 4), (128 + gap, 16, 4, 1))
+    images_apart = convolution_product(ConvolutionProblem(Direction.FORWARD, x, w, y, ConvolutionDescriptor.make()))
+    assert isinstance(images_apart, Product)
+    assert choose_store(images_apart) is expected
+
+
 def test_offsets_that_may_leave_32_bits_take_the_wide_variant() -> None:
     near = TensorDescriptor(DType.FLOAT32, (4, 4), (2**28, 1))
     far = TensorDescriptor(DType.FLOAT32, (4, 4), (2**30, 1))

@@ -9,9 +9,9 @@ from dnncore.testing import assert_close
 from tests.cases import Case
 from tests.ops.oracle import make_inputs, solve
 
-__all__ = ["check"]
+__all__ = ["GUARD", "check"]
 
-_GUARD = 48  # elements before and behind every tensor
+GUARD = 48  # elements before and behind every tensor; keeps it aligned to 16 bytes
 
 
 def _poison(count: int, dtype: np.dtype) -> np.ndarray:
@@ -24,7 +24,7 @@ class Guarded:
     """A tensor in the middle of poisoned memory, `guard` elements from either end."""
 
     def __init__(
-        self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None, guard: int = _GUARD
+        self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None, guard: int = GUARD
     ) -> None:
         dtype = descriptor.dtype.numpy
         self._guard = guard
@@ -57,7 +57,7 @@ def _workspace(handle: Handle, nbytes: int) -> Guarded:
     return Guarded(handle, words, None, guard=64)  # 64 words are 256 bytes, the alignment that launches are promised
 
 
-def check(handle: Handle, case: Case, algorithm: str) -> None:
+def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> None:
     problem, alpha, beta = case.problem, case.alpha, case.beta
     rng = np.random.default_rng(list(case.name.encode()))
     values = make_inputs(problem, rng)
@@ -66,8 +66,8 @@ def check(handle: Handle, case: Case, algorithm: str) -> None:
     before = rng.uniform(-1, 1, output.shape).astype(output.dtype.numpy) if beta else None
 
     plan = handle.plan(problem, algorithm=algorithm)
-    inputs = [Guarded(handle, d, v) for d, v in zip(problem.inputs, values, strict=True)]
-    target, workspace = Guarded(handle, output, before), _workspace(handle, plan.workspace_bytes)
+    inputs = [Guarded(handle, d, v, guard) for d, v in zip(problem.inputs, values, strict=True)]
+    target, workspace = Guarded(handle, output, before, guard), _workspace(handle, plan.workspace_bytes)
     try:
         if plan.workspace_bytes:
             places = [g.tensor.address for g in inputs]

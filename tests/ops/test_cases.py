@@ -7,7 +7,16 @@ import pytest
 from dnncore import Handle, Preference
 from dnncore.plan import candidates
 from tests.cases import CASES, Case
-from tests.ops.harness import check
+from tests.ops.harness import GUARD, check
+
+VECTORS = (
+    "activation-forward-relu-vector",
+    "activation-backward-relu-vector-blend",
+    "add-same",
+    "convolution-forward-1x1",
+    "convolution-forward-nhwc",
+)
+"""Cases whose kernels read or write 16 bytes at a time where they can."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -16,6 +25,13 @@ def test_every_algorithm_agrees_with_the_float64_answer(handle: Handle, case: Ca
     assert able, "no algorithm supports a legal problem"
     for name in able:
         check(handle, case, name)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in VECTORS], ids=lambda case: case.name)
+def test_tensors_that_start_at_an_odd_element_are_as_good(handle: Handle, case: Case) -> None:
+    for algorithm, why in candidates(case.problem, handle.device, Preference.PREFER_FASTEST):
+        if why is None:
+            check(handle, case, algorithm.name, guard=GUARD + 1)
 
 
 def test_every_algorithm_has_a_case(handle: Handle) -> None:
@@ -33,3 +49,8 @@ def test_the_last_algorithm_of_every_list_supports_every_case(handle: Handle) ->
     for case in CASES:
         last = handle.device.algorithms(case.problem)[-1]
         assert last.supports(case.problem, handle.device) is None, case.name
+
+
+def test_every_case_has_an_algorithm_without_a_workspace(handle: Handle) -> None:
+    for case in CASES:
+        assert handle.plan(case.problem, preference=Preference.NO_WORKSPACE).workspace_bytes == 0, case.name
