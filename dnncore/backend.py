@@ -129,7 +129,7 @@ class Device(Protocol):
         ...
 
     def host_buffer(self, nbytes: int) -> np.ndarray:
-        """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with the device."""
+        """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with its last view."""
         ...
 
     def create_stream(self) -> Stream:

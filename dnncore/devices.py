@@ -5,6 +5,7 @@ Nothing here falls back from one backend to another behind the caller's back: a 
 
 from __future__ import annotations
 
+import logging
 import re
 
 from dnncore.backend import Device, DeviceInfo
@@ -12,6 +13,7 @@ from dnncore.errors import BackendUnavailableError, BadParamError, DeviceNotFoun
 
 __all__ = ["cuda_count", "info", "limit_cpu_threads", "open_device", "resolve"]
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})")
 
 
@@ -55,7 +57,8 @@ def resolve(spec: str | None) -> tuple[str, ...]:
     if spec is None:
         try:
             count = cuda_count()
-        except BackendUnavailableError:
+        except BackendUnavailableError as error:
+            _log.info("no CUDA device is used: %s", error)
             count = 0
         return tuple(f"cuda:{index}" for index in range(count)) or ("cpu",)
     names = tuple(name.strip() for name in spec.split(","))

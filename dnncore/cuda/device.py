@@ -64,7 +64,6 @@ class CudaDevice:
         self._owner = Owner(self._info.name)
         self._closed = False
         self._resources: weakref.WeakSet[CudaMemory | CudaStream] = weakref.WeakSet()
-        self._host_buffers: list[np.ndarray] = []
         self._context.add_user(self)
 
     @property
@@ -99,11 +98,9 @@ class CudaDevice:
         return memory
 
     def host_buffer(self, nbytes: int) -> np.ndarray:
-        """Page-locked host memory (uint8), kept until the device is closed and no array looks into it any more."""
+        """Page-locked host memory (uint8), kept until no array looks into it any more."""
         self._check()
-        buffer = host_buffer(self._context, nbytes)
-        self._host_buffers.append(buffer)
-        return buffer
+        return host_buffer(self._context, nbytes)
 
     def create_stream(self) -> CudaStream:
         """Open a queue of its own."""
@@ -150,4 +147,3 @@ class CudaDevice:
         """close() from whichever thread ends the process."""
         for resource in list(self._resources):
             resource.release()
-        self._host_buffers.clear()

@@ -86,8 +86,11 @@ class NetInstance:
         for bucket in batch_buckets(max_batch_rows):
             try:
                 executor = net.bind(handle, self._parameters, bucket, Phase.TEST)
-                executor.input_buffer[...] = 0
-                executor.run()  # compiles, plans and touches everything once, before a client waits for it
+                try:
+                    executor.run()  # compiles, plans and touches everything once, before a client waits for it
+                except OutOfMemoryError:
+                    executor.close()
+                    raise
             except OutOfMemoryError as error:
                 if not self._executors:
                     raise
