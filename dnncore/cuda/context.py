@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-import weakref
 from types import TracebackType
 from typing import Protocol
 
@@ -40,7 +39,7 @@ class Context:
         self._driver_context = driver.retain_context(index)
         self._driver_error = driver.driver_error_type()
         self._lock = threading.Lock()  # guards _users
-        self._users: weakref.WeakSet[Releasable] = weakref.WeakSet()
+        self._users: set[Releasable] = set()
         self._fault: str | None = None  # written once, by whoever meets the fault first
 
     def __enter__(self) -> Context:
@@ -71,9 +70,17 @@ class Context:
         return driver.driver_error(error)
 
     def add_user(self, user: Releasable) -> None:
-        """Have `user` let go of its resources at the interpreter's exit, should it still be alive then."""
+        """Keep `user` until it is removed, at the latest until the interpreter's exit, which lets go of its resources.
+
+        What nobody closed must not be collected before: its destructor would run where this context is not current.
+        """
         with self._lock:
             self._users.add(user)
+
+    def remove_user(self, user: Releasable) -> None:
+        """Forget a user that has let go of its resources; a second call does nothing."""
+        with self._lock:
+            self._users.discard(user)
 
     def release(self) -> None:
         """Let go of every resource, at the interpreter's exit: PyCUDA's destructors would run too late and complain."""

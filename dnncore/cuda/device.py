@@ -64,7 +64,6 @@ class CudaDevice:
         self._owner = Owner(self._info.name)
         self._closed = False
         self._resources: weakref.WeakSet[CudaMemory | CudaStream] = weakref.WeakSet()
-        self._context.add_user(self)
 
     @property
     def info(self) -> DeviceInfo:
@@ -141,9 +140,5 @@ class CudaDevice:
         """Give everything back; a second call does nothing."""
         self._owner.check()
         self._closed = True
-        self.release()
-
-    def release(self) -> None:
-        """close() from whichever thread ends the process."""
         for resource in list(self._resources):
             resource.release()

@@ -40,6 +40,7 @@ class CudaMemory:
                 "use a smaller batch or a workspace limit, or close what is not needed"
             ) from error
         assert self._address % ALIGNMENT_BYTES == 0
+        context.add_user(self)
 
     @property
     def nbytes(self) -> int:
@@ -69,6 +70,7 @@ class CudaMemory:
         """close() from whichever thread ends the process."""
         allocation, self._allocation = self._allocation, None
         if allocation is not None:
+            self._context.remove_user(self)
             with self._context:
                 allocation.free()
 

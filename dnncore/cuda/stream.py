@@ -22,6 +22,7 @@ class CudaStream:
         self._copying: dict[int, np.ndarray] = {}
         with context:
             self._stream: driver.DriverStream | None = driver.create_stream()
+        context.add_user(self)
 
     @property
     def driver_stream(self) -> driver.DriverStream:
@@ -46,9 +47,10 @@ class CudaStream:
         Raises:
             DeviceFaultError: something that was enqueued failed.
         """
-        stream = self.driver_stream
+        self._owner.check()
         with self._context:
-            stream.synchronize()
+            # No local variable: the traceback of a fault would keep the stream alive beyond its context.
+            self.driver_stream.synchronize()
         self._copying.clear()
 
     def close(self) -> None:
@@ -66,6 +68,7 @@ class CudaStream:
 
     def release(self) -> None:
         """Give the stream back from whichever thread ends the process, without asking how its work went."""
+        self._context.remove_user(self)
         with self._context:
             self._stream = None  # the last reference: PyCUDA destroys the stream here
         self._copying.clear()

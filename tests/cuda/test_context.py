@@ -162,6 +162,8 @@ class TestOwner:
             assert isinstance(error, OwnerError)
             assert "'stranger'" in str(error)
             assert repr(threading.current_thread().name) in str(error)
+        stream.close()
+        memory.close()
 
     def test_what_is_closed_is_not_used(self, gpu: CudaDevice) -> None:
         memory, stream = gpu.allocate(64), gpu.create_stream()
