@@ -78,6 +78,24 @@ def _writable(**tensors: TensorDescriptor) -> None:
             raise BadParamError(f"{name} ({tensor}) is written, but its strides let elements overlap")
 
 
+class _Operands:
+    """Operands that are fields of the same names. Immutable."""
+
+    __slots__ = ()
+    input_names: ClassVar[tuple[str, ...]]
+    output_names: ClassVar[tuple[str, ...]]
+
+    @property
+    def inputs(self) -> tuple[TensorDescriptor, ...]:
+        """Descriptors of what is read, in the order of `input_names`."""
+        return tuple(getattr(self, name) for name in self.input_names)
+
+    @property
+    def outputs(self) -> tuple[TensorDescriptor, ...]:
+        """Descriptors of what is written, in the order of `output_names`."""
+        return tuple(getattr(self, name) for name in self.output_names)
+
+
 class Direction(Enum):
     """Which of the three tensors of a convolution is computed from the other two."""
 
@@ -142,13 +160,14 @@ class ConvolutionProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingForwardProblem:
+class PoolingForwardProblem(_Operands):
     """y [N, C, *output] from x [N, C, *input]. A maximum propagates NaN."""
 
     x: TensorDescriptor
     y: TensorDescriptor
     pooling: PoolingDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x",)
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
         _same_dtype(x=self.x, y=self.y)
@@ -157,19 +176,9 @@ class PoolingForwardProblem:
             raise BadParamError(f"y has shape {self.y.shape} but x {self.x.shape} gives {expected}")
         _writable(y=self.y)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x,)."""
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y,)."""
-        return (self.y,)
-
 
 @dataclass(frozen=True, slots=True)
-class PoolingBackwardProblem:
+class PoolingBackwardProblem(_Operands):
     """dx from (y, dy, x); of equal maxima the first in row-major order takes the whole gradient."""
 
     y: TensorDescriptor
@@ -178,6 +187,7 @@ class PoolingBackwardProblem:
     dx: TensorDescriptor
     pooling: PoolingDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("y", "dy", "x")
+    output_names: ClassVar[tuple[str, ...]] = ("dx",)
 
     def __post_init__(self) -> None:
         _same_dtype(y=self.y, dy=self.dy, x=self.x, dx=self.dx)
@@ -188,44 +198,25 @@ class PoolingBackwardProblem:
             raise BadParamError(f"y has shape {self.y.shape} but x {self.x.shape} gives {expected}")
         _writable(dx=self.dx)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y, dy, x)."""
-        return (self.y, self.dy, self.x)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(dx,)."""
-        return (self.dx,)
-
 
 @dataclass(frozen=True, slots=True)
-class ActivationForwardProblem:
+class ActivationForwardProblem(_Operands):
     """y = f(x), element by element; y may be x."""
 
     x: TensorDescriptor
     y: TensorDescriptor
     activation: ActivationDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x",)
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
         _same_dtype(x=self.x, y=self.y)
         _same_shape(x=self.x, y=self.y)
         _writable(y=self.y)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x,)."""
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y,)."""
-        return (self.y,)
-
 
 @dataclass(frozen=True, slots=True)
-class ActivationBackwardProblem:
+class ActivationBackwardProblem(_Operands):
     """dx = f'(x) * dy, element by element, from (y, dy, x); dx may be dy."""
 
     y: TensorDescriptor
@@ -234,25 +225,16 @@ class ActivationBackwardProblem:
     dx: TensorDescriptor
     activation: ActivationDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("y", "dy", "x")
+    output_names: ClassVar[tuple[str, ...]] = ("dx",)
 
     def __post_init__(self) -> None:
         _same_dtype(y=self.y, dy=self.dy, x=self.x, dx=self.dx)
         _same_shape(y=self.y, dy=self.dy, x=self.x, dx=self.dx)
         _writable(dx=self.dx)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y, dy, x)."""
-        return (self.y, self.dy, self.x)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(dx,)."""
-        return (self.dx,)
-
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxForwardProblem:
+class SoftmaxForwardProblem(_Operands):
     """y = softmax(x), or its logarithm, of [N, C, *spatial]; y may be x."""
 
     x: TensorDescriptor
@@ -260,22 +242,13 @@ class SoftmaxForwardProblem:
     algorithm: SoftmaxAlgorithm
     mode: SoftmaxMode
     input_names: ClassVar[tuple[str, ...]] = ("x",)
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
         _same_dtype(x=self.x, y=self.y)
         _same_shape(x=self.x, y=self.y)
         _at_least_2d(x=self.x)
         _writable(y=self.y)
-
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x,)."""
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y,)."""
-        return (self.y,)
 
 
 def _at_least_2d(**tensors: TensorDescriptor) -> None:
@@ -285,7 +258,7 @@ def _at_least_2d(**tensors: TensorDescriptor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxBackwardProblem:
+class SoftmaxBackwardProblem(_Operands):
     """dx from (y, dy), y being what the forward operation wrote; dx may be dy."""
 
     y: TensorDescriptor
@@ -294,6 +267,7 @@ class SoftmaxBackwardProblem:
     algorithm: SoftmaxAlgorithm
     mode: SoftmaxMode
     input_names: ClassVar[tuple[str, ...]] = ("y", "dy")
+    output_names: ClassVar[tuple[str, ...]] = ("dx",)
 
     def __post_init__(self) -> None:
         _same_dtype(y=self.y, dy=self.dy, dx=self.dx)
@@ -301,39 +275,20 @@ class SoftmaxBackwardProblem:
         _at_least_2d(y=self.y)
         _writable(dx=self.dx)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y, dy)."""
-        return (self.y, self.dy)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(dx,)."""
-        return (self.dx,)
-
 
 @dataclass(frozen=True, slots=True)
-class AddProblem:
+class AddProblem(_Operands):
     """c = alpha * a + beta * c, where each extent of a is c's or 1; also the transform between layouts (beta 0)."""
 
     a: TensorDescriptor
     c: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("a",)
+    output_names: ClassVar[tuple[str, ...]] = ("c",)
 
     def __post_init__(self) -> None:
         _same_dtype(a=self.a, c=self.c)
         _broadcasts("a", self.a, "c", self.c)
         _writable(c=self.c)
-
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(a,)."""
-        return (self.a,)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(c,)."""
-        return (self.c,)
 
 
 def _broadcasts(small_name: str, small: TensorDescriptor, large_name: str, large: TensorDescriptor) -> None:
@@ -346,37 +301,29 @@ def _broadcasts(small_name: str, small: TensorDescriptor, large_name: str, large
 
 
 @dataclass(frozen=True, slots=True)
-class SumProblem:
+class SumProblem(_Operands):
     """y = sum of x over the dimensions in which y has extent 1; the adjoint of AddProblem, and so the bias gradient."""
 
     x: TensorDescriptor
     y: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x",)
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
         _same_dtype(x=self.x, y=self.y)
         _broadcasts("y", self.y, "x", self.x)
         _writable(y=self.y)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x,)."""
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(y,)."""
-        return (self.y,)
-
 
 @dataclass(frozen=True, slots=True)
-class MatmulProblem:
+class MatmulProblem(_Operands):
     """c [M, N] = a [M, K] times b [K, N]; a transposed operand is one whose descriptor is transposed."""
 
     a: TensorDescriptor
     b: TensorDescriptor
     c: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("a", "b")
+    output_names: ClassVar[tuple[str, ...]] = ("c",)
 
     def __post_init__(self) -> None:
         _same_dtype(a=self.a, b=self.b, c=self.c)
@@ -390,16 +337,6 @@ class MatmulProblem:
             )
         _writable(c=self.c)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(a, b)."""
-        return (self.a, self.b)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(c,)."""
-        return (self.c,)
-
 
 def _cross_entropy(x: TensorDescriptor, labels: TensorDescriptor) -> None:
     if x.ndim != 2 or not x.dtype.is_floating:
@@ -409,13 +346,14 @@ def _cross_entropy(x: TensorDescriptor, labels: TensorDescriptor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropyForwardProblem:
+class CrossEntropyForwardProblem(_Operands):
     """loss [N] = logsumexp(x[n]) - x[n, labels[n]] of logits x [N, K]; a label outside 0..K-1 gives loss 0."""
 
     x: TensorDescriptor
     labels: TensorDescriptor
     loss: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x", "labels")
+    output_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __post_init__(self) -> None:
         _cross_entropy(self.x, self.labels)
@@ -424,38 +362,19 @@ class CrossEntropyForwardProblem:
             raise BadParamError(f"loss has shape {self.loss.shape} but x {self.x.shape} gives {self.x.shape[:1]}")
         _writable(loss=self.loss)
 
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x, labels)."""
-        return (self.x, self.labels)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(loss,)."""
-        return (self.loss,)
-
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropyBackwardProblem:
+class CrossEntropyBackwardProblem(_Operands):
     """dx [N, K] = softmax(x) - onehot(labels), a row of zeros where the label is outside 0..K-1."""
 
     x: TensorDescriptor
     labels: TensorDescriptor
     dx: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x", "labels")
+    output_names: ClassVar[tuple[str, ...]] = ("dx",)
 
     def __post_init__(self) -> None:
         _cross_entropy(self.x, self.labels)
         _same_dtype(x=self.x, dx=self.dx)
         _same_shape(x=self.x, dx=self.dx)
         _writable(dx=self.dx)
-
-    @property
-    def inputs(self) -> tuple[TensorDescriptor, ...]:
-        """(x, labels)."""
-        return (self.x, self.labels)
-
-    @property
-    def outputs(self) -> tuple[TensorDescriptor, ...]:
-        """(dx,)."""
-        return (self.dx,)
