@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +17,10 @@ import numpy as np
 
 from benchmarks.environment import environment
 from benchmarks.layers import LAYERS, LayerGeometry
+from benchmarks.timing import milliseconds
 from dnncore import Handle, Preference
 from dnncore.plan import candidates
 from dnncore.problems import ConvolutionProblem, Direction
-
-_REPETITIONS = 5
-_BATCH_SECONDS = 0.02
-_TOO_SLOW_MS = 200.0
-"""The plain direct kernel is there to be right; where it is slower than this it is timed once."""
-
-
-def milliseconds(launch: Callable[[], None], synchronize: Callable[[], None]) -> float:
-    """Median time of one launch."""
-
-    def batch(count: int) -> float:
-        started = time.perf_counter()
-        for _ in range(count):
-            launch()
-        synchronize()
-        return (time.perf_counter() - started) / count
-
-    launch()
-    synchronize()
-    once = batch(1)
-    if once * 1e3 > _TOO_SLOW_MS:
-        return once * 1e3
-    count = max(3, min(500, int(_BATCH_SECONDS / once)))
-    return statistics.median(batch(count) for _ in range(_REPETITIONS)) * 1e3
 
 
 class CuDNN:

@@ -29,8 +29,11 @@ from dnncore.problems import Problem
 __all__ = ["Elementwise", "elementwise"]
 
 _THREADS = 128
-_ROW_ITEMS = 4
-"""Elements a thread of a piece of a row; kRowItems in elementwise.cuh."""
+_PACK_BYTES = 16
+"""Most that a thread reads or writes at once; sizeof(Pack<T>) in elementwise.cuh."""
+
+_SHORT = 16
+"""Rows of fewer elements leave much of their last pack empty."""
 
 _MAX_INPUTS = 3
 _INPUTS = tuple(f"input_{i}" for i in range(_MAX_INPUTS))
@@ -39,7 +42,7 @@ _PARAMS = struct(
     *((name, ADDRESS) for name in _INPUTS),
     ("output", ADDRESS),
     ("size", "<i8"),
-    ("pieces", DIVISOR),
+    ("row_packs", DIVISOR),
     ("views", TENSOR_VIEW, (_MAX_INPUTS,)),
     ("output_view", TENSOR_VIEW),
 )
@@ -50,7 +53,7 @@ class Elementwise:
     """out = function(inputs), element by element, for one kind of problem. Immutable.
 
     Args:
-        name: "contiguous", 16 bytes at a time; "rows", a block a piece of a row; or "strided", which takes anything.
+        name: "contiguous", 16 bytes at a time; "rows", 16 bytes of a row; or "strided", which takes anything.
         functions: Every function that a problem of this kind may ask for, as `elementwise.cuh` calls it.
         function: Which of them a problem asks for.
     """
@@ -67,9 +70,7 @@ class Elementwise:
             return None
         extents, *strides = _collapsed(problem)
         if self.name == "rows":
-            return (
-                None if extents[-1] >= _THREADS else f"rows of {extents[-1]} elements do not fill a block of {_THREADS}"
-            )
+            return None if extents[-1] >= _SHORT else f"rows of {extents[-1]} elements are shorter than {_SHORT}"
         if len(extents) == 1 and all(step == (1,) for step in strides):
             return None
         return "the tensors have gaps, or their elements are not in the same order"
@@ -87,13 +88,14 @@ class Elementwise:
         (output,) = problem.outputs
         extents, *strides = _collapsed(problem)
         kernel = device.kernel(self._unit(self.function(problem), output.dtype))
-        pieces = -(-extents[-1] // (_THREADS * _ROW_ITEMS))
-        params = record(_PARAMS, size=output.size, pieces=divisor(pieces), output_view=view(extents, strides[-1]))
+        width = _PACK_BYTES // output.dtype.itemsize
+        row_packs = -(-extents[-1] // width)
+        params = record(_PARAMS, size=output.size, row_packs=divisor(row_packs), output_view=view(extents, strides[-1]))
         for i, step in enumerate(strides[:-1]):
             params["views"][i] = view(extents, step)
         blocks = {
-            "contiguous": blocks_for(output.size, _THREADS * (16 // output.dtype.itemsize)),
-            "rows": blocks_for(math.prod(extents[:-1]) * pieces, 1),
+            "contiguous": blocks_for(output.size, _THREADS * width),
+            "rows": blocks_for(math.prod(extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(output.size, _THREADS),
         }
         grid = (blocks[self.name], 1, 1)

@@ -19,12 +19,14 @@ __all__ = [
     "BLEND",
     "DIVISOR",
     "FLOATING",
+    "SMALL_DIVISOR",
     "TENSOR_VIEW",
     "c_type",
     "collapse",
     "divisor",
     "generate",
     "record",
+    "small_divisor",
     "struct",
     "view",
 ]
@@ -34,6 +36,9 @@ ADDRESS = "<u8"
 
 DIVISOR = np.dtype([("value", "<i8"), ("magic", "<u8"), ("shift", "<i4")], align=True)
 """`dnncore::Divisor` of common/tensor.cuh; made by `divisor`."""
+
+SMALL_DIVISOR = np.dtype([("value", "<i4"), ("magic", "<u4"), ("shift", "<i4")], align=True)
+"""`dnncore::SmallDivisor` of common/tensor.cuh; made by `small_divisor`."""
 
 TENSOR_VIEW = np.dtype([("shape", DIVISOR, MAX_NDIM), ("strides", "<i8", MAX_NDIM), ("ndim", "<i4")], align=True)
 """`dnncore::TensorView` of common/tensor.cuh."""
@@ -65,9 +70,18 @@ def divisor(value: int) -> tuple[int, int, int]:
 
     Source: T. Granlund, P. Montgomery, "Division by invariant integers using multiplication", theorem 4.2.
     """
+    return _divisor(value, 63)
+
+
+def small_divisor(value: int) -> tuple[int, int, int]:
+    """Fill in a SMALL_DIVISOR, as `divisor` does."""
+    return _divisor(value, 31)
+
+
+def _divisor(value: int, bits: int) -> tuple[int, int, int]:
     value = max(value, 1)
     shift = (value - 1).bit_length()
-    return value, -(-(1 << (63 + shift)) // value), shift
+    return value, -(-(1 << (bits + shift)) // value), shift
 
 
 def view(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:

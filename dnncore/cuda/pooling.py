@@ -1,4 +1,4 @@
-"""Maximum and average pooling, forward and backward: a thread an element of the output."""
+"""Maximum and average pooling, forward and backward; here over any number of dimensions, a thread an element of the output."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from dnncore.cuda.params import (
     struct,
     view,
 )
+from dnncore.cuda.pooling_planar import MODES, PlanarPooling
 from dnncore.descriptors import MAX_NDIM, PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
 
-__all__ = ["BACKWARD", "FORWARD", "Pooling"]
+__all__ = ["BACKWARD", "FORWARD", "SpatialPooling"]
 
 PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem
 
@@ -49,35 +50,24 @@ _PARAMS = struct(
     ("size", "<i8"),
     ("channels_last", "<i4"),
 )
-_MODES = {
-    PoolingMode.MAX: "kMax",
-    PoolingMode.AVERAGE_INCLUDE_PADDING: "kAverageIncludePadding",
-    PoolingMode.AVERAGE_EXCLUDE_PADDING: "kAverageExcludePadding",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
-    """One direction of pooling. Immutable.
+class SpatialPooling:
+    """One direction of pooling over up to six spatial dimensions. Immutable.
 
     Args:
-        name: "planar" for up to two spatial dimensions, "spatial" for up to six.
         direction: "forward" or "backward".
-        spatial_ndim: Spatial dimensions that the kernel loops over.
     """
 
-    name: str
     direction: str
-    spatial_ndim: int
+    name: str = "spatial"
     deterministic: bool = True
     math: str = "dtype"
 
     def supports(self, problem: PoolingProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
-        spatial_ndim = problem.pooling.spatial_ndim
-        if spatial_ndim <= self.spatial_ndim:
-            return None
-        return f"{spatial_ndim} spatial dimensions; up to {self.spatial_ndim} are supported"
+        """It supports everything."""
+        return None
 
     def workspace_bytes(self, problem: PoolingProblem) -> int:  # noqa: ARG002 -- it does not matter
         """None is needed."""
@@ -93,45 +83,46 @@ class Pooling:
         pooling = problem.pooling
         params = record(
             _PARAMS,
-            x_view=self._view(problem.x),
-            y_view=self._view(problem.y),
-            output_view=self._view(output),
-            window=self._spatial(pooling.window, 1),
-            stride=[divisor(stride) for stride in self._spatial(pooling.stride, 1)],
-            before=self._spatial(tuple(before for before, _ in pooling.padding), 0),
-            after=self._spatial(tuple(after for _, after in pooling.padding), 0),
+            x_view=_view(problem.x),
+            y_view=_view(problem.y),
+            output_view=_view(output),
+            window=_spatial(pooling.window, 1),
+            stride=[divisor(stride) for stride in _spatial(pooling.stride, 1)],
+            before=_spatial(tuple(before for before, _ in pooling.padding), 0),
+            after=_spatial(tuple(after for _, after in pooling.padding), 0),
             size=output.size,
             channels_last=output.strides[1] < min(output.strides[2:]),
         )
         if isinstance(problem, PoolingBackwardProblem):
-            params["dy_view"] = self._view(problem.dy)
+            params["dy_view"] = _view(problem.dy)
         kernel = device.kernel(self._unit(pooling.mode, output.dtype))
         grid = (blocks_for(output.size, _THREADS), 1, 1)
         inputs = ("x",) if isinstance(problem, PoolingForwardProblem) else ("y", "dy", "x")
         return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",))
 
-    def _view(self, tensor: TensorDescriptor) -> np.ndarray:
-        missing = self.spatial_ndim + 2 - tensor.ndim
-        return view(
-            (*tensor.shape[:2], *(1,) * missing, *tensor.shape[2:]),
-            (*tensor.strides[:2], *(0,) * missing, *tensor.strides[2:]),
-        )
-
-    def _spatial(self, values: tuple[int, ...], fill: int) -> tuple[int, ...]:
-        """Values a spatial dimension, filled up in front like the views and behind to the struct's length."""
-        missing = self.spatial_ndim - len(values)
-        return (*(fill,) * missing, *values, *(fill,) * (_MAX_SPATIAL - self.spatial_ndim))
-
     def _unit(self, mode: PoolingMode, dtype: DType) -> Unit:
         return generate(
             header="dnncore/pooling.cuh",
             entry=f"pooling_{self.direction}_{self.name}_{mode.value}_{c_type(dtype)}",
-            function=f"pooling_{self.direction}<{c_type(dtype)}, dnncore::PoolingMode::{_MODES[mode]}, {self.spatial_ndim}>",
+            function=f"pooling_{self.direction}<{c_type(dtype)}, dnncore::PoolingMode::{MODES[mode]}>",
             struct_name="PoolingParams",
             dtype=_PARAMS,
             threads=_THREADS,
         )
 
 
-FORWARD = (Pooling("planar", "forward", 2), Pooling("spatial", "forward", _MAX_SPATIAL))
-BACKWARD = (Pooling("planar", "backward", 2), Pooling("spatial", "backward", _MAX_SPATIAL))
+def _view(tensor: TensorDescriptor) -> np.ndarray:
+    missing = _MAX_SPATIAL + 2 - tensor.ndim
+    return view(
+        (*tensor.shape[:2], *(1,) * missing, *tensor.shape[2:]),
+        (*tensor.strides[:2], *(0,) * missing, *tensor.strides[2:]),
+    )
+
+
+def _spatial(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
+    """Values a spatial dimension, filled up in front like the views."""
+    return (*(fill,) * (_MAX_SPATIAL - len(values)), *values)
+
+
+FORWARD = (PlanarPooling("forward"), SpatialPooling("forward"))
+BACKWARD = (PlanarPooling("backward"), SpatialPooling("backward"))

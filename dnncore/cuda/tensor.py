@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.elementwise import elementwise
@@ -24,6 +26,7 @@ from dnncore.cuda.params import (
     struct,
     view,
 )
+from dnncore.cuda.transpose import Transpose
 from dnncore.dtypes import DType
 from dnncore.problems import SumProblem
 
@@ -128,7 +131,7 @@ class Sum:
             splits=splits,
             part=part,
             kept_view=view(*geometry.kept[:2]),
-            summed_view=view(*geometry.summed),
+            summed_view=_summed_view(*geometry.summed),
         )
         output_view = view(geometry.kept[0], geometry.kept[2])
         kernel = device.kernel(_unit(self.team, dtype))
@@ -145,7 +148,7 @@ class Sum:
             splits=1,
             part=splits,
             kept_view=view((outputs,), (1,)),
-            summed_view=view((splits,), (outputs,)),
+            summed_view=_summed_view((splits,), (outputs,)),
             output_view=output_view,
         )
         to_parts = single(kernel, grid, (threads, 1, 1), first, ("x",), ("output",))
@@ -179,6 +182,12 @@ class Sum:
         return (-(-geometry.length // part) if part else 1), part
 
 
+def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """A view of at least two dimensions, which `sum_of` walks through."""
+    missing = (0,) * (2 - len(extents))
+    return view((*(1 for _ in missing), *extents), (*missing, *strides))
+
+
 def _unit(team: str, dtype: DType) -> Unit:
     return generate(
         header="dnncore/sum.cuh",
@@ -190,9 +199,9 @@ def _unit(team: str, dtype: DType) -> Unit:
     )
 
 
-ADD = elementwise(("Copy",), lambda _: "Copy")
+ADD = (Transpose(), *elementwise(("Copy",), lambda _: "Copy"))
 SUM = (
-    Sum("thread_per_output", "thread_per_output", min_part=64, max_items=132 * 1024),
-    Sum("block_per_output", "block_per_output", min_part=4096, max_items=132 * 8),
+    Sum("thread_per_output", "thread_per_output", min_part=64, max_items=132 * 2048),
+    Sum("block_per_output", "block_per_output", min_part=16384, max_items=132 * 16),
     Sum("block_per_output_whole", "block_per_output", min_part=1, max_items=0),
 )

@@ -25,8 +25,12 @@ PAIRS = (
     ("packed-to-gaps", (2, 3, 5), (2, 3, 5), F32, "NCHW", "gaps", 1.0, 0.5),
     ("rows", (1, 300), (70, 300), F32, "NCHW", "NCHW", 1.0, 0.0),
     ("long-rows", (3, 1), (3, 5003), F32, "NCHW", "NCHW", 1.0, 0.0),
-    ("parts-of-a-row", (1,), (9001,), F32, "NCHW", "NCHW", 1.0, 0.0),
+    ("parts-of-a-row", (1,), (33001,), F32, "NCHW", "NCHW", 1.0, 0.0),
     ("parts-of-columns", (1, 40), (331, 40), F32, "NCHW", "NCHW", -2.0, 0.5),
+    ("parts-of-planes", (1, 2, 1, 1), (7, 2, 67, 73), F32, "NCHW", "NCHW", 1.0, 0.0),
+    ("planes-in-packs", (1, 3, 1, 1), (2, 3, 7, 7), F32, "NCHW", "NCHW", -1.0, 0.5),
+    ("nchw-to-nhwc-tiles", (2, 37, 5, 11), (2, 37, 5, 11), F32, "NCHW", "NHWC", 1.0, 0.0),
+    ("nhwc-to-nchw-tiles", (2, 40, 8, 8), (2, 40, 8, 8), F64, "NHWC", "NCHW", 2.0, -0.5),
     ("empty", (1, 3), (0, 3), F32, "NCHW", "NCHW", 1.0, 0.0),
 )
 

@@ -41,6 +41,24 @@ def test_equal_maxima_send_the_gradient_to_the_first(handle: Handle) -> None:
         assert np.array_equal(tdx.numpy(), [[[[1, 0], [0, 0]]]])
 
 
+@pytest.mark.parametrize("geometry", [(2, 2, 0), (3, 2, 1), (3, 3, 1)], ids=str)
+@pytest.mark.parametrize(("value", "first"), [(np.nan, 1), (-np.inf, 0)])
+def test_gradients_go_to_the_first_nan_and_to_the_first_of_nothing_but_minus_infinity(
+    handle: Handle, geometry: tuple[int, int, int], value: float, first: int
+) -> None:
+    window, stride, padding = geometry
+    x = np.full((1, 1, 2, 2), value, np.float32)
+    x[0, 0, 0, :first] = 7
+    pooling = PoolingDescriptor.make("max", window, stride=stride, padding=padding)
+    dy = np.full((1, 1, 1, 1), 5, np.float32)
+    with handle.upload(x) as tx, handle.tensor(dy.shape) as ty, handle.upload(dy) as tdy, handle.tensor(x.shape) as tdx:
+        ops.pooling_forward(handle, 1.0, tx, pooling, 0.0, ty)
+        ops.pooling_backward(handle, 1.0, ty, tdy, tx, pooling, 0.0, tdx)
+        expected = np.zeros(4, np.float32)
+        expected[first] = 5
+        assert np.array_equal(tdx.numpy().ravel(), expected)
+
+
 def test_accurate_softmax_survives_large_inputs_where_fast_overflows(handle: Handle) -> None:
     from dnncore import SoftmaxAlgorithm, SoftmaxMode
 

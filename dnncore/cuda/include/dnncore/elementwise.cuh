@@ -1,9 +1,9 @@
 // Element-wise operations of one to three inputs: out = alpha * function(a, b, c) + beta * out.
 //
 // The host collapses the dimensions (collapse in params.py), so that tensors without gaps come as one dimension and take the
-// contiguous kernel, 16 bytes at a time. Where the last dimension left is long (a bias over an image's planes), a block takes a
-// piece of a row and works out once where that row starts; else each thread works out where its element is. An input may be the
-// output itself: each element is read before it is written, by the same thread.
+// contiguous kernel, 16 bytes at a time. Where the last dimension left is not short (a bias over an image's planes, or over its
+// channels), a thread takes 16 bytes of a row and works out once where they are; else one element. An input may be the output
+// itself: each element is read before it is written, by the same thread.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -18,12 +18,10 @@ struct ElementwiseParams {
   const void* inputs[kMaxInputs];
   void* output;
   int64 size;
-  Divisor pieces;  // of a row: kRowItems elements a thread of a block
+  Divisor row_packs;  // packs of a row; the last may have fewer lanes
   TensorView views[kMaxInputs];
   TensorView output_view;
 };
-
-constexpr int kRowItems = 4;  // _ROW_ITEMS in elementwise.py
 
 // Functions. Each says how many inputs it takes; those beyond are not read.
 struct Copy {
@@ -113,6 +111,18 @@ __device__ __forceinline__ T value_at(const T* a, const T* b, const T* c) {
   return Function{}(*a, second, third);
 }
 
+// Sixteen bytes, the most that a thread reads or writes at once.
+template <typename T>
+struct alignas(16) Pack {
+  static constexpr int kWidth = 16 / sizeof(T);
+  T lanes[kWidth];
+};
+
+template <typename T>
+__device__ __forceinline__ bool is_whole(const T* place, int64 lanes) {
+  return lanes >= Pack<T>::kWidth && reinterpret_cast<uint64>(place) % sizeof(Pack<T>) == 0;
+}
+
 // Any strides; an input's stride may be 0.
 template <typename T, typename Function>
 __device__ void elementwise_strided(const ElementwiseParams& params) {
@@ -126,45 +136,65 @@ __device__ void elementwise_strided(const ElementwiseParams& params) {
   }
 }
 
-// Any strides, a long last dimension.
+// The lanes of a pack that there are, each `step` elements from the one before; at once where they are neighbours and aligned.
+template <typename T>
+__device__ __forceinline__ Pack<T> load_pack(const T* place, int64 step, int64 lanes) {
+  Pack<T> pack{};
+  if (step == 1 && is_whole(place, lanes)) return *reinterpret_cast<const Pack<T>*>(place);
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
+    if (lane < lanes) pack.lanes[lane] = place[lane * step];
+  }
+  return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ void store_pack(const Pack<T>& pack, T* place, int64 step, int64 lanes) {
+  if (step == 1 && is_whole(place, lanes)) {
+    *reinterpret_cast<Pack<T>*>(place) = pack;
+    return;
+  }
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
+    if (lane < lanes) place[lane * step] = pack.lanes[lane];
+  }
+}
+
+// Any strides, a last dimension long enough to be cut into packs.
 template <typename T, typename Function>
 __device__ void elementwise_rows(const ElementwiseParams& params) {
   const int last = params.output_view.ndim - 1;
   const int64 length = params.output_view.shape[last].value;
-  const int64 a_step = params.views[0].strides[last];
-  const int64 b_step = params.views[1].strides[last];
-  const int64 c_step = params.views[2].strides[last];
   const int64 output_step = params.output_view.strides[last];
-  const int64 pieces = divide(params.size, params.output_view.shape[last]).quotient * params.pieces.value;
-  for (int64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const QuotientRemainder split = divide(piece, params.pieces);
+  const bool reads_output = params.blend.beta != 0.0;
+  const int64 packs = divide(params.size, params.output_view.shape[last]).quotient * params.row_packs.value;
+  for (int64 index = grid_index(); index < packs; index += grid_size()) {
+    const QuotientRemainder split = divide(index, params.row_packs);
     const Offsets at = offsets_of<Function>(params, last, split.quotient);
-    const auto* a = static_cast<const T*>(params.inputs[0]) + at.inputs[0];
-    const auto* b = static_cast<const T*>(params.inputs[1]) + at.inputs[1];
-    const auto* c = static_cast<const T*>(params.inputs[2]) + at.inputs[2];
-    auto* output = static_cast<T*>(params.output) + at.output;
-    const int64 first = split.remainder * kRowItems * blockDim.x + threadIdx.x;
-    T values[kRowItems];  // all loads before the first store: the compiler may not move them past it
+    const int64 first = split.remainder * Pack<T>::kWidth;
+    const int64 lanes = length - first;
+    const auto load = [&](int input) {
+      const int64 step = params.views[input].strides[last];
+      return load_pack(static_cast<const T*>(params.inputs[input]) + at.inputs[input] + first * step, step, lanes);
+    };
+    T* output = static_cast<T*>(params.output) + at.output + first * output_step;
+    const Pack<T> a = load(0);
+    Pack<T> b{}, c{}, result{};
+    if (Function::kInputs > 1) b = load(1);
+    if (Function::kInputs > 2) c = load(2);
+    if (reads_output) result = load_pack<T>(output, output_step, lanes);
 #pragma unroll
-    for (int item = 0; item < kRowItems; ++item) {
-      const int64 i = first + item * static_cast<int64>(blockDim.x);
-      if (i < length) values[item] = value_at<T, Function>(a + i * a_step, b + i * b_step, c + i * c_step);
+    for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
+      blend_into(params.blend, Function{}(a.lanes[lane], b.lanes[lane], c.lanes[lane]), &result.lanes[lane]);
     }
-#pragma unroll
-    for (int item = 0; item < kRowItems; ++item) {
-      const int64 i = first + item * static_cast<int64>(blockDim.x);
-      if (i < length) blend_into(params.blend, values[item], output + i * output_step);
-    }
+    store_pack(result, output, output_step, lanes);
   }
 }
 
 // All tensors in one piece and in the same order. Sixteen bytes at a time where every address allows it.
 template <typename T, typename Function>
 __device__ void elementwise_contiguous(const ElementwiseParams& params) {
-  constexpr int kWidth = 16 / sizeof(T);
-  struct alignas(16) Pack {
-    T lanes[kWidth];
-  };
+  constexpr int kWidth = Pack<T>::kWidth;
   const auto* a = static_cast<const T*>(params.inputs[0]);
   const auto* b = static_cast<const T*>(params.inputs[1]);
   const auto* c = static_cast<const T*>(params.inputs[2]);
@@ -172,19 +202,19 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   uint64 addresses = reinterpret_cast<uint64>(a) | reinterpret_cast<uint64>(output);
   if (Function::kInputs > 1) addresses |= reinterpret_cast<uint64>(b);
   if (Function::kInputs > 2) addresses |= reinterpret_cast<uint64>(c);
-  const int64 packs = addresses % sizeof(Pack) == 0 ? params.size / kWidth : 0;
+  const int64 packs = addresses % sizeof(Pack<T>) == 0 ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
   for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
-    const Pack first = reinterpret_cast<const Pack*>(a)[pack];
-    Pack second{}, third{}, result{};
-    if (Function::kInputs > 1) second = reinterpret_cast<const Pack*>(b)[pack];
-    if (Function::kInputs > 2) third = reinterpret_cast<const Pack*>(c)[pack];
-    if (reads_output) result = reinterpret_cast<const Pack*>(output)[pack];
+    const Pack<T> first = reinterpret_cast<const Pack<T>*>(a)[pack];
+    Pack<T> second{}, third{}, result{};
+    if (Function::kInputs > 1) second = reinterpret_cast<const Pack<T>*>(b)[pack];
+    if (Function::kInputs > 2) third = reinterpret_cast<const Pack<T>*>(c)[pack];
+    if (reads_output) result = reinterpret_cast<const Pack<T>*>(output)[pack];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
       blend_into(params.blend, Function{}(first.lanes[lane], second.lanes[lane], third.lanes[lane]), &result.lanes[lane]);
     }
-    reinterpret_cast<Pack*>(output)[pack] = result;
+    reinterpret_cast<Pack<T>*>(output)[pack] = result;
   }
   for (int64 index = packs * kWidth + grid_index(); index < params.size; index += grid_size()) {
     blend_into(params.blend, value_at<T, Function>(a + index, b + index, c + index), output + index);

@@ -22,21 +22,43 @@ struct SumParams {
   TensorView output_view;   // over [splits * outputs]
 };
 
-// Sum of every step-th element from `begin` on. Along one dimension, four sums at a time: no load waits for an addition.
+// Sum of every step-th element from `begin` on. Over two dimensions (a single one comes with an outer one of extent 1) the place is
+// carried along instead of divided for, and kSums loads are under way at once: none waits for an addition.
 template <typename T>
 __device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
-  constexpr int kSums = 4;
+  constexpr int kSums = 8;
   T sums[kSums] = {};
   int64 i = begin;
-  if (view.ndim == 1) {
-    const int64 stride = view.strides[0];
+  if (view.ndim == 2) {
+    const int64 columns = view.shape[1].value;
+    const QuotientRemainder stride = divide(step, view.shape[1]);
+    const int64 advance = stride.quotient * view.strides[0] + stride.remainder * view.strides[1];
+    const int64 carry = view.strides[0] - columns * view.strides[1];
+    int64 column = divide(begin, view.shape[1]).remainder;
+    x += offset_of(view, begin);
+    const auto next = [&] {
+      const T value = *x;
+      x += advance;
+      column += stride.remainder;
+      if (column >= columns) {
+        column -= columns;
+        x += carry;
+      }
+      return value;
+    };
     for (; i + (kSums - 1) * step < end; i += kSums * step) {
 #pragma unroll
-      for (int k = 0; k < kSums; ++k) sums[k] += x[(i + k * step) * stride];
+      for (int k = 0; k < kSums; ++k) sums[k] += next();
     }
+    for (; i < end; i += step) sums[0] += next();
   }
   for (; i < end; i += step) sums[0] += x[offset_of(view, i)];
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#pragma unroll
+  for (int half = kSums / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
+  }
+  return sums[0];
 }
 
 // A block sums a part: for few outputs of many elements.

@@ -21,6 +21,13 @@ struct Divisor {
   int32 shift;
 };
 
+// The same for numbers below 2^31: SMALL_DIVISOR in params.py, with 31 in place of 63.
+struct SmallDivisor {
+  int32 value;
+  uint32 magic;
+  int32 shift;
+};
+
 // Extents and strides in elements; TENSOR_VIEW in params.py. Dimensions from ndim on have extent 1 and stride 0.
 struct TensorView {
   Divisor shape[kMaxNdim];
@@ -53,6 +60,16 @@ __device__ __forceinline__ QuotientRemainder divide(int64 number, int64 divisor)
 // The same by multiplying: no branch, no call, and so no registers saved around it.
 __device__ __forceinline__ QuotientRemainder divide(int64 number, const Divisor& divisor) {
   const int64 quotient = static_cast<int64>(__umul64hi(static_cast<uint64>(number) << 1, divisor.magic) >> divisor.shift);
+  return {quotient, number - quotient * divisor.value};
+}
+
+struct SmallQuotientRemainder {
+  int32 quotient;
+  int32 remainder;
+};
+
+__device__ __forceinline__ SmallQuotientRemainder divide(int32 number, const SmallDivisor& divisor) {
+  const int32 quotient = static_cast<int32>(__umulhi(static_cast<uint32>(number) << 1, divisor.magic) >> divisor.shift);
   return {quotient, number - quotient * divisor.value};
 }
 

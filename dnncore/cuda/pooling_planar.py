@@ -1,0 +1,239 @@
+"""Pooling over up to two spatial dimensions, a tile of the output at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnncore.backend import Launch
+from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.cuda.params import (
+    ADDRESS,
+    BLEND,
+    DIVISOR,
+    FLOATING,
+    SMALL_DIVISOR,
+    c_type,
+    divisor,
+    generate,
+    record,
+    small_divisor,
+    struct,
+)
+from dnncore.descriptors import PoolingMode, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
+
+__all__ = ["MODES", "PlanarPooling"]
+
+PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem
+
+MODES = {
+    PoolingMode.MAX: "kMax",
+    PoolingMode.AVERAGE_INCLUDE_PADDING: "kAverageIncludePadding",
+    PoolingMode.AVERAGE_EXCLUDE_PADDING: "kAverageExcludePadding",
+}
+"""Enumerators of `dnncore::PoolingMode`."""
+
+_THREADS = 128
+_STRIP = 4
+"""Rows that a thread takes in one column; kStrip in pooling_planar.cuh."""
+
+_FORWARD_ELEMENTS, _BACKWARD_ELEMENTS = 1024, 4096
+"""Of a tile. Backward, windows that hang over a tile's edge are worked out twice; forward, small tiles keep more blocks busy."""
+
+_SHARED_BYTES = 48 * 1024
+_WINNER_BYTES = 4
+
+_PLANE_VIEW = struct(("image", "<i8"), ("channel", "<i8"), ("row", "<i4"), ("column", "<i4"))
+_TILE_SHAPE = struct(("strips", "<i4"), ("fastest", SMALL_DIVISOR), ("middle", SMALL_DIVISOR))
+_PARAMS = struct(
+    *BLEND,
+    ("x", ADDRESS),
+    ("y", ADDRESS),
+    ("dy", ADDRESS),
+    ("output", ADDRESS),
+    ("x_view", _PLANE_VIEW),
+    ("dy_view", _PLANE_VIEW),
+    ("output_view", _PLANE_VIEW),
+    ("channels", "<i4"),
+    ("x_extent", "<i4", 2),
+    ("y_extent", "<i4", 2),
+    ("window", "<i4", 2),
+    ("stride", SMALL_DIVISOR, 2),
+    ("before", "<i4", 2),
+    ("after", "<i4", 2),
+    ("tiles", "<i8"),
+    ("channel_tiles", DIVISOR),
+    ("row_tiles", DIVISOR),
+    ("column_tiles", DIVISOR),
+    ("tile", "<i4", 3),
+    ("places", _TILE_SHAPE),
+    ("window_tile", "<i4", 2),
+    ("windows", _TILE_SHAPE),
+    ("channels_last", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """How the output is cut into tiles. Immutable."""
+
+    channels_last: bool
+    extents: tuple[int, int, int]  # channels, rows, columns of the output
+    tile: tuple[int, int, int]
+    windows: tuple[int, int]  # most windows over a tile, in rows and columns
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, problem: PoolingProblem) -> _Tiling:
+        """Backward, the largest tile whose windows fit in shared memory; a single strip may not, and is given all the same."""
+        if isinstance(problem, PoolingForwardProblem):
+            return cls._with(problem, _FORWARD_ELEMENTS)
+        elements = _BACKWARD_ELEMENTS
+        while (tiling := cls._with(problem, elements)).shared_bytes > _SHARED_BYTES and elements > _STRIP:
+            elements //= 2
+        return tiling
+
+    @classmethod
+    def _with(cls, problem: PoolingProblem, elements: int) -> _Tiling:
+        (output,) = problem.outputs
+        channels, (rows, columns) = output.shape[1], _planar(output.shape[2:], 1)
+        strips = -(-rows // _STRIP)
+        channels_last = output.strides[1] < min(output.strides[2:])
+        if channels_last:
+            c = _even(channels, min(32, elements // _STRIP))
+            w = _even(columns, min(16, elements // (_STRIP * c)))
+            h = _even(strips, elements // (_STRIP * c * w)) * _STRIP
+        else:
+            w = _even(columns, min(128, elements // _STRIP))
+            h = _even(strips, elements // (_STRIP * w)) * _STRIP
+            c = _even(channels, elements // (h * w))
+        if isinstance(problem, PoolingForwardProblem):
+            return cls(channels_last, (channels, rows, columns), (c, h, w), (0, 0), 0)
+        pooling = problem.pooling
+        p, q = (
+            min((places + window - 2) // stride + 1, extent)
+            for places, window, stride, extent in zip(
+                (h, w),
+                _planar(pooling.window, 1),
+                _planar(pooling.stride, 1),
+                _planar(problem.y.shape[2:], 1),
+                strict=True,
+            )
+        )
+        shared_bytes = c * p * q * (output.dtype.itemsize + _WINNER_BYTES)
+        return cls(channels_last, (channels, rows, columns), (c, h, w), (p, q), shared_bytes)
+
+    def shape(self, rows: int, columns: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
+        """Fill in a _TILE_SHAPE of the tile's channels."""
+        channels, strips = self.tile[0], -(-rows // _STRIP)
+        fastest, middle = (channels, columns) if self.channels_last else (columns, strips)
+        return channels * strips * columns, small_divisor(fastest), small_divisor(middle)
+
+
+def _even(extent: int, most: int) -> int:
+    """The largest part when an extent is cut into as few parts of at most `most` as possible, all about as large."""
+    extent = max(extent, 1)
+    return -(-extent // -(-extent // max(most, 1)))
+
+
+def _planar(values: tuple[int, ...], fill: int) -> tuple[int, int]:
+    """Values of two spatial dimensions; a single one comes last."""
+    rows, columns = (fill, *values)[-2:]
+    return rows, columns
+
+
+@dataclass(frozen=True, slots=True)
+class PlanarPooling:
+    """One direction of pooling. Immutable.
+
+    Args:
+        direction: "forward" or "backward".
+    """
+
+    direction: str
+    name: str = "planar"
+    deterministic: bool = True
+    math: str = "dtype"
+
+    def supports(self, problem: PoolingProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
+        """None when it can solve the problem, else the reason why not."""
+        if problem.pooling.spatial_ndim > 2:
+            return f"{problem.pooling.spatial_ndim} spatial dimensions; up to 2 are supported"
+        for tensor in (*problem.inputs, *problem.outputs):
+            span = sum(
+                (extent - 1) * stride for extent, stride in zip(tensor.shape[2:], tensor.strides[2:], strict=True)
+            )
+            if max(span, math.prod(tensor.shape[2:]), tensor.shape[1]) >= 1 << 31:
+                return f"a plane of {tensor} needs more than 32 bits"
+        needed = _Tiling.of(problem).shared_bytes
+        if needed > _SHARED_BYTES:
+            return f"the windows over a strip need {needed} B of shared memory; {_SHARED_BYTES} B are there"
+        return None
+
+    def workspace_bytes(self, problem: PoolingProblem) -> int:  # noqa: ARG002 -- it does not matter
+        """None is needed."""
+        return 0
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each mode and dtype."""
+        return tuple(self._unit(mode, dtype) for mode in PoolingMode for dtype in FLOATING)
+
+    def prepare(self, problem: PoolingProblem, device: CudaDevice) -> Launch:
+        """Compile, load and fill in the parameters."""
+        (output,) = problem.outputs
+        pooling, tiling = problem.pooling, _Tiling.of(problem)
+        channel_tiles, row_tiles, column_tiles = (
+            -(-extent // part) for extent, part in zip(tiling.extents, tiling.tile, strict=True)
+        )
+        tiles = output.shape[0] * channel_tiles * row_tiles * column_tiles if output.size else 0
+        params = record(
+            _PARAMS,
+            x_view=_view(problem.x),
+            output_view=_view(output),
+            channels=output.shape[1],
+            x_extent=_planar(problem.x.shape[2:], 1),
+            y_extent=_planar(problem.y.shape[2:], 1),
+            window=_planar(pooling.window, 1),
+            stride=[small_divisor(stride) for stride in _planar(pooling.stride, 1)],
+            before=_planar(tuple(before for before, _ in pooling.padding), 0),
+            after=_planar(tuple(after for _, after in pooling.padding), 0),
+            tiles=tiles,
+            channel_tiles=divisor(channel_tiles),
+            row_tiles=divisor(row_tiles),
+            column_tiles=divisor(column_tiles),
+            tile=tiling.tile,
+            places=tiling.shape(*tiling.tile[1:]),
+            windows=tiling.shape(*tiling.windows),
+            window_tile=tiling.windows,
+            channels_last=tiling.channels_last,
+        )
+        if isinstance(problem, PoolingBackwardProblem):
+            params["dy_view"] = _view(problem.dy)
+            inputs: tuple[str, ...] = ("y", "dy", "x")
+        else:
+            inputs = ("x",)
+        kernel = device.kernel(self._unit(pooling.mode, output.dtype))
+        grid = (blocks_for(tiles, 1), 1, 1)
+        return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",), tiling.shared_bytes)
+
+    def _unit(self, mode: PoolingMode, dtype: DType) -> Unit:
+        forward = "true" if self.direction == "forward" else "false"
+        return generate(
+            header="dnncore/pooling_planar.cuh",
+            entry=f"pooling_{self.direction}_{self.name}_{mode.value}_{c_type(dtype)}",
+            function=f"pooling_planar<{c_type(dtype)}, dnncore::PoolingMode::{MODES[mode]}, {forward}>",
+            struct_name="PlanarPoolingParams",
+            dtype=_PARAMS,
+            threads=_THREADS,
+        )
+
+
+def _view(tensor: TensorDescriptor) -> np.ndarray:
+    """Fill in a _PLANE_VIEW; a row that is not there has stride 0."""
+    row, column = _planar(tensor.strides[2:], 0)
+    return record(_PLANE_VIEW, image=tensor.strides[0], channel=tensor.strides[1], row=row, column=column)
