@@ -19,7 +19,7 @@ __all__ = ["MAX_COORDINATES", "MAX_DIGITS", "Digit", "Phase", "Product", "length
 MAX_DIGITS = 4
 MAX_COORDINATES = 3
 _INDEX_LIMIT = 2**31 - 2**12
-"""Rows, columns and reduction count in 32 bits; the kernel looks up to three slabs past the end."""
+"""Rows, columns and reduction count in 32 bits; the kernel looks a few slabs and up to 512 entries past the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ class Variant:
     wide: bool = False
 
     @property
+    def stages(self) -> int:
+        """Slabs in shared memory at a time: 3 where B is read along the reduction, in short runs that take longer."""
+        return 3 if self.walks[1] is Walk.REDUCTION else self.tile.stages
+
+    @property
     def unit(self) -> Unit:
         """What is compiled."""
         digits, coordinates, index = (
@@ -57,7 +62,7 @@ class Variant:
                 '#include "dnncore/gemm/kernel.cuh"\n'
                 "using namespace dnncore;\n"
                 "using namespace dnncore::gemm;\n"
-                f"using Variant = Kernel<{self.tile.cpp}, Walk::{walk_a.value}, Walk::{walk_b.value}, {digits}, "
+                f"using Variant = Kernel<{self.tile.cpp}, Walk::{walk_a.value}, Walk::{walk_b.value}, {self.stages}, {digits}, "
                 f"{coordinates if self.padded else 0}, {index}>;\n"
                 f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
                 f'extern "C" __global__ void __launch_bounds__({self.tile.threads}, {self.tile.min_blocks}) '

@@ -24,13 +24,14 @@ LONGEST_SUM = 1 << 15
 
 _SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
 
-# Estimates, to be checked against measurements: three quarters of 128 (64) multiply-adds a cycle at 1.75 GHz, which is what the
-# share of FFMA among the inner loop's instructions allows; the memory's rate; one more launch and its wait.
+# Multiply-adds a second: two thirds of 128 (64) a cycle at 1.98 GHz, as measured for the largest tile in fp32 [fp64: estimated];
+# the memory's rate; one more launch and its wait [both estimated].
 _RATE_PER_MULTIPROCESSOR = {DType.FLOAT32: 168e9, DType.FLOAT64: 84e9}
 _BYTES_PER_SECOND = 4e12
 _LAUNCH_SECONDS = 4e-6
 _BUSY_WARPS = 16
-"""Warps with which a multiprocessor hides its latencies; with fewer it slows down, as their square root."""
+"""Warps with which a multiprocessor hides its latencies, or all that a tile lets it have; with fewer it slows down, as their
+square root."""
 
 
 class Walk(Enum):
@@ -48,18 +49,23 @@ class Tile:
         dtype: Element type.
         thread_rows: Threads along the rows.
         thread_columns: Threads along the columns.
-        vectors: 16-byte vectors a thread holds along each.
-        depth: Length of the slab of the reduction that is in shared memory at a time.
+        row_vectors: 16-byte vectors a thread holds along the rows.
+        column_vectors: The same along the columns.
+        depth: Length of a slab of the reduction, the unit of what is copied to shared memory.
+        stages: Slabs in shared memory at a time, of which one is multiplied while the others are on their way; where B is
+            read along the reduction there are always 3.
         min_blocks: Blocks that must fit on a multiprocessor, which bounds the registers.
-        efficiency: Multiply-adds a cycle of a full multiprocessor, relative to the largest tile [estimated from the reads of
-            shared memory that each costs].
+        efficiency: Multiply-adds a cycle of a full multiprocessor, relative to the largest tile [measured on an H200: 3x3
+            convolutions that fill the tiles].
     """
 
     dtype: DType
     thread_rows: int
     thread_columns: int
-    vectors: int
+    row_vectors: int
+    column_vectors: int
     depth: int
+    stages: int
     min_blocks: int
     efficiency: float
 
@@ -71,18 +77,19 @@ class Tile:
     @property
     def rows(self) -> int:
         """Rows of C in a tile."""
-        return self.thread_rows * self.vectors * (16 // self.dtype.itemsize)
+        return self.thread_rows * self.row_vectors * (16 // self.dtype.itemsize)
 
     @property
     def columns(self) -> int:
         """Columns of C in a tile."""
-        return self.thread_columns * self.vectors * (16 // self.dtype.itemsize)
+        return self.thread_columns * self.column_vectors * (16 // self.dtype.itemsize)
 
     @property
     def cpp(self) -> str:
         """The C++ type."""
         element = {DType.FLOAT32: "float", DType.FLOAT64: "double"}[self.dtype]
-        return f"Tile<{element}, {self.thread_rows}, {self.thread_columns}, {self.vectors}, {self.depth}>"
+        sizes = (self.thread_rows, self.thread_columns, self.row_vectors, self.column_vectors, self.depth)
+        return f"Tile<{element}, {', '.join(map(str, sizes))}>"
 
     def counts(self, product: Product) -> list[int]:
         """Tiles of one part of the reduction, a phase at a time."""
@@ -90,16 +97,23 @@ class Tile:
         return [rows * math.ceil(phase.num_columns / self.columns) for phase in product.phases]
 
 
-TILES: dict[DType, tuple[Tile, ...]] = {
-    dtype: (
-        Tile(dtype, 16, 16, 2, 8, min_blocks=2, efficiency=1.0),
-        Tile(dtype, 8, 16, 2, 8, min_blocks=3, efficiency=0.9),
-        Tile(dtype, 16, 16, 1, 16, min_blocks=3, efficiency=0.6),
-        Tile(dtype, 8, 16, 1, 16, min_blocks=6, efficiency=0.5),
+def _tiles(dtype: DType) -> tuple[Tile, ...]:
+    return (
+        Tile(dtype, 16, 16, 2, 4, depth=8, stages=3, min_blocks=1, efficiency=1.0),
+        Tile(dtype, 8, 16, 2, 2, depth=8, stages=2, min_blocks=3, efficiency=0.88),
+        Tile(dtype, 16, 16, 1, 1, depth=16, stages=2, min_blocks=3, efficiency=0.65),
+        Tile(dtype, 8, 16, 1, 1, depth=16, stages=2, min_blocks=5, efficiency=0.56),
     )
-    for dtype in (DType.FLOAT32, DType.FLOAT64)
+
+
+_FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, efficiency=0.25)
+"""8 x 256, for backward-data into an image's three channels."""
+
+TILES: dict[DType, tuple[Tile, ...]] = {
+    DType.FLOAT32: (*_tiles(DType.FLOAT32), _FEW_ROWS),
+    DType.FLOAT64: _tiles(DType.FLOAT64),
 }
-"""Tiles of each element type, largest first: in fp32 128 x 128, 64 x 128, 64 x 64 and 32 x 64, in fp64 half that each way."""
+"""Tiles of each element type: in fp32 128 x 256, 64 x 128, 64 x 64, 32 x 64 and 8 x 256, in fp64 half the first four each way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +146,9 @@ def _seconds(product: Product, tile: Tile, splits: int, split_length: int) -> fl
     blocks = max(sum(counts) * splits, 1)
     turns = math.ceil(blocks / _MULTIPROCESSORS)
     mean = sum(count * length for count, length in zip(counts, summands, strict=True)) * splits / blocks
-    warps = min(turns, tile.min_blocks) * tile.threads / 32
-    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(min(1.0, warps / _BUSY_WARPS))
+    warps_a_block = tile.threads / 32
+    busy = min(_BUSY_WARPS, tile.min_blocks * warps_a_block)
+    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(min(1.0, turns * warps_a_block / busy))
     seconds = max(turns * mean, *summands) * tile.rows * tile.columns / rate
     if splits > 1:  # the parts' sums are written and read
         sums = splits * product.groups * product.rows * product.num_columns

@@ -1,8 +1,8 @@
 // The tiled GEMM that convolutions and the matrix product share: dense SIMT arithmetic over operands that are gathered by address.
 //
-// A block computes one tile of C for one phase, group and part of the reduction. Slabs of A and B are double-buffered in shared
-// memory: while one is multiplied the next is on its way into registers, so a step costs one barrier. The table of reduction
-// indices runs one slab further ahead.
+// A block computes one tile of C for one phase, group and part of the reduction. Slabs of A and B go round a ring of kStages buffers
+// in shared memory: while one is multiplied the next are on their way, and a step costs one barrier. The table of reduction indices
+// is filled in by all threads at once, a chunk of one entry a thread, and holds two chunks.
 #pragma once
 
 #include "dnncore/gemm/loader.cuh"
@@ -39,17 +39,19 @@ struct Place {
 };
 
 // Index is the type of offsets into the operands: 32 bits only where the launcher proved that they suffice.
-template <typename Tile, Walk kWalkA, Walk kWalkB, int kDigits, int kCoordinates, typename Index>
+template <typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index>
 struct Kernel {
   using T = typename Tile::T;
   using Entry = Reduction<Index, kCoordinates>;
   static constexpr int kDepth = Tile::kDepth;
   static constexpr int kThreads = Tile::kThreads;
+  static constexpr int kSlabsPerChunk = kThreads / kDepth;
+  static_assert(kStages >= 2);
 
   struct Shared {
-    alignas(16) T a[2][kDepth][Tile::kRowPitch];
-    alignas(16) T b[2][kDepth][Tile::kColumnPitch];
-    Entry table[2][kDepth];
+    alignas(16) T a[kStages][kDepth][Tile::kRowPitch];
+    alignas(16) T b[kStages][kDepth][Tile::kColumnPitch];
+    Entry table[2 * kThreads];
   };
 
   static __device__ void run(const Params& params, Shared& shared) {
@@ -68,35 +70,42 @@ struct Kernel {
     Loader<T, kWalkB, Tile::kColumns, kDepth, Tile::kColumnPitch, kThreads, Column<Index, kDigits, kCoordinates>> load_b(
         b, place.first_column, params, phase);
 
-    const auto tabulate = [&](int slab) {
-      if (threadIdx.x < kDepth) {
-        shared.table[slab % 2][threadIdx.x] = Entry::template at<kDigits>(first_k + slab * kDepth + threadIdx.x, phase);
-      }
+    const auto tabulate = [&](int chunk) {
+      const auto k = static_cast<uint32>(chunk * kThreads) + threadIdx.x;
+      shared.table[k % (2 * kThreads)] = Entry::template at<kDigits>(first_k + k, phase);
     };
-    const auto fetch = [&](int slab) {
-      load_a.fetch(shared.table[slab % 2], length - slab * kDepth, params);
-      load_b.fetch(shared.table[slab % 2], length - slab * kDepth, params);
+    // Begin to copy a part of a slab; past the last slab that is zeros, which nobody reads.
+    const auto copy = [&](int slab, int stage, int part) {
+      const Entry* const table = &shared.table[slab * kDepth % (2 * kThreads)];
+      load_a.copy(part, table, length - slab * kDepth, params, shared.a[stage]);
+      load_b.copy(part, table, length - slab * kDepth, params, shared.b[stage]);
     };
-    const auto store = [&](int slab) {
-      load_a.store(shared.a[slab % 2]);
-      load_b.store(shared.b[slab % 2]);
+    // To be called between the same two barriers as a slab's copy: the chunk that is overwritten was last needed before the first of
+    // them, the new one will be needed after the second.
+    const auto tabulate_ahead = [&](int slab) {
+      if (slab % kSlabsPerChunk == 0) tabulate(slab / kSlabsPerChunk + 1);
     };
 
     typename Tile::Accumulator accumulator;
     tabulate(0);
-    tabulate(1);
-    __syncthreads();
-    fetch(0);
-    store(0);
-    __syncthreads();
-    for (int slab = 0; slab < slabs; ++slab) {
-      // The barrier that ended the step before lies between the last reads of what is overwritten here and its writes.
-      const bool more = slab + 1 < slabs;
-      if (more) fetch(slab + 1);
-      tabulate(slab + 2);
-      accumulator.multiply_add(shared.a[slab % 2], shared.b[slab % 2]);
-      if (more) store(slab + 1);
+    for (int slab = 0; slab < kStages - 1; ++slab) {
       __syncthreads();
+      tabulate_ahead(slab);
+#pragma unroll
+      for (int part = 0; part < kDepth; ++part) copy(slab, slab, part);
+      commit_copies();
+    }
+    int stage = 0;
+    for (int slab = 0; slab < slabs; ++slab) {
+      wait_for_copies<kStages - 2>();
+      // After this barrier all can read this slab, and nobody reads any more what is overwritten below.
+      __syncthreads();
+      const int next = slab + kStages - 1;
+      const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
+      tabulate_ahead(next);
+      accumulator.multiply_add(shared.a[stage], shared.b[stage], [&](int part) { copy(next, next_stage, part); });
+      commit_copies();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     write(accumulator, place, phase, params);
   }
@@ -121,14 +130,14 @@ struct Kernel {
       const typename Tile::Accumulator& accumulator, T* c, const Place& place, const Phase& phase, const Params& params) {
     constexpr int kSize = kHeight * kWidth;
 #pragma unroll
-    for (int j = 0; j < Tile::kPerThread; j += kWidth) {
+    for (int j = 0; j < Tile::kColumnsPerThread; j += kWidth) {
       const uint32 column = place.first_column + static_cast<uint32>(Tile::column(j));
       if (column >= phase.columns) continue;
       int64 offset = 0;
       for_each_digit<kDigits>(
           column, phase.column, [&](const Digit& digit, int32 value) { offset += value * digit.other_stride; });
 #pragma unroll
-      for (int i = 0; i < Tile::kPerThread; i += kHeight) {
+      for (int i = 0; i < Tile::kRowsPerThread; i += kHeight) {
         const uint32 row = place.first_row + static_cast<uint32>(Tile::row(i));
         if (row >= params.rows) continue;
         T* const first = c + offset + row * params.c_row_stride;

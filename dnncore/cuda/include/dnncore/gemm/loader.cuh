@@ -1,9 +1,11 @@
-// From global memory through registers into a slab of shared memory: one operand, one step of the reduction at a time.
+// From global memory into a slab of shared memory: one operand, one step of the reduction at a time. The copies are asynchronous,
+// element by element, so they gather and transpose on their way and hold no registers.
 //
 // An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
 // depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
 #pragma once
 
+#include "dnncore/ptx/async_copy.cuh"
 #include "dnncore/gemm/params.cuh"
 
 namespace dnncore::gemm {
@@ -110,21 +112,22 @@ struct Column {
 template <typename T, Walk kWalk, int kOuter, int kDepth, int kPitch, int kThreads, typename Outer>
 class Loader {
   static constexpr int kElements = kOuter * kDepth / kThreads;
-  static constexpr int kOuters = kWalk == Walk::kReduction ? kElements : 1;
-  static_assert(kThreads % kDepth == 0 && kThreads % kOuter == 0 && kElements * kThreads == kOuter * kDepth);
+  // How many rows or columns a thread copies elements of.
+  static constexpr int kOuters = kWalk == Walk::kReduction ? kElements : kOuter > kThreads ? kOuter / kThreads : 1;
+  static_assert(kThreads % kDepth == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
+  static_assert(kElements * kThreads == kOuter * kDepth);
 
   const T* __restrict__ base_;
   Outer outer_[kOuters];
-  T fetched_[kElements];
 
-  // Place in the slab of this thread's i-th element.
+  // Place in the slab of this thread's i-th element, which is of its (i % kOuters)-th row or column.
   static __device__ int outer_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    return kWalk == Walk::kReduction ? thread / kDepth + i * (kThreads / kDepth) : thread % kOuter;
+    return kWalk == Walk::kReduction ? thread / kDepth + i * (kThreads / kDepth) : (thread + i % kOuters * kThreads) % kOuter;
   }
   static __device__ int reduction_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    return kWalk == Walk::kReduction ? thread % kDepth : thread / kOuter + i * (kThreads / kOuter);
+    return kWalk == Walk::kReduction ? thread % kDepth : (thread + i * kThreads) / kOuter;
   }
 
 public:
@@ -137,24 +140,19 @@ public:
     }
   }
 
-  // Begin to read a slab; of its reduction indices only the first `remaining` exist, the others are 0.
+  // Begin to copy the part-th of kDepth parts of a slab; of its reduction indices only the first `remaining` exist, the others are 0.
   template <typename Entry>
-  __device__ void fetch(const Entry (&table)[kDepth], int remaining, const Params& params) {
+  __device__ void copy(int part, const Entry* table, int remaining, const Params& params, T (&slab)[kDepth][kPitch]) const {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
+      if (i * kDepth / kElements != part) continue;
       const int k = reduction_index(i);
       const Entry entry = table[k];
-      const Outer& outer = outer_[kOuters == 1 ? 0 : i];
-      // No short circuit: one predicate a load and no branch, so that all loads are on their way at once.
+      const Outer& outer = outer_[i % kOuters];
+      // No short circuit, and so no branch between the multiplications.
       const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
-      const T* const address = base_ + outer.offset_of(entry);
-      fetched_[i] = inside ? __ldg(address) : T(0);
+      copy_async(&slab[k][outer_index(i)], base_ + outer.offset_of(entry), inside);
     }
-  }
-
-  __device__ void store(T (&slab)[kDepth][kPitch]) const {
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) slab[reduction_index(i)][outer_index(i)] = fetched_[i];
   }
 };
 
