@@ -39,7 +39,7 @@ def main() -> int:
     junit.unlink()
     document = {
         "environment": environment(),
-        "command": "make test-gpu",
+        "command": "python -m benchmarks.gpu_report, which `make test-gpu` runs",
         "seconds": float(suite.attrib["time"]),
         **counts,
         "with_cuda_in_the_name": on_gpu,
