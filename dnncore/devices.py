@@ -100,5 +100,7 @@ def limit_cpu_threads(count: int) -> None:
     try:
         from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise BackendUnavailableError("threadpoolctl is not installed: pip install 'dnncore[train]'") from error
+        raise BackendUnavailableError(
+            "threadpoolctl is not installed: pip install 'dnncore[server]' or 'dnncore[train]'"
+        ) from error
     threadpool_limits(count, user_api="blas")
