@@ -13,7 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -34,6 +34,8 @@ __all__ = ["run_load"]
 _Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[pb.ClassifyRequest, pb.ClassifyResponse]"
 
 _TIMEOUT_S = 30.0  # of a request without a deadline: a server that hangs must not hang its measurement
+# The kernel may hand Ctrl-C to a thread of gRPC's; Python acts on it when the main thread next wakes, so that never sleeps long.
+_WAKE_S = 0.2
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)  # else channels to one target share one connection
 
 
@@ -203,6 +205,11 @@ def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sa
     with ThreadPoolExecutor(arrivals.concurrency, "load") as pool:
         try:
             workers = [pool.submit(work) for _ in range(arrivals.concurrency)]
+            unfinished = set(workers)
+            while unfinished:
+                finished, unfinished = wait(unfinished, _WAKE_S, FIRST_EXCEPTION)
+                for worker in finished:
+                    worker.result()  # raises what ended it
             return [sample for worker in workers for sample in worker.result()]
         finally:
             stop.set()  # or an interrupt, as early as while they are started, would wait for the workers' own end
@@ -228,7 +235,8 @@ def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample
         sender.start(num_sent, start_s + offset_s, done)
         num_sent += 1
     for _ in range(num_sent):
-        answered.acquire()  # ends: every call has a timeout
+        while not answered.acquire(timeout=_WAKE_S):
+            pass  # ends: every call has a timeout
     complete = [sample for sample in samples if sample is not None]
     if len(complete) != num_sent:
         raise RuntimeError(f"{num_sent - len(complete)} of {num_sent} answers could not be read; gRPC has logged why")
