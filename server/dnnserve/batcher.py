@@ -6,7 +6,8 @@ mechanism around it. The rules:
 * Requests leave in the order in which they came; a batch is the longest head of the queue whose rows fit.
 * An idle device takes what is there at once. Waiting for company (`max_queue_delay_ns`) happens only when asked for, never
   once a full batch is there, and never past a deadline.
-* A request leaves exactly once: in a batch, expired, cancelled, or abandoned. None is started at or after its deadline.
+* A request leaves exactly once: in a batch, expired, cancelled, or abandoned. None is started at or after its deadline. The one
+  exception: a batch whose device was lost under it is put back to where it came from, the head of the queue.
 * With an estimate of a batch's duration, a request that could not finish in time is dropped before it wastes a slot, judged by
   the batch that the queue would fill: shrinking batches to rescue the head costs more requests than it saves under overload.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -131,6 +132,17 @@ class Batcher:
         if len(self._queue) >= self.limits.hold_until_requests:
             self._holding = False
         return None
+
+    def put_back(self, entries: Sequence[Entry]) -> None:
+        """Queue requests again that a lost device had taken: in their order, before all others, whatever the queue's bound says."""
+        for entry in reversed(entries):
+            if entry.ticket in self._queue:
+                raise ValueError(f"{entry} is queued already")
+            self._queue[entry.ticket] = entry
+            self._queue.move_to_end(entry.ticket, last=False)
+            self._rows += entry.rows
+            if entry.deadline_ns is not None:
+                heapq.heappush(self._deadlines, (entry.deadline_ns, entry.ticket))
 
     def cancel(self, ticket: int) -> Entry | None:
         """Remove a request that still waits; None when it has left already."""

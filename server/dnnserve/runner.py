@@ -117,27 +117,27 @@ class Runner:
     def _serve(self, instances: Mapping[ModelKey, Instance]) -> None:
         while (batch := self._scheduler.take()) is not None:
             outcomes: Sequence[Answer | RequestError]
-            fault: DeviceFaultError | None = None
             try:
                 outcomes = self._run(instances[batch.model], batch)
-            except DeviceFaultError as error:
-                _log.exception(
-                    "device %s is lost; %d requests of %s fail", self.label, len(batch.requests), batch.model
-                )
-                fault = error
-                lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
-                outcomes = [DeviceLostError(lost) for _ in batch.requests]
+            except DeviceFaultError as fault:
+                _log.exception("device %s is lost", self.label)
+                self._busy_ns += self._clock() - batch.taken_ns
+                self._hand_over(batch, fault)
+                return
             except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
                 _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
                 failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
                 outcomes = [ExecutionError(failed) for _ in batch.requests]
             self._busy_ns += self._clock() - batch.taken_ns
-            if fault is not None:
-                # Out of rotation before its requests are answered: who retries must not meet this device again.
-                self._lose(str(fault))
             self._scheduler.complete(batch, outcomes)
-            if fault is not None:
-                return
+
+    def _hand_over(self, batch: Batch, fault: DeviceFaultError) -> None:
+        """Let other devices run what this one could not."""
+        self._lose(str(fault))  # first: neither the batch nor a client that retries must meet this device again
+        lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
+        again = self._scheduler.put_back(batch, DeviceLostError(lost))
+        total = len(batch.requests)
+        _log.warning("of %d requests of %s on %s, %d go to other devices", total, batch.model, self.label, again)
 
     def _lose(self, reason: str) -> None:
         self._scheduler.lose_device(self.label, reason)

@@ -42,8 +42,8 @@ class Batch:
 class Scheduler:
     """Queues of all loaded models, shared by all devices. Thread-safe.
 
-    `_lock` guards `_batchers`, `_order`, `_pending`, `_devices`, `_no_device_reason`, `_stopped` and `_sweeper_wakes_ns`; `_work`
-    and `_timer` are conditions on it. Sinks and recorders are called without it.
+    `_lock` guards `_batchers`, `_order`, `_pending`, `_put_back`, `_devices`, `_no_device_reason`, `_stopped` and
+    `_sweeper_wakes_ns`; `_work` and `_timer` are conditions on it. Sinks and recorders are called without it.
 
     Args:
         clock: Monotonic nanoseconds; the one that requests' times come from.
@@ -59,6 +59,7 @@ class Scheduler:
         self._batchers: dict[ModelKey, Batcher] = {}
         self._order: list[ModelKey] = []  # round-robin: the model served last stands last
         self._pending: dict[int, InferenceRequest] = {}  # submitted and not yet completed: queued or running
+        self._put_back: set[int] = set()  # tickets of `_pending` that have had their second chance
         self._devices: set[str] = set()
         self._no_device_reason = "no device has started"
         self._stopped = False
@@ -137,7 +138,7 @@ class Scheduler:
         A queued one leaves its queue. A running one stays in its batch, whose other requests do not notice.
         """
         with self._lock:
-            request = self._pending.pop(ticket, None)
+            request = self._forget(ticket)
             if request is None:
                 return
             self._batchers[request.model].cancel(ticket)
@@ -174,9 +175,36 @@ class Scheduler:
             completions = [
                 Completion(request, outcome, now_ns)
                 for request, outcome in zip(batch.requests, outcomes, strict=True)
-                if self._pending.pop(request.ticket, None) is not None
+                if self._forget(request.ticket) is not None
             ]
         self._deliver(completions)
+
+    def put_back(self, batch: Batch, error: RequestError) -> int:
+        """Queue a batch again whose device was lost while it ran; inference changes nothing, so another device may repeat it.
+
+        Once a request: whatever loses a second device is answered with the error, so that a request which breaks devices cannot
+        take all of them. So is everything when no device is left.
+
+        Returns:
+            Requests that were queued again.
+        """
+        with self._lock:
+            now_ns = self._clock()
+            waiting = [request for request in batch.requests if request.ticket in self._pending]
+            served = bool(self._devices) and not self._stopped
+            again = [request for request in waiting if served and request.ticket not in self._put_back]
+            failed = [request for request in waiting if not served or request.ticket in self._put_back]
+            self._batchers[batch.model].put_back(
+                [Entry(r.ticket, len(r.rows), r.arrival_ns, r.deadline_ns) for r in again]
+            )
+            self._put_back.update(request.ticket for request in again)
+            for request in failed:
+                self._forget(request.ticket)
+            completions = [Completion(request, error, now_ns) for request in failed]
+            self._work.notify_all()
+            self._timer.notify()
+        self._deliver(completions)
+        return len(again)
 
     def expire(self) -> int | None:
         """Answer every queued request that can no longer be started in time.
@@ -206,6 +234,7 @@ class Scheduler:
             self._stopped = True
             completions = self._abandon()
             running, self._pending = tuple(self._pending.values()), {}
+            self._put_back.clear()
             now_ns = self._clock()
             completions += [Completion(request, self._unavailable(), now_ns) for request in running]
             self._work.notify_all()
@@ -241,8 +270,15 @@ class Scheduler:
     def _completions(
         self, entries: Iterable[Entry], error: Callable[[InferenceRequest], RequestError], now_ns: int
     ) -> list[Completion]:
-        requests = [self._pending.pop(entry.ticket) for entry in entries]
+        requests = [self._pending[entry.ticket] for entry in entries]
+        for request in requests:
+            self._forget(request.ticket)
         return [Completion(request, error(request), now_ns) for request in requests]
+
+    def _forget(self, ticket: int) -> InferenceRequest | None:
+        """Take a request off the books; None: it has been answered already."""
+        self._put_back.discard(ticket)
+        return self._pending.pop(ticket, None)
 
     def _unavailable(self) -> UnavailableError:
         reason = "the server is stopping" if self._stopped else self._no_device_reason

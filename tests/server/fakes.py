@@ -124,6 +124,12 @@ class Lab:
         with self._changed:
             self._faults.setdefault(device, deque()).append(error)
 
+    @property
+    def running(self) -> list[str]:
+        """Devices that have a batch."""
+        with self._changed:
+            return [device for device, batches in self._running.items() if batches]
+
     def wait_running(self, device: str) -> None:
         """Wait until a batch is on the device."""
         with self._changed:

@@ -136,6 +136,23 @@ def test_with_a_cost_a_short_queue_is_judged_by_its_own_batch() -> None:
     assert tickets(batcher.take(0).batch) == [1]
 
 
+def test_a_lost_devices_batch_comes_back_to_the_head_of_a_full_queue() -> None:
+    batcher = filled(Limits(2, 3), entry(1), entry(2), entry(3))
+    taken = batcher.take(0).batch
+    for ticket in (4, 5):
+        batcher.submit(entry(ticket), 0)
+    batcher.put_back(taken)
+    assert [tickets(batcher.take(0).batch) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+
+
+def test_what_comes_back_too_late_expires() -> None:
+    batcher = filled(Limits(2, 3), entry(1, deadline=5), entry(2, deadline=50))
+    taken = batcher.take(0).batch
+    batcher.put_back(taken)
+    decision = batcher.take(10)
+    assert (tickets(decision.expired), tickets(decision.batch)) == ([1], [2])
+
+
 def test_abandon_empties_the_queue_in_order() -> None:
     batcher = filled(Limits(8, 10), entry(1, deadline=5), entry(2))
     assert tickets(batcher.abandon()) == [1, 2]

@@ -20,6 +20,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.submitted = 0
         self.waiting: list[Entry] = []
         self.left: list[int] = []  # tickets in the order in which they left, for whatever reason
+        self.running: tuple[Entry, ...] = ()  # the batch taken last, until its device is done or lost
         self.batcher: Batcher
         self.limits: Limits
         self.cost_ns = 0
@@ -44,7 +45,7 @@ class BatcherMachine(RuleBasedStateMachine):
             assert rejection is Rejection.TOO_MANY_ROWS
         elif slack_ns is not None and slack_ns <= 0:
             assert rejection is Rejection.DEADLINE_PASSED
-        elif len(self.waiting) == MAX_QUEUE:
+        elif len(self.waiting) >= MAX_QUEUE:
             assert rejection is Rejection.QUEUE_FULL
         else:
             assert rejection is None
@@ -89,6 +90,16 @@ class BatcherMachine(RuleBasedStateMachine):
         if not decision.expired:
             assert bool(decision.batch) == (announced_ns == self.now_ns), "next_take_ns announced something else"
         self.leave(decision.batch)
+        self.running = decision.batch
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def lose_the_device(self) -> None:
+        self.batcher.put_back(self.running)
+        self.waiting = [*self.running, *self.waiting]
+        for entry in self.running:
+            self.left.remove(entry.ticket)
+        self.running = ()
 
     @rule()
     def drain(self) -> None:

@@ -12,7 +12,7 @@ from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
-from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec
+from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, wait_until
 
 SPEC = make_spec()
 
@@ -90,7 +90,7 @@ def test_an_exception_fails_its_batch_alone(lab: Lab, fleets: list[Fleet]) -> No
     assert not fleet.lost
 
 
-def test_a_lost_device_fails_its_batch_and_the_others_go_on(lab: Lab, fleets: list[Fleet]) -> None:
+def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets: list[Fleet]) -> None:
     lab.pause("cuda:0")
     lab.pause("cuda:1")
     fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
@@ -101,13 +101,38 @@ def test_a_lost_device_fails_its_batch_and_the_others_go_on(lab: Lab, fleets: li
     later = [fleet.submit(value, 8) for value in (3.0, 4.0)]
     lab.resume()
     fleet.inbox.wait(4)
-    lost = [request for request in first if isinstance(fleet.inbox.of(request).outcome, DeviceLostError)]
-    answered = [request for request in (*first, *later) if isinstance(fleet.inbox.of(request).outcome, Answer)]
-    assert (len(lost), len(answered)) == (1, 3)
+    answers = [fleet.inbox.of(request).outcome for request in (*first, *later)]
+    assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers), answers
     assert fleet.lost == [("cuda:0", "an illegal memory access")]
     assert fleet.scheduler.healthy_devices == {"cuda:1"}
     assert fleet.runners[0].join(PATIENCE_S)
     assert lab.closed == ["cuda:0"]
+
+
+def test_a_request_that_loses_a_second_device_is_answered_with_the_error(lab: Lab, fleets: list[Fleet]) -> None:
+    names = ("cuda:0", "cuda:1", "cuda:2")
+    for name in names:
+        lab.fail_next(name, DeviceFaultError("gone"))
+    fleets.append(fleet := Fleet(lab, *names).open())
+    poison = fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert isinstance(fleet.inbox.of(poison).outcome, DeviceLostError)
+    assert len(fleet.scheduler.healthy_devices) == 1
+
+
+def test_a_request_cancelled_on_a_device_that_is_lost_is_not_run_again(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.pause("cuda:0")
+    lab.pause("cuda:1")
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
+    for name in ("cuda:0", "cuda:1"):
+        lab.fail_next(name, DeviceFaultError("gone"))
+    request = fleet.submit(1.0)
+    wait_until(lambda: bool(lab.running))
+    fleet.scheduler.cancel(request.ticket)
+    lab.resume()
+    fleet.inbox.wait(1)
+    wait_until(lambda: len(fleet.scheduler.healthy_devices) == 1)
+    assert len(lab.batches) == 1
 
 
 def test_without_a_healthy_device_everything_is_answered_unavailable(lab: Lab, fleets: list[Fleet]) -> None:
