@@ -33,6 +33,7 @@ from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
 from dnnserve.servicer import ClassifierServicer, InferenceServicer, Service
 from dnnserve.statistics import Statistics
+from dnnserve.watchdog import Watchdog
 from dnnserve.web import WebServer
 
 __all__ = ["Addresses", "Server", "make_server", "model_spec"]
@@ -96,6 +97,7 @@ class Server:
             Runner(label, name, rows, open_host, self.scheduler, self._on_device_lost, clock)
             for label, name in _labelled(device_names)
         ]
+        self._watchdog = Watchdog(self._runners, config.batch_timeout_seconds) if config.batch_timeout_seconds else None
         self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
@@ -157,6 +159,8 @@ class Server:
         for spec in specs:
             self.scheduler.add_model(spec.key, self._limits(spec))
         self._add_services(Catalog(specs))
+        if self._watchdog is not None:
+            self._watchdog.start()
         self._grpc.start()
         self._grpc_started = True
         with self._lock:
@@ -247,6 +251,8 @@ class Server:
 
     def _close(self) -> bool:
         """Answer what is left, and close devices and ports; False: a device did not end in time."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self.scheduler.stop()
         self._gate.wait_empty(_LAST_ANSWERS_S)
         if not self._grpc_started:

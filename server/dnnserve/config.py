@@ -33,6 +33,7 @@ class ServerConfig:
         hold_until_requests: The first batch waits for so many requests; for tests.
         grpc_threads: Handler threads: the requests that can be decoded, queued or running at once.
         max_message_mib: Largest message that is read or sent.
+        batch_timeout_seconds: A device whose batch runs for longer is taken out of service; 0: never.
         drain_seconds: How long requests may take to finish once the server was told to stop.
         default_deadline_ms: For requests that bring none; 0: none.
         log_format: "text" or "json".
@@ -56,6 +57,7 @@ class ServerConfig:
     hold_until_requests: int = 0
     grpc_threads: int = 64
     max_message_mib: int = 64
+    batch_timeout_seconds: float = 60.0
     drain_seconds: float = 30.0
     default_deadline_ms: float = 0.0
     log_format: str = "text"
@@ -73,6 +75,7 @@ class ServerConfig:
             ("--hold-until-requests", self.hold_until_requests, 0, self.max_queue_requests),
             ("--grpc-threads", self.grpc_threads, 1, 4096),
             ("--max-message-mib", self.max_message_mib, 1, 2047),
+            ("--batch-timeout-seconds", self.batch_timeout_seconds, 0, 86_400),
             ("--drain-seconds", self.drain_seconds, 0, 86_400),
             ("--default-deadline-ms", self.default_deadline_ms, 0, 86_400_000),
         ):
@@ -140,6 +143,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         "--default-deadline-ms", type=float, default=0.0, metavar="MS", help="for requests without a deadline; 0: none"
     )
     life = parser.add_argument_group("operation")
+    life.add_argument(
+        "--batch-timeout-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a device whose batch runs for longer is taken out of service, and others run the batch; 0: never",
+    )
     life.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after SIGTERM"
     )

@@ -27,7 +27,8 @@ DeviceLost = Callable[[str, str], None]
 
 
 class Runner:
-    """Runs batches on one device. Thread-safe; the device itself is touched by its own thread alone.
+    """Runs batches on one device. Thread-safe: `_lock` guards `_running` and `_given_up`; the device itself is touched by its own
+    thread alone.
 
     Args:
         label: The device's name in logs and metrics, unique among runners.
@@ -59,6 +60,9 @@ class Runner:
         self._loaded = threading.Event()
         self._load_error: Exception | None = None
         self._limits: Mapping[ModelKey, int] = {}
+        self._lock = threading.Lock()
+        self._running: Batch | None = None
+        self._given_up = False
         self._busy_ns = 0  # written by the runner's thread alone
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
         self._thread = threading.Thread(target=self._main, name=f"dnnserve-{label}", daemon=True)
@@ -86,6 +90,20 @@ class Runner:
         if self._load_error is not None:
             raise self._load_error
         return self._limits
+
+    def give_up_when_stuck(self, limit_ns: int) -> bool:
+        """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
+
+        The batch goes to other devices. The runner's thread stays where it is; should it ever come back, it ends.
+        """
+        with self._lock:
+            batch = self._running
+            if batch is None or self._given_up or self._clock() - batch.taken_ns < limit_ns:
+                return False
+            self._given_up = True
+        seconds = (self._clock() - batch.taken_ns) / 1e9
+        self._hand_over(batch, f"a batch of {batch.model} with {batch.rows} rows has not ended for {seconds:.1f} s")
+        return True
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end, after `Scheduler.stop`; False: it still runs."""
@@ -116,24 +134,32 @@ class Runner:
 
     def _serve(self, instances: Mapping[ModelKey, Instance]) -> None:
         while (batch := self._scheduler.take()) is not None:
-            outcomes: Sequence[Answer | RequestError]
+            outcomes: Sequence[Answer | RequestError] = ()
+            fault: DeviceFaultError | None = None
+            with self._lock:
+                self._running = batch
             try:
                 outcomes = self._run(instances[batch.model], batch)
-            except DeviceFaultError as fault:
+            except DeviceFaultError as error:
                 _log.exception("device %s is lost", self.label)
-                self._busy_ns += self._clock() - batch.taken_ns
-                self._hand_over(batch, fault)
-                return
+                fault = error
             except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
                 _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
                 failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
                 outcomes = [ExecutionError(failed) for _ in batch.requests]
             self._busy_ns += self._clock() - batch.taken_ns
+            with self._lock:
+                self._running = None
+                if self._given_up:
+                    return
+            if fault is not None:
+                self._hand_over(batch, str(fault))
+                return
             self._scheduler.complete(batch, outcomes)
 
-    def _hand_over(self, batch: Batch, fault: DeviceFaultError) -> None:
+    def _hand_over(self, batch: Batch, reason: str) -> None:
         """Let other devices run what this one could not."""
-        self._lose(str(fault))  # first: neither the batch nor a client that retries must meet this device again
+        self._lose(reason)  # first: neither the batch nor a client that retries must meet this device again
         lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
         again = self._scheduler.put_back(batch, DeviceLostError(lost))
         total = len(batch.requests)

@@ -115,9 +115,10 @@ class Lab:
         with self._changed:
             self._paused.add(device)
 
-    def resume(self) -> None:
+    def resume(self, device: str | None = None) -> None:
+        """Let this device go on, or all."""
         with self._changed:
-            self._paused.clear()
+            self._paused -= {device} if device else self._paused
             self._changed.notify_all()
 
     def fail_next(self, device: str, error: Exception) -> None:

@@ -10,6 +10,7 @@ from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
 from dnnserve.instance import batch_buckets
 from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
+from dnnserve.watchdog import Watchdog
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, wait_until
@@ -133,6 +134,31 @@ def test_a_request_cancelled_on_a_device_that_is_lost_is_not_run_again(lab: Lab,
     fleet.inbox.wait(1)
     wait_until(lambda: len(fleet.scheduler.healthy_devices) == 1)
     assert len(lab.batches) == 1
+
+
+def test_a_batch_that_never_ends_goes_to_another_device_and_its_late_answer_is_dropped(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
+    lab.pause("cuda:0")
+    lab.pause("cuda:1")
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
+    requests = [fleet.submit(float(value), 8) for value in range(6)]
+    lab.wait_running("cuda:0")
+    lab.wait_running("cuda:1")
+    lab.resume("cuda:1")
+    watchdog = Watchdog(fleet.runners, limit_s=0.2)
+    watchdog.start()
+    fleet.inbox.wait(6)
+    outcomes = [fleet.inbox.of(request).outcome for request in requests]
+    assert all(isinstance(outcome, Answer) and outcome.device == "cuda:1" for outcome in outcomes), outcomes
+    assert fleet.scheduler.healthy_devices == {"cuda:1"}
+    ((device, reason),) = fleet.lost
+    assert device == "cuda:0"
+    assert "has not ended" in reason
+    watchdog.stop()
+    lab.resume()
+    assert fleet.runners[0].join(PATIENCE_S)
+    assert len(fleet.inbox.completions) == 6
 
 
 def test_without_a_healthy_device_everything_is_answered_unavailable(lab: Lab, fleets: list[Fleet]) -> None:
