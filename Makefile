@@ -8,13 +8,16 @@ comma   := ,
 EXTRAS  := $(if $(GPU),$(comma)cuda)
 JOBS    ?= 2
 
-EMULATOR_SOURCE ?= ../shared/cuda-emulator
-EMULATOR        := $(CURDIR)/.build/emulator
-HAVE_EMULATOR   := $(shell command -v nvcc >/dev/null 2>&1 && test -f $(EMULATOR_SOURCE)/setup.sh && echo yes)
-EMULATED = DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 EMU_BUILD=$(or $(EMU_BUILD),check) \
-           DNNCORE_CACHE_DIR=$(CURDIR)/.build/kernels PATH=$(abspath $(EMULATOR_SOURCE))/emudrv/bin:$(PATH)
+# CUDA kernels run on the emulated driver where it can be built; else WHY_NOT says what is missing.
+EMULATOR := $(CURDIR)/.build/emulator
+WHY_NOT  := $(shell $(PYTHON) -m emulator.toolkit --why-not)
+NVCC     := $(shell $(PYTHON) -m emulator.toolkit --find)
+EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE_DIR=$(CURDIR)/.build/kernels \
+            PATH=$(CURDIR)/emulator/bin:$(CURDIR)/$(BIN):$(PATH)
+# A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
+OTHERWISE := EMU_SCHED=20261121 EMU_ASYNC=eager
 
-.PHONY: help demo test lint type kernels bench test-gpu proto emulator deploy-check clean
+.PHONY: help demo test lint type kernels gates bench test-gpu proto emulator conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -22,9 +25,14 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## train a digit classifier, serve it, classify the held-out images, print what was measured
 	@$(BIN)/python -m examples.demo
 
-test: $(VENV)/.dev $(if $(HAVE_EMULATOR),emulator)  ## every test that runs without a GPU
-	@$(if $(HAVE_EMULATOR),,echo "CUDA kernels are not run: no nvcc or no emulator at $(EMULATOR_SOURCE)";) \
-	 $(if $(HAVE_EMULATOR),$(EMULATED)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+test: $(VENV)/.dev $(if $(WHY_NOT),,emulator)  ## every test that runs without a GPU, kernels on the emulated driver
+ifeq ($(WHY_NOT),)
+	$(EMULATED) $(OTHERWISE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m cuda tests/ops
+	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+else
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	@echo "CUDA kernels were not run: $(WHY_NOT)"
+endif
 
 lint: $(VENV)/.dev  ## style, imports between the floors, stubs that are up to date
 	$(BIN)/ruff check .
@@ -38,6 +46,9 @@ type: $(VENV)/.dev  ## mypy, strict
 kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80 and sm_90a into the package, for machines without nvcc
 	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --out dnncore/cuda/cubins
 
+gates: $(VENV)/.dev  ## compile every kernel, print how its machine code has changed, write the baseline
+	$(BIN)/python -m tests.cuda.gates --update
+
 bench: $(VENV)/.demo  ## figures for the demo's nets, written to benchmarks/results
 	$(BIN)/python -m benchmarks.serving --out benchmarks/results
 
@@ -47,7 +58,12 @@ test-gpu: $(VENV)/.gpu  ## the same cases on real GPUs, and two of them serving 
 proto: $(VENV)/.dev  ## generate the gRPC stubs from protos/dnnapi
 	$(BIN)/python protos/generate.py
 
-emulator: $(EMULATOR)/.ready  ## build the emulated CUDA driver and PyCUDA on top of it
+emulator: $(VENV)/.dev $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CUDA driver, and PyCUDA against it
+	@$(BIN)/python -m emulator.build --out $(EMULATOR)
+	@$(BIN)/python -m pip install --quiet "$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out .build/pycuda)"
+
+conformance: $(VENV)/.dev  ## every emulated instruction and driver feature on this machine's GPU, into emulator/conformance/results
+	$(BIN)/python -m emulator.conformance --out emulator/conformance/results
 
 deploy-check:  ## build the container image, run it and the compose stack, tear everything down
 	bash deploy/check.sh
@@ -70,9 +86,7 @@ $(VENV)/.gpu: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[dev,cuda]'
 	@touch $@ $(VENV)/.dev $(VENV)/.demo
 
-$(EMULATOR)/.ready: $(VENV)/.dev
-	@echo "building the emulated CUDA driver and PyCUDA (about two minutes, once)"
-	@mkdir -p .build
-	@PATH=$(CURDIR)/$(BIN):$(PATH) bash $(EMULATOR_SOURCE)/setup.sh $(EMULATOR) > $(EMULATOR).log 2>&1 || \
-	  { cat $(EMULATOR).log; exit 1; }
+# The parts of the CUDA toolkit that nvcc and PyCUDA's build need, for machines without one.
+$(VENV)/.toolkit: pyproject.toml | $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet -e '.[toolkit]'
 	@touch $@

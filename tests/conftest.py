@@ -19,9 +19,11 @@ if EMULATOR:
     ctypes.CDLL(EMULATOR, ctypes.RTLD_GLOBAL)
 
 from dnncore import Handle, devices  # noqa: E402 (the emulated driver comes first)
+from tests.cuda.gates import summary  # noqa: E402
 
 CUDA_DEVICES = tuple(f"cuda:{index}" for index in range(devices.cuda_count())) if EMULATOR or GPU else ()
 DEVICES = ("cpu", *CUDA_DEVICES[:1])
+_RUNS_KERNELS = ("runs", "kernels")  # a user property, because markers do not travel with a worker's reports
 
 
 def pytest_report_header() -> str:
@@ -29,10 +31,33 @@ def pytest_report_header() -> str:
     return f"CUDA devices: {', '.join(CUDA_DEVICES) or '-'} ({where})"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m cuda` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs kernels because a device among its parameters is CUDA's; skip all such where there is no device."""
     for item in items:
+        params = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        if any(value in CUDA_DEVICES for value in params if isinstance(value, str)):
+            item.add_marker(pytest.mark.cuda)
+        if item.get_closest_marker("cuda"):
+            item.user_properties.append(_RUNS_KERNELS)
         if item.get_closest_marker("cuda") and not CUDA_DEVICES:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device: run `make emulator`, or `make test-gpu` on a GPU"))
+            item.add_marker(pytest.mark.skip(reason="no CUDA device: run `make test`, or `make test-gpu` on a GPU"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say where kernels ran: a green suite must not be taken for one that a GPU has seen."""
+    ran = sum(_RUNS_KERNELS in report.user_properties for report in terminalreporter.getreports("passed"))
+    on_gpu, emulated = (ran, 0) if GPU else (0, ran)
+    how = ", ".join(
+        f"{name}={os.environ[name]}" for name in ("EMU_BUILD", "EMU_SCHED", "EMU_ASYNC") if name in os.environ
+    )
+    terminalreporter.write_line(
+        f"kernel tests passed: {emulated} on the emulated driver{f' ({how})' if how and emulated else ''}, "
+        f"{on_gpu or 'none'} on a GPU"
+    )
+    summary.write(terminalreporter)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from benchmarks.serving import untrained_package
 from dnncore import Handle
 from dnncore.nn import Phase
 from examples.demo import encode_png
-from tests.conftest import CUDA_DEVICES, EMULATOR
+from tests.conftest import CUDA_DEVICES
+from tests.e2e.emulated import use_emulator
 
 pytestmark = [
     pytest.mark.cuda,
@@ -22,9 +23,7 @@ pytestmark = [
 
 
 def test_both_devices_answer_and_agree_with_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if EMULATOR:  # so that the server process finds the emulated driver as it would the real one
-        monkeypatch.setenv("LD_PRELOAD", EMULATOR)
-        monkeypatch.setenv("EMU_BUILD", "fast")
+    use_emulator(monkeypatch, devices=2, build="fast")
     package = untrained_package()
     package.save(tmp_path / "digits")
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)

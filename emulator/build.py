@@ -1,0 +1,109 @@
+"""Build the emulated driver: python -m emulator.build --out .build/emulator writes lib/libcuda.so.1 there.
+
+Objects are cached by the content of what they are made of, so that a second build takes no time and a change compiles one file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from emulator import toolkit
+from emulator.driver import stubs
+
+__all__ = ["build", "main"]
+
+_ROOT = Path(__file__).parent
+_FOLDERS = ("runtime", "tensor", "driver")
+_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-ffp-contract=off")
+
+
+def _sources() -> list[Path]:
+    return sorted(path for folder in _FOLDERS for path in (_ROOT / folder).glob("*.cpp"))
+
+
+def _headers() -> list[Path]:
+    return sorted(path for folder in ("abi", *_FOLDERS) for path in (_ROOT / folder).glob("*.h"))
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:24]
+
+
+def _run(command: Sequence[str]) -> None:
+    """Run a compiler.
+
+    Raises:
+        RuntimeError: it failed; the message holds what it printed.
+    """
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{run.stdout}{run.stderr}")
+
+
+def build(out: Path, cuda: Path, jobs: int) -> Path:
+    """Compile what has changed and link it; the path of libcuda.so.1."""
+    library, objects = out / "lib" / "libcuda.so.1", out / "objects"
+    for folder in (library.parent, objects):
+        folder.mkdir(parents=True, exist_ok=True)
+    flags = (*_FLAGS, f"-I{_ROOT}", f"-I{cuda / 'include'}")
+    common = _digest(" ".join(flags).encode(), *(path.read_bytes() for path in _headers()))
+
+    def compiled(source: Path) -> Path:
+        target = objects / f"{source.stem}-{_digest(common.encode(), source.read_bytes())}.o"
+        if not target.exists():
+            half_done = target.with_suffix(f".{os.getpid()}.tmp")
+            _run(["g++", *flags, "-c", str(source), "-o", str(half_done)])
+            half_done.replace(target)
+        return target
+
+    with ThreadPoolExecutor(jobs) as pool:
+        made = list(pool.map(compiled, _sources()))
+    generated = stubs.write(objects, cuda, made)
+    made.append(compiled(generated))
+    key = library.with_name("key")
+    wanted = _digest(*(path.name.encode() for path in made))
+    if not (library.exists() and key.exists() and key.read_text() == wanted):
+        half_done = library.with_suffix(f".{os.getpid()}.tmp")
+        link = ["-Wl,-soname,libcuda.so.1", "-Wl,-z,defs", "-lpthread", "-ldl"]
+        _run(["g++", "-shared", *map(str, made), *link, "-o", str(half_done)])
+        half_done.replace(library)
+        key.write_text(wanted)
+        for old in set(objects.glob("*.o")) - set(made):
+            old.unlink()
+    for_linkers = library.with_name("libcuda.so")
+    if not for_linkers.is_symlink():
+        for_linkers.symlink_to(library.name)
+    return library
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and build; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m emulator.build", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(".build/emulator"), help="folder (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    try:
+        library = build(options.out.resolve(), toolkit.cuda_root(), options.jobs)
+    except (RuntimeError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{library.name}: {time.monotonic() - started:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+// Graphs: nodes of work and what they depend on, and their executable form.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <vector>
+
+#include "work.h"
+
+namespace emu::driver {
+
+struct Graph;
+
+struct GraphNode {
+  CUgraphNode handle = nullptr;
+  Graph* graph = nullptr;  // null: destroyed
+  std::shared_ptr<const Work> work;
+  std::vector<std::shared_ptr<GraphNode>> after;  // its dependencies
+
+  ~GraphNode();  // a chain of nodes is taken apart link by link, not by recursion
+};
+
+struct Graph {
+  CUgraph handle = nullptr;                       // null: a capture that has not ended
+  std::vector<std::shared_ptr<GraphNode>> nodes;  // in the order in which they were added
+};
+
+// A snapshot of a graph: nodes come after what they depend on.
+struct ExecutableGraph {
+  struct Node {
+    std::shared_ptr<GraphNode> original;
+    std::shared_ptr<const Work> work;
+    std::vector<size_t> after;
+    bool enabled = true;
+  };
+  CUgraphExec handle = nullptr;
+  unsigned long long flags = 0;
+  std::vector<Node> nodes;
+};
+
+// ---- graph.cpp ----------------------------------------------------------------------------------------------------------------
+std::shared_ptr<GraphNode> add_node(Graph& graph, std::shared_ptr<const Work> work, std::vector<std::shared_ptr<GraphNode>> after);
+CUgraph register_graph(const std::shared_ptr<Graph>& graph);
+
+// ---- graph_exec.cpp -----------------------------------------------------------------------------------------------------------
+// Nodes in an order in which they can run; throws CUDA_ERROR_INVALID_VALUE for a cycle.
+std::vector<std::shared_ptr<GraphNode>> ordered_nodes(const Graph& graph);
+
+}  // namespace emu::driver

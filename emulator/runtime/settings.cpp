@@ -1,0 +1,38 @@
+// Reads the environment: see settings.h.
+#include "settings.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace emu {
+namespace {
+
+uint64_t number(const char* name, uint64_t otherwise) {
+  const char* text = getenv(name);
+  return text && *text ? strtoull(text, nullptr, 10) : otherwise;
+}
+
+Settings from_environment() {
+  Settings s;
+  s.devices = static_cast<int>(number("EMU_DEVICES", 1));
+  s.memory_bytes = number("EMU_MEM_MB", 1024) << 20;
+  if (const char* text = getenv("EMU_ASYNC")) {
+    s.landing = !strcmp(text, "eager") ? Landing::kEager : !strcmp(text, "random") ? Landing::kRandom : Landing::kLazy;
+  }
+  if (const char* text = getenv("EMU_SCHED")) {
+    s.schedule = !strcmp(text, "fwd") ? Schedule::kForward : !strcmp(text, "rev") ? Schedule::kReverse : Schedule::kRandom;
+    s.seed = strtoull(text, nullptr, 10) * 2654435761u + 1;
+  }
+  if (const char* text = getenv("EMU_CHECK")) {
+    s.check_memory = strstr(text, "mem");
+    s.check_races = strstr(text, "race");
+    s.check_initialised = strstr(text, "init");
+  }
+  return s;
+}
+
+}  // namespace
+
+const Settings loaded_settings = from_environment();
+
+}  // namespace emu

@@ -1,0 +1,87 @@
+"""Units of the library, compiled a few at a time: starting nvcc and nvdisasm takes as long as compiling several of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dnncore.cuda import jit
+from dnncore.cuda.algorithms import all_units
+from dnncore.cuda.jit import Compiler, Unit
+from emulator import toolkit
+
+from .figures import Figures, figures
+
+__all__ = ["batches", "compiled", "nvcc", "release", "units"]
+
+_BATCH = 14
+_LARGE = {"gemm/kernel": 6}
+"""Units a compiler run, and fewer where one unit takes a second or two, so that two cores end at about the same time."""
+
+
+@functools.cache
+def units() -> tuple[Unit, ...]:
+    """Every unit that an algorithm can ask for."""
+    return tuple(all_units())
+
+
+def batches() -> list[tuple[str, tuple[Unit, ...]]]:
+    """Units of one header together, a few at a time, with a name for each batch."""
+    families: dict[str, list[Unit]] = {}
+    for unit in units():
+        header = re.search(r'#include "dnncore/([^"]+)\.cuh"', unit.source)
+        if header is None:
+            raise ValueError(f"{unit.entry} includes no header of dnncore")
+        families.setdefault(header[1], []).append(unit)
+    return [
+        (f"{name}-{number}", tuple(members[start : start + size]))
+        for name, members in families.items()
+        for size in (_LARGE.get(name, _BATCH),)
+        for number, start in enumerate(range(0, len(members), size))
+    ]
+
+
+def nvcc() -> Compiler:
+    """The real nvcc, also where the emulator's stand-in comes first on PATH.
+
+    Raises:
+        ToolkitError: there is none; the message says what to install.
+    """
+    return jit.compiler_at(str(toolkit.real_nvcc()))
+
+
+def release(compiler: Compiler) -> str:
+    """Version of a compiler as the baseline has it: "13.0.88"."""
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", compiler.version)
+    if found is None:
+        raise ValueError(f"{compiler.nvcc} does not say its version: {compiler.version!r}")
+    return found[1]
+
+
+def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compiler) -> dict[str, Figures]:
+    """Compile units in one run, warnings and spills being errors, and return the figures of each by its entry.
+
+    Raises:
+        CompilationError: one of them does not compile, warns or spills; the message ends with nvcc's output.
+        ValueError: what came out is not one kernel for each unit.
+    """
+    image = compiler.compile(_together(members), arch, folder, jit.STRICT_FLAGS)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".cubin") as cubin:
+        cubin.write(image)
+        cubin.flush()
+        found = figures(Path(cubin.name))
+    if sorted(found) != sorted(unit.entry for unit in members):
+        raise ValueError(f"asked for {sorted(unit.entry for unit in members)}, the cubin has {sorted(found)}")
+    return found
+
+
+def _together(members: Sequence[Unit]) -> Unit:
+    """One unit of many: includes first, then a namespace for each, so that their aliases do not meet."""
+    lines = [unit.source.splitlines() for unit in members]
+    includes = dict.fromkeys(line for source in lines for line in source if line.startswith("#include"))
+    bodies = ("\n".join(line for line in source if line not in includes) for source in lines)
+    spaces = (f"namespace unit_{i} {{\n{body}\n}}" for i, body in enumerate(bodies))
+    return Unit("\n".join((*includes, *spaces)), members[0].entry)
