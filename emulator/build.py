@@ -22,6 +22,11 @@ __all__ = ["build", "main"]
 
 _ROOT = Path(__file__).parent
 _FOLDERS = ("runtime", "tensor", "driver")
+_STANDARD = (
+    "algorithm", "atomic", "chrono", "cmath", "condition_variable", "cstring", "cuda.h", "deque", "functional", "map", "memory",
+    "mutex", "set", "string", "thread", "unordered_map", "vector",
+)  # fmt: skip
+"""Headers of others that most files include: compiled once, which halves the build."""
 _FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-march=x86-64-v3", "-ffp-contract=off")
 
 
@@ -51,6 +56,19 @@ def _run(command: Sequence[str]) -> None:
         raise RuntimeError(f"{' '.join(command)}\n{run.stdout}{run.stderr}")
 
 
+def _precompiled(objects: Path, flags: Sequence[str]) -> Path:
+    """The header that stands in front of every file; g++ reads the compiled one beside it."""
+    text = "".join(f"#include <{name}>\n" for name in _STANDARD)
+    header = objects / f"standard-{_digest(text.encode(), ' '.join(flags).encode())}.h"
+    compiled = header.with_suffix(".h.gch")
+    if not compiled.exists():
+        header.write_text(text)
+        half_done = compiled.with_suffix(f".{os.getpid()}.tmp")
+        _run(["g++", *flags, "-x", "c++-header", str(header), "-o", str(half_done)])
+        half_done.replace(compiled)
+    return header
+
+
 def build(out: Path, cuda: Path, jobs: int) -> Path:
     """Compile what has changed and link it; the path of libcuda.so.1."""
     library, objects = out / "lib" / "libcuda.so.1", out / "objects"
@@ -59,18 +77,20 @@ def build(out: Path, cuda: Path, jobs: int) -> Path:
     flags = (*_FLAGS, f"-I{_ROOT}", f"-I{cuda / 'include'}")
     common = _digest(" ".join(flags).encode(), *(path.read_bytes() for path in _headers()))
 
-    def compiled(source: Path) -> Path:
+    def compiled(source: Path, *more: str) -> Path:
         target = objects / f"{source.stem}-{_digest(common.encode(), source.read_bytes())}.o"
         if not target.exists():
             half_done = target.with_suffix(f".{os.getpid()}.tmp")
-            _run(["g++", *flags, "-c", str(source), "-o", str(half_done)])
+            _run(["g++", *flags, *more, "-c", str(source), "-o", str(half_done)])
             half_done.replace(target)
         return target
 
+    first = ("-include", str(_precompiled(objects, flags)))
     with ThreadPoolExecutor(jobs) as pool:
-        made = list(pool.map(compiled, _sources()))
-    generated = stubs.write(objects, cuda, made)
-    made.append(compiled(generated))
+        made = list(pool.map(lambda source: compiled(source, *first), _sources()))
+    made.append(
+        compiled(stubs.write(objects, cuda, made))
+    )  # declares cuda.h's functions in its own way: without that header
     key = library.with_name("key")
     wanted = _digest(*(path.name.encode() for path in made))
     if not (library.exists() and key.exists() and key.read_text() == wanted):

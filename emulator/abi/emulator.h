@@ -11,6 +11,8 @@
 
 inline constexpr uint32_t kEmuAbi = 1;                       // changed with this file: a module of another age is refused
 inline constexpr uint32_t kEmuSharedReserved = 1024;         // what sm_90 keeps at the start of a block's window for itself
+inline constexpr uint32_t kEmuParamStart = 0x210;            // sm_90's place of parameters in the constant bank, where they are
+                                                             // aligned: `params` is an address equal to it modulo 128
 inline constexpr uint32_t kEmuBlockWindowBits = 24;          // a block's window in shared::cluster addresses
 
 // ---- tables of a module ------------------------------------------------------------------------------------------------------

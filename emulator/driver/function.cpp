@@ -1,11 +1,17 @@
 // What can be asked of and set on a kernel (driver API, "Execution Control").
+#include <algorithm>
+
 #include "module.h"
 
 namespace emu::driver {
 
+uint32_t static_shared_bytes(const EmuKernel& kernel) {
+  return (kernel.shared_bytes + kSharedGranularity - 1) / kSharedGranularity * kSharedGranularity;
+}
+
 Function::Function(const EmuKernel& table)
     : kernel(&table),
-      max_dynamic_shared(table.shared_bytes < kSharedPerBlock ? kSharedPerBlock - table.shared_bytes : 0),
+      max_dynamic_shared(kSharedPerBlock - std::min(static_shared_bytes(table), kSharedPerBlock)),
       required_cluster{table.cluster[0], table.cluster[1], table.cluster[2]} {}
 
 int function_attribute(const Function& function, CUfunction_attribute attribute) {
@@ -13,7 +19,7 @@ int function_attribute(const Function& function, CUfunction_attribute attribute)
   const auto module = function.module.lock();
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return static_cast<int>(kernel.max_threads ? kernel.max_threads : kMaxThreads);
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return static_cast<int>(kernel.shared_bytes);
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return static_cast<int>(static_shared_bytes(kernel));
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: {
       uint64_t bytes = 0;
       const EmuModule& table = *module->image->module;
@@ -41,9 +47,9 @@ void set_function_attribute(Function& function, CUfunction_attribute attribute, 
   const EmuKernel& kernel = *function.kernel;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      if (value < 0 || static_cast<uint64_t>(value) + kernel.shared_bytes > kSharedPerBlockOptIn) {
+      if (value < 0 || static_cast<uint64_t>(value) + static_shared_bytes(kernel) > kSharedPerBlockOptIn) {
         refuse(CUDA_ERROR_INVALID_VALUE, "%s: %d bytes of dynamic and %u of static shared memory; a block has %u", kernel.name,
-               value, kernel.shared_bytes, kSharedPerBlockOptIn);
+               value, static_shared_bytes(kernel), kSharedPerBlockOptIn);
       }
       function.max_dynamic_shared = static_cast<uint32_t>(value);
       return;

@@ -39,9 +39,8 @@ void validate_shared(const Function& function, uint32_t dynamic) {
            "%s: %u bytes of dynamic shared memory, allowed are %u (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)", kernel.name,
            dynamic, function.max_dynamic_shared);
   }
-  if (dynamic + kernel.shared_bytes > kSharedPerBlockOptIn) {
-    refuse(CUDA_ERROR_INVALID_VALUE, "%s: %u bytes of shared memory, a block has %u", kernel.name, dynamic + kernel.shared_bytes,
-           kSharedPerBlockOptIn);
+  if (const uint32_t all = dynamic + static_shared_bytes(kernel); all > kSharedPerBlockOptIn) {
+    refuse(CUDA_ERROR_INVALID_VALUE, "%s: %u bytes of shared memory, a block has %u", kernel.name, all, kSharedPerBlockOptIn);
   }
 }
 
@@ -60,8 +59,8 @@ void validate_cluster(const Function& function, const LaunchShape& shape) {
            cluster.y, cluster.z, limit);
   }
   if (shape.grid.x % cluster.x || shape.grid.y % cluster.y || shape.grid.z % cluster.z) {
-    refuse(CUDA_ERROR_INVALID_VALUE, "%s: a grid of %u x %u x %u blocks is not made of clusters of %u x %u x %u", kernel.name,
-           shape.grid.x, shape.grid.y, shape.grid.z, cluster.x, cluster.y, cluster.z);
+    refuse(CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: a grid of %u x %u x %u blocks is not made of clusters of %u x %u x %u",
+           kernel.name, shape.grid.x, shape.grid.y, shape.grid.z, cluster.x, cluster.y, cluster.z);
   }
 }
 
@@ -157,7 +156,7 @@ void KernelWork::run(Site& site) const {
   config.block = shape.block;
   config.cluster = shape.cluster_for(*function);
   config.dynamic_shared = shape.dynamic_shared;
-  config.params = reinterpret_cast<const char*>(params.data());
+  config.params = params.data();
   config.device = context->device->index;
   config.programmatic = shape.programmatic && site.previous.end > site.previous.first;
   config.previous_first = site.previous.first;

@@ -11,19 +11,11 @@ namespace {
 
 constexpr size_t kBufferSlack = 7;  // a packed buffer may end with padding
 
-Params make_params(size_t bytes) {
-  return Params((bytes + sizeof(ParamLine) - 1) / sizeof(ParamLine));
-}
-
-char* bytes_of(Params& params) {
-  return reinterpret_cast<char*>(params.data());
-}
-
 Params pack(const EmuKernel& kernel, void* const* params) {
-  Params packed = make_params(kernel.param_bytes);
+  Params packed(kernel.param_bytes);
   for (uint32_t i = 0; i < kernel.num_params; ++i) {
     require(params[i]);
-    memcpy(bytes_of(packed) + kernel.params[i].offset, params[i], kernel.params[i].bytes);
+    memcpy(packed.data() + kernel.params[i].offset, params[i], kernel.params[i].bytes);
   }
   return packed;
 }
@@ -45,13 +37,13 @@ Params unpack_buffer(const EmuKernel& kernel, void* const* extra) {
     refuse(CUDA_ERROR_INVALID_VALUE, "%s takes %u bytes of parameters, the launch brings %zu", kernel.name, kernel.param_bytes,
            bytes);
   }
-  Params packed = make_params(kernel.param_bytes);
-  if (kernel.param_bytes) memcpy(bytes_of(packed), buffer, kernel.param_bytes);
+  Params packed(kernel.param_bytes);
+  if (kernel.param_bytes) memcpy(packed.data(), buffer, kernel.param_bytes);
   return packed;
 }
 
 std::vector<void*> pointers_into(const EmuKernel& kernel, const Params& params) {
-  char* bytes = bytes_of(const_cast<Params&>(params));
+  char* bytes = const_cast<Params&>(params).data();
   std::vector<void*> pointers;
   for (uint32_t i = 0; i < kernel.num_params; ++i) pointers.push_back(bytes + kernel.params[i].offset);
   return pointers;

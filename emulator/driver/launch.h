@@ -28,11 +28,23 @@ inline uint32_t volume(const EmuDim& dim) {
   return dim.x * dim.y * dim.z;
 }
 
-// Parameters, packed at the kernel's offsets; aligned as a CUtensorMap among them must be.
-struct alignas(64) ParamLine {
-  char bytes[64];
+// Parameters, packed at the kernel's offsets; at an address that is as aligned as their place in the constant bank, for the sake of
+// a CUtensorMap among them.
+class Params {
+ public:
+  explicit Params(size_t bytes = 0) : lines_((kLead + bytes + sizeof(Line) - 1) / sizeof(Line)) {}
+
+  char* data() { return reinterpret_cast<char*>(lines_.data()) + kLead; }
+  const char* data() const { return reinterpret_cast<const char*>(lines_.data()) + kLead; }
+
+ private:
+  struct alignas(128) Line {
+    char bytes[128];
+  };
+  static constexpr size_t kLead = kEmuParamStart % sizeof(Line);
+
+  std::vector<Line> lines_;
 };
-using Params = std::vector<ParamLine>;
 
 class KernelWork : public Work {
  public:

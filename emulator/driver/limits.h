@@ -17,6 +17,7 @@ inline constexpr uint32_t kSharedPerMultiprocessor = 233472;
 inline constexpr uint32_t kSharedPerBlock = 49152;  // without opting in
 inline constexpr uint32_t kSharedPerBlockOptIn = 232448;
 inline constexpr uint32_t kSharedReserved = 1024;  // of each block, by the system
+inline constexpr uint32_t kSharedGranularity = 128;  // a guess: an H200 tells 2048 bytes of a kernel that has 2000
 inline constexpr uint32_t kPortableCluster = 8, kMaxCluster = 16;
 inline constexpr uint32_t kConstantMemory = 65536;
 inline constexpr uint32_t kPitchAlignment = 512;

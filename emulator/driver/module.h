@@ -77,6 +77,7 @@ std::shared_ptr<Function> function_of(CUfunction handle);
 void forget_context(const Context& context);  // libraries drop their modules in it
 
 // ---- function.cpp ---------------------------------------------------------------------------------------------------------------
+uint32_t static_shared_bytes(const EmuKernel& kernel);  // as the driver tells and counts them: rounded up
 int function_attribute(const Function& function, CUfunction_attribute attribute);
 void set_function_attribute(Function& function, CUfunction_attribute attribute, int value);
 void param_info(const EmuKernel& kernel, size_t index, size_t* offset, size_t* bytes);

@@ -8,7 +8,7 @@ namespace emu::driver {
 
 uint32_t blocks_per_multiprocessor(const Function& function, uint32_t threads, size_t dynamic_shared) {
   const uint32_t limit = static_cast<uint32_t>(function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
-  const size_t shared = function.kernel->shared_bytes + dynamic_shared;
+  const size_t shared = static_shared_bytes(*function.kernel) + dynamic_shared;
   if (threads > limit || shared > kSharedPerBlockOptIn) return 0;
   const uint32_t by_threads = kThreadsPerMultiprocessor / ((threads + kWarp - 1) / kWarp * kWarp);
   const uint32_t by_shared = static_cast<uint32_t>(kSharedPerMultiprocessor / (shared + kSharedReserved));
@@ -70,8 +70,9 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handl
     require(bytes && blocks > 0 && threads > 0);
     const auto function = function_of(handle);
     require(blocks_per_multiprocessor(*function, static_cast<uint32_t>(threads), 0) >= static_cast<uint32_t>(blocks));
-    const size_t each = kSharedPerMultiprocessor / static_cast<size_t>(blocks) / 128 * 128 - kSharedReserved;
-    *bytes = std::min<size_t>(each, kSharedPerBlockOptIn) - function->kernel->shared_bytes;
+    // An H200 does not take the reserved kilobyte off: with as much dynamic shared memory as it says, fewer blocks fit.
+    const size_t each = kSharedPerMultiprocessor / static_cast<size_t>(blocks) / kSharedGranularity * kSharedGranularity;
+    *bytes = std::min<size_t>(each, kSharedPerBlockOptIn) - static_shared_bytes(*function->kernel);
   });
 }
 

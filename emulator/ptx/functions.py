@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from emulator.ptx.errors import NotEmulatedError, PtxError
 from emulator.ptx.instructions import find
-from emulator.ptx.layout import SharedLayout, float_bits, place, size_of
+from emulator.ptx.layout import SharedLayout, float_bits, place_parameters, size_of
 from emulator.ptx.memory import bare_space
 from emulator.ptx.names import Names, Register, Scope, identifier
 from emulator.ptx.special import PREDICATES, SPECIAL_REGISTERS
@@ -92,7 +92,7 @@ class FunctionWriter:
     def _take_parameters(self) -> dict[str, str]:
         """Kernels find parameters behind `P`, device functions in the memory of their arguments."""
         if self._function.entry:
-            offsets, _ = place(self._function.parameters)
+            offsets, _ = place_parameters(self._function)
             return {name: f"(P + {offset})" for name, offset in offsets.items()}
         pointers = {}
         for variable in (*self._function.results, *self._function.parameters):

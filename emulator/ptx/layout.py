@@ -34,11 +34,14 @@ __all__ = [
     "initial_data",
     "names_used",
     "place",
+    "place_parameters",
     "size_of",
 ]
 
 SHARED_RESERVED = 1024
 """kEmuSharedReserved of emulator/abi/emulator.h."""
+PARAM_START = 0x210
+"""kEmuParamStart of emulator/abi/emulator.h."""
 _RED_ZONE = 32
 
 
@@ -59,6 +62,15 @@ def place(variables: Iterable[Variable], start: int = 0, behind: int = 0) -> tup
         offsets[variable.name] = end
         end += size_of(variable) + behind
     return offsets, end
+
+
+def place_parameters(kernel: Function) -> tuple[dict[str, int], int]:
+    """Offsets of a kernel's parameters by name, and the end, as cuFuncGetParamInfo tells them.
+
+    What is aligned is the place in the constant bank, not the offset: behind 8 bytes a CUtensorMap is at offset 48.
+    """
+    offsets, end = place(kernel.parameters, PARAM_START)
+    return {name: offset - PARAM_START for name, offset in offsets.items()}, end - PARAM_START
 
 
 # ---- shared memory ----

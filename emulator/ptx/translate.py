@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emulator.ptx.errors import NotEmulatedError, PtxError
 from emulator.ptx.functions import FunctionWriter, Surroundings, arguments_of, quoted
-from emulator.ptx.layout import SharedMemory, initial_data, place, size_of
+from emulator.ptx.layout import SharedMemory, initial_data, place_parameters, size_of
 from emulator.ptx.names import identifier
 from emulator.ptx.parser import parse
 from emulator.ptx.syntax import Function, Location, Module, Variable
@@ -119,7 +119,7 @@ class _ModuleWriter:
         yield from _table("EmuGlobal", "globals", rows)
 
     def _kernel_tables(self, kernel: Function) -> Iterator[str]:
-        offsets, _ = place(kernel.parameters)
+        offsets, _ = place_parameters(kernel)
         name = identifier(kernel.name)
         rows = (f"{{{offsets[item.name]}, {size_of(item)}}}" for item in kernel.parameters)
         yield from _table("EmuParam", f"params_{name}", rows)
@@ -132,7 +132,7 @@ class _ModuleWriter:
     def _kernel(self, kernel: Function) -> str:
         name, directives = identifier(kernel.name), kernel.directives
         layout = self._shared.layout(kernel)
-        _, param_bytes = place(kernel.parameters)
+        _, param_bytes = place_parameters(kernel)
         required = _three(directives.get("reqntid"))
         most = _three(directives.get("maxntid")) if "maxntid" in directives else required
         cluster = _three(directives.get("reqnctapercluster"))

@@ -1,4 +1,6 @@
 // Barriers of a block (PTX ISA 9.7.13.1 bar, barrier) and of a cluster (9.7.13.4 barrier.cluster).
+#include <bit>
+
 #include "scheduler.h"
 #include "warp.h"
 
@@ -11,9 +13,12 @@ void arrive_together(Thread& self, const char* what, uint32_t location) {
   meet(self, whole_warp(self), what, location, nullptr, [](void* const*) {});
 }
 
-// Where it blocks, it is enough that no two lanes wait at different instructions.
+// Where it blocks, it is enough that no two lanes wait at different instructions, and that no lane has returned.
 void check_alignment(Thread& self, uint32_t location) {
   Warp& warp = self.block->warps[self.warp];
+  if (warp.live != static_cast<uint32_t>(std::popcount(whole_warp(self)))) {
+    fail(self, location, "divergent barrier: other threads of the warp have returned");
+  }
   if (warp.aligned_lanes && warp.aligned_location != location) {
     fail(self, location, printf_string("divergent barrier: lanes %08x of the warp are at the barrier at %s", warp.aligned_lanes,
                                        place(*self.cluster->launch->module, warp.aligned_location).c_str()));
@@ -27,12 +32,13 @@ NamedBarrier& arrive(Thread& self, uint32_t id, uint32_t count, uint32_t locatio
   if (id >= 16) fail(self, location, printf_string("barrier %u: a block has 16 of them, 0 to 15", id));
   if (count % 32) fail(self, location, printf_string("barrier %u: thread count %u is not a multiple of the warp size", id, count));
   NamedBarrier& barrier = self.block->barriers[id];
-  const uint32_t expected = count ? count : self.block->num_threads;
+  const uint32_t expected = count ? count : self.block->live;
   if (expected > (self.block->num_threads + 31) / 32 * 32) {
     fail(self, location, printf_string("barrier %u: waits for %u threads, the block has %u", id, expected, self.block->num_threads));
   }
   if (barrier.arrived == 0) {
     barrier.expected = expected;
+    barrier.whole_block = !count;
     barrier.location = location;
     barrier.point.knowledge.clear();
     barrier.popc = 0;
@@ -66,7 +72,7 @@ void wait(Thread& self, NamedBarrier& barrier, uint32_t id, uint32_t location) {
   if (complete(self, barrier)) {
     acquire(self, barrier.point);
   } else {
-    suspend(self, barrier.waiting, printf_string("barrier %u", id), location);
+    suspend(self, barrier.waiting, [id] { return printf_string("barrier %u", id); }, location);
   }
 }
 
@@ -119,10 +125,24 @@ void emu_cluster_wait(EmuThread* t, bool aligned, uint32_t location) {
   if (!self.in_cluster_barrier) fail(self, location, "barrier.cluster.wait with no arrive before it");
   self.in_cluster_barrier = false;
   const uint32_t phase = self.cluster_phase;
-  while (barrier.phase == phase) suspend(self, barrier.waiting, "barrier.cluster", location);
+  while (barrier.phase == phase) suspend(self, barrier.waiting, [] { return "barrier.cluster"; }, location);
   acquire(self, barrier.points[phase & 1]);
 }
 
+}
+
+// A thread has returned. Barriers of the whole block no longer wait for it: whole warps may do that (an H200 lets the others go on).
+void emu::leave_barriers(Thread& self) {
+  Warp& warp = self.block->warps[self.warp];
+  if (warp.aligned_lanes) {
+    fail(self, warp.aligned_location, printf_string("divergent barrier: this thread returns while lanes %08x of its warp wait",
+                                                    warp.aligned_lanes));
+  }
+  for (NamedBarrier& barrier : self.block->barriers) {
+    if (!barrier.arrived || !barrier.whole_block) continue;
+    --barrier.expected;
+    complete(self, barrier);
+  }
 }
 
 // A thread has arrived, or has returned and is no longer waited for: the phase may be over.

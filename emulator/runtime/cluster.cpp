@@ -64,8 +64,10 @@ extern "C" void emu_setmaxnreg(EmuThread* t, bool increase, uint32_t registers, 
   }
   const uint32_t more = registers - held;
   while (pool.free < more) {
-    suspend(self, pool.waiting,
-            printf_string("%s %u: it has %u registers, and its block has not released enough", name, registers, held), location);
+    auto describe = [name, registers, held] {
+      return printf_string("%s %u: it has %u registers, and its block has not released enough", name, registers, held);
+    };
+    suspend(self, pool.waiting, describe, location);
   }
   pool.free -= more;
   held = registers;

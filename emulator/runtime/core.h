@@ -35,13 +35,16 @@ struct SyncPoint {
 
 enum class State : uint8_t { kReady, kWaiting, kDone };
 
+// Says what a thread waits for, should anybody ask: only a deadlock's report does.
+using Describe = std::function<std::string()>;
+
 struct Thread : EmuThread {
   Block* block = nullptr;
   Cluster* cluster = nullptr;
   Fiber fiber;
   uint32_t slot = 0;             // of its accesses; its index in the cluster
   State state = State::kReady;
-  std::string waits_for;         // for deadlock reports
+  Describe waits_for;            // for deadlock reports
   uint32_t location = 0;         // where it waits
   Knowledge knowledge;
   Knowledge fenced;              // its knowledge at its last fence; what a relaxed atomic then publishes within the cluster
@@ -49,6 +52,7 @@ struct Thread : EmuThread {
   bool in_cluster_barrier = false;  // between barrier.cluster.arrive and wait
   uint32_t cluster_phase = 0;       // ... that it has arrived in
   bool grid_dependency_met = false;
+  uint32_t active = 0;              // lanes that were at activemask together
   std::unique_ptr<AsyncGroups> cp_async;   // groups of cp.async, made at the first use
   std::unique_ptr<AsyncGroups> bulk;       // groups of bulk stores
 
@@ -60,6 +64,7 @@ struct Meeting;
 
 struct NamedBarrier {
   uint32_t arrived = 0, expected = 0, phase = 0;
+  bool whole_block = false;         // no thread count was given
   uint32_t popc = 0;
   bool all = true, any = false;
   uint32_t result[2] = {0, 0};
@@ -72,6 +77,7 @@ struct Warp {
   std::vector<std::unique_ptr<Meeting>> meetings;
   std::unique_ptr<AsyncGroups> wgmma;
   uint32_t live = 0;                // lanes that have not returned
+  WaitList converging;              // lanes at activemask: see warp.cpp
   uint32_t aligned_location = 0;    // of the aligned barrier that its lanes are gathering at
   uint32_t aligned_lanes = 0;
 };
@@ -149,7 +155,7 @@ struct Accessor {
 };
 
 // ---- waiting (scheduler.cpp) -----------------------------------------------------------------------------------------------------
-void suspend(Thread& self, WaitList& list, std::string waits_for, uint32_t location);  // until wake_all(list)
+void suspend(Thread& self, WaitList& list, Describe waits_for, uint32_t location);  // until wake_all(list)
 void wake_all(Cluster&, WaitList&);
 void yield(Thread& self);
 

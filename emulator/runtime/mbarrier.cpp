@@ -117,7 +117,9 @@ bool wait_for_phase(Thread& self, Mbarrier& m, bool blocking, EmuOrder order, ui
     self.cluster->engine->polled(*self.cluster);
     return false;
   }
-  while (m.phase == phase) suspend(self, m.waiting, missing(*self.cluster, m, phase), location);
+  while (m.phase == phase) {
+    suspend(self, m.waiting, [&m, &cluster = *self.cluster] { return missing(cluster, m, m.phase); }, location);
+  }
   learn(self, m, phase, order);
   return true;
 }
@@ -155,12 +157,6 @@ void complete_on_mbarrier(Thread& issuer, Mbarrier& m, uint32_t bytes, uint32_t 
     }
     if (!problem.empty()) fail_landing(issuer, location, problem);
   });
-}
-
-void describe_waits(Cluster& cluster) {
-  for (auto& [address, m] : cluster.mbarriers) {
-    for (Thread* t : m->waiting.threads) t->waits_for = missing(cluster, *m, m->phase);
-  }
 }
 
 }  // namespace emu

@@ -30,7 +30,4 @@ Accessor mbarrier_accessor(const Thread& issuer, Mbarrier&, Proxy);
 // Moves data with `land` at some time, and then takes `bytes` off the mbarrier's tx-count.
 void complete_on_mbarrier(Thread& issuer, Mbarrier&, uint32_t bytes, uint32_t location, Work land);
 
-// Brings what waiting threads say of themselves up to date, for the report of a deadlock.
-void describe_waits(Cluster&);
-
 }  // namespace emu

@@ -7,6 +7,7 @@
 #include "async.h"
 #include "settings.h"
 #include "shadow.h"
+#include "warp.h"
 
 namespace emu {
 namespace {
@@ -71,6 +72,10 @@ void Worker::make_ready(Thread& t) {
 }
 
 Thread* Worker::choose() {
+  if (ready.empty() && !converging.empty()) {
+    end_convergence(*converging.front());
+    converging.pop_front();
+  }
   if (ready.empty()) {  // who polls runs when nobody else can
     if (polling.empty()) return nullptr;
     Thread* t = polling.front();
@@ -116,6 +121,7 @@ void Worker::finish(Thread& t) {
   if (--warp.live == 0 && warp.wgmma && !warp.wgmma->idle()) {
     fail(t, 0, "a warp has returned while its wgmma operations were on their way: wgmma.wait_group is missing");
   }
+  leave_barriers(t);
   leave_cluster_barrier(t);
   if (t.block->live == 0) end_block(*t.block);
 }
@@ -140,6 +146,7 @@ void Worker::run() {
   }
   ready.clear();
   polling.clear();
+  converging.clear();
 }
 
 bool Worker::land_one() {
@@ -169,12 +176,12 @@ std::string Worker::deadlock() const {
     ++shown;
     report += printf_string("; thread (%u,%u,%u) of block (%u,%u,%u) waits at %s for ", t->tid.x, t->tid.y, t->tid.z, t->ctaid.x, t->ctaid.y,
                             t->ctaid.z, place(*cluster->launch->module, t->location).c_str());
-    report += t->waits_for;
+    report += t->waits_for();
   }
   return report;
 }
 
-void suspend(Thread& self, WaitList& list, std::string waits_for, uint32_t location) {
+void suspend(Thread& self, WaitList& list, Describe waits_for, uint32_t location) {
   self.state = State::kWaiting;
   self.waits_for = std::move(waits_for);
   self.location = location;

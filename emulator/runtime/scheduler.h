@@ -16,6 +16,7 @@ struct Worker {
   std::vector<std::unique_ptr<Thread>> threads;  // their stacks are used again for every cluster
   std::deque<Thread*> ready;
   std::deque<Thread*> polling;           // could run, but look at memory in a loop
+  std::deque<Warp*> converging;          // with lanes at activemask, which go on once no other lane can come
   Cluster* cluster = nullptr;
   void* main_stack_pointer = nullptr;
   AtomicPoints atomics;                  // of the grid
@@ -35,7 +36,7 @@ struct Worker {
   void switch_to(Thread*);               // null: back to run()
   std::string deadlock() const;
   void finish(Thread&);                  // it has returned
-  friend void suspend(Thread&, WaitList&, std::string, uint32_t);
+  friend void suspend(Thread&, WaitList&, Describe, uint32_t);
   friend void yield(Thread&);
 };
 
@@ -53,6 +54,7 @@ class Employment {
 };
 
 // When a thread, or the last thread of a block, returns (barrier.cpp, grid.cpp).
+void leave_barriers(Thread&);
 void leave_cluster_barrier(Thread&);
 void end_block(Block&);
 

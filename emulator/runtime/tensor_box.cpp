@@ -31,6 +31,30 @@ float round_to_tf32(float value) {  // to nearest even in 10 bits of mantissa; i
 
 }  // namespace
 
+// Found by probing an H200 (driver 580.159.04), where each of these ends in CUDA_ERROR_ILLEGAL_INSTRUCTION. Neither 5.5 nor
+// 9.7.9.27 of the PTX ISA knows them. Boxes that begin before the tensor are fine for loads, and those beyond its end for stores as
+// well. Prefetches were not probed: they are held to the rule of the loads that they announce.
+std::string refused_place(const TensorMap& map, const int32_t* coordinates, TensorUse use) {
+  constexpr int64_t kUnit = 16;  // bytes
+  const auto named = [&](uint32_t dim) { return "coordinate " + std::to_string(dim) + " is " + std::to_string(coordinates[dim]); };
+  const int64_t inner = coordinates[0] * static_cast<int64_t>(element_bytes(map.type));
+  if (inner % kUnit) {
+    return named(0) + ", which is " + std::to_string(inner) + " bytes: an H200 refuses what is not a multiple of 16";
+  }
+  if (use != TensorUse::kStore) return "";
+  for (uint32_t dim = 0; dim < map.rank; ++dim) {
+    if (coordinates[dim] < 0) return named(dim) + ": an H200 refuses stores and reductions before the start of the tensor";
+  }
+  if (map.mode == TensorMode::kTiled) return "";
+  for (uint32_t i = 0; i + 2 < map.rank; ++i) {
+    if (map.lower[i] < 0) {
+      return "pixelBoxLowerCorner[" + std::to_string(i) + "] is " + std::to_string(map.lower[i]) +
+             ": an H200 refuses im2col stores through a map with a negative one";
+    }
+  }
+  return "";
+}
+
 // 5.5.3.2: a box of b elements with a traversal stride of s has ceil(b / s) of them. Dimension 0 has no stride.
 std::string tiled_box(const TensorMap& map, const int32_t* coordinates, Box& box) {
   clip_rows(map, coordinates[0], map.box[0], box);

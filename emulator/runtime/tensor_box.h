@@ -28,6 +28,11 @@ struct Box {
 std::string tiled_box(const TensorMap&, const int32_t* coordinates, Box&);
 std::string im2col_box(const TensorMap&, const int32_t* coordinates, const uint16_t* offsets, Box&);
 
+enum class TensorUse : uint8_t { kLoad, kPrefetch, kStore };  // kStore: reductions too
+
+// Coordinates that an H200 refuses as an illegal instruction although the ISA does not say so: which rule they break, or nothing.
+std::string refused_place(const TensorMap&, const int32_t* coordinates, TensorUse);
+
 // Where the byte lies that an unswizzled copy would put at `address`.
 uint32_t swizzled(uint32_t address, Swizzle);
 

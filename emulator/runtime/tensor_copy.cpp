@@ -15,6 +15,7 @@ constexpr uint32_t kChunk = 16;             // what swizzling moves as one
 constexpr uint32_t kSharedAlignment = 128;  // 9.7.9.27: of the shared-memory side
 constexpr uint32_t kMapAlignment = 64;
 constexpr uint32_t kMaxRow = 256 * 8;       // bytes
+constexpr int kIllegalInstruction = 715;    // CUresult
 
 // One copy: the map as it was at the issue, and the part of the tensor.
 struct TensorCopy {
@@ -39,13 +40,15 @@ using CopyPointer = std::shared_ptr<const TensorCopy>;
 TensorMap read_map(Thread& self, const char* name, const void* map, uint32_t location) {
   const LaunchConfig& launch = *self.cluster->launch;
   const char* at = static_cast<const char*>(map);
+  // Parameters lie at a host address that is as aligned as the device's.
   const bool is_param = at >= launch.params && at + sizeof(TensorMap) <= launch.params + launch.kernel->param_bytes;
   const char* window = self.cluster->window;
   if (self.fiber.contains(map) || (at >= window && at < window + (self.cluster->blocks.size() << kEmuBlockWindowBits))) {
     fail(self, location, std::string(name) + ": the tensor map must be in .param, .const or .global memory");
   }
-  const uintptr_t from = is_param ? static_cast<uintptr_t>(at - launch.params) : reinterpret_cast<uintptr_t>(map);
-  if (from % kMapAlignment) fail(self, location, std::string(name) + ": the tensor map is not 64-byte aligned", kMisalignedAddress);
+  if (reinterpret_cast<uintptr_t>(map) % kMapAlignment) {
+    fail(self, location, std::string(name) + ": the tensor map is not 64-byte aligned", kMisalignedAddress);
+  }
   if (!is_param) check_access(self, accessor(self), map, sizeof(TensorMap), Kind::kRead, EMU_GENERIC, location);
   if (!is_tensor_map(map)) fail(self, location, std::string(name) + ": the 128 bytes of the tensor map were never encoded");
   TensorMap copy;
@@ -53,8 +56,8 @@ TensorMap read_map(Thread& self, const char* name, const void* map, uint32_t loc
   return copy;
 }
 
-CopyPointer make_copy(Thread& self, const char* name, const EmuTensor& shape, const void* map, const int32_t* coordinates,
-                      const uint16_t* offsets, uint32_t location) {
+CopyPointer make_copy(Thread& self, const char* name, TensorUse use, const EmuTensor& shape, const void* map,
+                      const int32_t* coordinates, const uint16_t* offsets, uint32_t location) {
   auto copy = std::make_shared<TensorCopy>();
   copy->map = read_map(self, name, map, location);
   if (copy->map.rank != shape.rank) {
@@ -64,6 +67,8 @@ CopyPointer make_copy(Thread& self, const char* name, const EmuTensor& shape, co
     const char* mode = shape.im2col ? "im2col" : "tiled";
     fail(self, location, printf_string("%s in %s mode with a tensor map of the other mode", name, mode));
   }
+  const std::string refused = refused_place(copy->map, coordinates, use);
+  if (!refused.empty()) fail(self, location, std::string(name) + ": " + refused, kIllegalInstruction);
   const std::string problem =
       shape.im2col ? im2col_box(copy->map, coordinates, offsets, copy->box) : tiled_box(copy->map, coordinates, copy->box);
   if (!problem.empty()) fail(self, location, std::string(name) + ": " + problem);
@@ -179,7 +184,7 @@ extern "C" void emu_tensor_load(EmuThread* t, const EmuTensor* shape, uint32_t s
                                 const uint16_t* offsets, uint32_t mbarrier, uint16_t multicast, uint32_t location) {
   static constexpr char kName[] = "cp.async.bulk.tensor.shared.global";
   Thread& self = thread_of(t);
-  const CopyPointer copy = make_copy(self, kName, *shape, map, coordinates, offsets, location);
+  const CopyPointer copy = make_copy(self, kName, TensorUse::kLoad, *shape, map, coordinates, offsets, location);
   check_shared_place(self, kName, shared, kSharedAlignment, location);
   const std::vector<Delivery> all = deliveries(self, kName, shared, mbarrier, multicast, location);
   check_global(self, mbarrier_accessor(self, *all[0].mbarrier, Proxy::kAsync), *copy, Kind::kRead, location);
@@ -198,7 +203,7 @@ extern "C" void emu_tensor_store(EmuThread* t, const EmuTensor* shape, const voi
   Thread& self = thread_of(t);
   const EmuReduce op = shape->reduce;
   const char* name = op == EMU_NONE ? "cp.async.bulk.tensor.global.shared::cta" : "cp.reduce.async.bulk.tensor.global.shared::cta";
-  const CopyPointer copy = make_copy(self, name, *shape, map, coordinates, nullptr, location);
+  const CopyPointer copy = make_copy(self, name, TensorUse::kStore, *shape, map, coordinates, nullptr, location);
   check_shared_place(self, name, shared, kSharedAlignment, location);
   if (converts(copy->map.type)) {
     fail(self, location, std::string(name) + ": not emulated: a store through a map of type FLOAT32_FTZ, TFLOAT32 or TFLOAT32_FTZ");
@@ -217,5 +222,5 @@ extern "C" void emu_tensor_store(EmuThread* t, const EmuTensor* shape, const voi
 // A hint: only the map and the coordinates are looked at.
 extern "C" void emu_tensor_prefetch(EmuThread* t, const EmuTensor* shape, const void* map, const int32_t* coordinates,
                                     uint32_t location) {
-  make_copy(thread_of(t), "cp.async.bulk.prefetch.tensor", *shape, map, coordinates, nullptr, location);
+  make_copy(thread_of(t), "cp.async.bulk.prefetch.tensor", TensorUse::kPrefetch, *shape, map, coordinates, nullptr, location);
 }

@@ -26,6 +26,7 @@ std::string check_enums(const TensorLayout& layout) {
     return "not emulated: the packed 4-bit and 6-bit tensorDataType (compute capability 10.0)";
   }
   if (layout.interleave > 2) return "interleave " + std::to_string(layout.interleave) + " is no CUtensorMapInterleave";
+  if (layout.interleave && layout.rank < 3) return "interleave needs a tensorRank of 3 or more";
   if (layout.interleave) return "not emulated: CU_TENSOR_MAP_INTERLEAVE_16B and _32B";
   if (layout.swizzle > 6) return "swizzle " + std::to_string(layout.swizzle) + " is no CUtensorMapSwizzle";
   if (layout.swizzle > static_cast<uint32_t>(Swizzle::k128)) {

@@ -2,8 +2,9 @@
 // shfl).
 #include "warp.h"
 
+#include "scheduler.h"
+
 #include <bit>
-#include <cstring>
 
 namespace emu {
 
@@ -15,7 +16,7 @@ Meeting& join_meeting(Thread& self, uint32_t mask, const char* what, uint32_t lo
   auto& meetings = self.block->warps[self.warp].meetings;
   for (auto& m : meetings) {
     if (m->mask != mask || m->arrived & bit(self)) continue;
-    if (m->location != location || strcmp(m->what, what)) {
+    if (m->location != location || m->what != what) {  // both are constants of one place in the code
       fail(self, location,
            printf_string("warp divergence: lane %u is at %s while lanes %08x of its warp are at %s (%s)", self.lane, what, m->arrived,
                          m->what, place(*self.cluster->launch->module, m->location).c_str()));
@@ -64,7 +65,7 @@ void meet(Thread& self, uint32_t mask, const char* what, uint32_t location, void
   m.arrived |= bit(self);
   if (orders_memory) release(self, m.point);
   if (m.arrived != mask) {
-    suspend(self, m.waiting, printf_string("lanes %08x at %s", mask & ~m.arrived, what), location);
+    suspend(self, m.waiting, [&m] { return printf_string("lanes %08x at %s", m.mask & ~m.arrived, m.what); }, location);
     return;  // the last lane has done the work and, for memory, the acquiring: the meeting is gone
   }
   work(m.lanes);
@@ -74,6 +75,13 @@ void meet(Thread& self, uint32_t mask, const char* what, uint32_t location, void
     for (Thread* t : closed->waiting.threads) acquire(*t, closed->point);
   }
   wake_all(*self.cluster, closed->waiting);
+}
+
+void end_convergence(Warp& warp) {
+  uint32_t mask = 0;
+  for (const Thread* t : warp.converging.threads) mask |= 1u << t->lane;
+  for (Thread* t : warp.converging.threads) t->active = mask;
+  wake_all(*warp.converging.threads.front()->cluster, warp.converging);
 }
 
 }  // namespace emu
@@ -213,15 +221,13 @@ void emu_syncwarp(EmuThread* t, uint32_t mask, uint32_t location) {
   meet(thread_of(t), mask, "bar.warp.sync", location, nullptr, [](void* const*) {}, true);
 }
 
+// Lanes of a GPU's warp run together as far as they can. Here they come one after the other: each waits until no other can run.
 uint32_t emu_activemask(EmuThread* t) {
   Thread& self = thread_of(t);
-  uint32_t mask = 0;
-  for (uint32_t lane = 0; lane < 32; ++lane) {
-    const uint32_t index = self.warp * 32 + lane;
-    if (index >= self.block->num_threads) break;
-    if (self.cluster->threads[self.block->first + index]->state != State::kDone) mask |= 1u << lane;
-  }
-  return mask;
+  Warp& warp = self.block->warps[self.warp];
+  if (warp.converging.threads.empty()) worker().converging.push_back(&warp);
+  suspend(self, warp.converging, [] { return "activemask"; }, 0);
+  return self.active;
 }
 
 }

@@ -24,6 +24,9 @@ struct Meeting {
 void meet(Thread& self, uint32_t mask, const char* what, uint32_t location, void* mine, const std::function<void(void* const* lanes)>& work,
           bool orders_memory = false);
 
+// Lanes at activemask go on, each with the mask of all of them.
+void end_convergence(Warp&);
+
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
 // The mask of .sync.aligned instructions without a mask operand: all lanes of the warp that exist in the block.

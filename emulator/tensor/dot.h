@@ -1,7 +1,8 @@
 // The arithmetic of the matrix units: D = A * B + C of a tile of up to 16 x 8 x 32, with operands and results as doubles.
 //
 // The PTX ISA leaves precision and order open (9.7.14.5, 9.7.15.5). This is the model of Hopper that publications have found to be
-// bit-accurate (Khattak and Mikaitis, arXiv 2512.07004; MMA-Sim, arXiv 2511.10909); it has not been held against a GPU here:
+// bit-accurate (Khattak and Mikaitis, arXiv 2512.07004; MMA-Sim, arXiv 2511.10909). An H200 gave the same bits in every check of the
+// families matrix and wgmma (conformance/results):
 //
 //   f16, bf16, tf32  The k products of an instruction and c are summed at once, in fixed point. Products are exact; the exponent
 //                    of a product is the sum of its factors' (it is not normalised; subnormals have the least normal exponent,

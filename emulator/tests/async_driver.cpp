@@ -54,6 +54,10 @@ const char* box_of(const void* map, const int32_t* coordinates, const uint16_t* 
   return say("");
 }
 
+const char* place_problem(const void* map, const int32_t* coordinates, uint32_t use) {
+  return say(refused_place(map_at(map), coordinates, static_cast<TensorUse>(use)));
+}
+
 uint32_t swizzle(uint32_t address, uint32_t mode) { return swizzled(address, static_cast<Swizzle>(mode)); }
 bool row_fills_swizzle(uint32_t bytes, uint32_t mode) { return fills_swizzle(bytes, static_cast<Swizzle>(mode)); }
 void convert(void* elements, uint32_t count, uint32_t type) { convert_loaded(elements, count, static_cast<TensorType>(type)); }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Layout", "Rows", "TensorType", "address", "map_bytes", "rows_of", "units"]
+__all__ = ["Array", "Layout", "Rows", "TensorType", "TensorUse", "address", "map_bytes", "refused", "rows_of", "units"]
 
 _EMULATOR = Path(__file__).parent.parent
 _PARTS = ("mbarrier_state", "reduce", "tensor_box", "tensor_map")
@@ -44,6 +44,14 @@ class TensorType(IntEnum):
     def size(self) -> int:
         """Bytes of an element."""
         return (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4)[self]
+
+
+class TensorUse(IntEnum):
+    """Of emulator/runtime/tensor_box.h."""
+
+    LOAD = 0
+    PREFETCH = 1
+    STORE = 2
 
 
 class _Layout(ctypes.Structure):
@@ -79,6 +87,7 @@ def units() -> ctypes.CDLL:
         "encode_im2col_map",
         "replace_map_address",
         "box_of",
+        "place_problem",
         "reduction_problem",
         "mbarrier_step",
     ):
@@ -210,3 +219,10 @@ def rows_of(encoded: Array, coordinates: list[int], offsets: list[int] | None = 
     rows = int(summary[0])
     first, elements, skip, count = (int(n) for n in summary[1:])
     return Rows(where[:rows], inside[:rows].astype(bool), first, elements, skip, count, said.decode())
+
+
+def refused(encoded: Array, coordinates: list[int], use: TensorUse) -> str:
+    """Why an H200 takes no such copy; empty if it does."""
+    place = np.array([*coordinates, 0], np.int32)
+    said: bytes = units().place_problem(address(encoded), address(place), use)
+    return said.decode()

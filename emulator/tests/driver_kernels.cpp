@@ -37,6 +37,11 @@ void read_globals(EmuThread* t, const char* params) {
   out[1] = **reinterpret_cast<int**>(t->globals[2]);
 }
 
+// void place(int* out): where the parameters lie, modulo 128.
+void place(EmuThread*, const char* params) {
+  *param<int*>(params, 0) = static_cast<int>(reinterpret_cast<uintptr_t>(params) % 128);
+}
+
 // void broken()
 void broken(EmuThread* t, const char*) {
   emu_fail(t, 0, "this kernel always fails");
@@ -72,7 +77,9 @@ const EmuKernel kKernels[] = {
     kernel("shape", shape, kPointer, 1, 8),
     kernel("read_globals", read_globals, kPointer, 1, 8),
     kernel("broken", broken, nullptr, 0, 0),
+    kernel("place", place, kPointer, 1, 8),
     with_static_shared(kernel("shape_static", shape, kPointer, 1, 8), 4096),
+    with_static_shared(kernel("shape_2000", shape, kPointer, 1, 8), 2000),
     for_blocks_of(kernel("shape_64", shape, kPointer, 1, 8), 64),
     in_clusters_of(kernel("shape_pair", shape, kPointer, 1, 8), 2),
 };

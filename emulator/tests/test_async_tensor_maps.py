@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from emulator.tests.async_units import Array, Layout, TensorType, address, map_bytes, rows_of, units
+from emulator.tests.async_units import Array, Layout, TensorType, TensorUse, address, map_bytes, refused, rows_of, units
 
 
 def tensor(shape: list[int], element: int, seed: int = 1) -> Array:
@@ -132,6 +132,37 @@ def test_im2col_is_convolution() -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("use", TensorUse)
+@pytest.mark.parametrize(
+    ("kind", "x", "fits"),
+    [
+        (TensorType.F16, 8, True), (TensorType.F16, 48, True), (TensorType.F16, 1, False), (TensorType.F16, 4, False),
+        (TensorType.F32, 4, True), (TensorType.F32, 1, False), (TensorType.U8, 112, True), (TensorType.U8, 100, False),
+        (TensorType.F64, 2, True), (TensorType.F64, 1, False),
+    ],
+)  # fmt: skip
+def test_inner_coordinates_are_multiples_of_16_bytes(use: TensorUse, kind: TensorType, x: int, fits: bool) -> None:
+    encoded, _ = Layout([48, 20], kind).tiled([16, 8])
+    said = refused(encoded, [x, 30], use)
+    assert said == "" if fits else "an H200 refuses what is not a multiple of 16" in said
+
+
+@pytest.mark.parametrize("place", [[-8, 0], [0, -3]])
+def test_only_loads_begin_before_the_tensor(place: list[int]) -> None:
+    encoded, _ = Layout([40, 20]).tiled([16, 8])
+    assert refused(encoded, place, TensorUse.LOAD) == refused(encoded, place, TensorUse.PREFETCH) == ""
+    assert "stores and reductions before the start" in refused(encoded, place, TensorUse.STORE)
+
+
+def test_im2col_stores_want_a_lower_corner_that_is_not_negative() -> None:
+    padded, _ = Layout([16, 10, 10, 3]).im2col([0, -1], [0, -1], 8, 12)
+    assert refused(padded, [0, 0, 0, 0], TensorUse.LOAD) == ""
+    assert "pixelBoxLowerCorner[1] is -1" in refused(padded, [0, 0, 0, 0], TensorUse.STORE)
+    plain, _ = Layout([16, 10, 10, 3]).im2col([0, 0], [-2, 0], 8, 12)
+    assert refused(plain, [8, 1, 1, 1], TensorUse.STORE) == ""
+    assert "coordinate 0 is 4" in refused(plain, [4, 0, 0, 0], TensorUse.LOAD)
+
+
 def test_im2col_refuses_what_is_outside() -> None:
     encoded, _ = Layout([8, 9, 9, 2], TensorType.F32).im2col([-1, -1], [-1, -1], 8, 4)
     assert rows_of(encoded, [0, 7, 7, 0], [255, 0]).problem == ""
@@ -211,6 +242,7 @@ RULES = [
     ("elementStrides[0] is not in 1..8", Layout([64, 2], element_strides=[0, 1]), [64, 1]),
     ("CUtensorMapDataType", Layout([64], type=16), [64]),
     ("4-bit and 6-bit", Layout([128], type=14), [128]),
+    ("interleave needs a tensorRank of 3", Layout([16, 2], interleave=1), [16, 1]),
     ("not emulated: CU_TENSOR_MAP_INTERLEAVE_16B and _32B", Layout([16, 2, 2], interleave=1), [16, 1, 1]),
     ("no CUtensorMapInterleave", Layout([64], interleave=3), [64]),
     ("no CUtensorMapSwizzle", Layout([64], swizzle=7), [64]),

@@ -75,6 +75,13 @@ def test_parameters_as_pointers_and_as_a_buffer() -> None:
         assert "takes 16 bytes of parameters" in s.cuda.last_error()
 
 
+def test_parameters_are_aligned_as_in_the_constant_bank() -> None:
+    with session() as s:
+        out = s.upload(np.zeros(1, np.int32))
+        assert s.launch(s.function("place"), (ctypes.c_uint64(out),)) == 0
+        assert s.ints(out, 1) == [0x210 % 128]
+
+
 def test_globals_are_initialised_and_relocated() -> None:
     with session() as s:
         out = s.upload(np.zeros(2, np.int32))
@@ -163,6 +170,16 @@ def test_limits_of_shared_memory() -> None:
         assert s.launch(function, arguments, shared=most + 1) == INVALID_VALUE
 
 
+def test_static_shared_memory_is_rounded_up() -> None:
+    with session() as s:
+        function, out = s.function("shape_2000"), s.upload(np.zeros(4, np.int32))
+        assert s.cuda.value("cuFuncGetAttribute", ctypes.c_int, 1, function) == 2048
+        assert s.cuda.value("cuFuncGetAttribute", ctypes.c_int, 8, function) == 49152 - 2048
+        assert s.launch(function, (ctypes.c_uint64(out),), shared=49152 - 2047) == INVALID_VALUE
+        assert s.cuda.code("cuFuncSetAttribute", function, 8, 232448 - 2047) == INVALID_VALUE
+        assert s.cuda.code("cuFuncSetAttribute", function, 8, 232448 - 2048) == 0
+
+
 def test_max_threads() -> None:
     with session() as s:
         arguments = (ctypes.c_uint64(s.ones(4)),)
@@ -176,14 +193,14 @@ def test_clusters() -> None:
         assert code == 0
         assert seen[::4] == [0, 1, 0, 1]
         assert seen[1::4] == [2, 2, 2, 2]
-        assert shape(s, "shape", 5, a4=(2, 1, 1))[0] == INVALID_VALUE
+        assert shape(s, "shape", 5, a4=(2, 1, 1))[0] == CLUSTER_SIZE
         assert shape(s, "shape", 16, a4=(16, 1, 1))[0] == CLUSTER_SIZE
         s.cuda.cuFuncSetAttribute(s.function("shape"), 14, 1)
         assert shape(s, "shape", 16, a4=(16, 1, 1))[0] == 0
         assert shape(s, "shape", 32, a4=(32, 1, 1))[0] == CLUSTER_SIZE
         code, seen = shape(s, "shape_pair", 2)
         assert (code, seen[:8:4], seen[1:8:4]) == (0, [0, 1], [2, 2])
-        assert shape(s, "shape_pair", 3)[0] == INVALID_VALUE
+        assert shape(s, "shape_pair", 3)[0] == CLUSTER_SIZE
         assert shape(s, "shape_pair", 4, a4=(4, 1, 1))[0] == CLUSTER_SIZE
         assert shape(s, "shape", 4, a4=(2, 1, 1), a11=(4, 1, 1))[0] == 0
         assert shape(s, "shape", 4, a4=(2, 1, 1), a11=(3, 1, 1))[0] == INVALID_VALUE
@@ -208,10 +225,17 @@ def test_occupancy() -> None:
             s.cuda.code(call, ctypes.byref(blocks), s.function(name), threads, shared)
             return blocks.value
 
+        def available(name: str, count: int) -> int:
+            call = "cuOccupancyAvailableDynamicSMemPerBlock"
+            return int(s.cuda.value(call, ctypes.c_size_t, s.function(name), count, 256))
+
         assert occupancy("scale", 1024, 0) == 2
         assert occupancy("scale", 32, 0) == 32
         assert occupancy("scale", 128, 100_000) == 2
         assert occupancy("shape_64", 128, 0) == 0
+        assert available("scale", 2) == 233472 // 2
+        assert available("scale", 1) == 232448
+        assert available("shape_2000", 2) == 233472 // 2 - 2048
         grid, block = ctypes.c_int(), ctypes.c_int()
         s.cuda.cuOccupancyMaxPotentialBlockSize(
             ctypes.byref(grid), ctypes.byref(block), s.function("scale"), None, 0, 0

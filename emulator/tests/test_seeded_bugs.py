@@ -182,7 +182,7 @@ BUGS = (
     bug("copy_without_wait", "races", "cp.async of thread", simple(1, 32, 32, 32)),
     bug("copy_into_a_tile_in_use", "races", "cp.async of thread|data race on shared memory", simple(1, 64, 512, 64, 8)),
     bug("divergent_barrier", "barriers", "divergent barrier", simple(1, 64, 0, 64)),
-    bug("barrier_after_return", "barriers", "deadlock.*barrier 0", simple(1, 64, 0, 64, 40)),
+    bug("barrier_after_return", "barriers", "divergent barrier: .*return", simple(1, 64, 0, 64, 40)),
     bug("wrong_thread_count", "barriers", "deadlock.*barrier 1", simple(1, 96, 0, 96)),
     bug("shuffle_in_divergent_code", "barriers", "deadlock.*shfl.sync", simple(1, 32, 0, 32)),
     bug("mask_without_the_caller", "barriers", "mask 0000ffff lacks the calling lane", simple(1, 32, 0, 32)),

@@ -17,6 +17,7 @@ import pytest
 from emulator import nvcc
 from emulator.ptx.errors import NotEmulatedError, PtxSyntaxError
 from emulator.ptx.instructions import TABLE, find
+from emulator.ptx.layout import place_parameters
 from emulator.ptx.parser import parse
 from emulator.ptx.syntax import Address, Block, Instruction, Integer, Location, Name, Pair, Sum
 from emulator.tests.exact_rounding import BF16, E4M3, E5M2, F16, F32, F64, TF32, Format
@@ -167,6 +168,9 @@ CASES: list[tuple[str, str, list[int], tuple[int, ...]]] = [
     ("max.xorsign.abs.f32 d, a, b", "b32 b32 b32", [0xC0400000, 0x3F800000], (0xC0400000,)),
     ("copysign.f32 d, a, b", "b32 b32 b32", [0x80000000, 0x3F800000], (0xBF800000,)),
     ("rcp.approx.ftz.f32 d, a", "b32 b32", [0x80000001], (0xFF800000,)),
+    ("cvt.rp.ftz.f16.f32 d, a", "b16 b32", [0x00000001], (0x0001,)),  # as an H200 does it
+    ("cvt.rm.ftz.f16.f32 d, a", "b16 b32", [0x80000001], (0x8001,)),
+    ("cvt.rp.ftz.bf16.f32 d, a", "b16 b32", [0x00000001], (0x0000,)),
     ("ex2.approx.ftz.f32 d, a", "b32 b32", [0xC3000000], (0,)),
     ("ex2.approx.f32 d, a", "b32 b32", [0xC3000000], (0x00200000,)),
     ("lg2.approx.f32 d, a", "b32 b32", [0xBF800000], (NAN,)),
@@ -353,6 +357,16 @@ def test_kernels_are_described(module: PtxModule) -> None:
     assert list(kernel.cluster) == [2, 1, 1]
     assert (kernel.num_shared, kernel.shared_bytes, kernel.dynamic_alignment) == (2, 42, 32)
     assert kernel.shared_end == 1024 + 40 + 32 + 2 + 32
+
+
+def test_parameters_are_aligned_in_the_constant_bank() -> None:
+    """Offsets as an H200 tells them: 0x210 more is a multiple of the alignment."""
+    text = PROLOGUE + """.visible .entry mixed(.param .u8 a, .param .f64 b, .param .u16 c, .param .align 1 .b8 d[3],
+      .param .align 64 .b8 map[128], .param .u32 f, .param .u64 out) { ret; }"""
+    (kernel,) = parse(text, "").functions
+    offsets, end = place_parameters(kernel)
+    assert list(offsets.values()) == [0, 8, 16, 18, 48, 176, 184]
+    assert end == 192
 
 
 def run_with_output(module: PtxModule, name: str, rest: bytes) -> tuple[str | None, list[int]]:

@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean = server.wait()
     if config.ready_file is not None:
         config.ready_file.unlink(missing_ok=True)
-    if not clean:
-        # A device thread that hangs would be torn down in mid-call by the interpreter's own end.
+    if not clean or server.hangs:
+        # The interpreter's own end would tear down a device thread in mid-call, or wait for a device that never answers.
         logging.shutdown()
-        os._exit(1)
+        os._exit(0 if clean else 1)
     return 0
 
 

@@ -136,6 +136,11 @@ class Server:
         with self._lock:
             return self._open and bool(self.scheduler.healthy_devices)
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a device was given up whose thread is still in a call."""
+        return any(runner.given_up for runner in self._runners)
+
     def start(self) -> bool:
         """Load the models on all devices, then take requests.
 

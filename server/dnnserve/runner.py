@@ -72,6 +72,12 @@ class Runner:
         """Time spent on batches since the start."""
         return self._busy_ns / 1e9
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the device was taken out of service because its batch did not end."""
+        with self._lock:
+            return self._given_up
+
     def start(self) -> None:
         """Open the device and load the models, in the runner's thread; returns at once."""
         self._thread.start()
@@ -106,7 +112,9 @@ class Runner:
         return True
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end, after `Scheduler.stop`; False: it still runs."""
+        """Wait for the thread to end, after `Scheduler.stop`; False: it still runs. One that was given up is not waited for."""
+        if self.given_up:
+            return True
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -330,12 +330,13 @@ def family() -> Family:
     covers = "cuLibraryLoadData cuLibraryGetKernel cuKernelGetFunction cuLibraryGetModule cuLibraryGetKernelCount cuLibraryUnload"
     added = np.concatenate([SOURCE[:64] + np.uint32(12), words(len(cuda_library("driver").names), NOT_FOUND, ok)])
     add("libraries", covers, _library, added)
-    layout = [(0, 1), (8, 8), (16, 2), (18, 3), (64, 128), (192, 4), (200, 8)]
+    # sm_90's parameters begin at 0x210 of the constant bank, where the tensor map's place is a multiple of 64.
+    layout = [(0, 1), (8, 8), (16, 2), (18, 3), (48, 128), (176, 4), (184, 8)]
     offsets = words(*(x for offset, bytes_ in layout for x in (ok, offset, bytes_)), bad)
     add("parameter offsets", "cuFuncGetParamInfo", _parameters, offsets)
     add("mixed parameters", "cuLaunchKernel", _mixed, words(5 + 60 + 700 + 3000 + 3 + 900000, ok))
     limit = 227 * 1024
-    attributes = words(256, 2000, 48 * 1024 - 2000, ok, ok, bad, bad, 225 * 1024)
+    attributes = words(256, 2048, 48 * 1024 - 2048, ok, ok, bad, bad, 225 * 1024)
     add("function attributes", "cuFuncGetAttribute cuFuncSetAttribute", _attributes, attributes)
     results: list[int] = []
     for bytes_ in (1024, 48 * 1024):

@@ -280,7 +280,7 @@ def family() -> Family:
         "cuModuleLoad cuModuleLoadDataEx cuLibraryLoadFromFile cuFuncGetModule cuFuncGetName cuFuncLoad cuFuncIsLoaded"
     )
     covers += " cuKernelGetName cuKernelGetAttribute cuKernelGetParamInfo cuLibraryGetGlobal"
-    add("modules", covers, _modules, words(640, 1, 1, 1, 1, 1024, 64, 128, 16, 1, 2, 3, 4, 0))
+    add("modules", covers, _modules, words(640, 1, 1, 1, 1, 1024, 48, 128, 16, 1, 2, 3, 4, 0))
     covers = "cuStreamCreateWithPriority cuStreamGetPriority cuStreamGetFlags cuStreamGetCtx cuStreamGetId cuStreamAddCallback"
     covers += " cuEventRecordWithFlags cuEventSynchronize"
     add("streams", covers, _streams, words(-1, 1, 1, 384, 0, 88, 0))

@@ -36,24 +36,25 @@ if TYPE_CHECKING:
 STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 REDUCE = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
 
+# An H200 takes only inner coordinates that are multiples of 16 bytes: the family `faults` has others.
 LOADS = {
-    "1d u8": Tiled("u8", (300,), (64,), ((0,), (100,), (280,), (-16,), (400,))),
-    "1d f64": Tiled("f64", (100,), (16,), ((0,), (90,), (-3,))),
-    "2d f16": Tiled("f16", (40, 20), (16, 8), ((0, 0), (8, 5), (32, 16), (-8, -3), (36, 2), (48, 30))),
-    "2d f32 padded": Tiled("f32", (20, 9), (12, 4), ((0, 0), (5, 3), (14, 7), (-2, -2)), padding=16),
+    "1d u8": Tiled("u8", (300,), (64,), ((0,), (112,), (272,), (-16,), (400,))),
+    "1d f64": Tiled("f64", (100,), (16,), ((0,), (90,), (-4,))),
+    "2d f16": Tiled("f16", (40, 20), (16, 8), ((0, 0), (8, 5), (32, 16), (-8, -3), (40, 2), (48, 30))),
+    "2d f32 padded": Tiled("f32", (20, 9), (12, 4), ((0, 0), (4, 3), (12, 7), (-4, -2)), padding=16),
     "2d f16 32B": Tiled("f16", (40, 20), (16, 16), ((0, 0), (8, 5), (32, 10)), swizzle=1),
     "2d f16 64B": Tiled("f16", (40, 20), (32, 16), ((0, 0), (8, 5), (32, 10)), swizzle=2),
     "2d f16 128B": Tiled("f16", (80, 20), (64, 16), ((0, 0), (8, 5), (64, 10)), swizzle=3),
-    "2d f32 128B": Tiled("f32", (40, 20), (32, 16), ((0, 0), (9, -5)), swizzle=3),
-    "2d u8 64B": Tiled("u8", (160, 20), (64, 16), ((0, 0), (100, 5)), swizzle=2),
+    "2d f32 128B": Tiled("f32", (40, 20), (32, 16), ((0, 0), (12, -5)), swizzle=3),
+    "2d u8 64B": Tiled("u8", (160, 20), (64, 16), ((0, 0), (112, 5)), swizzle=2),
     "2d bf16 NaN": Tiled("bf16", (40, 20), (16, 8), ((32, 16), (-8, -3)), nan=True),
-    "2d f32 NaN": Tiled("f32", (20, 9), (12, 4), ((14, 7), (-2, -2)), nan=True),
+    "2d f32 NaN": Tiled("f32", (20, 9), (12, 4), ((12, 7), (-4, -2)), nan=True),
     "2d f16 NaN 32B": Tiled("f16", (40, 20), (16, 16), ((32, 10), (-8, -3)), swizzle=1, nan=True),
     "2d u16 strides": Tiled("u16", (40, 20), (16, 9), ((0, 0), (8, 5), (32, 16), (-8, -4)), steps=(1, 2)),
-    "2d s32": Tiled("s32", (20, 9), (8, 4), ((1, 1),)),
-    "2d s64": Tiled("s64", (20, 9), (8, 4), ((1, 1),)),
-    "2d u64": Tiled("u64", (20, 9), (8, 4), ((19, 8),)),
-    "3d f16": Tiled("f16", (16, 7, 5), (8, 4, 3), ((0, 0, 0), (8, 5, 3), (-4, -1, -1), (0, 2, 5))),
+    "2d s32": Tiled("s32", (20, 9), (8, 4), ((4, 1), (16, 6))),
+    "2d s64": Tiled("s64", (20, 9), (8, 4), ((2, 1), (-2, -1))),
+    "2d u64": Tiled("u64", (20, 9), (8, 4), ((18, 8),)),
+    "3d f16": Tiled("f16", (16, 7, 5), (16, 4, 3), ((0, 0, 0), (8, 5, 3), (-8, -1, -1), (0, 2, 5))),
     "3d f16 128B": Tiled("f16", (64, 7, 5), (64, 4, 3), ((0, 0, 0), (0, 5, 3), (0, -1, -1)), swizzle=3),
     "3d u32 strides": Tiled("u32", (8, 11, 9), (4, 6, 7), ((0, 0, 0), (4, 3, 5), (0, -1, -2)), steps=(1, 2, 3)),
     "4d f16": Tiled("f16", (16, 5, 4, 3), (8, 3, 2, 2), ((0, 0, 0, 0), (8, 3, 3, 2), (0, -1, -1, -1))),
@@ -104,10 +105,11 @@ def _loads(made: Family, library: Library) -> None:
         made.add(name, covers, run, case.kind, expected)
 
 
+# ... and stores none that are negative.
 STORES = {
-    "1d u8": Tiled("u8", (300,), (64,), ((0,), (100,), (280,))),
-    "2d f16": Tiled("f16", (40, 20), (16, 8), ((0, 0), (20, 9), (32, 16), (-8, -3))),
-    "2d f32 padded": Tiled("f32", (20, 9), (12, 4), ((5, 3), (14, 7)), padding=16),
+    "1d u8": Tiled("u8", (300,), (64,), ((0,), (112,), (272,))),
+    "2d f16": Tiled("f16", (40, 20), (16, 8), ((0, 0), (16, 9), (32, 16), (48, 0), (0, 30))),
+    "2d f32 padded": Tiled("f32", (20, 9), (12, 4), ((4, 3), (12, 7)), padding=16),
     "2d f16 32B": Tiled("f16", (40, 20), (16, 16), ((8, 2), (32, 10)), swizzle=1),
     "2d f16 64B": Tiled("f16", (40, 20), (32, 16), ((8, 2), (32, 10)), swizzle=2),
     "2d bf16 128B": Tiled("bf16", (80, 20), (64, 16), ((8, 2), (64, 10)), swizzle=3),
@@ -203,7 +205,7 @@ def _reductions(made: Family, library: Library) -> None:
             instruction = REDUCE.format(rank=2, operation=operation)
             _write(made, library, f"reduce {operation} {kind}", case, instruction, rule)
     for kind in ("f16", "bf16", "f32"):
-        case = Tiled(kind, (32, 9), (16, 4), ((4, 1), (24, 7)))
+        case = Tiled(kind, (32, 9), (16, 4), ((8, 1), (24, 7)))
         rules = {"add": lift(kind, add_numbers("rn"), flush=kind == "f32")}
         if kind != "f32":
             rules["min"] = lift(kind, lambda a, b: exact.smallest(a, b))
@@ -214,7 +216,7 @@ def _reductions(made: Family, library: Library) -> None:
     for rank, title in ((1, "1d u8"), (3, "3d f16"), (4, "4d f32"), (5, "5d f32")):
         case = STORES[title]
         if rank == 1:
-            case = Tiled("u32", (100,), (32,), ((3,), (90,)))
+            case = Tiled("u32", (100,), (32,), ((4,), (88,)))
         rule = (
             (lambda old, new: old + new) if rank == 1 else lift(case.kind, add_numbers("rn"), flush=case.kind == "f32")
         )
