@@ -17,7 +17,7 @@ EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
 OTHERWISE := EMU_SCHED=20261121 EMU_ASYNC=eager
 
-.PHONY: help demo test lint type kernels gates bench test-gpu proto emulator conformance deploy-check clean
+.PHONY: help demo test lint type kernels gates bench test-gpu proto emulator pycuda conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## train a digit classifier, serve it, classify the held-out images, print what was measured
 	@$(BIN)/python -m examples.demo
 
-test: $(VENV)/.dev $(if $(WHY_NOT),,emulator)  ## every test that runs without a GPU, kernels on the emulated driver
+test: $(VENV)/.dev $(if $(WHY_NOT),,pycuda)  ## every test that runs without a GPU, kernels on the emulated driver
 ifeq ($(WHY_NOT),)
 	$(EMULATED) $(OTHERWISE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m cuda tests/ops
 	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -58,8 +58,10 @@ test-gpu: $(VENV)/.gpu  ## the same cases on real GPUs, and two of them serving 
 proto: $(VENV)/.dev  ## generate the gRPC stubs from protos/dnnapi
 	$(BIN)/python protos/generate.py
 
-emulator: $(VENV)/.dev $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CUDA driver, and PyCUDA against it
+emulator: $(VENV)/.dev $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CUDA driver
 	@$(BIN)/python -m emulator.build --out $(EMULATOR)
+
+pycuda: emulator  ## build PyCUDA against the emulated driver
 	@$(BIN)/python -m pip install --quiet "$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out .build/pycuda)"
 
 conformance: $(VENV)/.dev  ## every emulated instruction and driver feature on this machine's GPU, into emulator/conformance/results
