@@ -361,8 +361,11 @@ def test_kernels_are_described(module: PtxModule) -> None:
 
 def test_parameters_are_aligned_in_the_constant_bank() -> None:
     """Offsets as an H200 tells them: 0x210 more is a multiple of the alignment."""
-    text = PROLOGUE + """.visible .entry mixed(.param .u8 a, .param .f64 b, .param .u16 c, .param .align 1 .b8 d[3],
+    text = (
+        PROLOGUE
+        + """.visible .entry mixed(.param .u8 a, .param .f64 b, .param .u16 c, .param .align 1 .b8 d[3],
       .param .align 64 .b8 map[128], .param .u32 f, .param .u64 out) { ret; }"""
+    )
     (kernel,) = parse(text, "").functions
     offsets, end = place_parameters(kernel)
     assert list(offsets.values()) == [0, 8, 16, 18, 48, 176, 184]

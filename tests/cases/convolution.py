@@ -53,7 +53,11 @@ GEOMETRIES = (
     Geometry("alpha-0", (1, 2, 4, 4), (2, 2, 3, 3), alpha=0.0, beta=1.0),
     Geometry("1d", (2, 3, 11), (4, 3, 3), {"spatial_ndim": 1, "padding": 1, "stride": 2}),
     Geometry("3d", (1, 2, 4, 5, 6), (3, 2, 2, 3, 3), {"spatial_ndim": 3, "padding": (0, 1, 1), "stride": (1, 2, 1)}),
+    Geometry("3d-fp64", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3, "padding": 1}, dtype=F64),
     Geometry("4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4, "padding": (1, 0, 0, 1)}),
+    Geometry(
+        "4d-fp64", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4, "padding": (1, 0, 0, 1)}, dtype=F64
+    ),
     Geometry("one-everything", (1, 1, 1, 1), (1, 1, 1, 1)),
     Geometry("batch-0", (0, 2, 5, 5), (3, 2, 3, 3)),
     Geometry("fp64", (2, 3, 6, 5), (4, 3, 3, 3), {"padding": 1, "stride": 2}, dtype=F64),

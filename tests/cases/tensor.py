@@ -20,6 +20,7 @@ PAIRS = (
     ("scalar", (1, 1), (33, 65), F32, "NCHW", "NCHW", 1.0, 0.0),
     ("same", (2, 3, 4, 5), (2, 3, 4, 5), F32, "NCHW", "NCHW", 2.0, 3.0),
     ("same-vector", (1029,), (1029,), F32, "NCHW", "NCHW", -1.0, 1.0),
+    ("same-fp64", (2, 3, 4, 5), (2, 3, 4, 5), F64, "NCHW", "NCHW", 1.0, 0.0),
     ("nchw-to-nhwc", (2, 3, 4, 5), (2, 3, 4, 5), F32, "NCHW", "NHWC", 1.0, 0.0),
     ("gaps-to-chwn", (2, 3, 4, 5), (2, 3, 4, 5), F64, "gaps", "CHWN", 1.0, 0.0),
     ("packed-to-gaps", (2, 3, 5), (2, 3, 5), F32, "NCHW", "gaps", 1.0, 0.5),
@@ -47,6 +48,7 @@ PRODUCTS = (
     ("no-rows", 0, 4, 5, F32, False, False, 1.0, 0.0),
     ("nothing-to-sum", 3, 4, 0, F32, False, False, 1.0, 0.0),
     ("long-sum", 2, 3, 4001, F32, False, True, 1.0, 0.0),
+    ("long-sum-fp64", 2, 3, 4001, F64, False, True, 1.0, 0.0),
 )
 
 
