@@ -95,7 +95,8 @@ def _built(driver: Path, cuda: Path, scratch: Path, jobs: int) -> Path:
     source = ["--no-build-isolation", "--no-binary", "pycuda", "--dest", str(scratch), f"pycuda=={VERSION}"]
     _run([*pip, *source], scratch, environ)
     with tarfile.open(scratch / f"pycuda-{VERSION}.tar.gz") as archive:
-        archive.extractall(scratch, filter="data")
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4
+        archive.extractall(scratch, **safely)  # type: ignore[arg-type]
     tree = scratch / f"pycuda-{VERSION}"
     _unite(tree / "bpl-subset" / "bpl_subset" / "libs" / "python" / "src")
     _run([sys.executable, str(_SETUP), "--quiet", "bdist_wheel", "--dist-dir", str(wheels)], tree, environ)
