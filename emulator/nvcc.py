@@ -66,12 +66,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def build_module(text: str, output: Path, file: str = "", linked: bool = True) -> tuple[str, ...]:
+def build_module(text: str, output: Path, file: str = "", runtime: Path | None = None) -> tuple[str, ...]:
     """Translate PTX and compile it to a shared object.
 
     Args:
         file: Name for messages about instructions without a source line.
-        linked: With libcuda.so.1, if its folder is known.
+        runtime: What to link instead of libcuda.so.1.
 
     Returns:
         What will fail at launch, a line each.
@@ -91,7 +91,7 @@ def build_module(text: str, output: Path, file: str = "", linked: bool = True) -
     with tempfile.TemporaryDirectory(prefix="nvcc-emu-") as scratch:
         source = Path(scratch, "module.cpp")
         source.write_text(translation.source)
-        library = _library() if linked else []
+        library = [str(runtime)] if runtime else _library()
         _run(["g++", *_COMMON_FLAGS, *_MODE_FLAGS[mode], f"-I{_HERE}", str(source), "-o", str(output), *library])
     return translation.warnings
 

@@ -16,7 +16,7 @@ EMULATOR = os.environ.get("DNN_EMU_LIB")
 GPU = os.environ.get("DNNCORE_TEST_GPU") == "1"
 
 if EMULATOR:
-    ctypes.CDLL(EMULATOR, ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(EMULATOR)  # kept under its soname: whoever needs libcuda.so.1 from now on gets this one
 
 from dnncore import Handle, devices  # noqa: E402 (the emulated driver comes first)
 from tests.cuda.gates import summary  # noqa: E402

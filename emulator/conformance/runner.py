@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from emulator.conformance.checks import Family
 
 ROOT = Path(__file__).parents[2]
-RESTARTS = 8  # processes that a family may lose before the rest of it is given up
+RESTARTS = 16  # processes that a family may lose before the rest of it is given up
 
 
 @dataclass(frozen=True)

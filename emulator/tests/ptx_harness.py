@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -29,13 +30,13 @@ class _Kernel(ctypes.Structure):
 
 
 class Stub:
-    """The stub library; made once, as modules find its functions by name."""
+    """The stub library."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "libstub.so"
+        self.path = path = folder / "libstub.so"
         command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{_ROOT}"]
         subprocess.run([*command, str(_ROOT / "tests" / "translator_stub.cpp"), "-o", str(path)], check=True)
-        self.library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        self.library = ctypes.CDLL(str(path))
         self.library.stub_run.restype = ctypes.c_char_p
         self.library.stub_kernel.restype = ctypes.POINTER(_Kernel)
 
@@ -46,8 +47,9 @@ class PtxModule:
     def __init__(self, stub: Stub, ptx: str, folder: Path) -> None:
         path = folder / "module.so"
         self._stub = stub.library
-        self.warnings = nvcc.build_module(PROLOGUE + ptx, path, "test.ptx", linked=False)
-        self._library = ctypes.CDLL(str(path))
+        self.warnings = nvcc.build_module(PROLOGUE + ptx, path, "test.ptx", runtime=stub.path)
+        # In a process that has loaded the emulated driver too, its functions of the same names come first without this.
+        self._library = ctypes.CDLL(str(path), os.RTLD_DEEPBIND)
         self._module = ctypes.c_char.in_dll(self._library, "emu_module")
 
     def kernel(self, name: str) -> _Kernel:

@@ -37,7 +37,7 @@ PRELUDE = """
 import ctypes, os, threading
 import numpy as np
 if os.environ.get("DNN_EMU_LIB"):
-    ctypes.CDLL(os.environ["DNN_EMU_LIB"], ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(os.environ["DNN_EMU_LIB"])
 from dnncore.cuda import device
 from dnncore.errors import DeviceFaultError
 from tests.cuda.test_context import FILL, FILL_PARAMS, fill_params

@@ -1,7 +1,5 @@
 // Seeded misuse of barriers and warp collectives. With bug == 0 every kernel is right.
-#include <cstdint>
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+#include "ptx.cuh"
 
 extern "C" __global__ void divergent_barrier(float* y, int bug) {
   __shared__ float tile[64];
@@ -44,56 +42,46 @@ extern "C" __global__ void mask_without_the_caller(float* y, int bug) {
   y[threadIdx.x] = v;
 }
 
-__device__ __forceinline__ void wait_for_phase(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra.uni over;\nbra.uni again;\nover:\n}"
-      ::"r"(barrier), "r"(parity) : "memory");
-}
-
 extern "C" __global__ void mbarrier_never_initialised(float* y, int bug) {
   __shared__ alignas(8) uint64_t barrier;
-  const uint32_t at = shared_address(&barrier);
-  if (threadIdx.x == 0 && !bug) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(blockDim.x) : "memory");
+  if (threadIdx.x == 0 && !bug) init_barrier(&barrier, blockDim.x);
   __syncthreads();
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-  wait_for_phase(at, 0);
+  arrive(&barrier);
+  wait_for_phase(&barrier, 0);
   y[threadIdx.x] = 1.f;
 }
 
 extern "C" __global__ void mbarrier_with_too_many_arrivals(float* y, int bug) {
   __shared__ alignas(8) uint64_t barrier;
-  const uint32_t at = shared_address(&barrier);
-  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(bug ? 31 : 32) : "memory");
+  if (threadIdx.x == 0) init_barrier(&barrier, bug ? 31 : 32);
   __syncthreads();
   // Expecting a byte keeps the phase open until all have arrived.
-  if (threadIdx.x == 0) asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(at) : "memory");
+  if (threadIdx.x == 0) asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(shared_address(&barrier)) : "memory");
   __syncthreads();
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+  arrive(&barrier);
   __syncthreads();
-  if (threadIdx.x == 0) asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(at) : "memory");
-  wait_for_phase(at, 0);
+  if (threadIdx.x == 0) asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(shared_address(&barrier)) : "memory");
+  wait_for_phase(&barrier, 0);
   y[threadIdx.x] = 1.f;
 }
 
 extern "C" __global__ void mbarrier_with_too_few_arrivals(float* y, int bug) {
   __shared__ alignas(8) uint64_t barrier;
-  const uint32_t at = shared_address(&barrier);
-  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(blockDim.x) : "memory");
+  if (threadIdx.x == 0) init_barrier(&barrier, blockDim.x);
   __syncthreads();
-  if (!bug || threadIdx.x) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-  wait_for_phase(at, 0);
+  if (!bug || threadIdx.x) arrive(&barrier);
+  wait_for_phase(&barrier, 0);
   y[threadIdx.x] = 1.f;
 }
 
 extern "C" __global__ void mbarrier_overwritten(float* y, int bug) {
   __shared__ alignas(8) uint64_t barrier;
-  const uint32_t at = shared_address(&barrier);
   if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(blockDim.x) : "memory");
+    init_barrier(&barrier, blockDim.x);
     if (bug) barrier = 0;
   }
   __syncthreads();
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-  wait_for_phase(at, 0);
+  arrive(&barrier);
+  wait_for_phase(&barrier, 0);
   y[threadIdx.x] = 1.f;
 }
