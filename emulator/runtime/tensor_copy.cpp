@@ -212,6 +212,10 @@ extern "C" void emu_tensor_store(EmuThread* t, const EmuTensor* shape, const voi
   if (op != EMU_NONE) {
     const std::string problem = check_reduction(op, type, ReduceInto::kGlobal);
     if (!problem.empty()) fail(self, location, std::string(name) + ": " + problem);
+    if (copy->map.type == TensorType::kS64 && type == EMU_B64) {
+      fail(self, location, std::string(name) + ": and, or, xor of a map of type INT64: an H200 refuses it (of UINT64 and INT32 it does not)",
+           kIllegalInstruction);
+    }
   }
   AsyncGroups& stores = bulk_stores_of(self);
   check_source(self, stores.reader(self), *copy, shared, location);

@@ -192,7 +192,12 @@ BUGS = (
     bug("mask_without_the_caller", "barriers", "mask 0000ffff lacks the calling lane", simple(1, 32, 0, 32)),
     bug("mbarrier_never_initialised", "barriers", "mbarrier.*initialised", simple(1, 32, 0, 32)),
     bug("mbarrier_with_too_many_arrivals", "barriers", "mbarrier.*arrival", simple(1, 32, 0, 32)),
-    bug("mbarrier_with_too_few_arrivals", "barriers", r"at ptx\.cuh:\d+ < \w+\.cu:\d+ for mbarrier.*1 arrival", simple(1, 32, 0, 32)),
+    bug(
+        "mbarrier_with_too_few_arrivals",
+        "barriers",
+        r"at ptx\.cuh:\d+ < \w+\.cu:\d+ for mbarrier.*1 arrival",
+        simple(1, 32, 0, 32),
+    ),
     bug("mbarrier_overwritten", "barriers", "mbarrier", simple(1, 32, 0, 32)),
     bug("neighbour_not_waited_for", "clusters", "data race on shared memory|uninitialised shared", simple(2, 32, 0, 64)),
     bug("neighbour_has_exited", "clusters", "block rank 0, which has exited", simple(2, 32, 0, 64)),

@@ -41,6 +41,8 @@ REFUSED: dict[str, tuple[str, Tiled | Im2col, tuple[int, ...]]] = {
     "store 2d f16 at -8": ("store", F16, (-8, 0)),
     "store 2d f16 at row -3": ("store", F16, (0, -3)),
     "reduce 2d u32 at -4": ("reduce", Tiled("u32", (16, 9), (8, 4), ()), (-4, 0)),
+    # Bits of signed 64-bit integers.
+    "reduce and 2d s64": ("reduce_and", Tiled("s64", (16, 9), (8, 4), ()), (4, 1)),
     # The bounding box does.
     "store im2col at 0": ("store_im2col", IMAGES, (0, 0, 0)),
     "store im2col at -1": ("store_im2col", IMAGES, (0, -1, 0)),
@@ -72,6 +74,7 @@ def _tensor_library() -> Library:
     library.add("load_im2col", load_kernel("load_im2col", 3, 1))
     library.add("store", store_kernel("store", tensor.STORE.format(rank=2), 2))
     library.add("reduce", store_kernel("reduce", tensor.REDUCE.format(rank=2, operation="add"), 2))
+    library.add("reduce_and", store_kernel("reduce_and", tensor.REDUCE.format(rank=2, operation="and"), 2))
     library.add("store_im2col", store_kernel("store_im2col", im2col.STORE.format(rank=3), 3))
     return library
 
