@@ -27,10 +27,11 @@ demo: $(VENV)/.demo  ## train a digit classifier, serve it, classify the held-ou
 
 test: $(VENV)/.dev $(if $(WHY_NOT),,pycuda)  ## every test that runs without a GPU, kernels on the emulated driver
 ifeq ($(WHY_NOT),)
+	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal emulator/tests
 	$(EMULATED) $(OTHERWISE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m cuda tests/ops
-	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 else
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	@echo "CUDA kernels were not run: $(WHY_NOT)"
 endif
 
@@ -62,7 +63,10 @@ emulator: $(VENV)/.dev $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CU
 	@$(BIN)/python -m emulator.build --out $(EMULATOR)
 
 pycuda: emulator  ## build PyCUDA against the emulated driver
-	@$(BIN)/python -m pip install --quiet "$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out .build/pycuda)"
+	@wheel=$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out .build/pycuda) && \
+	 { test "$$wheel" = "$$(cat $(VENV)/.pycuda 2>/dev/null)" || \
+	   { $(BIN)/python -m pip install --quiet --force-reinstall --no-deps "$$wheel" && \
+	     $(BIN)/python -m pip install --quiet "$$wheel" && echo "$$wheel" > $(VENV)/.pycuda; }; }
 
 conformance: $(VENV)/.dev  ## every emulated instruction and driver feature on this machine's GPU, into emulator/conformance/results
 	$(BIN)/python -m emulator.conformance --out emulator/conformance/results

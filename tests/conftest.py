@@ -27,7 +27,7 @@ _RUNS_KERNELS = ("runs", "kernels")  # a user property, because markers do not t
 
 
 def pytest_report_header() -> str:
-    where = "emulated driver" if EMULATOR else "real GPUs" if GPU else "none: run `make emulator` or `make test-gpu`"
+    where = "emulated driver" if EMULATOR else "real GPUs" if GPU else "none: run `make test` or `make test-gpu`"
     return f"CUDA devices: {', '.join(CUDA_DEVICES) or '-'} ({where})"
 
 
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say where kernels ran: a green suite must not be taken for one that a GPU has seen."""
     ran = sum(_RUNS_KERNELS in report.user_properties for report in terminalreporter.getreports("passed"))
-    on_gpu, emulated = (ran, 0) if GPU else (0, ran)
+    emulated, on_gpu = (ran, 0) if EMULATOR else (0, ran)
     how = ", ".join(
         f"{name}={os.environ[name]}" for name in ("EMU_BUILD", "EMU_SCHED", "EMU_ASYNC") if name in os.environ
     )

@@ -33,7 +33,7 @@ class ServerConfig:
         hold_until_requests: The first batch waits for so many requests; for tests.
         grpc_threads: Handler threads: the requests that can be decoded, queued or running at once.
         max_message_mib: Largest message that is read or sent.
-        batch_timeout_seconds: A device whose batch runs for longer is taken out of service; 0: never.
+        batch_timeout_seconds: A GPU whose batch runs for longer is taken out of service; 0: never.
         drain_seconds: How long requests may take to finish once the server was told to stop.
         default_deadline_ms: For requests that bring none; 0: none.
         log_format: "text" or "json".
@@ -148,7 +148,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         type=float,
         default=60.0,
         metavar="S",
-        help="a device whose batch runs for longer is taken out of service, and others run the batch; 0: never",
+        help="a GPU whose batch runs for longer is taken out of service, and other devices run the batch; 0: never",
     )
     life.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after SIGTERM"

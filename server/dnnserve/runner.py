@@ -51,7 +51,7 @@ class Runner:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.label = label
-        self._device = device
+        self.device = device
         self._models = models
         self._open_host = open_host
         self._scheduler = scheduler
@@ -123,7 +123,7 @@ class Runner:
         host: Host | None = None
         try:
             try:
-                host = self._open_host(self._device)
+                host = self._open_host(self.device)
                 instances = {model: host.load(model, rows) for model, rows in self._models.items()}
                 self._limits = {model: instance.max_batch_rows for model, instance in instances.items()}
                 self._scheduler.add_device(self.label)

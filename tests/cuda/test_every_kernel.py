@@ -13,7 +13,9 @@ import pytest
 from dnncore import Handle
 from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.gemm import algorithm, kernel
-from dnncore.cuda.gemm.kernel import Variant, variants
+from dnncore.cuda.gemm.index_space import Product
+from dnncore.cuda.gemm.kernel import Variant, choose_variant, variants
+from dnncore.cuda.gemm.tiling import Tile
 from dnncore.cuda.launch import Unit
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
@@ -58,10 +60,18 @@ def test_a_product_that_fills_one_tile_and_begins_another(
 ) -> None:
     monkeypatch.setattr(algorithm, "tiles_for", lambda _product: (variant.tile,))
     monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+    chosen: set[Variant] = set()
+
+    def remember(product: Product, tile: Tile) -> Variant:
+        chosen.add(found := choose_variant(product, tile))
+        return found
+
+    monkeypatch.setattr(algorithm, "choose_variant", remember)
     rows = variant.tile.rows + 3
     problem = (_padded if variant.padded else _dense)(variant.tile.dtype, rows)
     name = "implicit_gemm" if variant.padded else "gemm"
     check(fresh_handle, Case(variant.unit.entry, problem), name)
+    assert chosen == {variant}
 
 
 class _Asked:

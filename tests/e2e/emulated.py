@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def use_emulator(monkeypatch: pytest.MonkeyPatch, *, devices: int, build: str = 
     """Set the environment for child processes; nothing changes on a machine whose devices are real."""
     if EMULATOR is None:
         return
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(EMULATOR).parent))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(EMULATOR).parent), prepend=os.pathsep)
     monkeypatch.setenv("EMU_DEVICES", str(devices))
     monkeypatch.setenv("EMU_BUILD", build)
     monkeypatch.setenv("EMU_FAULTS", faults)
