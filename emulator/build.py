@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         library = build(options.out.resolve(), toolkit.cuda_root(), options.jobs)
-    except (RuntimeError, FileNotFoundError) as error:
+    except (RuntimeError, FileNotFoundError, toolkit.ToolkitError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{library.name}: {time.monotonic() - started:.1f} s")

@@ -18,6 +18,7 @@ from pathlib import Path
 __all__ = ["ToolkitError", "cuda_root", "main", "real_nvcc", "why_not"]
 
 _STAND_IN = Path(__file__).resolve().parent / "bin" / "nvcc"
+_DEFAULT = Path("/usr/local/cuda")
 
 
 class ToolkitError(Exception):
@@ -59,7 +60,7 @@ def _candidates() -> Iterator[Path]:
         found = shutil.which("nvcc", path=folder) if folder else None
         if found is not None and Path(found).resolve() != _STAND_IN:
             yield Path(found).resolve().parents[1]
-    yield Path("/usr/local/cuda")
+    yield _DEFAULT
     yield Path(sysconfig.get_path("purelib"), "nvidia", "cu13")
 
 
@@ -74,6 +75,8 @@ def why_not() -> str:
         return f"the emulated driver runs on x86-64 Linux, this is {platform.machine()} {platform.system()}"
     if shutil.which("g++") is None:
         return "the emulated driver is built with g++, and there is none on PATH"
+    if not (header := Path(sysconfig.get_path("include"), "Python.h")).is_file():
+        return f"PyCUDA is built with Python's headers, and there is no {header}"
     return ""
 
 

@@ -125,12 +125,22 @@ _DESCRIPTIONS = {
 cudaGetErrorString of CUDA 13.0, whose texts are the same."""
 
 
+def _output(command: Sequence[str], text: str = "") -> str:
+    """What a program prints that is given a text.
+
+    Raises:
+        RuntimeError: it failed; the message holds what it printed.
+    """
+    run = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+    if run.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{run.stdout}{run.stderr}")
+    return run.stdout
+
+
 def _preprocess(include: Path, *defines: str) -> str:
     """cuda.h and its companions as one line of C."""
     source = "#include <cuda.h>\n#include <cudaProfiler.h>\n#include <cudaTypedefs.h>\n"
-    command = ["gcc", "-E", "-P", "-x", "c", "-I", str(include), *defines, "-"]
-    done = subprocess.run(command, input=source, text=True, capture_output=True, check=True)
-    return " ".join(done.stdout.split())
+    return " ".join(_output(["g++", "-E", "-P", "-x", "c", "-I", str(include), *defines, "-"], source).split())
 
 
 def entry_points(include: Path) -> set[str]:
@@ -169,8 +179,7 @@ def versions(include: Path, names: set[str]) -> list[tuple[str, int, str]]:
 
 def defined_symbols(objects: Iterable[Path]) -> set[str]:
     """The entry points that object files define."""
-    command = ["nm", "--defined-only", "--format=posix", *map(str, objects)]
-    lines = subprocess.run(command, text=True, capture_output=True, check=True).stdout.splitlines()
+    lines = _output(["nm", "--defined-only", "--format=posix", *map(str, objects)]).splitlines()
     return {line.split()[0] for line in lines if re.match(r"cu[A-Z]\w* T ", line)}
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "InitialData",
     "SharedLayout",
     "SharedMemory",
+    "alignment_of",
     "float_bits",
     "initial_data",
     "names_used",
@@ -50,7 +51,8 @@ def size_of(variable: Variable) -> int:
     return bytes_of(variable.type) * (variable.count or 0)
 
 
-def _alignment(variable: Variable) -> int:
+def alignment_of(variable: Variable) -> int:
+    """Bytes that a variable's address is a multiple of."""
     return variable.alignment or bytes_of(variable.type)
 
 
@@ -58,7 +60,7 @@ def place(variables: Iterable[Variable], start: int = 0, behind: int = 0) -> tup
     """Offsets by name, with `behind` bytes free after each, and the end."""
     offsets, end = {}, start
     for variable in variables:
-        end = -(-end // _alignment(variable)) * _alignment(variable)
+        end = -(-end // alignment_of(variable)) * alignment_of(variable)
         offsets[variable.name] = end
         end += size_of(variable) + behind
     return offsets, end
@@ -115,7 +117,7 @@ class SharedMemory:
         shares = bool(self._common) and (not function.entry or len(self._reached(function)) > 1)
         every = [*(self._common.values() if shares else ()), *own.values()]
         static = [item for item in every if item.count is not None]
-        dynamic = [_alignment(item) for item in every if item.count is None]
+        dynamic = [alignment_of(item) for item in every if item.count is None]
         offsets, end = place(static, SHARED_RESERVED, _RED_ZONE if self._checked else 0)
         _, tight = place(static, SHARED_RESERVED)
         return SharedLayout(tuple(static), offsets, tight - SHARED_RESERVED, end, max(dynamic, default=16))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from emulator.ptx.errors import NotEmulatedError, PtxError
 from emulator.ptx.functions import FunctionWriter, Surroundings, arguments_of, quoted
-from emulator.ptx.layout import SharedMemory, initial_data, place_parameters, size_of
+from emulator.ptx.layout import SharedMemory, alignment_of, initial_data, place_parameters, size_of
 from emulator.ptx.names import identifier
 from emulator.ptx.parser import parse
-from emulator.ptx.syntax import Function, Location, Module, Variable
-from emulator.ptx.types import bytes_of
+from emulator.ptx.syntax import Function, Location, Module
 
 __all__ = ["Translation", "translate"]
 
@@ -113,7 +112,7 @@ class _ModuleWriter:
                     entries = (f"{{{offset}, {target}, {addend}}}" for offset, target, addend in data.relocations)
                     yield from _table("EmuRelocation", relocations, entries)
             rows.append(
-                f"{{{quoted(variable.name)}, {size_of(variable)}, {_alignment(variable)}, "
+                f"{{{quoted(variable.name)}, {size_of(variable)}, {alignment_of(variable)}, "
                 f"{'true' if variable.space == 'const' else 'false'}, {initial}, {relocations}, {number}}}"
             )
         yield from _table("EmuGlobal", "globals", rows)
@@ -151,10 +150,6 @@ class _ModuleWriter:
             f"{len(self._globals)}, locations, {len(self._module.locations)}}};\n"
             "}"
         )
-
-
-def _alignment(variable: Variable) -> int:
-    return variable.alignment or bytes_of(variable.type)
 
 
 def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int]:

@@ -14,13 +14,11 @@ Accessor AsyncGroups::accessor(const Thread& issuer) const { return {&issuer.kno
 
 Accessor AsyncGroups::reader(const Thread& issuer) const { return {&issuer.knowledge, read_slot_, tick_, proxy_ == Proxy::kAsync}; }
 
-void AsyncGroups::issue(Work land) {
+// Those before it land first: wgmma operations on the same accumulators are in order.
+void AsyncGroups::issue(Work work) {
   issued_ = tick_;
-  if (land_at_once()) {
-    land();
-  } else {
-    on_their_way_.push_back({tick_, std::move(land)});
-  }
+  on_their_way_.push_back({tick_, std::move(work)});
+  if (land_at_once()) land(tick_);
 }
 
 void AsyncGroups::commit() { committed_.push_back(tick_++); }
@@ -65,6 +63,11 @@ void AsyncGroups::complete(uint32_t tick) {
   land(tick);
   done_ = std::max(done_, tick);
   read_ = std::max(read_, tick);
+}
+
+void AsyncGroups::complete_for(Thread& other, uint32_t tick) {
+  land(tick);
+  if (other.cluster->checked()) other.knowledge.seen.raise(slot_, tick);
 }
 
 void AsyncEngine::issue(Cluster&, Work land) {

@@ -31,13 +31,15 @@ class AsyncGroups {
 
   Accessor accessor(const Thread& issuer) const;    // of an operation of the open group
   Accessor reader(const Thread& issuer) const;      // ... for what it reads, when that is known earlier
-  void issue(Work land);
+  void issue(Work work);
   void commit();
   void wait(Thread& self, uint32_t pending);        // lands all but the newest `pending` groups; self then knows of them
   void wait_read(Thread& self, uint32_t pending);   // ... self then knows that they have read their sources
   uint32_t checkpoint();                            // the last tick of what has been issued; later operations have later ticks
+  void complete_for(Thread& other, uint32_t tick);  // ... which another thread waits for too; the issuer's own wait is still to come
   void complete(uint32_t tick);                     // lands everything up to it: somebody else waits for it
   uint32_t open_group() const { return tick_; }
+  uint32_t waited() const { return done_; }         // the last group that somebody has waited for
   uint32_t slot() const { return slot_; }
 
   // Nothing was issued whose reads and writes of shared memory nobody has waited for, landed or not.

@@ -113,7 +113,12 @@ void emu_cluster_arrive(EmuThread* t, EmuOrder order, bool aligned, uint32_t loc
   if (self.in_cluster_barrier) fail(self, location, "barrier.cluster.arrive a second time, with no wait between");
   self.in_cluster_barrier = true;
   auto& barrier = cluster.barrier;
-  if (order != EMU_RELAXED) release(self, barrier.points[barrier.phase & 1]);
+  SyncPoint& point = barrier.points[barrier.phase & 1];
+  if (order != EMU_RELAXED) {
+    release(self, point);
+  } else if (cluster.checked()) {
+    point.knowledge.join(self.fenced);  // fence.mbarrier_init, then a relaxed arrival
+  }
   ++barrier.arrived;
   leave_cluster_barrier(self);
 }
@@ -121,7 +126,7 @@ void emu_cluster_arrive(EmuThread* t, EmuOrder order, bool aligned, uint32_t loc
 void emu_cluster_wait(EmuThread* t, bool aligned, uint32_t location) {
   Thread& self = thread_of(t);
   auto& barrier = self.cluster->barrier;
-  if (aligned) check_alignment(self, location);
+  if (aligned) arrive_together(self, "barrier.cluster.wait", location);  // it does not block when the phase is over
   if (!self.in_cluster_barrier) fail(self, location, "barrier.cluster.wait with no arrive before it");
   self.in_cluster_barrier = false;
   const uint32_t phase = self.cluster_phase;
@@ -149,7 +154,11 @@ void emu::leave_barriers(Thread& self) {
 void emu::leave_cluster_barrier(Thread& self) {
   Cluster& cluster = *self.cluster;
   auto& barrier = cluster.barrier;
-  if (self.state != State::kDone) self.cluster_phase = barrier.phase;
+  if (self.state != State::kDone) {
+    self.cluster_phase = barrier.phase;
+  } else if (self.in_cluster_barrier && self.cluster_phase == barrier.phase) {
+    --barrier.arrived;  // it has arrived and does not wait: it must not stand for another thread
+  }
   if (barrier.arrived == 0 || barrier.arrived < cluster.live) return;
   ++barrier.phase;
   barrier.arrived = 0;

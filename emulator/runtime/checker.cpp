@@ -155,11 +155,12 @@ class Check {
 
   void check_against(const Access& a, const char* what, uint8_t mask) {
     if (!(a.mask & mask) || !a.cluster) return;
+    if (target_.shared && a.cluster != cluster_.number) return;  // left by a block that had this window before
     const LaunchConfig& launch = *cluster_.launch;
-    if (launch.programmatic && !by_.grid_dependency_met && a.cluster >= launch.previous_first && a.cluster < launch.previous_end) {
+    if (launch.programmatic && !by_.knowledge.dependencies_met && a.cluster >= launch.previous_first && a.cluster < launch.previous_end) {
       complain(access() + " that the previous grid has " + (*what == 'w' ? "written" : "read") + ", before griddepcontrol.wait");
     }
-    if (a.cluster < cluster_.first_number || (target_.shared && a.cluster != cluster_.number)) return;
+    if (a.cluster < cluster_.first_number) return;
     const bool race = !(strong(kind_) && a.flags & kStrongAccess) && !before(a);
     if (race) {
       complain(printf_string("data race%s on %s memory %p: %s by ", a.cluster == cluster_.number ? "" : " between blocks",
@@ -180,14 +181,23 @@ class Check {
       const size_t first = word * 4 < target_.offset ? target_.offset - word * 4 : 0, last = std::min<size_t>(4, end - word * 4);
       const auto mask = static_cast<uint8_t>((0xf << first) & (0xf >> (4 - last)));
       Cell& cell = shadow().cells[word];
-      const Access now{cluster_.number, as_.tick, location_, static_cast<uint16_t>(as_.slot), mask, flags};
+      Access now{cluster_.number, as_.tick, location_, static_cast<uint16_t>(as_.slot), mask, flags};
       check_against(cell.write, "write", mask);
       if (writes(kind_)) {
         for (const Access& read : cell.reads) check_against(read, "read", mask);
+        add_bytes_of(cell.write, now);
         cell.write = now;
       }
-      if (kind_ == Kind::kRead || kind_ == Kind::kStrongRead) remember_read(cell, now);
+      if (kind_ == Kind::kRead || kind_ == Kind::kStrongRead) {
+        for (const Access& read : cell.reads) add_bytes_of(read, now);
+        remember_read(cell, now);
+      }
     }
+  }
+
+  // Two halves of a word, written or read one after the other, are remembered together.
+  static void add_bytes_of(const Access& old, Access& now) {
+    if (old.cluster == now.cluster && old.slot == now.slot && old.tick == now.tick && old.flags == now.flags) now.mask |= old.mask;
   }
 
   // Three reads are kept: the last one, and of the others those that this one does not follow.

@@ -7,6 +7,7 @@ void Knowledge::join(const Knowledge& other) {
   seen.join(other.seen);
   flushed.join(other.flushed);
   exported.join(other.exported);
+  dependencies_met = dependencies_met || other.dependencies_met;
   if (!other.foreign || other.foreign == foreign) return;
   if (!foreign) {
     foreign = other.foreign;

@@ -45,6 +45,7 @@ struct Knowledge {
   Ticks flushed;                           // ... that a fence.proxy.async made visible to the asynchronous proxy
   Ticks exported;                          // ... that a fence of gpu scope made visible to other clusters
   std::shared_ptr<const Foreign> foreign;  // null: nothing
+  bool dependencies_met = false;           // a griddepcontrol.wait is among what happened before
 
   void join(const Knowledge& other);
   void clear();

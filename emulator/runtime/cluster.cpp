@@ -37,8 +37,9 @@ extern "C" uint32_t emu_ctarank(EmuThread* t, uint32_t shared, uint32_t location
   return rank;
 }
 
-// From here on the thread may use what the grids before it have written. Grids run one after the other: nothing is waited for.
-extern "C" void emu_griddep_wait(EmuThread* t) { thread_of(t).grid_dependency_met = true; }
+// From here on the thread, and whoever it synchronises with, may use what the grids before it have written: it is visible to the whole
+// grid (9.7.13.13). Grids run one after the other: nothing is waited for.
+extern "C" void emu_griddep_wait(EmuThread* t) { thread_of(t).knowledge.dependencies_met = true; }
 
 // A permission to start dependent grids, which the emulator does not use.
 extern "C" void emu_griddep_launch(EmuThread*) {}

@@ -51,8 +51,10 @@ struct Thread : EmuThread {
   Knowledge acquirable;          // what relaxed atomics have read; known after the next fence
   bool in_cluster_barrier = false;  // between barrier.cluster.arrive and wait
   uint32_t cluster_phase = 0;       // ... that it has arrived in
-  bool grid_dependency_met = false;
+  uint32_t timeouts = 0, timed_out_at = 0;  // of mbarrier.try_wait, since one was successful; the place of the last
+  bool timed_out = false;                   // it goes on for that reason
   uint32_t active = 0;              // lanes that were at activemask together
+  const void* active_at = nullptr;  // the call in the module's code: lanes of two branches are not together
   std::unique_ptr<AsyncGroups> cp_async;   // groups of cp.async, made at the first use
   std::unique_ptr<AsyncGroups> bulk;       // groups of bulk stores
 
@@ -76,7 +78,9 @@ struct NamedBarrier {
 struct Warp {
   std::vector<std::unique_ptr<Meeting>> meetings;
   std::unique_ptr<AsyncGroups> wgmma;
+  WaitList committing;              // threads of its warpgroup that wait for a wgmma group of this warp
   uint32_t live = 0;                // lanes that have not returned
+  uint32_t returned = 0;            // lanes that have, as a mask
   WaitList converging;              // lanes at activemask: see warp.cpp
   uint32_t aligned_location = 0;    // of the aligned barrier that its lanes are gathering at
   uint32_t aligned_lanes = 0;

@@ -1,4 +1,5 @@
 // Running a grid: cluster after cluster, each with fresh shared memory.
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -89,7 +90,8 @@ void set_up_thread(Thread& t, Cluster& cluster, Block& block, const EmuDim& bloc
   t.fenced.clear();
   t.acquirable.clear();
   t.in_cluster_barrier = false;
-  t.grid_dependency_met = false;
+  t.timeouts = 0;
+  t.timed_out = false;
   t.cp_async.reset();
   t.bulk.reset();
   t.knowledge.seen.raise(t.slot, 1);
@@ -137,9 +139,9 @@ Block* Cluster::block_of(uint32_t address) {
   return rank < blocks.size() ? &blocks[rank] : nullptr;
 }
 
-// Its shared memory is gone: another block of the cluster that still uses it is wrong.
+// Its shared memory is gone: another block of the cluster that still uses it is wrong, and so is a later kernel that has less of it.
 void end_block(Block& block) {
-  if (!block.cluster->checked() || block.cluster->blocks.size() == 1) return;
+  if (!block.cluster->checked()) return;
   const LaunchConfig& launch = *block.cluster->launch;
   const size_t bytes = dynamic_offset(*launch.kernel) + launch.dynamic_shared;
   shadow().mark_valid(shadow().offset(block.cluster->window + block.window()), bytes, false);
@@ -161,6 +163,7 @@ LaunchResult run_grid(const LaunchConfig& launch) {
     set_up_cluster(cluster, w, launch, i);
     w.cluster = &cluster;
     w.run();
+    if (w.failure.error) std::for_each(cluster.blocks.begin(), cluster.blocks.end(), end_block);
   }
   w.cluster = nullptr;
   LaunchResult result = w.failure;

@@ -4,7 +4,11 @@
 // only: the unit's tick of the phase.
 #include "mbarrier.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "scheduler.h"
 
 namespace emu {
 namespace {
@@ -102,6 +106,7 @@ std::string check_landing(const Cluster& cluster, const Mbarrier& m) {
 
 // What a waiter that has seen `phase` end knows.
 void learn(Thread& self, const Mbarrier& m, uint32_t phase, EmuOrder order) {
+  self.timeouts = 0;
   const SyncPoint& point = m.points[phase & 1];
   if (order != EMU_RELAXED) {
     acquire(self, point);
@@ -119,12 +124,38 @@ bool wait_for_phase(Thread& self, Mbarrier& m, bool blocking, EmuOrder order, ui
   }
   while (m.phase == phase) {
     suspend(self, m.waiting, [&m, &cluster = *self.cluster] { return missing(cluster, m, m.phase); }, location);
+    if (std::exchange(self.timed_out, false)) return false;
   }
   learn(self, m, phase, order);
   return true;
 }
 
+// A kernel may look at a phase that it has still to make possible, and do something else meanwhile. One that only tries again is back
+// at the same place, and is not let go a second time.
+bool can_time_out(const Thread& t) {
+  constexpr uint32_t kMost = 8;  // between two successful waits
+  return t.timeouts < kMost && (t.timeouts == 0 || t.timed_out_at != t.location);
+}
+
 }  // namespace
+
+bool time_out_waits(Cluster& cluster) {
+  WaitList released;
+  for (auto& [address, m] : cluster.mbarriers) {
+    auto& waiting = m->waiting.threads;
+    const auto first = std::stable_partition(waiting.begin(), waiting.end(), [](const Thread* t) { return !can_time_out(*t); });
+    released.threads.insert(released.threads.end(), first, waiting.end());
+    waiting.erase(first, waiting.end());
+  }
+  for (Thread* t : released.threads) {
+    ++t->timeouts;
+    t->timed_out_at = t->location;
+    t->timed_out = true;
+  }
+  const bool any = !released.threads.empty();
+  wake_all(cluster, released);
+  return any;
+}
 
 Mbarrier& find_mbarrier(Thread& self, uint32_t address, Kind kind, uint32_t location) {
   Cluster& cluster = *self.cluster;

@@ -26,9 +26,9 @@ struct Range {
   size_t freed_bytes = 0, used = 4096;
 };
 
-std::mutex mutex;  // guards what follows
-std::map<size_t, Allocation> live;       // by offset
-Range ranges[Shadow::kDevices + 1];      // the host's is the last
+std::mutex mutex;  // guards what follows, which is never destroyed: threads of streams may outlive main
+auto& live = *new std::map<size_t, Allocation>;                 // by offset
+Range* const ranges = new Range[Shadow::kDevices + 1];          // the host's is the last
 
 size_t range_index(int device) {
   return device == kHostMemory ? Shadow::kDevices : static_cast<size_t>(device);

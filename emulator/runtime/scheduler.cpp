@@ -19,7 +19,7 @@ thread_local Thread* t_current = nullptr;
 struct Abandoned {};
 
 std::mutex pool_mutex;  // guards what follows
-std::vector<Worker*> idle_workers;
+auto& idle_workers = *new std::vector<Worker*>;  // never destroyed: a launch may outlive main
 size_t num_workers = 0;
 
 Worker& hire() {
@@ -121,6 +121,7 @@ void Worker::finish(Thread& t) {
   if (--warp.live == 0 && warp.wgmma && !warp.wgmma->idle()) {
     fail(t, 0, "a warp has returned while its wgmma operations were on their way: wgmma.wait_group is missing");
   }
+  leave_meetings(t);
   leave_barriers(t);
   leave_cluster_barrier(t);
   if (t.block->live == 0) end_block(*t.block);
@@ -135,7 +136,7 @@ void Worker::run() {
   while (cluster->live && !failure.error) {
     if (Thread* next = choose()) {
       switch_to(next);
-    } else if (!land_one()) {
+    } else if (!land_one() && !time_out_waits(*cluster)) {
       failure.error = kLaunchFailed;
       failure.message = kernel + deadlock();
     }
@@ -196,7 +197,7 @@ void wake_all(Cluster&, WaitList& list) {
 
 void yield(Thread& self) {
   if (t_worker->ready.empty() && self.cluster->engine->land_one()) return;
-  if (t_worker->ready.empty() && t_worker->polling.empty()) return;
+  if (t_worker->ready.empty() && t_worker->polling.empty() && t_worker->converging.empty()) return;
   t_worker->polling.push_back(&self);
   t_worker->switch_to(t_worker->choose());
 }

@@ -58,4 +58,7 @@ void leave_barriers(Thread&);
 void leave_cluster_barrier(Thread&);
 void end_block(Block&);
 
+// When nothing can run: lets mbarrier.try_wait of some threads come back in vain (mbarrier.cpp). False: there are none.
+bool time_out_waits(Cluster&);
+
 }  // namespace emu

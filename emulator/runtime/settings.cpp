@@ -1,8 +1,11 @@
 // Reads the environment: see settings.h.
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+
+#include "shadow.h"
 
 namespace emu {
 namespace {
@@ -14,7 +17,7 @@ uint64_t number(const char* name, uint64_t otherwise) {
 
 Settings from_environment() {
   Settings s;
-  s.devices = static_cast<int>(number("EMU_DEVICES", 1));
+  s.devices = static_cast<int>(std::min<uint64_t>(number("EMU_DEVICES", 1), Shadow::kDevices));
   s.memory_bytes = number("EMU_MEM_MB", 1024) << 20;
   if (const char* text = getenv("EMU_ASYNC")) {
     s.landing = !strcmp(text, "eager") ? Landing::kEager : !strcmp(text, "random") ? Landing::kRandom : Landing::kLazy;

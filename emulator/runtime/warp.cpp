@@ -12,10 +12,11 @@ namespace {
 
 uint32_t bit(const Thread& t) { return 1u << t.lane; }
 
-Meeting& join_meeting(Thread& self, uint32_t mask, const char* what, uint32_t location) {
+Meeting& join_meeting(Thread& self, uint32_t mask, const char* what, uint32_t location, bool orders_memory) {
   auto& meetings = self.block->warps[self.warp].meetings;
   for (auto& m : meetings) {
     if (m->mask != mask || m->arrived & bit(self)) continue;
+    if (orders_memory && m->orders_memory) return *m;
     if (m->location != location || m->what != what) {  // both are constants of one place in the code
       fail(self, location,
            printf_string("warp divergence: lane %u is at %s while lanes %08x of its warp are at %s (%s)", self.lane, what, m->arrived,
@@ -28,6 +29,7 @@ Meeting& join_meeting(Thread& self, uint32_t mask, const char* what, uint32_t lo
   m.mask = mask;
   m.what = what;
   m.location = location;
+  m.orders_memory = orders_memory;
   return m;
 }
 
@@ -41,6 +43,21 @@ std::unique_ptr<Meeting> close_meeting(Thread& self, const Meeting& which) {
     return closed;
   }
   return nullptr;
+}
+
+bool all_here(const Thread& t, const Meeting& m) {
+  const uint32_t excused = m.orders_memory ? t.block->warps[t.warp].returned : 0;
+  return !(m.mask & ~(m.arrived | excused));
+}
+
+// Those who wait go on.
+std::unique_ptr<Meeting> end_meeting(Thread& self, const Meeting& m) {
+  auto closed = close_meeting(self, m);
+  if (closed->orders_memory) {
+    for (Thread* t : closed->waiting.threads) acquire(*t, closed->point);
+  }
+  wake_all(*self.cluster, closed->waiting);
+  return closed;
 }
 
 }  // namespace
@@ -60,27 +77,39 @@ void meet(Thread& self, uint32_t mask, const char* what, uint32_t location, void
     work(lanes);
     return;
   }
-  Meeting& m = join_meeting(self, mask, what, location);
+  Meeting& m = join_meeting(self, mask, what, location, orders_memory);
   m.lanes[self.lane] = mine;
   m.arrived |= bit(self);
   if (orders_memory) release(self, m.point);
-  if (m.arrived != mask) {
+  if (!all_here(self, m)) {
     suspend(self, m.waiting, [&m] { return printf_string("lanes %08x at %s", m.mask & ~m.arrived, m.what); }, location);
     return;  // the last lane has done the work and, for memory, the acquiring: the meeting is gone
   }
   work(m.lanes);
-  auto closed = close_meeting(self, m);
-  if (orders_memory) {
-    acquire(self, closed->point);
-    for (Thread* t : closed->waiting.threads) acquire(*t, closed->point);
+  const auto closed = end_meeting(self, m);
+  if (orders_memory) acquire(self, closed->point);
+}
+
+void leave_meetings(Thread& self) {
+  Warp& warp = self.block->warps[self.warp];
+  warp.returned |= bit(self);
+  for (size_t i = 0; i < warp.meetings.size();) {
+    const Meeting& m = *warp.meetings[i];
+    if (m.orders_memory && all_here(self, m)) {
+      end_meeting(self, m);  // another one takes its place in the list
+    } else {
+      ++i;
+    }
   }
-  wake_all(*self.cluster, closed->waiting);
 }
 
 void end_convergence(Warp& warp) {
-  uint32_t mask = 0;
-  for (const Thread* t : warp.converging.threads) mask |= 1u << t->lane;
-  for (Thread* t : warp.converging.threads) t->active = mask;
+  for (Thread* t : warp.converging.threads) {
+    t->active = 0;
+    for (const Thread* other : warp.converging.threads) {
+      if (other->active_at == t->active_at) t->active |= bit(*other);
+    }
+  }
   wake_all(*warp.converging.threads.front()->cluster, warp.converging);
 }
 
@@ -226,6 +255,7 @@ uint32_t emu_activemask(EmuThread* t) {
   Thread& self = thread_of(t);
   Warp& warp = self.block->warps[self.warp];
   if (warp.converging.threads.empty()) worker().converging.push_back(&warp);
+  self.active_at = __builtin_return_address(0);
   suspend(self, warp.converging, [] { return "activemask"; }, 0);
   return self.active;
 }

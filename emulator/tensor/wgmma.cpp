@@ -1,6 +1,7 @@
 // wgmma.mma_async, wgmma.fence, wgmma.commit_group and wgmma.wait_group (PTX ISA 9.7.15).
 //
-// Each warp of a warpgroup does its own 16 rows: the four need not be at the instruction together. Shared memory is read, for the
+// Each warp of a warpgroup does its own 16 rows: the four need not be at the instruction together. They are one operation all the same:
+// who waits for it knows that the other three have read their operands too, and one thread may give a tile back. Shared memory is read, for the
 // checker, by the warp's asynchronous unit at the issue, and known to have been read after the wait; the arithmetic is done at the
 // landing, on the accumulators where they are then.
 #include "../runtime/async.h"
@@ -78,6 +79,20 @@ void issue(Thread& self, const EmuWgmma& shape, const Lanes<WgmmaLane>& lanes, u
   groups.issue([part] { part->run(); });
 }
 
+// The other warps of the warpgroup have issued and done what this one has waited for.
+void await_warpgroup(Thread& self, uint32_t group, uint32_t location) {
+  if (!group) return;
+  const uint32_t first = self.warp / kWarpsOfGroup * kWarpsOfGroup;
+  for (uint32_t i = first; i < first + kWarpsOfGroup; ++i) {
+    Warp& warp = self.block->warps[i];
+    if (i == self.warp) continue;
+    while (!warp.wgmma || warp.wgmma->open_group() <= group) {
+      suspend(self, warp.committing, [i] { return printf_string("warp %u to issue its part of a wgmma operation", i); }, location);
+    }
+    warp.wgmma->complete_for(self, group);
+  }
+}
+
 }  // namespace
 
 }  // namespace emu
@@ -107,7 +122,10 @@ void emu_wgmma_commit(EmuThread* t, uint32_t location) {
   constexpr const char* what = "wgmma.commit_group";
   Thread& self = thread_of(t);
   check_warpgroup(self, what, location);
-  meet_in_full(self, what, location, self, [&](const Lanes<Thread>&) { groups_of(self).commit(); });
+  meet_in_full(self, what, location, self, [&](const Lanes<Thread>&) {
+    groups_of(self).commit();
+    wake_all(*self.cluster, self.block->warps[self.warp].committing);
+  });
 }
 
 void emu_wgmma_wait(EmuThread* t, uint32_t pending, uint32_t location) {
@@ -117,6 +135,7 @@ void emu_wgmma_wait(EmuThread* t, uint32_t pending, uint32_t location) {
   meet_in_full(self, what, location, self, [&](const Lanes<Thread>& lanes) {
     for (Thread* lane : lanes) groups_of(self).wait(*lane, pending);  // the first lands them, each learns of them
   });
+  await_warpgroup(self, groups_of(self).waited(), location);
 }
 
 }

@@ -130,6 +130,11 @@ def freed_memory(bench: Bench, bug: int) -> None:
     bench.launch("add_one", 1, 32, [x, y])
 
 
+def shared_of_an_earlier_launch(bench: Bench, bug: int) -> None:
+    bench.launch("shared_of_an_earlier_launch", 1, 32, [bench.zeros(32), 1000], 4096)
+    bench.launch("shared_of_an_earlier_launch", 1, 32, [bench.zeros(32), 1000 if bug else 0], 128)
+
+
 def uninitialised_global(bench: Bench, bug: int) -> None:
     x = bench.driver.allocate(128) if bug else bench.floats(32)
     bench.launch("add_one", 1, 32, [x, bench.zeros(32)])
@@ -170,6 +175,7 @@ BUGS = (
     bug("write_beyond", "memory", "out-of-bounds write of 4 bytes", simple(1, 64, 0, 32, 32)),
     bug("static_shared_beyond", "memory", r"out-of-bounds write .*shared variable .*tile", simple(1, 32, 0, 32)),
     bug("dynamic_shared_beyond", "memory", "out-of-bounds write .*128 bytes of dynamic shared", simple(1, 32, 0, 32, shared=128)),
+    Bug("shared_of_an_earlier_launch", "memory", "out-of-bounds write", shared_of_an_earlier_launch),
     bug("misaligned_vector", "memory", "misaligned read of 16 bytes", simple(1, 1, 32, 32)),
     Bug("freed_memory", "memory", "out-of-bounds read .*freed memory", freed_memory),
     Bug("uninitialised_global", "memory", "read of uninitialised global memory", uninitialised_global),
@@ -177,6 +183,7 @@ BUGS = (
     bug("wrong_space", "memory", "a global-memory instruction, the address is shared memory's", simple(1, 32, 32, 32)),
     bug("write_constant_address", "memory", "invalid write .*not device memory", simple(1, 1, 0, 32)),
     bug("missing_barrier", "races", "data race on shared memory|uninitialised shared", simple(1, 64, 64, 64)),
+    bug("missing_barrier_of_halves", "races", "data race on shared memory|uninitialised shared", simple(1, 32, 32, 32)),
     bug("missing_second_barrier", "races", "data race on shared memory", simple(1, 64, 256, 64, 4)),
     bug("missing_syncwarp", "races", "data race on shared memory|uninitialised shared", simple(1, 32, 32, 32)),
     bug("blocks_share_a_word", "races", "data race between blocks on global memory", simple(4, 32, 0, 32)),

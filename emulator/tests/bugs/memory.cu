@@ -28,6 +28,14 @@ extern "C" __global__ void dynamic_shared_beyond(float* y, int bug) {
   y[threadIdx.x] = tile[threadIdx.x];
 }
 
+// Launched once with 4096 bytes, which is right, and then with 128: the first launch must not leave its own behind.
+extern "C" __global__ void shared_of_an_earlier_launch(float* y, int index) {
+  extern __shared__ float tile[];
+  tile[threadIdx.x] = 1.f;
+  if (threadIdx.x == 0) tile[index] = 1.f;
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+
 extern "C" __global__ void misaligned_vector(const float* x, float* y, int bug) {
   auto four = *reinterpret_cast<const float4*>(x + bug);
   y[threadIdx.x] = four.x + four.w;

@@ -8,6 +8,18 @@ extern "C" __global__ void missing_barrier(const float* x, float* y, int bug) {
   y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
+// Each thread writes two halves of a word with two instructions, and reads somebody's first one.
+extern "C" __global__ void missing_barrier_of_halves(const float* x, float* y, int bug) {
+  __shared__ uint32_t tile[32];
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(&tile[threadIdx.x]));
+  const auto low = static_cast<unsigned short>(x[threadIdx.x]);
+  asm volatile("st.shared.u16 [%0], %1;\nst.shared.u16 [%0 + 2], %1;" ::"r"(at), "h"(low) : "memory");
+  if (!bug) __syncthreads();
+  unsigned short other;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(other) : "r"(at ^ 4) : "memory");
+  y[threadIdx.x] = other;
+}
+
 // The second barrier of a loop: the next round's writes meet this round's reads.
 extern "C" __global__ void missing_second_barrier(const float* x, float* y, int rounds, int bug) {
   __shared__ float tile[64];
