@@ -121,7 +121,8 @@ def chain_of_grids(bench: Bench) -> None:
 
 
 PATTERNS = (
-    copy_ring, multiply_ring_of_warps, multiply_ring_of_groups, staged_stores, early_look, multicast_ring, split_cluster_barrier, arrive_and_return,
+    copy_ring, multiply_ring_of_warps, multiply_ring_of_groups, staged_stores, early_look, multicast_ring,
+    split_cluster_barrier, arrive_and_return,
     split_sum, parts_of_a_warp, warps_that_return, chain_of_blocks, gathered_additions, chain_of_grids,
 )  # fmt: skip
 
