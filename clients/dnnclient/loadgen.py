@@ -10,13 +10,13 @@ second at most (measured with 500-byte images; larger ones cost more). An open l
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from dnnapi.v1 import classifier_pb2 as pb
@@ -32,6 +32,8 @@ from dnncore.errors import BadParamError
 __all__ = ["run_load"]
 
 _Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[pb.ClassifyRequest, pb.ClassifyResponse]"
+
+_T = TypeVar("_T")
 
 _TIMEOUT_S = 30.0  # of a request without a deadline: a server that hangs must not hang its measurement
 # The kernel may hand Ctrl-C to a thread of gRPC's; Python acts on it when the main thread next wakes, so that never sleeps long.
@@ -202,27 +204,41 @@ def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sa
             samples.append(sender.send(index))
         return samples
 
-    with ThreadPoolExecutor(arrivals.concurrency, "load") as pool:
+    # Not an executor: an interrupt, which may come between any two steps of this thread, would leave it inside
+    # concurrent.futures.wait with the futures locked, and the workers could never end. A SimpleQueue holds no lock of Python's.
+    outcomes: queue.SimpleQueue[list[Sample] | BaseException] = queue.SimpleQueue()
+
+    def deliver() -> None:
         try:
-            workers = [pool.submit(work) for _ in range(arrivals.concurrency)]
-            unfinished = set(workers)
-            while unfinished:
-                finished, unfinished = wait(unfinished, _WAKE_S, FIRST_EXCEPTION)
-                for worker in finished:
-                    worker.result()  # raises what ended it
-            return [sample for worker in workers for sample in worker.result()]
-        finally:
-            stop.set()  # or an interrupt, as early as while they are started, would wait for the workers' own end
+            outcomes.put(work())
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            outcomes.put(error)
+
+    samples: list[Sample] = []
+    try:
+        for number in range(arrivals.concurrency):
+            threading.Thread(target=deliver, name=f"load-{number}", daemon=True).start()
+        for _ in range(arrivals.concurrency):
+            outcome = _take(outcomes)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            samples += outcome
+    finally:
+        stop.set()
+    return samples
+
+
+def _take(source: queue.SimpleQueue[_T]) -> _T:
+    """The next item; whoever puts it there has a timeout."""
+    while True:
+        try:
+            return source.get(timeout=_WAKE_S)
+        except queue.Empty:
+            continue  # here an interrupt is noticed that another thread got
 
 
 def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample]:
-    samples: list[Sample | None] = []
-    answered = threading.Semaphore(0)
-
-    def done(sample: Sample | None) -> None:
-        samples.append(sample)
-        answered.release()
-
+    answers: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
     num_sent = 0
     start_s = time.perf_counter()
     for offset_s in arrivals.offsets():
@@ -232,11 +248,9 @@ def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample
         wait_s = start_s + offset_s - time.perf_counter()
         if wait_s > 0:
             time.sleep(wait_s)
-        sender.start(num_sent, start_s + offset_s, done)
+        sender.start(num_sent, start_s + offset_s, answers.put)
         num_sent += 1
-    for _ in range(num_sent):
-        while not answered.acquire(timeout=_WAKE_S):
-            pass  # ends: every call has a timeout
+    samples = [_take(answers) for _ in range(num_sent)]
     complete = [sample for sample in samples if sample is not None]
     if len(complete) != num_sent:
         raise RuntimeError(f"{num_sent - len(complete)} of {num_sent} answers could not be read; gRPC has logged why")
