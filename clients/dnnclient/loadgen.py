@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import itertools
 import queue
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -77,6 +78,7 @@ def run_load(
     Raises:
         BadParamError: arguments out of range, or that exclude each other.
         InvalidArgumentError: images that no model takes.
+        KeyboardInterrupt: Ctrl-C, called from the main thread; at most a fifth of a second later.
     """
     if (requests is None) == (duration_s is None):
         raise BadParamError(f"give requests or duration_s, one of them; they are {requests} and {duration_s}")
@@ -102,9 +104,10 @@ def run_load(
         opened = [stack.enter_context(open_channel(target, options=_OWN_CONNECTION)) for _ in range(channels)]
         calls = [ClassifierServiceStub(channel).Classify for channel in opened]
         sender = _Sender(payloads, calls, deadline_s or _TIMEOUT_S, keep_results)
+        check_interrupt = stack.enter_context(_interrupts_between_steps())
         if warmup_s > 0:
-            _run(sender, arrivals, _Limit(None, warmup_s))
-        samples = _run(sender, arrivals, _Limit(requests, duration_s))
+            _run(sender, arrivals, _Limit(None, warmup_s), check_interrupt)
+        samples = _run(sender, arrivals, _Limit(requests, duration_s), check_interrupt)
     return summarize(
         samples,
         load=str(arrivals),
@@ -112,6 +115,36 @@ def run_load(
         deadline_s=deadline_s,
         keep_results=keep_results,
     )
+
+
+@contextmanager
+def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
+    """Ctrl-C where it is asked for, by calling what this yields, and not between any two steps of the main thread.
+
+    There it could leave a lock of Python's taken, or be swallowed in a callback. (asyncio.run does the same.) A second Ctrl-C comes
+    at once. Nothing changes outside the main thread, or where somebody else handles the signal.
+    """
+    seen: list[int] = []
+
+    def remember(number: int, _frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield check
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    check()  # one that came with the last answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +217,15 @@ class _Sender:
         return Sample(index, arrival_s, sent_s, finished_s, status, num_images(payload), predicted)
 
 
-def _run(sender: _Sender, arrivals: Arrivals, limit: _Limit) -> list[Sample]:
-    return (
-        _run_closed(sender, arrivals, limit) if isinstance(arrivals, ClosedLoop) else _run_open(sender, arrivals, limit)
-    )
+def _run(sender: _Sender, arrivals: Arrivals, limit: _Limit, check_interrupt: Callable[[], None]) -> list[Sample]:
+    if isinstance(arrivals, ClosedLoop):
+        return _run_closed(sender, arrivals, limit, check_interrupt)
+    return _run_open(sender, arrivals, limit, check_interrupt)
 
 
-def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sample]:
+def _run_closed(
+    sender: _Sender, arrivals: ClosedLoop, limit: _Limit, check_interrupt: Callable[[], None]
+) -> list[Sample]:
     indices = itertools.count()
     stop = threading.Event()
     start_s = time.perf_counter()
@@ -204,8 +239,6 @@ def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sa
             samples.append(sender.send(index))
         return samples
 
-    # Not an executor: an interrupt, which may come between any two steps of this thread, would leave it inside
-    # concurrent.futures.wait with the futures locked, and the workers could never end. A SimpleQueue holds no lock of Python's.
     outcomes: queue.SimpleQueue[list[Sample] | BaseException] = queue.SimpleQueue()
 
     def deliver() -> None:
@@ -217,9 +250,10 @@ def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sa
     samples: list[Sample] = []
     try:
         for number in range(arrivals.concurrency):
+            check_interrupt()
             threading.Thread(target=deliver, name=f"load-{number}", daemon=True).start()
         for _ in range(arrivals.concurrency):
-            outcome = _take(outcomes)
+            outcome = _take(outcomes, check_interrupt)
             if isinstance(outcome, BaseException):
                 raise outcome
             samples += outcome
@@ -228,16 +262,16 @@ def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sa
     return samples
 
 
-def _take(source: queue.SimpleQueue[_T]) -> _T:
+def _take(source: queue.SimpleQueue[_T], check_interrupt: Callable[[], None]) -> _T:
     """The next item; whoever puts it there has a timeout."""
     while True:
         try:
             return source.get(timeout=_WAKE_S)
         except queue.Empty:
-            continue  # here an interrupt is noticed that another thread got
+            check_interrupt()
 
 
-def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample]:
+def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit, check_interrupt: Callable[[], None]) -> list[Sample]:
     answers: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
     num_sent = 0
     start_s = time.perf_counter()
@@ -245,12 +279,13 @@ def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample
         # By the schedule and not by the clock: what a late generator did not send in time is sent all the same.
         if limit.reached(num_sent, offset_s):
             break
-        wait_s = start_s + offset_s - time.perf_counter()
-        if wait_s > 0:
-            time.sleep(wait_s)
+        while (wait_s := start_s + offset_s - time.perf_counter()) > 0:
+            time.sleep(min(wait_s, _WAKE_S))
+            check_interrupt()
+        check_interrupt()
         sender.start(num_sent, start_s + offset_s, answers.put)
         num_sent += 1
-    samples = [_take(answers) for _ in range(num_sent)]
+    samples = [_take(answers, check_interrupt) for _ in range(num_sent)]
     complete = [sample for sample in samples if sample is not None]
     if len(complete) != num_sent:
         raise RuntimeError(f"{num_sent - len(complete)} of {num_sent} answers could not be read; gRPC has logged why")

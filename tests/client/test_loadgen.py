@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnclient import ClosedLoop, InvalidArgumentError, OpenLoop, run_load
 from dnnclient.arrivals import Arrivals
+from dnnclient.loadgen import _interrupts_between_steps
 
 from dnncore.errors import BadParamError
 from tests.client.fake_server import FakeServer, image
@@ -145,3 +147,14 @@ def test_no_images_and_images_that_no_model_takes_are_refused(server: FakeServer
         run_load(server.target, [], model="digits", arrivals=ClosedLoop(1), requests=1)
     with pytest.raises(InvalidArgumentError, match="float64"):
         run_load(server.target, [np.zeros((2, 3, 1))], model="digits", arrivals=ClosedLoop(1), requests=1)
+
+
+def test_an_interrupt_waits_for_a_step_and_a_second_one_does_not() -> None:
+    with pytest.raises(KeyboardInterrupt), _interrupts_between_steps() as check:
+        check()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            check()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
