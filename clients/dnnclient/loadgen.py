@@ -10,14 +10,13 @@ second at most (measured with 500-byte images; larger ones cost more). An open l
 from __future__ import annotations
 
 import itertools
-import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import grpc
 from dnnapi.v1 import classifier_pb2 as pb
@@ -33,8 +32,6 @@ from dnncore.errors import BadParamError
 __all__ = ["run_load"]
 
 _Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[pb.ClassifyRequest, pb.ClassifyResponse]"
-
-_T = TypeVar("_T")
 
 _TIMEOUT_S = 30.0  # of a request without a deadline: a server that hangs must not hang its measurement
 # The kernel may hand Ctrl-C to a thread of gRPC's; Python acts on it when the main thread next wakes, so that never sleeps long.
@@ -78,7 +75,6 @@ def run_load(
     Raises:
         BadParamError: arguments out of range, or that exclude each other.
         InvalidArgumentError: images that no model takes.
-        KeyboardInterrupt: Ctrl-C, called from the main thread; at most a fifth of a second later.
     """
     if (requests is None) == (duration_s is None):
         raise BadParamError(f"give requests or duration_s, one of them; they are {requests} and {duration_s}")
@@ -104,10 +100,9 @@ def run_load(
         opened = [stack.enter_context(open_channel(target, options=_OWN_CONNECTION)) for _ in range(channels)]
         calls = [ClassifierServiceStub(channel).Classify for channel in opened]
         sender = _Sender(payloads, calls, deadline_s or _TIMEOUT_S, keep_results)
-        check_interrupt = stack.enter_context(_interrupts_between_steps())
         if warmup_s > 0:
-            _run(sender, arrivals, _Limit(None, warmup_s), check_interrupt)
-        samples = _run(sender, arrivals, _Limit(requests, duration_s), check_interrupt)
+            _run(sender, arrivals, _Limit(None, warmup_s))
+        samples = _run(sender, arrivals, _Limit(requests, duration_s))
     return summarize(
         samples,
         load=str(arrivals),
@@ -115,36 +110,6 @@ def run_load(
         deadline_s=deadline_s,
         keep_results=keep_results,
     )
-
-
-@contextmanager
-def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
-    """Ctrl-C where it is asked for, by calling what this yields, and not between any two steps of the main thread.
-
-    There it could leave a lock of Python's taken, or be swallowed in a callback. (asyncio.run does the same.) A second Ctrl-C comes
-    at once. Nothing changes outside the main thread, or where somebody else handles the signal.
-    """
-    seen: list[int] = []
-
-    def remember(number: int, _frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    def check() -> None:
-        if seen:
-            raise KeyboardInterrupt
-
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield check
-        return
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    check()  # one that came with the last answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +182,13 @@ class _Sender:
         return Sample(index, arrival_s, sent_s, finished_s, status, num_images(payload), predicted)
 
 
-def _run(sender: _Sender, arrivals: Arrivals, limit: _Limit, check_interrupt: Callable[[], None]) -> list[Sample]:
-    if isinstance(arrivals, ClosedLoop):
-        return _run_closed(sender, arrivals, limit, check_interrupt)
-    return _run_open(sender, arrivals, limit, check_interrupt)
+def _run(sender: _Sender, arrivals: Arrivals, limit: _Limit) -> list[Sample]:
+    return (
+        _run_closed(sender, arrivals, limit) if isinstance(arrivals, ClosedLoop) else _run_open(sender, arrivals, limit)
+    )
 
 
-def _run_closed(
-    sender: _Sender, arrivals: ClosedLoop, limit: _Limit, check_interrupt: Callable[[], None]
-) -> list[Sample]:
+def _run_closed(sender: _Sender, arrivals: ClosedLoop, limit: _Limit) -> list[Sample]:
     indices = itertools.count()
     stop = threading.Event()
     start_s = time.perf_counter()
@@ -239,53 +202,41 @@ def _run_closed(
             samples.append(sender.send(index))
         return samples
 
-    outcomes: queue.SimpleQueue[list[Sample] | BaseException] = queue.SimpleQueue()
-
-    def deliver() -> None:
+    with ThreadPoolExecutor(arrivals.concurrency, "load") as pool:
         try:
-            outcomes.put(work())
-        except BaseException as error:  # noqa: BLE001 - raised by who waits
-            outcomes.put(error)
-
-    samples: list[Sample] = []
-    try:
-        for number in range(arrivals.concurrency):
-            check_interrupt()
-            threading.Thread(target=deliver, name=f"load-{number}", daemon=True).start()
-        for _ in range(arrivals.concurrency):
-            outcome = _take(outcomes, check_interrupt)
-            if isinstance(outcome, BaseException):
-                raise outcome
-            samples += outcome
-    finally:
-        stop.set()
-    return samples
+            workers = [pool.submit(work) for _ in range(arrivals.concurrency)]
+            unfinished = set(workers)
+            while unfinished:
+                finished, unfinished = wait(unfinished, _WAKE_S, FIRST_EXCEPTION)
+                for worker in finished:
+                    worker.result()  # raises what ended it
+            return [sample for worker in workers for sample in worker.result()]
+        finally:
+            stop.set()  # or an interrupt, as early as while they are started, would wait for the workers' own end
 
 
-def _take(source: queue.SimpleQueue[_T], check_interrupt: Callable[[], None]) -> _T:
-    """The next item; whoever puts it there has a timeout."""
-    while True:
-        try:
-            return source.get(timeout=_WAKE_S)
-        except queue.Empty:
-            check_interrupt()
+def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit) -> list[Sample]:
+    samples: list[Sample | None] = []
+    answered = threading.Semaphore(0)
 
+    def done(sample: Sample | None) -> None:
+        samples.append(sample)
+        answered.release()
 
-def _run_open(sender: _Sender, arrivals: OpenLoop, limit: _Limit, check_interrupt: Callable[[], None]) -> list[Sample]:
-    answers: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
     num_sent = 0
     start_s = time.perf_counter()
     for offset_s in arrivals.offsets():
         # By the schedule and not by the clock: what a late generator did not send in time is sent all the same.
         if limit.reached(num_sent, offset_s):
             break
-        while (wait_s := start_s + offset_s - time.perf_counter()) > 0:
-            time.sleep(min(wait_s, _WAKE_S))
-            check_interrupt()
-        check_interrupt()
-        sender.start(num_sent, start_s + offset_s, answers.put)
+        wait_s = start_s + offset_s - time.perf_counter()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        sender.start(num_sent, start_s + offset_s, done)
         num_sent += 1
-    samples = [_take(answers, check_interrupt) for _ in range(num_sent)]
+    for _ in range(num_sent):
+        while not answered.acquire(timeout=_WAKE_S):
+            pass  # ends: every call has a timeout
     complete = [sample for sample in samples if sample is not None]
     if len(complete) != num_sent:
         raise RuntimeError(f"{num_sent - len(complete)} of {num_sent} answers could not be read; gRPC has logged why")

@@ -20,7 +20,13 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
+
+
+def _heed_interrupts() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would all that they start, this test's process among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(*arguments: object) -> tuple[int, str, str]:

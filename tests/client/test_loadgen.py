@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnclient import ClosedLoop, InvalidArgumentError, OpenLoop, run_load
 from dnnclient.arrivals import Arrivals
-from dnnclient.loadgen import _interrupts_between_steps
 
 from dnncore.errors import BadParamError
 from tests.client.fake_server import FakeServer, image
@@ -147,17 +145,3 @@ def test_no_images_and_images_that_no_model_takes_are_refused(server: FakeServer
         run_load(server.target, [], model="digits", arrivals=ClosedLoop(1), requests=1)
     with pytest.raises(InvalidArgumentError, match="float64"):
         run_load(server.target, [np.zeros((2, 3, 1))], model="digits", arrivals=ClosedLoop(1), requests=1)
-
-
-def test_an_interrupt_waits_for_a_step_a_second_one_does_not_and_none_is_lost() -> None:
-    steps = _interrupts_between_steps()
-    check = steps.__enter__()
-    check()
-    signal.raise_signal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        check()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        steps.__exit__(None, None, None)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
