@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+import ml_dtypes
 import numpy as np
 
 from dnncore.errors import BadParamError
@@ -12,16 +13,22 @@ __all__ = ["DType"]
 
 
 class DType(Enum):
-    """An element type. Immutable."""
+    """An element type. Immutable.
 
+    Arithmetic happens in the compute type: float64 for FLOAT64, float32 for the others. bfloat16 is ml_dtypes' in NumPy.
+    """
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+    INT8 = "int8"
     INT32 = "int32"
 
     @property
     def numpy(self) -> np.dtype:
         """The same type in NumPy, in the machine's byte order."""
-        return np.dtype(self.value)
+        return _NUMPY[self]
 
     @property
     def itemsize(self) -> int:
@@ -31,7 +38,12 @@ class DType(Enum):
     @property
     def is_floating(self) -> bool:
         """Whether arithmetic on it rounds."""
-        return self is not DType.INT32
+        return self not in (DType.INT8, DType.INT32)
+
+    @property
+    def compute(self) -> DType:
+        """What its arithmetic, alpha and beta included, is done in."""
+        return DType.FLOAT64 if self is DType.FLOAT64 else DType.FLOAT32
 
     @classmethod
     def of(cls, value: DType | str | np.dtype | type) -> DType:
@@ -43,7 +55,12 @@ class DType(Enum):
         if isinstance(value, DType):
             return value
         try:
-            return cls(np.dtype(value).name)
+            return cls(value if isinstance(value, str) else np.dtype(value).name)
         except (TypeError, ValueError) as error:
             names = ", ".join(member.value for member in cls)
             raise BadParamError(f"dtype {value!r} is not supported; use one of {names}") from error
+
+
+_NUMPY: dict[DType, np.dtype] = {
+    dtype: np.dtype(ml_dtypes.bfloat16) if dtype is DType.BFLOAT16 else np.dtype(dtype.value) for dtype in DType
+}

@@ -8,7 +8,9 @@ times sqrt(n) where that is smaller. `docs/numerics.md` says more.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from dnncore.dtypes import DType
@@ -20,24 +22,41 @@ _FUNCTION_ULPS = 8
 
 
 def unit_roundoff(dtype: DType) -> float:
-    """u: half the distance from 1 to the next larger number."""
-    return float(np.finfo(dtype.numpy).eps) / 2
+    """u: half the distance from 1 to the next larger number; 0 for integers, which hold what they hold."""
+    return float(_finfo(dtype).eps) / 2 if dtype.is_floating else 0.0
+
+
+def _finfo(dtype: DType) -> np.finfo:
+    """NumPy's own knows no bfloat16."""
+    finfo: Any = ml_dtypes.finfo
+    found: np.finfo = finfo(dtype.numpy)
+    return found
 
 
 def tolerance(dtype: DType, length: int) -> float:
     """Error allowed relative to the magnitude of what was summed.
 
     Args:
-        dtype: Of the tensors; an algorithm may accumulate in a wider one.
+        dtype: Of the tensors. A 16-bit one adds the rounding of what is stored to the error of the float32 arithmetic.
         length: Products or terms in one output.
     """
-    return unit_roundoff(dtype) * (_FUNCTION_ULPS + min(length, 4 * math.sqrt(length)))
+    stored = 2 * unit_roundoff(dtype) if dtype is not dtype.compute else 0.0
+    return stored + unit_roundoff(dtype.compute) * (_FUNCTION_ULPS + min(length, 4 * math.sqrt(length)))
+
+
+def _absolute(dtype: DType, length: int) -> float:
+    """Error allowed however small the magnitude: what is lost below the smallest normal number, and an integer's rounding."""
+    if not dtype.is_floating:
+        return 0.5
+    return float(_finfo(dtype).smallest_subnormal) + length * float(np.finfo(dtype.compute.numpy).tiny)
 
 
 def assert_close(
     actual: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, dtype: DType, length: int, what: str = "result"
 ) -> None:
     """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
+
+    int8 must be the value rounded and saturated, int32 equal.
 
     Args:
         actual: What was computed, in `dtype`.
@@ -49,15 +68,20 @@ def assert_close(
     """
     if actual.shape != expected.shape:
         raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
+    if dtype is DType.INT32:
+        np.testing.assert_array_equal(actual, expected, what)
+        return
+    if dtype is DType.INT8:
+        expected = np.clip(np.nan_to_num(expected), -128, 127)
     special = ~np.isfinite(expected)
+    actual = actual.astype(np.float64)
     same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)
     if not same[special].all():
         index = tuple(int(i) for i in np.argwhere(special & ~same)[0])
         raise AssertionError(f"{what}: {actual[index]} at {index}, expected {expected[index]}")
     with np.errstate(invalid="ignore"):
-        error = np.where(special, 0.0, np.abs(actual.astype(np.float64) - expected))
-    # Where even the largest term is far below the smallest normal number, rounding is absolute.
-    allowed = tolerance(dtype, length) * np.where(special, 1.0, magnitude) + float(np.finfo(dtype.numpy).tiny)
+        error = np.where(special, 0.0, np.abs(actual - expected))
+    allowed = tolerance(dtype, length) * np.where(special, 1.0, magnitude) + _absolute(dtype, length)
     bad = ~(error <= allowed)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -28,7 +28,8 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
         CompilationError: a unit does not compile, warns or spills; the message ends with nvcc's output.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    work = [(unit, arch) for arch in architectures for unit in units]
+    sources = {unit.source: unit for unit in units}.values()
+    work = [(unit, arch) for arch in architectures for unit in sources]
 
     def compile_one(item: tuple[Unit, str]) -> dict[str, str | int]:
         unit, arch = item

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, blocks_for, single
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, FULL_PRECISION, c_type, generate, record, struct
 from dnncore.dtypes import DType
 from dnncore.problems import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
 
@@ -53,7 +53,7 @@ class CrossEntropy:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
-        return tuple(self._unit(dtype) for dtype in FLOATING)
+        return tuple(self._unit(dtype) for dtype in FULL_PRECISION)
 
     def prepare(self, problem: CrossEntropyProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

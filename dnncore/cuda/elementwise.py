@@ -13,7 +13,7 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FLOATING,
+    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     collapse,
@@ -81,7 +81,7 @@ class Elementwise:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each function and dtype."""
-        return tuple(self._unit(function, dtype) for function in self.functions for dtype in FLOATING)
+        return tuple(self._unit(function, dtype) for function in self.functions for dtype in FULL_PRECISION)
 
     def prepare(self, problem: Problem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

@@ -46,11 +46,12 @@ STRICT_FLAGS = ("-Werror", "all-warnings", "-Xptxas", "-warn-spills")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is compiled at a time. Immutable.
+    """A kernel and what it is compiled from. Immutable.
 
     Args:
-        source: CUDA C++, a few generated lines that include a header of `include/`.
-        entry: Name of the one `extern "C" __global__` function in it.
+        source: CUDA C++, a few generated lines that include a header of `include/`. Kernels that are used together share a source,
+            and with it a run of the compiler and a loaded module.
+        entry: Name of one of the `extern "C" __global__` functions in it.
     """
 
     source: str

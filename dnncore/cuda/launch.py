@@ -24,17 +24,41 @@ _MAX_BLOCKS = 132 * 16
 """Cap on a grid-stride loop's blocks: 16 of 128 threads fill each of an H200's 132 multiprocessors; more only queue up."""
 
 
-class Kernel:
-    """A kernel loaded into a device's context. Thread-safe."""
+class _Module:
+    """What a source was compiled to, loaded into a device's context. Thread-safe."""
 
-    def __init__(self, context: Context, unit: Unit, image: bytes) -> None:
-        self.name = unit.entry
-        self._context = context
-        self._shared_bytes = _STATIC_SHARED_BYTES  # raised only by a first launch; doing it twice does no harm
+    def __init__(self, context: Context, image: bytes) -> None:
+        self.context = context
         with context:
             self._module: driver.DriverModule | None = driver.load_module(image)
-            self._function: driver.DriverFunction | None = driver.get_function(self._module, unit.entry)
         context.add_user(self)
+
+    def function(self, name: str) -> driver.DriverFunction:
+        """One of its kernels.
+
+        Raises:
+            ClosedError: the interpreter is ending.
+        """
+        if self._module is None:
+            raise ClosedError(f"kernel {name} was asked for at the interpreter's exit")
+        with self.context:
+            return driver.get_function(self._module, name)
+
+    def release(self) -> None:
+        """Forget the module, at the interpreter's exit."""
+        with self.context:
+            self._module = None
+
+
+class Kernel:
+    """A kernel of a loaded module. Thread-safe."""
+
+    def __init__(self, module: _Module, name: str) -> None:
+        self.name = name
+        self._context = module.context
+        self._shared_bytes = _STATIC_SHARED_BYTES  # raised only by a first launch; doing it twice does no harm
+        self._function: driver.DriverFunction | None = module.function(name)
+        self._context.add_user(self)
 
     def launch(
         self,
@@ -68,12 +92,13 @@ class Kernel:
             driver.launch(function, grid, block, packed, shared_bytes, queue)
 
     def release(self) -> None:
-        """Unload it, at the interpreter's exit."""
+        """Forget the function, at the interpreter's exit; with the last of a module's, PyCUDA unloads the module."""
         with self._context:
-            self._function = self._module = None  # the last references: PyCUDA unloads the module here
+            self._function = None
 
 
-_lock = threading.Lock()  # guards _kernels
+_lock = threading.Lock()  # guards _kernels and _modules
+_modules: dict[tuple[int, str], _Module] = {}
 _kernels: dict[tuple[int, Unit], Kernel] = {}
 
 
@@ -92,7 +117,11 @@ def kernel(context: Context, unit: Unit) -> Kernel:
         with _lock:
             found = _kernels.get(key)
             if found is None:
-                found = _kernels[key] = Kernel(context, unit, image)
+                place = context.index, unit.source
+                module = _modules.get(place)
+                if module is None:
+                    module = _modules[place] = _Module(context, image)
+                found = _kernels[key] = Kernel(module, unit.entry)
     return found
 
 

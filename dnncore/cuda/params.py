@@ -6,7 +6,7 @@ agree. Addresses are uint64 fields, pointers on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,12 +19,14 @@ __all__ = [
     "BLEND",
     "DIVISOR",
     "FLOATING",
+    "FULL_PRECISION",
     "SMALL_DIVISOR",
     "TENSOR_VIEW",
     "c_type",
     "collapse",
     "divisor",
     "generate",
+    "generate_together",
     "record",
     "small_divisor",
     "struct",
@@ -46,8 +48,20 @@ TENSOR_VIEW = np.dtype([("shape", DIVISOR, MAX_NDIM), ("strides", "<i8", MAX_NDI
 BLEND = (("alpha", "<f8"), ("beta", "<f8"))
 """The two blending factors, first in every struct: double for every dtype, as `dnncore::blend` takes them."""
 
-FLOATING = (DType.FLOAT32, DType.FLOAT64)
-"""Element types that every kernel is compiled for."""
+FLOATING = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+"""Element types that kernels are compiled for."""
+
+FULL_PRECISION = (DType.FLOAT32, DType.FLOAT64)
+"""Those that are computed in as they are stored."""
+
+_C_TYPES = {
+    DType.FLOAT16: "float16",
+    DType.BFLOAT16: "bfloat16",
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+    DType.INT8: "int8",
+    DType.INT32: "int",
+}
 
 Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int, ...]]
 
@@ -121,12 +135,12 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
 
 
 def c_type(dtype: DType) -> str:
-    """The C++ type of an element."""
-    return {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.INT32: "int"}[dtype]
+    """The C++ type of an element, in namespace dnncore."""
+    return _C_TYPES[dtype]
 
 
 def generate(header: str, entry: str, function: str, struct_name: str, dtype: np.dtype, threads: int) -> Unit:
-    """Generate the unit of one kernel.
+    """Generate a unit of one kernel.
 
     Args:
         header: Where it is: "dnncore/softmax.cuh".
@@ -136,13 +150,26 @@ def generate(header: str, entry: str, function: str, struct_name: str, dtype: np
         dtype: That struct's NumPy twin.
         threads: Most threads a block that it is launched with.
     """
+    (unit,) = generate_together(header, {entry: function}, struct_name, dtype, threads).values()
+    return unit
+
+
+def generate_together(
+    header: str, functions: Mapping[str, str], struct_name: str, dtype: np.dtype, threads: int
+) -> dict[str, Unit]:
+    """Generate the units of several kernels that are compiled, and loaded, at once; the arguments as of `generate`.
+
+    Args:
+        functions: The function behind each entry.
+    """
     # "At least one block a multiprocessor": without it, ptxas spills loop invariants to fit one block more.
-    return Unit(
-        source=(
-            f'#include "{header}"\n'
-            f'static_assert(sizeof(dnncore::{struct_name}) == {dtype.itemsize}, "dnncore/cuda and {header} disagree");\n'
-            f'extern "C" __global__ void __launch_bounds__({threads}, 1) {entry}(const __grid_constant__ '
-            f"dnncore::{struct_name} params) {{\n  dnncore::{function}(params);\n}}\n"
-        ),
-        entry=entry,
+    source = (
+        f'#include "{header}"\n'
+        "using namespace dnncore;\n"
+        f'static_assert(sizeof({struct_name}) == {dtype.itemsize}, "dnncore/cuda and {header} disagree");\n'
+    ) + "".join(
+        f'extern "C" __global__ void __launch_bounds__({threads}, 1) {entry}(const __grid_constant__ {struct_name} params) {{\n'
+        f"  {function}(params);\n}}\n"
+        for entry, function in functions.items()
     )
+    return {entry: Unit(source, entry) for entry in functions}

@@ -13,7 +13,7 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FLOATING,
+    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     divisor,
@@ -75,7 +75,7 @@ class SpatialPooling:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode and dtype."""
-        return tuple(self._unit(mode, dtype) for mode in PoolingMode for dtype in FLOATING)
+        return tuple(self._unit(mode, dtype) for mode in PoolingMode for dtype in FULL_PRECISION)
 
     def prepare(self, problem: PoolingProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, blocks_for, single
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, TENSOR_VIEW, c_type, collapse, generate, record, struct, view
+from dnncore.cuda.params import (
+    ADDRESS,
+    BLEND,
+    FULL_PRECISION,
+    TENSOR_VIEW,
+    c_type,
+    collapse,
+    generate,
+    record,
+    struct,
+    view,
+)
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.dtypes import DType
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
@@ -70,7 +81,7 @@ class Softmax:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each softmax algorithm that differs, and dtype."""
-        return tuple(dict.fromkeys(self._unit(a, dtype) for a in SoftmaxAlgorithm for dtype in FLOATING))
+        return tuple(dict.fromkeys(self._unit(a, dtype) for a in SoftmaxAlgorithm for dtype in FULL_PRECISION))
 
     def prepare(self, problem: SoftmaxProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

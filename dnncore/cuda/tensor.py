@@ -16,7 +16,7 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FLOATING,
+    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     collapse,
@@ -116,7 +116,7 @@ class Sum:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and level."""
         return tuple(
-            _unit(team, dtype) for team in dict.fromkeys((self.team, "block_per_output")) for dtype in FLOATING
+            _unit(team, dtype) for team in dict.fromkeys((self.team, "block_per_output")) for dtype in FULL_PRECISION
         )
 
     def prepare(self, problem: SumProblem, device: CudaDevice) -> Launch:

@@ -12,7 +12,7 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FLOATING,
+    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     collapse,
@@ -98,7 +98,7 @@ class Transpose:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
-        return tuple(self._unit(dtype) for dtype in FLOATING)
+        return tuple(self._unit(dtype) for dtype in FULL_PRECISION)
 
     def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

@@ -22,8 +22,11 @@ __all__ = ["Array", "Compute", "ReferenceAlgorithm"]
 Array = npt.NDArray[np.float64]
 """What the families compute with."""
 
-Compute = Callable[..., Array]
-"""compute(problem, *inputs) -> the output's value in float64, of the output's shape."""
+Compute = Callable[..., Array | tuple[Array, ...]]
+"""compute(problem, *inputs) -> the output's value in float64, of the output's shape; a tuple for several outputs.
+
+Inputs come in float64, int32 ones (labels, indices) as they are.
+"""
 
 
 class Placed:
@@ -65,7 +68,7 @@ class ReferenceAlgorithm:
     def prepare(self, problem: Problem, device: Any) -> Launch:  # noqa: ARG002 (the Protocol's signature)
         """Bind the function to a problem."""
         places = [Placed(descriptor) for descriptor in problem.inputs]
-        (place,) = map(Placed, problem.outputs)
+        targets = [Placed(descriptor) for descriptor in problem.outputs]
 
         def launch(
             _stream: Stream,
@@ -76,14 +79,25 @@ class ReferenceAlgorithm:
             _workspace: Address | None,
         ) -> None:
             arrays = [_widen(p.over(address)) for p, address in zip(places, inputs, strict=True)]
-            target = place.over(outputs[0])
+            target, *others = [p.over(address) for p, address in zip(targets, outputs, strict=True)]
             # A product with beta 0 would carry a NaN over from memory that nobody has written yet.
             with np.errstate(all="ignore"):
-                value = alpha * self.compute(problem, *arrays)
-                target[...] = value if beta == 0 else value + beta * _widen(target)
+                found = self.compute(problem, *arrays)
+                first, *rest = found if isinstance(found, tuple) else (found,)
+                value = alpha * first
+                _store(target, value if beta == 0 else value + beta * _widen(target))
+                for other, further in zip(others, rest, strict=True):
+                    _store(other, further)
 
         return launch
 
 
 def _widen(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()
+    return array.copy() if array.dtype == np.int32 else array.astype(np.float64)
+
+
+def _store(target: np.ndarray, value: Array) -> None:
+    """Round to the target's type; int8 saturates, and 0 stands for NaN."""
+    if target.dtype == np.int8:
+        value = np.clip(np.rint(np.nan_to_num(value, nan=0.0)), -128, 127)
+    target[...] = value

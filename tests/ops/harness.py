@@ -7,7 +7,7 @@ import numpy as np
 from dnncore import Handle, Tensor, TensorDescriptor
 from dnncore.testing import assert_close
 from tests.cases import Case
-from tests.ops.oracle import make_inputs, solve
+from tests.ops.oracle import Answer, make_inputs, solve
 
 __all__ = ["GUARD", "check"]
 
@@ -15,9 +15,9 @@ GUARD = 48  # elements before and behind every tensor; keeps it aligned to 16 by
 
 
 def _poison(count: int, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind == "f":
-        return np.full(count, np.nan, dtype)
-    return np.full(count, -77_777, dtype)
+    if np.issubdtype(dtype, np.integer):
+        return np.full(count, -77 if dtype.itemsize == 1 else -77_777, dtype)
+    return np.full(count, np.nan, dtype)
 
 
 class Guarded:
@@ -61,35 +61,39 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     problem, alpha, beta = case.problem, case.alpha, case.beta
     rng = np.random.default_rng(list(case.name.encode()))
     values = make_inputs(problem, rng)
-    answer = solve(problem, values)
-    (output,) = problem.outputs
+    blended, *others = solve(problem, values)
+    output = problem.outputs[0]
     before = rng.uniform(-1, 1, output.shape).astype(output.dtype.numpy) if beta else None
 
     plan = handle.plan(problem, algorithm=algorithm)
     inputs = [Guarded(handle, d, v, guard) for d, v in zip(problem.inputs, values, strict=True)]
-    target, workspace = Guarded(handle, output, before, guard), _workspace(handle, plan.workspace_bytes)
+    targets = [Guarded(handle, d, before if i == 0 else None, guard) for i, d in enumerate(problem.outputs)]
+    workspace = _workspace(handle, plan.workspace_bytes)
     try:
+        places = [[guarded.tensor.address for guarded in side] for side in (inputs, targets)]
         if plan.workspace_bytes:
-            places = [g.tensor.address for g in inputs]
-            plan.launch(handle.stream, alpha, places, beta, [target.tensor.address], workspace.tensor.address)
+            plan.launch(handle.stream, alpha, places[0], beta, places[1], workspace.tensor.address)
         else:
-            handle.run(plan, alpha, [g.tensor for g in inputs], beta, [target.tensor])
-        result = target.read()
-        names = [*problem.input_names, "output", "workspace"]
-        for guarded, name in zip([*inputs, target, workspace], names, strict=True):
+            handle.run(plan, alpha, [g.tensor for g in inputs], beta, [g.tensor for g in targets])
+        results = [target.read() for target in targets]
+        names = [*problem.input_names, *(f"output {i}" for i in range(len(targets))), "workspace"]
+        for guarded, name in zip([*inputs, *targets, workspace], names, strict=True):
             guarded.assert_surroundings_untouched(f"{case.name} by {algorithm}: {name}")
         for guarded, value, name in zip(inputs, values, problem.input_names, strict=True):
             assert np.array_equal(guarded.read(), value), f"{case.name} by {algorithm}: changed its input {name}"
     finally:
-        for guarded in (*inputs, target, workspace):
+        for guarded in (*inputs, *targets, workspace):
             guarded.close()
 
     old = np.zeros(output.shape) if before is None else before.astype(np.float64)
-    assert_close(
-        result,
-        alpha * answer.value + beta * old,
-        abs(alpha) * answer.magnitude + abs(beta) * np.abs(old),
-        output.dtype,
-        answer.length,
-        f"{case.name} by {algorithm}",
-    )
+    expected = [
+        Answer(
+            alpha * blended.value + beta * old,
+            abs(alpha) * blended.magnitude + abs(beta) * np.abs(old),
+            blended.length,
+        ),
+        *others,
+    ]
+    for i, (descriptor, result, answer) in enumerate(zip(problem.outputs, results, expected, strict=True)):
+        what = f"{case.name} by {algorithm}, output {i}"
+        assert_close(result, answer.value, answer.magnitude, descriptor.dtype, answer.length, what)

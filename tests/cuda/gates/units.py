@@ -29,18 +29,21 @@ def units() -> tuple[Unit, ...]:
 
 
 def batches() -> list[tuple[str, tuple[Unit, ...]]]:
-    """Units of one header together, a few at a time, with a name for each batch."""
-    families: dict[str, list[Unit]] = {}
+    """Units of one header together, a few at a time, with a name for each batch; those that share a source stay together."""
+    sources: dict[str, list[Unit]] = {}
     for unit in units():
-        header = re.search(r'#include "dnncore/([^"]+)\.cuh"', unit.source)
+        sources.setdefault(unit.source, []).append(unit)
+    families: dict[str, list[list[Unit]]] = {}
+    for source, members in sources.items():
+        header = re.search(r'#include "dnncore/([^"]+)\.cuh"', source)
         if header is None:
-            raise ValueError(f"{unit.entry} includes no header of dnncore")
-        families.setdefault(header[1], []).append(unit)
+            raise ValueError(f"{members[0].entry} includes no header of dnncore")
+        batches = families.setdefault(header[1], [])
+        if not batches or len(batches[-1]) + len(members) > _LARGE.get(header[1], _BATCH):
+            batches.append([])
+        batches[-1] += members
     return [
-        (f"{name}-{number}", tuple(members[start : start + size]))
-        for name, members in families.items()
-        for size in (_LARGE.get(name, _BATCH),)
-        for number, start in enumerate(range(0, len(members), size))
+        (f"{name}-{number}", tuple(batch)) for name, batches in families.items() for number, batch in enumerate(batches)
     ]
 
 
@@ -80,7 +83,7 @@ def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compile
 
 def _together(members: Sequence[Unit]) -> Unit:
     """One unit of many: includes first, then a namespace for each, so that their aliases do not meet."""
-    lines = [unit.source.splitlines() for unit in members]
+    lines = [source.splitlines() for source in dict.fromkeys(unit.source for unit in members)]
     includes = dict.fromkeys(line for source in lines for line in source if line.startswith("#include"))
     bodies = ("\n".join(line for line in source if line not in includes) for source in lines)
     spaces = (f"namespace unit_{i} {{\n{body}\n}}" for i, body in enumerate(bodies))

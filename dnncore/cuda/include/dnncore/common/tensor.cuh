@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "dnncore/common/numeric.cuh"
+
 namespace dnncore {
 
 using int32 = std::int32_t;
@@ -89,16 +91,17 @@ __device__ __forceinline__ int64 offset_of(const TensorView& view, int64 index) 
 __device__ __forceinline__ int64 grid_index() { return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64 grid_size() { return static_cast<int64>(gridDim.x) * blockDim.x; }
 
-// alpha * value + beta * what is there; with beta 0 the output is not read, so it may hold anything, NaN included.
+// alpha * value + beta * what is there, in the compute type; with beta 0 the output is not read, so it may hold anything, NaN included.
 template <typename T>
-__device__ __forceinline__ T blended(const Blend& blend, T value, const T* output) {
-  const T scaled = static_cast<T>(blend.alpha) * value;
-  return blend.beta == 0.0 ? scaled : scaled + static_cast<T>(blend.beta) * *output;
+__device__ __forceinline__ T blended(const Blend& blend, Compute<T> value, const T* output) {
+  using C = Compute<T>;
+  const C scaled = static_cast<C>(blend.alpha) * value;
+  return narrow<T>(blend.beta == 0.0 ? scaled : scaled + static_cast<C>(blend.beta) * widen(*output));
 }
 
 // Write the blended value.
 template <typename T>
-__device__ __forceinline__ void blend_into(const Blend& blend, T value, T* output) {
+__device__ __forceinline__ void blend_into(const Blend& blend, Compute<T> value, T* output) {
   *output = blended(blend, value, output);
 }
 

@@ -1,0 +1,62 @@
+// The types that tensors are stored in, and the type that each is computed in. A kernel is a template over the storage type T: it
+// widens what it reads to Compute<T>, and narrows, rounding once, what it writes.
+#pragma once
+
+#include <cstdint>
+
+#include "dnncore/ptx/convert.cuh"
+
+namespace dnncore {
+
+using int8 = std::int8_t;
+
+struct float16 {
+  std::uint16_t bits;
+};
+
+struct bfloat16 {
+  std::uint16_t bits;
+};
+
+template <typename T>
+struct ComputeType {
+  using Type = float;
+};
+
+template <>
+struct ComputeType<double> {
+  using Type = double;
+};
+
+// float but for double.
+template <typename T>
+using Compute = typename ComputeType<T>::Type;
+
+__device__ __forceinline__ double widen(double value) { return value; }
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ float widen(float16 value) { return float_from_f16(value.bits); }
+__device__ __forceinline__ float widen(bfloat16 value) { return float_from_bf16(value.bits); }
+__device__ __forceinline__ float widen(int8 value) { return static_cast<float>(value); }
+
+// T of a computed value, rounded to even; int8 is saturated too.
+template <typename T>
+__device__ __forceinline__ T narrow(Compute<T> value) {
+  return value;
+}
+
+template <>
+__device__ __forceinline__ float16 narrow<float16>(float value) {
+  return {f16_from_float(value)};
+}
+
+template <>
+__device__ __forceinline__ bfloat16 narrow<bfloat16>(float value) {
+  return {bf16_from_float(value)};
+}
+
+template <>
+__device__ __forceinline__ int8 narrow<int8>(float value) {
+  return s8_from_float(value);
+}
+
+}  // namespace dnncore

@@ -1,0 +1,24 @@
+"""Frozen values that say what a tensor or an operation looks like; validated when made, hashable, and free of memory.
+
+Strides count elements. A filter is a tensor [K, C/G, *filter]: it may have any strides too, so it needs no class of its own.
+"""
+
+from dnncore.descriptors.activation import ActivationDescriptor, ActivationMode
+from dnncore.descriptors.convolution import ConvolutionDescriptor, ConvolutionMode
+from dnncore.descriptors.pooling import PoolingDescriptor, PoolingMode
+from dnncore.descriptors.softmax import SoftmaxAlgorithm, SoftmaxMode
+from dnncore.descriptors.tensor import MAX_NDIM, Layout, TensorDescriptor
+
+__all__ = [
+    "MAX_NDIM",
+    "ActivationDescriptor",
+    "ActivationMode",
+    "ConvolutionDescriptor",
+    "ConvolutionMode",
+    "Layout",
+    "PoolingDescriptor",
+    "PoolingMode",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
+    "TensorDescriptor",
+]

@@ -1,0 +1,110 @@
+"""How a filter moves over an input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dnncore.descriptors.settings import Pairs, each, member, pairs
+from dnncore.descriptors.tensor import MAX_NDIM
+from dnncore.errors import BadParamError
+
+__all__ = ["ConvolutionDescriptor", "ConvolutionMode"]
+
+
+class ConvolutionMode(Enum):
+    """Whether the filter is used as it is stored or rotated by 180 degrees."""
+
+    CROSS_CORRELATION = "cross_correlation"
+    CONVOLUTION = "convolution"
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionDescriptor:
+    """How a filter moves over an input. Immutable.
+
+    Args:
+        padding: Zeros before and after, a pair a spatial dimension.
+        stride: Steps, one a spatial dimension.
+        dilation: Distance between the filter's taps, one a spatial dimension; 1 is dense.
+        groups: G; C and K are cut into G parts that do not see each other.
+        mode: Cross-correlation (what nets mean by convolution) or true convolution.
+    """
+
+    padding: Pairs
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
+
+    def __post_init__(self) -> None:
+        if not len(self.padding) == len(self.stride) == len(self.dilation):
+            raise BadParamError(
+                f"padding {self.padding}, stride {self.stride} and dilation {self.dilation} differ in length"
+            )
+        if not 1 <= len(self.stride) <= MAX_NDIM - 2:
+            raise BadParamError(f"{len(self.stride)} spatial dimensions; 1 to {MAX_NDIM - 2} are supported")
+        if min(self.stride) < 1 or min(self.dilation) < 1 or self.groups < 1:
+            raise BadParamError(
+                f"stride {self.stride}, dilation {self.dilation} and groups {self.groups} must be 1 or more"
+            )
+        if min(min(pair) for pair in self.padding) < 0:
+            raise BadParamError(f"padding {self.padding} must not be negative")
+
+    @classmethod
+    def make(
+        cls,
+        spatial_ndim: int = 2,
+        *,
+        padding: int | Sequence[int | tuple[int, int]] = 0,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+    ) -> ConvolutionDescriptor:
+        """Build one from single numbers (the same in every spatial dimension) or sequences."""
+        return cls(
+            pairs(padding, spatial_ndim, "padding"),
+            each(stride, spatial_ndim, "stride"),
+            each(dilation, spatial_ndim, "dilation"),
+            int(groups),
+            member(ConvolutionMode, mode),
+        )
+
+    @property
+    def spatial_ndim(self) -> int:
+        """Number of spatial dimensions."""
+        return len(self.stride)
+
+    def output_shape(self, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+        """Shape [N, K, *output] for an input [N, C, *input] and a filter [K, C/G, *filter].
+
+        Each output extent is floor((input + padding - ((filter - 1) * dilation + 1)) / stride) + 1.
+
+        Raises:
+            BadParamError: dimensions, channels or groups disagree, or the filter is larger than the padded input.
+        """
+        ndim = self.spatial_ndim + 2
+        if len(x) != ndim or len(w) != ndim:
+            raise BadParamError(
+                f"x {tuple(x)} and w {tuple(w)} need {ndim} dimensions for a convolution with "
+                f"{self.spatial_ndim} spatial ones"
+            )
+        if x[1] != w[1] * self.groups:
+            raise BadParamError(
+                f"x has {x[1]} channels, w {tuple(w)} with {self.groups} groups expects {w[1] * self.groups}"
+            )
+        if w[0] % self.groups:
+            raise BadParamError(f"w has {w[0]} output channels, which {self.groups} groups do not divide")
+        output = []
+        for i in range(self.spatial_ndim):
+            span = (w[2 + i] - 1) * self.dilation[i] + 1
+            padded = x[2 + i] + sum(self.padding[i])
+            if w[2 + i] < 1 or span > padded:
+                raise BadParamError(
+                    f"filter extent {w[2 + i]} with dilation {self.dilation[i]} covers {span}, more than the padded "
+                    f"input's {padded} in spatial dimension {i}"
+                )
+            output.append((padded - span) // self.stride[i] + 1)
+        return (x[0], w[0], *output)

@@ -1,0 +1,157 @@
+"""Element type, extents and strides of a tensor; strides count elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from dnncore.descriptors.settings import member
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+
+__all__ = ["MAX_NDIM", "Layout", "TensorDescriptor"]
+
+MAX_NDIM = 8
+"""Most dimensions a tensor may have; the kernels' parameter structs hold this many."""
+
+_MAX_BYTES = 2**62
+"""More than any memory has; sums of offsets stay within the signed 64 bits that the backends count in."""
+
+
+class Layout(Enum):
+    """Order of the dimensions in memory, slowest first; the spatial dimensions stay together and in order."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+    CHWN = "CHWN"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDescriptor:
+    """Element type, extents and strides of a tensor. Immutable.
+
+    Args:
+        dtype: Element type.
+        shape: Extents, [N, C, *spatial] for the operations that have channels; an extent may be 0.
+        strides: Elements from one index to the next, one a dimension, none negative. 0 broadcasts (inputs only).
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.shape) <= MAX_NDIM:
+            raise BadParamError(f"shape {self.shape} has {len(self.shape)} dimensions; 1 to {MAX_NDIM} are supported")
+        if len(self.strides) != len(self.shape):
+            raise BadParamError(f"strides {self.strides} and shape {self.shape} differ in length")
+        if min(self.shape) < 0 or min(self.strides) < 0:
+            raise BadParamError(f"shape {self.shape} and strides {self.strides} must not be negative")
+        if max(*self.shape, *self.strides, self.nbytes) > _MAX_BYTES:
+            raise BadParamError(f"shape {self.shape} with strides {self.strides} spans more than {_MAX_BYTES} bytes")
+
+    @classmethod
+    def packed(
+        cls, shape: Sequence[int], dtype: DType | str = DType.FLOAT32, layout: Layout | str = Layout.NCHW
+    ) -> TensorDescriptor:
+        """Describe a tensor without gaps.
+
+        Args:
+            shape: Extents in the order N, C, spatial, whatever the layout.
+            dtype: Element type.
+            layout: Which dimension is contiguous; for fewer than 3 dimensions NCHW is row-major order.
+        """
+        layout, ndim = member(Layout, layout), len(shape)
+        order, spatial = list(range(ndim)), list(range(2, ndim))
+        if layout is not Layout.NCHW:
+            if ndim < 2:
+                raise BadParamError(f"layout {layout.value} needs at least 2 dimensions, shape is {tuple(shape)}")
+            order = [0, *spatial, 1] if layout is Layout.NHWC else [1, *spatial, 0]
+        strides, step = [0] * ndim, 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step *= max(int(shape[axis]), 1)
+        return cls(DType.of(dtype), tuple(int(extent) for extent in shape), tuple(strides))
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorDescriptor:
+        """Describe an array with the strides that it has.
+
+        Raises:
+            BadParamError: its dtype is not one of ours, or a stride is negative or not a whole number of elements.
+        """
+        dtype = DType.of(array.dtype)
+        if any(stride % dtype.itemsize for stride in array.strides):
+            raise BadParamError(f"strides of {array.strides} bytes are not whole elements of {dtype.itemsize} bytes")
+        return cls(dtype, array.shape, tuple(stride // dtype.itemsize for stride in array.strides))
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last, gaps included; 0 for an empty tensor."""
+        if self.size == 0:
+            return 0
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first element to the end of the last, gaps included."""
+        return self.extent * self.dtype.itemsize
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as NumPy counts them."""
+        return tuple(stride * self.dtype.itemsize for stride in self.strides)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the elements fill their extent in some order, each place once."""
+        return self.extent == self.size and not self.overlaps
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the last dimension is contiguous and there are no gaps."""
+        return self.size == 0 or all(
+            extent == 1 or stride == packed
+            for extent, stride, packed in zip(
+                self.shape, self.strides, TensorDescriptor.packed(self.shape).strides, strict=True
+            )
+        )
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two indices may share an element: such a tensor can be read, not written."""
+        reach = 1
+        for stride, extent in sorted(zip(self.strides, self.shape, strict=True)):
+            if extent > 1:
+                if stride < reach:
+                    return True
+                reach = (extent - 1) * stride + reach
+        return False
+
+    def with_shape(self, shape: Sequence[int]) -> TensorDescriptor:
+        """Describe the first `shape` elements along each dimension of the same memory."""
+        return TensorDescriptor(self.dtype, tuple(shape), self.strides)
+
+    def transposed(self, *axes: int) -> TensorDescriptor:
+        """Describe the same memory with its dimensions in another order; without arguments, reversed."""
+        order = axes or tuple(reversed(range(self.ndim)))
+        return TensorDescriptor(
+            self.dtype, tuple(self.shape[axis] for axis in order), tuple(self.strides[axis] for axis in order)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}{list(self.shape)} strides {list(self.strides)}"

@@ -1,0 +1,51 @@
+"""The operations, in cuDNN's words.
+
+Each one blends: ``out = alpha * operation(inputs) + beta * out``; with beta 0 `out` is written without being read, so it may hold
+NaN. alpha and beta act in the compute type: float64 for float64 tensors, float32 for all others. Each operation is enqueued on the
+handle's stream and returns before it has run. Tensors may have any strides; an output's elements must not overlap. Shapes use the
+letters N batch, C in-channels, K out-channels, G groups. All raise BadParamError when descriptors disagree (the message names the
+two that do) and NotSupportedError when no algorithm fits the handle's workspace preference.
+"""
+
+from dnncore.ops.activation import RELU, SIGMOID, TANH, activation_backward, activation_forward
+from dnncore.ops.convolution import (
+    convolution_backward_bias,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_forward,
+)
+from dnncore.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from dnncore.ops.matmul import (
+    inner_product_backward_data,
+    inner_product_backward_weights,
+    inner_product_forward,
+    matmul,
+)
+from dnncore.ops.pooling import pooling_backward, pooling_forward
+from dnncore.ops.softmax import softmax_backward, softmax_forward
+from dnncore.ops.tensor import add, sum_to, transform
+
+__all__ = [
+    "RELU",
+    "SIGMOID",
+    "TANH",
+    "activation_backward",
+    "activation_forward",
+    "add",
+    "convolution_backward_bias",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "inner_product_backward_data",
+    "inner_product_backward_weights",
+    "inner_product_forward",
+    "matmul",
+    "pooling_backward",
+    "pooling_forward",
+    "softmax_backward",
+    "softmax_forward",
+    "sum_to",
+    "transform",
+]

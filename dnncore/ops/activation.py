@@ -1,0 +1,37 @@
+"""Activations, forward and backward."""
+
+from __future__ import annotations
+
+from dnncore.descriptors import ActivationDescriptor, ActivationMode
+from dnncore.handle import Handle
+from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
+from dnncore.tensor import Tensor
+
+__all__ = ["RELU", "SIGMOID", "TANH", "activation_backward", "activation_forward"]
+
+RELU = ActivationDescriptor(ActivationMode.RELU)
+SIGMOID = ActivationDescriptor(ActivationMode.SIGMOID)
+TANH = ActivationDescriptor(ActivationMode.TANH)
+
+
+def activation_forward(
+    handle: Handle, activation: ActivationDescriptor, alpha: float, x: Tensor, beta: float, y: Tensor
+) -> None:
+    """y = f(x), element by element; y may be x."""
+    problem = ActivationForwardProblem(x.descriptor, y.descriptor, activation)
+    handle.run(handle.plan(problem), alpha, (x,), beta, (y,))
+
+
+def activation_backward(
+    handle: Handle,
+    activation: ActivationDescriptor,
+    alpha: float,
+    y: Tensor,
+    dy: Tensor,
+    x: Tensor,
+    beta: float,
+    dx: Tensor,
+) -> None:
+    """dx = f'(x) * dy, element by element; dx may be dy."""
+    problem = ActivationBackwardProblem(y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, activation)
+    handle.run(handle.plan(problem), alpha, (y, dy, x), beta, (dx,))

@@ -1,0 +1,21 @@
+"""Cross-entropy of logits, forward and backward."""
+
+from __future__ import annotations
+
+from dnncore.handle import Handle
+from dnncore.problems import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
+from dnncore.tensor import Tensor
+
+__all__ = ["cross_entropy_backward", "cross_entropy_forward"]
+
+
+def cross_entropy_forward(handle: Handle, alpha: float, x: Tensor, labels: Tensor, beta: float, loss: Tensor) -> None:
+    """loss [N] = logsumexp(x[n]) - x[n, labels[n]] of logits x [N, K] and int32 labels [N]; 0 where a label is no class."""
+    problem = CrossEntropyForwardProblem(x.descriptor, labels.descriptor, loss.descriptor)
+    handle.run(handle.plan(problem), alpha, (x, labels), beta, (loss,))
+
+
+def cross_entropy_backward(handle: Handle, alpha: float, x: Tensor, labels: Tensor, beta: float, dx: Tensor) -> None:
+    """dx [N, K] = softmax(x) - onehot(labels): the gradient of the summed loss; alpha 1/N gives that of the mean."""
+    problem = CrossEntropyBackwardProblem(x.descriptor, labels.descriptor, dx.descriptor)
+    handle.run(handle.plan(problem), alpha, (x, labels), beta, (dx,))

@@ -1,0 +1,39 @@
+"""Softmax, forward and backward."""
+
+from __future__ import annotations
+
+from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
+from dnncore.handle import Handle
+from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
+from dnncore.tensor import Tensor
+
+__all__ = ["softmax_backward", "softmax_forward"]
+
+
+def softmax_forward(
+    handle: Handle,
+    algorithm: SoftmaxAlgorithm,
+    mode: SoftmaxMode,
+    alpha: float,
+    x: Tensor,
+    beta: float,
+    y: Tensor,
+) -> None:
+    """y = softmax of x [N, C, *spatial], or its logarithm; y may be x."""
+    problem = SoftmaxForwardProblem(x.descriptor, y.descriptor, algorithm, mode)
+    handle.run(handle.plan(problem), alpha, (x,), beta, (y,))
+
+
+def softmax_backward(
+    handle: Handle,
+    algorithm: SoftmaxAlgorithm,
+    mode: SoftmaxMode,
+    alpha: float,
+    y: Tensor,
+    dy: Tensor,
+    beta: float,
+    dx: Tensor,
+) -> None:
+    """dx from what the forward operation wrote (y) and from dy; dx may be dy."""
+    problem = SoftmaxBackwardProblem(y.descriptor, dy.descriptor, dx.descriptor, algorithm, mode)
+    handle.run(handle.plan(problem), alpha, (y, dy), beta, (dx,))
