@@ -15,7 +15,7 @@ __all__ = ["DType"]
 class DType(Enum):
     """An element type. Immutable.
 
-    Arithmetic happens in the compute type: float64 for FLOAT64, float32 for the others. bfloat16 is ml_dtypes' in NumPy.
+    Arithmetic happens in the compute type: float64 for FLOAT64 and INT32, float32 for the others. bfloat16 is ml_dtypes' in NumPy.
     """
 
     FLOAT16 = "float16"
@@ -43,7 +43,7 @@ class DType(Enum):
     @property
     def compute(self) -> DType:
         """What its arithmetic, alpha and beta included, is done in."""
-        return DType.FLOAT64 if self is DType.FLOAT64 else DType.FLOAT32
+        return DType.FLOAT64 if self in (DType.FLOAT64, DType.INT32) else DType.FLOAT32
 
     @classmethod
     def of(cls, value: DType | str | np.dtype | type) -> DType:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dnncore.cuda.elementwise import elementwise
-from dnncore.descriptors import ActivationMode
-from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, Problem
+from dnncore.cuda.elementwise import Function, elementwise
+from dnncore.cuda.params import struct
+from dnncore.descriptors import ActivationDescriptor, ActivationMode
+from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
 
-__all__ = ["BACKWARD", "FORWARD"]
+__all__ = ["ACTIVATION", "BACKWARD", "FORWARD", "activation_record"]
 
-_NAMES = {ActivationMode.RELU: "Relu", ActivationMode.SIGMOID: "Sigmoid", ActivationMode.TANH: "Tanh"}
+ACTIVATION = struct(("coefficient", "<f8"), ("mode", "<i4"))
+"""`dnncore::Activation` of activation.cuh; made by `activation_record`."""
 
-
-def _forward(problem: Problem) -> str:
-    assert isinstance(problem, ActivationForwardProblem)
-    return f"{_NAMES[problem.activation.mode]}Forward"
-
-
-def _backward(problem: Problem) -> str:
-    assert isinstance(problem, ActivationBackwardProblem)
-    return f"{_NAMES[problem.activation.mode]}Backward"
+_MODES = {None: 0} | {mode: 1 + i for i, mode in enumerate(ActivationMode)}
+"""`dnncore::ActivationMode`; None is the identity."""
 
 
-FORWARD = elementwise(tuple(f"{name}Forward" for name in _NAMES.values()), _forward)
-BACKWARD = elementwise(tuple(f"{name}Backward" for name in _NAMES.values()), _backward)
+def activation_record(activation: ActivationDescriptor | None) -> tuple[float, int]:
+    """Fill in an ACTIVATION; None is the identity."""
+    return (0.0, _MODES[None]) if activation is None else (activation.coefficient, _MODES[activation.mode])
+
+
+def _settings(problem: ActivationForwardProblem | ActivationBackwardProblem) -> tuple[float, float, int]:
+    coefficient, mode = activation_record(problem.activation)
+    return coefficient, 0.0, mode
+
+
+FORWARD = elementwise(Function("ActivationForward", settings=_settings))
+BACKWARD = elementwise(Function("ActivationBackward", settings=_settings))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
@@ -13,12 +15,12 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FULL_PRECISION,
+    FLOATING,
     TENSOR_VIEW,
     c_type,
     collapse,
     divisor,
-    generate,
+    generate_together,
     record,
     struct,
     view,
@@ -26,7 +28,7 @@ from dnncore.cuda.params import (
 from dnncore.dtypes import DType
 from dnncore.problems import Problem
 
-__all__ = ["Elementwise", "elementwise"]
+__all__ = ["Elementwise", "Function", "elementwise"]
 
 _THREADS = 128
 _PACK_BYTES = 16
@@ -37,15 +39,49 @@ _SHORT = 16
 
 _MAX_INPUTS = 3
 _INPUTS = tuple(f"input_{i}" for i in range(_MAX_INPUTS))
+_SETTINGS = struct(("first", "<f8"), ("second", "<f8"), ("mode", "<i4"))
 _PARAMS = struct(
     *BLEND,
     *((name, ADDRESS) for name in _INPUTS),
     ("output", ADDRESS),
     ("size", "<i8"),
     ("row_packs", DIVISOR),
+    ("settings", _SETTINGS),
     ("views", TENSOR_VIEW, (_MAX_INPUTS,)),
     ("output_view", TENSOR_VIEW),
 )
+_KERNELS = ("contiguous", "rows", "strided")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One of the functions of `elementwise.cuh`. Immutable.
+
+    Args:
+        name: As it is called there.
+        dtypes: Element types that it is compiled for.
+        settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
+    """
+
+    name: str
+    dtypes: tuple[DType, ...] = FLOATING
+    settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
+
+    def unit(self, kernel: str, dtype: DType) -> Unit:
+        """The unit of one of its kernels; all of a dtype are compiled together."""
+        entries = {name: f"elementwise_{name}_{_snake(self.name)}_{c_type(dtype)}" for name in _KERNELS}
+        units = generate_together(
+            "dnncore/elementwise.cuh",
+            {entry: f"elementwise_{name}<{c_type(dtype)}, {self.name}>" for name, entry in entries.items()},
+            "ElementwiseParams",
+            _PARAMS,
+            _THREADS,
+        )
+        return units[entries[kernel]]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +90,21 @@ class Elementwise:
 
     Args:
         name: "contiguous", 16 bytes at a time; "rows", 16 bytes of a row; or "strided", which takes anything.
-        functions: Every function that a problem of this kind may ask for, as `elementwise.cuh` calls it.
-        function: Which of them a problem asks for.
+        function: What is computed.
     """
 
     name: str
-    functions: tuple[str, ...]
-    function: Callable[[Problem], str]
+    function: Function
     deterministic: bool = True
     math: str = "dtype"
 
     def supports(self, problem: Problem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
         """None when it can solve the problem, else the reason why not."""
+        dtypes = {tensor.dtype for tensor in (*problem.inputs, *problem.outputs)}
+        if len(dtypes) > 1 or not dtypes <= set(self.function.dtypes):
+            return f"{', '.join(sorted(dtype.value for dtype in dtypes))}: it takes one of " + ", ".join(
+                dtype.value for dtype in self.function.dtypes
+            )
         if self.name == "strided":
             return None
         extents, *strides = _collapsed(problem)
@@ -80,17 +119,23 @@ class Elementwise:
         return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each function and dtype."""
-        return tuple(self._unit(function, dtype) for function in self.functions for dtype in FULL_PRECISION)
+        """One for each dtype."""
+        return tuple(self.function.unit(self.name, dtype) for dtype in self.function.dtypes)
 
     def prepare(self, problem: Problem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""
         (output,) = problem.outputs
         extents, *strides = _collapsed(problem)
-        kernel = device.kernel(self._unit(self.function(problem), output.dtype))
+        kernel = device.kernel(self.function.unit(self.name, output.dtype))
         width = _PACK_BYTES // output.dtype.itemsize
         row_packs = -(-extents[-1] // width)
-        params = record(_PARAMS, size=output.size, row_packs=divisor(row_packs), output_view=view(extents, strides[-1]))
+        params = record(
+            _PARAMS,
+            size=output.size,
+            row_packs=divisor(row_packs),
+            settings=self.function.settings(problem),
+            output_view=view(extents, strides[-1]),
+        )
         for i, step in enumerate(strides[:-1]):
             params["views"][i] = view(extents, step)
         blocks = {
@@ -101,20 +146,10 @@ class Elementwise:
         grid = (blocks[self.name], 1, 1)
         return single(kernel, grid, (_THREADS, 1, 1), params, _INPUTS[: len(problem.inputs)], ("output",))
 
-    def _unit(self, function: str, dtype: DType) -> Unit:
-        return generate(
-            header="dnncore/elementwise.cuh",
-            entry=f"elementwise_{self.name}_{function.lower()}_{c_type(dtype)}",
-            function=f"elementwise_{self.name}<{c_type(dtype)}, dnncore::{function}>",
-            struct_name="ElementwiseParams",
-            dtype=_PARAMS,
-            threads=_THREADS,
-        )
 
-
-def elementwise(functions: tuple[str, ...], function: Callable[[Problem], str]) -> tuple[Elementwise, ...]:
-    """The tuple of algorithms for one kind of problem."""
-    return tuple(Elementwise(name, functions, function) for name in ("contiguous", "rows", "strided"))
+def elementwise(function: Function) -> tuple[Elementwise, ...]:
+    """The algorithms for the kind of problem that a function solves, most specialised first."""
+    return tuple(Elementwise(name, function) for name in _KERNELS)
 
 
 def _collapsed(problem: Problem) -> tuple[tuple[int, ...], ...]:

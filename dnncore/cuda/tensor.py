@@ -10,7 +10,7 @@ import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.elementwise import Elementwise, elementwise
+from dnncore.cuda.elementwise import Elementwise, Function, elementwise
 from dnncore.cuda.launch import Unit, blocks_for, single
 from dnncore.cuda.params import (
     ADDRESS,
@@ -199,7 +199,7 @@ def _unit(team: str, dtype: DType) -> Unit:
     )
 
 
-ADD: tuple[Transpose | Elementwise, ...] = (Transpose(), *elementwise(("Copy",), lambda _: "Copy"))
+ADD: tuple[Transpose | Elementwise, ...] = (Transpose(), *elementwise(Function("Copy", dtypes=tuple(DType))))
 SUM = (
     Sum("thread_per_output", "thread_per_output", min_part=64, max_items=132 * 2048),
     Sum("block_per_output", "block_per_output", min_part=16384, max_items=132 * 16),

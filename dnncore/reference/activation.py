@@ -1,16 +1,20 @@
-"""Element-wise non-linearities and their derivatives."""
+"""Element-wise non-linearities and their slopes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from dnncore.descriptors import ActivationMode
+from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
 from dnncore.reference.launch import Array, ReferenceAlgorithm
 
-__all__ = ["BACKWARD", "FORWARD"]
+__all__ = ["BACKWARD", "FORWARD", "activate"]
+
+_GELU_FACTOR = math.sqrt(8 / math.pi)
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def _sigmoid(x: Array) -> Array:
@@ -19,27 +23,73 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
+def _normal(x: Array) -> Array:
+    """The probability that a normal variable is at most x."""
+    values: Array = _erfc(-x / math.sqrt(2)) / 2 if x.size else x
+    return values
+
+
+def _hard_sigmoid(x: Array) -> Array:
+    return np.clip(x / 6 + 0.5, 0, 1)
+
+
+def _gelu_sigmoid(x: Array) -> Array:
+    return _sigmoid(_GELU_FACTOR * (x + 0.044715 * x**3))
+
+
+_FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
+    ActivationMode.RELU: lambda x, _: np.maximum(x, 0),
+    ActivationMode.CLIPPED_RELU: lambda x, c: np.clip(x, 0, c),
+    ActivationMode.LEAKY_RELU: lambda x, c: np.where(x > 0, x, c * x),
+    ActivationMode.SIGMOID: lambda x, _: _sigmoid(x),
+    ActivationMode.TANH: lambda x, _: np.tanh(x),
+    ActivationMode.ELU: lambda x, c: np.where(x > 0, x, c * np.expm1(x)),
+    ActivationMode.SILU: lambda x, _: x * _sigmoid(x),
+    ActivationMode.GELU: lambda x, _: x * _normal(x),
+    ActivationMode.GELU_TANH: lambda x, _: x * _gelu_sigmoid(x),
+    ActivationMode.HARD_SIGMOID: lambda x, _: _hard_sigmoid(x),
+    ActivationMode.HARD_SWISH: lambda x, _: x * _hard_sigmoid(x),
+}
+
+
+def _gelu_tanh_slope(x: Array) -> Array:
+    s = _gelu_sigmoid(x)
+    return s + x * s * (1 - s) * _GELU_FACTOR * (1 + 3 * 0.044715 * x**2)
+
+
+def _silu_slope(x: Array) -> Array:
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+# Of (y, x, coefficient). A slope of exactly 0 lets no NaN or infinity of dy through.
+_SLOPES: dict[ActivationMode, Callable[[Array, Array, float], Array]] = {
+    ActivationMode.RELU: lambda _, x, __: np.where(x > 0, 1.0, 0.0),
+    ActivationMode.CLIPPED_RELU: lambda _, x, c: np.where((x > 0) & (x < c), 1.0, 0.0),
+    ActivationMode.LEAKY_RELU: lambda _, x, c: np.where(x > 0, 1.0, c),
+    ActivationMode.SIGMOID: lambda y, _, __: y * (1 - y),
+    ActivationMode.TANH: lambda y, _, __: 1 - y * y,
+    ActivationMode.ELU: lambda _, x, c: np.where(x > 0, 1.0, c * np.exp(x)),
+    ActivationMode.SILU: lambda _, x, __: _silu_slope(x),
+    ActivationMode.GELU: lambda _, x, __: _normal(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi),
+    ActivationMode.GELU_TANH: lambda _, x, __: _gelu_tanh_slope(x),
+    ActivationMode.HARD_SIGMOID: lambda _, x, __: np.where((x > -3) & (x < 3), 1 / 6, 0.0),
+    ActivationMode.HARD_SWISH: lambda _, x, __: np.where(x <= -3, 0.0, np.where(x < 3, x / 3 + 0.5, 1.0)),
+}
+
+
+def activate(activation: ActivationDescriptor, x: Array) -> Array:
+    """f(x), element by element."""
+    return _FUNCTIONS[activation.mode](x, activation.coefficient)
 
 
 def _forward(problem: ActivationForwardProblem, x: Array) -> Array:
-    functions: dict[ActivationMode, Callable[[Array], Array]] = {
-        ActivationMode.RELU: _relu,
-        ActivationMode.SIGMOID: _sigmoid,
-        ActivationMode.TANH: np.tanh,
-    }
-    return functions[problem.activation.mode](x)
+    return activate(problem.activation, x)
 
 
 def _backward(problem: ActivationBackwardProblem, y: Array, dy: Array, x: Array) -> Array:
-    match problem.activation.mode:
-        case ActivationMode.RELU:
-            return np.where(x > 0, dy, 0.0)
-        case ActivationMode.SIGMOID:
-            return dy * y * (1 - y)
-        case ActivationMode.TANH:
-            return dy * (1 - y * y)
+    slope = _SLOPES[problem.activation.mode](y, x, problem.activation.coefficient)
+    return np.where(slope == 0, 0.0, dy * slope)
 
 
 FORWARD = (ReferenceAlgorithm("elementwise", _forward),)

@@ -97,7 +97,8 @@ def _widen(array: np.ndarray) -> np.ndarray:
 
 
 def _store(target: np.ndarray, value: Array) -> None:
-    """Round to the target's type; int8 saturates, and 0 stands for NaN."""
-    if target.dtype == np.int8:
-        value = np.clip(np.rint(np.nan_to_num(value, nan=0.0)), -128, 127)
+    """Round to the target's type; integers saturate, and 0 stands for NaN."""
+    if target.dtype.kind == "i":
+        limits = np.iinfo(target.dtype)
+        value = np.clip(np.rint(np.nan_to_num(value, nan=0.0)), limits.min, limits.max)
     target[...] = value

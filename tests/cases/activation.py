@@ -16,13 +16,22 @@ TENSORS = (
     ("vector", (1031,), DType.FLOAT32, "NCHW", 1.0, 0.0),
     ("vector-blend", (514,), DType.FLOAT32, "NCHW", 2.0, 1.0),
     ("empty", (0, 3, 2, 2), DType.FLOAT32, "NCHW", 1.0, 0.0),
+    ("fp16", (3, 5, 37), DType.FLOAT16, "NCHW", 1.0, 0.0),
+    ("fp16-gaps-blend", (2, 3, 4), DType.FLOAT16, "gaps", 0.5, 2.0),
+    ("fp16-rows", (3, 21), DType.FLOAT16, "gaps", 1.0, 0.0),
+    ("bf16", (517,), DType.BFLOAT16, "NCHW", 1.0, 1.0),
+    ("bf16-rows", (2, 19), DType.BFLOAT16, "gaps", 1.0, 0.0),
+    ("bf16-nhwc", (2, 3, 2, 5), DType.BFLOAT16, "gaps", 1.0, 0.0),
+    ("rows", (3, 21), DType.FLOAT32, "gaps", 1.0, 0.0),
+    ("fp64-rows", (2, 17), DType.FLOAT64, "gaps", 1.0, 0.0),
+    ("fp64-gaps", (2, 3, 4), DType.FLOAT64, "gaps", 1.0, 0.0),
 )
 
 
 def _cases() -> tuple[Case, ...]:
     cases = []
     for mode in ActivationMode:
-        activation = ActivationDescriptor(mode)
+        activation = ActivationDescriptor.make(mode)
         for name, shape, dtype, layout, alpha, beta in TENSORS:
             t = describe(shape, dtype, layout)
             forward = ActivationForwardProblem(t, t, activation)

@@ -1,4 +1,7 @@
-// Element-wise operations of one to three inputs: out = alpha * function(a, b, c) + beta * out.
+// Element-wise operations of up to three inputs: out = alpha * function(a, b, c) + beta * out.
+//
+// A function is an object made of the launch's settings. It takes the elements of a pack at once, so that what it chooses at run time
+// it chooses once a pack.
 //
 // The host collapses the dimensions (collapse in params.py), so that tensors without gaps come as one dimension and take the
 // contiguous kernel, 16 bytes at a time. Where the last dimension left is not short (a bias over an image's planes, or over its
@@ -6,11 +9,20 @@
 // itself: each element is read before it is written, by the same thread.
 #pragma once
 
+#include "dnncore/activation.cuh"
+#include "dnncore/common/pack.cuh"
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
 constexpr int kMaxInputs = 3;
+
+// _SETTINGS in elementwise.py; each function says what they mean to it.
+struct Settings {
+  double first;
+  double second;
+  int32 mode;
+};
 
 // _PARAMS in elementwise.py. The views share one shape; strides count elements.
 struct ElementwiseParams {
@@ -19,65 +31,90 @@ struct ElementwiseParams {
   void* output;
   int64 size;
   Divisor row_packs;  // packs of a row; the last may have fewer lanes
+  Settings settings;
   TensorView views[kMaxInputs];
   TensorView output_view;
 };
 
-// Functions. Each says how many inputs it takes; those beyond are not read.
+// _OPERATORS in tensor.py.
+enum class BinaryOperator : int32 { kAdd, kSub, kMul, kDiv, kMin, kMax };
+
+// Functions. Each says how many inputs it takes; those beyond are zeros.
+struct One {
+  static constexpr int kInputs = 0;
+  explicit __device__ One(const Settings&) {}
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) out[i] = C(1);
+  }
+};
+
 struct Copy {
   static constexpr int kInputs = 1;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T a, T, T) const {
-    return a;
+  explicit __device__ Copy(const Settings&) {}
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) out[i] = a[i];
   }
 };
 
-struct ReluForward {
+// operator(first * a, second * b), mode being a BinaryOperator. A minimum or maximum with NaN is NaN.
+struct Binary {
+  static constexpr int kInputs = 2;
+  Settings settings;
+  explicit __device__ Binary(const Settings& given) : settings(given) {}
+
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&b)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+    const C first = static_cast<C>(settings.first), second = static_cast<C>(settings.second);
+    const auto each = [&](auto function) {
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) out[i] = function(first * a[i], second * b[i]);
+    };
+    switch (static_cast<BinaryOperator>(settings.mode)) {
+      case BinaryOperator::kAdd: return each([](C x, C y) { return x + y; });
+      case BinaryOperator::kSub: return each([](C x, C y) { return x - y; });
+      case BinaryOperator::kMul: return each([](C x, C y) { return x * y; });
+      case BinaryOperator::kDiv: return each([](C x, C y) { return x / y; });
+      case BinaryOperator::kMin: return each([](C x, C y) { return x != x || x < y ? x : y; });
+      case BinaryOperator::kMax: return each([](C x, C y) { return x != x || x > y ? x : y; });
+    }
+  }
+};
+
+struct ActivationForward {
   static constexpr int kInputs = 1;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T x, T, T) const {
-    return x < T(0) ? T(0) : x;  // this way round, NaN stays NaN
+  Activation activation;
+  explicit __device__ ActivationForward(const Settings& given)
+      : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
+
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&x)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+    with_mode(activation, [&](auto chosen) {
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) out[i] = activate<chosen.kMode>(activation, x[i]);
+    });
   }
 };
 
-struct SigmoidForward {
-  static constexpr int kInputs = 1;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T x, T, T) const {
-    return T(1) / (T(1) + exp(-x));  // exp overflows to infinity for a very negative x, which gives the right 0
-  }
-};
-
-struct TanhForward {
-  static constexpr int kInputs = 1;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T x, T, T) const {
-    return tanh(x);
-  }
-};
-
-// Backward functions take y, dy, x. ReLU's slope is 0 at 0 and at NaN.
-struct ReluBackward {
+// Takes y, dy, x. Where the slope is 0 the gradient is, whatever dy.
+struct ActivationBackward {
   static constexpr int kInputs = 3;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T, T dy, T x) const {
-    return x > T(0) ? dy : T(0);
-  }
-};
+  Activation activation;
+  explicit __device__ ActivationBackward(const Settings& given)
+      : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
 
-struct SigmoidBackward {
-  static constexpr int kInputs = 2;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T y, T dy, T) const {
-    return dy * y * (T(1) - y);
-  }
-};
-
-struct TanhBackward {
-  static constexpr int kInputs = 2;
-  template <typename T>
-  __device__ __forceinline__ T operator()(T y, T dy, T) const {
-    return dy * (T(1) - y * y);
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&y)[kLanes], const C (&dy)[kLanes], const C (&x)[kLanes], C (&out)[kLanes]) const {
+    with_mode(activation, [&](auto chosen) {
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) {
+        const C rise = slope<chosen.kMode>(activation, y[i], x[i]);
+        out[i] = rise == C(0) ? C(0) : rise * dy[i];
+      }
+    });
   }
 };
 
@@ -104,23 +141,31 @@ __device__ __forceinline__ Offsets offsets_of(const ElementwiseParams& params, i
   return offsets;
 }
 
-template <typename T, typename Function>
-__device__ __forceinline__ T value_at(const T* a, const T* b, const T* c) {
-  const T second = Function::kInputs > 1 ? *b : T(0);
-  const T third = Function::kInputs > 2 ? *c : T(0);
-  return Function{}(*a, second, third);
+// The function's values for one pack of each input.
+template <typename T, typename Function, int kLanes>
+__device__ __forceinline__ void evaluate(
+    const Function& function, const T (&a)[kLanes], const T (&b)[kLanes], const T (&c)[kLanes], Compute<T> (&out)[kLanes]) {
+  Compute<T> wide[kMaxInputs][kLanes] = {};
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) {
+    if (Function::kInputs > 0) wide[0][i] = widen(a[i]);
+    if (Function::kInputs > 1) wide[1][i] = widen(b[i]);
+    if (Function::kInputs > 2) wide[2][i] = widen(c[i]);
+  }
+  function(wide[0], wide[1], wide[2], out);
 }
 
-// Sixteen bytes, the most that a thread reads or writes at once.
-template <typename T>
-struct alignas(16) Pack {
-  static constexpr int kWidth = 16 / sizeof(T);
-  T lanes[kWidth];
-};
-
-template <typename T>
-__device__ __forceinline__ bool is_whole(const T* place, int64 lanes) {
-  return lanes >= Pack<T>::kWidth && reinterpret_cast<uint64>(place) % sizeof(Pack<T>) == 0;
+// One element; inputs that the function does not take are not read.
+template <typename T, typename Function>
+__device__ __forceinline__ void evaluate_at(
+    const ElementwiseParams& params, const Function& function, const T* a, const T* b, const T* c, T* output) {
+  T first[1] = {}, second[1] = {}, third[1] = {};
+  if (Function::kInputs > 0) first[0] = *a;
+  if (Function::kInputs > 1) second[0] = *b;
+  if (Function::kInputs > 2) third[0] = *c;
+  Compute<T> value[1];
+  evaluate<T>(function, first, second, third, value);
+  blend_into(params.blend, value[0], output);
 }
 
 // Any strides; an input's stride may be 0.
@@ -129,34 +174,11 @@ __device__ void elementwise_strided(const ElementwiseParams& params) {
   const auto* a = static_cast<const T*>(params.inputs[0]);
   const auto* b = static_cast<const T*>(params.inputs[1]);
   const auto* c = static_cast<const T*>(params.inputs[2]);
+  const Function function(params.settings);
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {
     const Offsets at = offsets_of<Function>(params, params.output_view.ndim, index);
-    const T value = value_at<T, Function>(a + at.inputs[0], b + at.inputs[1], c + at.inputs[2]);
-    blend_into(params.blend, value, static_cast<T*>(params.output) + at.output);
-  }
-}
-
-// The lanes of a pack that there are, each `step` elements from the one before; at once where they are neighbours and aligned.
-template <typename T>
-__device__ __forceinline__ Pack<T> load_pack(const T* place, int64 step, int64 lanes) {
-  Pack<T> pack{};
-  if (step == 1 && is_whole(place, lanes)) return *reinterpret_cast<const Pack<T>*>(place);
-#pragma unroll
-  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
-    if (lane < lanes) pack.lanes[lane] = place[lane * step];
-  }
-  return pack;
-}
-
-template <typename T>
-__device__ __forceinline__ void store_pack(const Pack<T>& pack, T* place, int64 step, int64 lanes) {
-  if (step == 1 && is_whole(place, lanes)) {
-    *reinterpret_cast<Pack<T>*>(place) = pack;
-    return;
-  }
-#pragma unroll
-  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
-    if (lane < lanes) place[lane * step] = pack.lanes[lane];
+    T* const output = static_cast<T*>(params.output) + at.output;
+    evaluate_at<T>(params, function, a + at.inputs[0], b + at.inputs[1], c + at.inputs[2], output);
   }
 }
 
@@ -168,6 +190,7 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
   const int64 output_step = params.output_view.strides[last];
   const bool reads_output = params.blend.beta != 0.0;
   const int64 packs = divide(params.size, params.output_view.shape[last]).quotient * params.row_packs.value;
+  const Function function(params.settings);
   for (int64 index = grid_index(); index < packs; index += grid_size()) {
     const QuotientRemainder split = divide(index, params.row_packs);
     const Offsets at = offsets_of<Function>(params, last, split.quotient);
@@ -178,15 +201,15 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
       return load_pack(static_cast<const T*>(params.inputs[input]) + at.inputs[input] + first * step, step, lanes);
     };
     T* output = static_cast<T*>(params.output) + at.output + first * output_step;
-    const Pack<T> a = load(0);
-    Pack<T> b{}, c{}, result{};
+    Pack<T> a{}, b{}, c{}, result{};
+    if (Function::kInputs > 0) a = load(0);
     if (Function::kInputs > 1) b = load(1);
     if (Function::kInputs > 2) c = load(2);
     if (reads_output) result = load_pack<T>(output, output_step, lanes);
+    Compute<T> values[Pack<T>::kWidth];
+    evaluate<T>(function, a.lanes, b.lanes, c.lanes, values);
 #pragma unroll
-    for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
-      blend_into(params.blend, Function{}(a.lanes[lane], b.lanes[lane], c.lanes[lane]), &result.lanes[lane]);
-    }
+    for (int lane = 0; lane < Pack<T>::kWidth; ++lane) blend_into(params.blend, values[lane], &result.lanes[lane]);
     store_pack(result, output, output_step, lanes);
   }
 }
@@ -199,25 +222,27 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   const auto* b = static_cast<const T*>(params.inputs[1]);
   const auto* c = static_cast<const T*>(params.inputs[2]);
   auto* output = static_cast<T*>(params.output);
-  uint64 addresses = reinterpret_cast<uint64>(a) | reinterpret_cast<uint64>(output);
+  uint64 addresses = reinterpret_cast<uint64>(output);
+  if (Function::kInputs > 0) addresses |= reinterpret_cast<uint64>(a);
   if (Function::kInputs > 1) addresses |= reinterpret_cast<uint64>(b);
   if (Function::kInputs > 2) addresses |= reinterpret_cast<uint64>(c);
   const int64 packs = addresses % sizeof(Pack<T>) == 0 ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
+  const Function function(params.settings);
   for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
-    const Pack<T> first = reinterpret_cast<const Pack<T>*>(a)[pack];
-    Pack<T> second{}, third{}, result{};
+    Pack<T> first{}, second{}, third{}, result{};
+    if (Function::kInputs > 0) first = reinterpret_cast<const Pack<T>*>(a)[pack];
     if (Function::kInputs > 1) second = reinterpret_cast<const Pack<T>*>(b)[pack];
     if (Function::kInputs > 2) third = reinterpret_cast<const Pack<T>*>(c)[pack];
     if (reads_output) result = reinterpret_cast<const Pack<T>*>(output)[pack];
+    Compute<T> values[kWidth];
+    evaluate<T>(function, first.lanes, second.lanes, third.lanes, values);
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) {
-      blend_into(params.blend, Function{}(first.lanes[lane], second.lanes[lane], third.lanes[lane]), &result.lanes[lane]);
-    }
+    for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &result.lanes[lane]);
     reinterpret_cast<Pack<T>*>(output)[pack] = result;
   }
   for (int64 index = packs * kWidth + grid_index(); index < params.size; index += grid_size()) {
-    blend_into(params.blend, value_at<T, Function>(a + index, b + index, c + index), output + index);
+    evaluate_at<T>(params, function, a + index, b + index, c + index, output + index);
   }
 }
 

@@ -28,7 +28,12 @@ struct ComputeType<double> {
   using Type = double;
 };
 
-// float but for double.
+template <>
+struct ComputeType<std::int32_t> {
+  using Type = double;  // holds every one of them
+};
+
+// float but for double and int32.
 template <typename T>
 using Compute = typename ComputeType<T>::Type;
 
@@ -37,8 +42,9 @@ __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(float16 value) { return float_from_f16(value.bits); }
 __device__ __forceinline__ float widen(bfloat16 value) { return float_from_bf16(value.bits); }
 __device__ __forceinline__ float widen(int8 value) { return static_cast<float>(value); }
+__device__ __forceinline__ double widen(std::int32_t value) { return static_cast<double>(value); }
 
-// T of a computed value, rounded to even; int8 is saturated too.
+// T of a computed value, rounded to even; integers are saturated too.
 template <typename T>
 __device__ __forceinline__ T narrow(Compute<T> value) {
   return value;
@@ -57,6 +63,11 @@ __device__ __forceinline__ bfloat16 narrow<bfloat16>(float value) {
 template <>
 __device__ __forceinline__ int8 narrow<int8>(float value) {
   return s8_from_float(value);
+}
+
+template <>
+__device__ __forceinline__ std::int32_t narrow<std::int32_t>(double value) {
+  return __double2int_rn(value);
 }
 
 }  // namespace dnncore
