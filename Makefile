@@ -17,7 +17,7 @@ EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
 OTHERWISE := EMU_SCHED=20261121 EMU_ASYNC=eager
 
-.PHONY: help demo test lint type kernels gates bench test-gpu proto emulator pycuda conformance deploy-check clean
+.PHONY: help demo test lint type docs kernels gates bench test-gpu proto emulator pycuda conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,6 +43,9 @@ lint: $(VENV)/.dev  ## style, imports between the floors, stubs that are up to d
 
 type: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## build the documentation into .build/docs; warnings are errors
+	$(BIN)/python -m sphinx -qW --keep-going -d .build/doctrees docs .build/docs
 
 kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80 and sm_90a into the package, for machines without nvcc
 	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --out dnncore/cuda/cubins

@@ -15,7 +15,17 @@ from pathlib import Path
 
 from benchmarks.environment import environment
 
-TESTS = ("tests/ops", "tests/nn", "tests/cuda", "tests/unit/test_handle.py", "tests/e2e/test_two_devices.py")
+TESTS = (
+    "tests/ops",
+    "tests/nn",
+    "tests/cuda",
+    "tests/gpu",
+    "tests/stress",
+    "tests/unit/test_handle.py",
+    "tests/unit/test_dlpack.py",
+    "tests/unit/test_cuda_array.py",
+    "tests/e2e/test_two_devices.py",
+)
 
 
 def main() -> int:

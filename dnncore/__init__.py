@@ -12,12 +12,17 @@ Importing this package needs NumPy alone: no driver, no compiler, no PyCUDA.
 """
 
 from dnncore import devices, ops
+from dnncore.backend import Event
 from dnncore.descriptors import (
     ActivationDescriptor,
     ActivationMode,
+    BatchNormMode,
     ConvolutionDescriptor,
     ConvolutionMode,
+    CrossEntropyDescriptor,
     Layout,
+    LRNDescriptor,
+    LRNMode,
     PoolingDescriptor,
     PoolingMode,
     SoftmaxAlgorithm,
@@ -27,7 +32,7 @@ from dnncore.descriptors import (
 from dnncore.dtypes import DType
 from dnncore.handle import Handle
 from dnncore.ops import RELU, SIGMOID, TANH
-from dnncore.plan import Plan, Preference
+from dnncore.plan import AlgorithmPerformance, Plan, Preference
 from dnncore.tensor import Tensor
 from dnncore.version import __version__
 
@@ -37,10 +42,16 @@ __all__ = [
     "TANH",
     "ActivationDescriptor",
     "ActivationMode",
+    "AlgorithmPerformance",
+    "BatchNormMode",
     "ConvolutionDescriptor",
     "ConvolutionMode",
+    "CrossEntropyDescriptor",
     "DType",
+    "Event",
     "Handle",
+    "LRNDescriptor",
+    "LRNMode",
     "Layout",
     "Plan",
     "PoolingDescriptor",

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dnncore.dlpack import Borrowed
 from dnncore.problems import Problem
 
-__all__ = ["Address", "Algorithm", "Device", "DeviceInfo", "Launch", "Memory", "Stream"]
+__all__ = ["Address", "Algorithm", "Device", "DeviceInfo", "Event", "Launch", "Memory", "Stream"]
 
 Address = Any
 """Where an operand starts: an integer address on CUDA, a NumPy byte array on the reference backend."""
@@ -56,13 +57,66 @@ class Memory(Protocol):
         """Address `offset_bytes` into the block."""
         ...
 
+    def pointer(self, offset_bytes: int) -> int:
+        """The same address as a number, for other libraries."""
+        ...
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the block beyond `close`, until the returned function is called, once, in any thread."""
+        ...
+
     def close(self) -> None:
-        """Give the memory back; a second call does nothing."""
+        """Give the memory back, once nobody holds it; a second call does nothing."""
+        ...
+
+
+class Event(Protocol):
+    """A moment in a stream's work. Thread-safe; freed with its last reference."""
+
+    def query(self) -> bool:
+        """Whether it has passed."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block until it has passed.
+
+        Raises:
+            DeviceFaultError: something that was enqueued before it failed.
+        """
+        ...
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Wait for both events, then tell the device's time from `since` to this one, in milliseconds.
+
+        Raises:
+            BadParamError: they are of different devices.
+        """
         ...
 
 
 class Stream(Protocol):
     """An ordered queue of work on a device. Owned by one thread."""
+
+    @property
+    def handle(self) -> int | None:
+        """The CUstream; None where work runs as soon as it is enqueued."""
+        ...
+
+    def record_event(self) -> Event:
+        """Mark what was enqueued so far."""
+        ...
+
+    def wait(self, event: Event) -> None:
+        """Let what is enqueued from now on wait for an event, of whichever stream, thread or device of the backend."""
+        ...
+
+    def precede(self, other: int) -> None:
+        """Let another library's stream wait for what was enqueued here."""
+        ...
+
+    def follow(self, other: int) -> None:
+        """Wait for what was enqueued on another library's stream."""
+        ...
 
     def synchronize(self) -> None:
         """Block until everything enqueued has run.
@@ -116,6 +170,11 @@ class Device(Protocol):
         """What it is."""
         ...
 
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """What DLPack calls it: (device type, index)."""
+        ...
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first; the last supports everything that is legal."""
         ...
@@ -128,12 +187,32 @@ class Device(Protocol):
         """
         ...
 
+    def wrap_memory(self, borrowed: Borrowed) -> Memory:
+        """See memory of another library as a block, which gives it back when it is closed.
+
+        Raises:
+            BadParamError: it is not this device's, or its elements are not aligned.
+        """
+        ...
+
     def host_buffer(self, nbytes: int) -> np.ndarray:
         """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with its last view."""
         ...
 
     def create_stream(self) -> Stream:
         """Open a queue of its own."""
+        ...
+
+    def wrap_stream(self, handle: int) -> Stream:
+        """Use a queue that another library made and will destroy.
+
+        Raises:
+            BadParamError: it is not this device's.
+        """
+        ...
+
+    def copy(self, stream: Stream, destination: Address, source: Address, nbytes: int) -> None:
+        """Enqueue a copy within the device."""
         ...
 
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:

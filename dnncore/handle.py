@@ -5,21 +5,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 
-from dnncore import devices
-from dnncore.backend import DeviceInfo, Memory
+from dnncore import cuda_array, devices, dlpack, find
+from dnncore.backend import Address, DeviceInfo, Event, Memory
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OwnerError
-from dnncore.plan import Plan, Preference, make_plan
+from dnncore.plan import AlgorithmPerformance, Plan, Preference, get_algorithms, make_plan
 from dnncore.problems import Problem
 from dnncore.program import Program, Step
 from dnncore.tensor import Tensor
 from dnncore.workspace import Workspace
 
-__all__ = ["Handle"]
+__all__ = ["Handle", "SupportsCudaStream"]
+
+
+class SupportsCudaStream(Protocol):
+    """A stream of another library that says its handle, as those of PyTorch, CuPy and cuda.core do."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """(0, CUstream)."""
+        ...
 
 
 class Handle:
@@ -30,19 +39,35 @@ class Handle:
 
     Args:
         device: "cpu" or "cuda:N".
-        preference: How much workspace algorithms may take, unless an operation says otherwise.
+        preference: What algorithms may take, unless an operation says otherwise.
+        stream: A stream of another library to enqueue on, as a CUstream or an object with `__cuda_stream__`; 0 and 1 are the legacy
+            default stream. Whoever made it destroys it, after the handle is closed. None for a stream of the handle's own.
+        autotune: Whether `plan` times the algorithms of a problem when it first sees it, and takes the fastest.
 
     Raises:
+        BadParamError: the stream is not this device's.
         DeviceNotFoundError: no such device.
         BackendUnavailableError: PyCUDA or the driver is missing.
     """
 
-    def __init__(self, device: str = "cpu", *, preference: Preference = Preference.PREFER_FASTEST) -> None:
+    def __init__(
+        self,
+        device: str = "cpu",
+        *,
+        preference: Preference = Preference.PREFER_FASTEST,
+        stream: int | SupportsCudaStream | None = None,
+        autotune: bool = False,
+    ) -> None:
         self._thread = threading.get_ident()
         self._thread_name = threading.current_thread().name
         self.preference = preference
+        self.autotune = autotune
         self.device = devices.open_device(device)
-        self.stream = self.device.create_stream()
+        self._stream_owner = stream  # lives as long as we enqueue on it
+        if stream is None:
+            self.stream = self.device.create_stream()
+        else:
+            self.stream = self.device.wrap_stream(stream if isinstance(stream, int) else stream.__cuda_stream__()[1])
         self._workspace = Workspace(self.device, self.stream)
         self._plans: dict[tuple[Problem, Preference, str | None], Plan] = {}
         self._memory: dict[int, Memory] = {}
@@ -98,6 +123,49 @@ class Handle:
         tensor.assign(array)
         return tensor
 
+    def from_dlpack(self, array: Any) -> Tensor:
+        """Share the memory of another library's array, without a copy: what has `__dlpack__` and is on this handle's device.
+
+        The handle's stream waits for the producer's work. What the producer does with the memory later is not ordered after ours:
+        close the tensor or `synchronize` first, or let its stream wait (`Tensor.__dlpack__`, `Handle(stream=...)`).
+
+        Returns:
+            A tensor with the array's strides; read-only where the producer says so. Closing it gives the memory back.
+
+        Raises:
+            BadParamError: another device, a dtype that is not ours, a negative stride, elements that are not aligned, none or
+                more than 8 dimensions.
+        """
+        self.check_owner()
+        return self._adopt(dlpack.borrow(array, self.device.dlpack_device, self.stream.handle))
+
+    def from_cuda_array(self, array: Any) -> Tensor:
+        """Share the memory of what has `__cuda_array_interface__`; everything else as `from_dlpack`.
+
+        Where the interface names no stream, as PyTorch's does not, there is nothing to wait for: the producer's work must be done.
+        """
+        self.check_owner()
+        if self.stream.handle is None:
+            raise BadParamError(f"a CUDA array cannot be shared with {self.info.name}; use a handle of its device")
+        borrowed, stream = cuda_array.borrow(array)
+        tensor = self._adopt(borrowed)
+        try:
+            if stream is not None:
+                self.stream.follow(stream)
+        except BaseException:
+            tensor.close()
+            raise
+        return tensor
+
+    def _adopt(self, borrowed: dlpack.Borrowed) -> Tensor:
+        try:
+            memory = self.device.wrap_memory(borrowed)
+        except BaseException:
+            borrowed.release()
+            raise
+        self._memory[id(memory)] = memory
+        return Tensor(self, borrowed.descriptor, memory, read_only=borrowed.read_only)
+
     def release(self, memory: Memory) -> None:
         """Give back memory of this handle after the work that may use it; for `Tensor.close`."""
         if self._closed:
@@ -117,32 +185,113 @@ class Handle:
         key = (problem, preference or self.preference, algorithm)
         plan = self._plans.get(key)
         if plan is None:
+            if algorithm is None and self.autotune:
+                algorithm = self._fastest(problem, key[1])
             plan = self._plans[key] = make_plan(problem, self.device, key[1], algorithm)
         return plan
+
+    def _fastest(self, problem: Problem, preference: Preference) -> str | None:
+        """The name of what is fastest; None where there is nothing to choose."""
+        if sum(algorithm.status is None for algorithm in self.get_algorithms(problem, preference=preference)) < 2:
+            return None
+        best = self.find_algorithms(problem, preference=preference)[0]
+        return best.name if best.status is None else None
+
+    def get_algorithms(self, problem: Problem, *, preference: Preference | None = None) -> list[AlgorithmPerformance]:
+        """Every algorithm for a problem, without running one: those that can be used in the order in which `plan` would take them,
+        then the others, each with the reason.
+        """
+        self.check_owner()
+        return get_algorithms(problem, self.device, preference or self.preference)
+
+    def find_algorithms(
+        self,
+        problem: Problem,
+        inputs: Sequence[Tensor] | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        *,
+        preference: Preference | None = None,
+    ) -> list[AlgorithmPerformance]:
+        """Time every algorithm that can be used, on the handle's stream: the fastest first, then those that failed or are out.
+
+        Args:
+            problem: What to solve.
+            inputs: Tensors to time with; without them, memory of the same size is allocated and given back.
+            outputs: These too; they are overwritten.
+            preference: What algorithms may take.
+
+        Returns:
+            Results whose `name` can be given to `plan(problem, algorithm=name)`. Waits for the stream.
+
+        Raises:
+            BadParamError: the tensors are not what the problem takes.
+            OutOfMemoryError: there is no room for tensors to time with.
+            DeviceFaultError: an algorithm has lost the device.
+        """
+        self.check_owner()
+        operands = None
+        if inputs is not None or outputs is not None:
+            inputs, outputs = inputs or (), outputs or ()
+            self._check_operands(problem, inputs, outputs)
+            operands = [tensor.address for tensor in inputs], [tensor.address for tensor in outputs]
+
+        def plan(algorithm: str) -> Plan:
+            return self.plan(problem, preference=preference, algorithm=algorithm)
+
+        ranked = self.get_algorithms(problem, preference=preference)
+        return find.find_algorithms(ranked, problem, self.device, self.stream, plan, operands)
 
     def run(self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]) -> None:
         """Enqueue outputs = alpha * operation(inputs) + beta * outputs.
 
         Raises:
-            BadParamError: a tensor belongs to another handle, its descriptor is not the problem's, or there are too few or many.
+            BadParamError: the plan or a tensor belongs to another handle, a descriptor is not the problem's, there are too few
+                tensors or too many, or an output is read-only.
         """
-        self.check_owner()
-        expected = (*plan.problem.inputs, *plan.problem.outputs)
-        if len(inputs) != len(plan.problem.inputs) or len(outputs) != len(plan.problem.outputs):
-            raise BadParamError(
-                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(plan.problem.inputs)} and "
-                f"{len(plan.problem.outputs)}"
-            )
-        for tensor, descriptor in zip((*inputs, *outputs), expected, strict=True):
-            if tensor.handle is not self:
-                raise BadParamError(f"{tensor} belongs to another handle")
-            if tensor.descriptor != descriptor:
-                raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
-        step = Step(plan, alpha, [tensor.address for tensor in inputs], beta, [tensor.address for tensor in outputs])
+        self._check_own(plan)
+        self._check_operands(plan.problem, inputs, outputs)
+        self.launch(plan, alpha, [tensor.address for tensor in inputs], beta, [tensor.address for tensor in outputs])
+
+    def launch(
+        self, plan: Plan, alpha: float, inputs: Sequence[Address], beta: float, outputs: Sequence[Address]
+    ) -> None:
+        """As `run`, with addresses in place of tensors: for memory that the caller manages, and answers for.
+
+        Args:
+            plan: One of this handle's.
+            alpha: Factor of the result.
+            inputs: On CUDA where each tensor's first element lies, an int; on the reference backend the bytes from there on, uint8.
+            beta: Factor of what is there.
+            outputs: Likewise.
+        """
+        self._check_own(plan)
+        step = Step(plan, alpha, list(inputs), beta, list(outputs))
         if self._recording is None:
             self._enqueue(step)
         else:
             self._recording.steps.append(step)
+
+    def _check_own(self, plan: Plan) -> None:
+        self.check_owner()
+        if plan.device is not self.device:
+            raise BadParamError(
+                f"{plan.algorithm} was planned by another handle, on {plan.device.info.name}; plan(plan.problem) of this one, on "
+                f"{self.info.name}, gives a plan that it can run"
+            )
+
+    def _check_operands(self, problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        if len(inputs) != len(problem.inputs) or len(outputs) != len(problem.outputs):
+            raise BadParamError(
+                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(problem.inputs)} and "
+                f"{len(problem.outputs)}"
+            )
+        for tensor, descriptor in zip((*inputs, *outputs), (*problem.inputs, *problem.outputs), strict=True):
+            if tensor.handle is not self:
+                raise BadParamError(f"{tensor} belongs to another handle")
+            if tensor.descriptor != descriptor:
+                raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
+        for tensor in outputs:
+            tensor.check_writable()
 
     def _enqueue(self, step: Step) -> None:
         self.check_owner()
@@ -160,6 +309,25 @@ class Handle:
             yield self._recording
         finally:
             self._recording = None
+
+    def record_event(self) -> Event:
+        """Mark what was enqueued so far: for `wait` of other handles, and for the time between two of them (`Event.elapsed_ms`)."""
+        self._check_not_recording("an event")
+        return self.stream.record_event()
+
+    def wait(self, event: Event) -> None:
+        """Let what is enqueued from now on wait for an event of another handle, also one of another thread or CUDA device.
+
+        Raises:
+            BadParamError: the event is of another backend.
+        """
+        self._check_not_recording("a wait")
+        self.stream.wait(event)
+
+    def _check_not_recording(self, what: str) -> None:
+        self.check_owner()
+        if self._recording is not None:
+            raise BadParamError(f"{what} is no part of a recorded program; use it outside the block of record()")
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has run.

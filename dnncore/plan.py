@@ -1,4 +1,4 @@
-"""Choosing an algorithm, in one place and without knowing the backend."""
+"""Choosing an algorithm, in one place and without knowing the backend. Timing them is `dnncore.find`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dnncore.backend import Algorithm, Device, Launch
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.problems import Problem
 
-__all__ = ["Plan", "Preference", "candidates", "make_plan"]
+__all__ = ["AlgorithmPerformance", "Plan", "Preference", "candidates", "get_algorithms", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How much workspace the choice may take. Immutable.
+    """What the choice may take. Immutable.
 
     Args:
-        workspace_limit_bytes: Most bytes; None for as many as the fastest algorithm wants.
+        workspace_limit_bytes: Most bytes of workspace; None for as many as the fastest algorithm wants.
+        deterministic: Whether equal inputs must give equal bits.
     """
 
-    workspace_limit_bytes: int | None
+    workspace_limit_bytes: int | None = None
+    deterministic: bool = False
     NO_WORKSPACE: ClassVar[Preference]
     PREFER_FASTEST: ClassVar[Preference]
 
@@ -28,11 +30,13 @@ class Preference:
         if self.workspace_limit_bytes is not None and self.workspace_limit_bytes < 0:
             raise BadParamError(f"workspace limit {self.workspace_limit_bytes} B must not be negative")
 
-    def refuses(self, nbytes: int) -> str | None:
-        """The reason why a workspace of this size is not allowed, None when it is."""
-        if self.workspace_limit_bytes is None or nbytes <= self.workspace_limit_bytes:
-            return None
-        return f"needs {nbytes} B of workspace, the limit is {self.workspace_limit_bytes} B"
+    def refuses(self, nbytes: int, *, deterministic: bool = True) -> str | None:
+        """The reason why an algorithm with such a workspace is not allowed, None when it is."""
+        if self.workspace_limit_bytes is not None and nbytes > self.workspace_limit_bytes:
+            return f"needs {nbytes} B of workspace, the limit is {self.workspace_limit_bytes} B"
+        if self.deterministic and not deterministic:
+            return "is not deterministic, which the preference demands"
+        return None
 
 
 Preference.NO_WORKSPACE = Preference(0)
@@ -50,6 +54,7 @@ class Plan:
         deterministic: Whether equal inputs give equal bits.
         math: What it accumulates with.
         launch: The backend's function.
+        device: The handle's device; a plan holds parameters of its own, so no other handle may run it.
     """
 
     problem: Problem
@@ -58,6 +63,28 @@ class Plan:
     deterministic: bool
     math: str
     launch: Launch = field(repr=False)
+    device: Device = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmPerformance:
+    """What is known of an algorithm for a problem, as cuDNN's convolution AlgoPerf has it. Immutable.
+
+    Args:
+        name: For `Handle.plan(problem, algorithm=name)`.
+        status: None when it can be used, else why not.
+        workspace_bytes: Scratch memory a launch takes; None where it does not support the problem.
+        deterministic: Whether equal inputs give equal bits.
+        math: What it accumulates with.
+        time_ms: Median of a launch on the device; None where it was not timed.
+    """
+
+    name: str
+    status: str | None
+    workspace_bytes: int | None
+    deterministic: bool
+    math: str
+    time_ms: float | None = None
 
 
 def candidates(problem: Problem, device: Device, preference: Preference) -> list[tuple[Algorithm, str | None]]:
@@ -66,9 +93,24 @@ def candidates(problem: Problem, device: Device, preference: Preference) -> list
     for algorithm in device.algorithms(problem):
         reason = algorithm.supports(problem, device)
         if reason is None:
-            reason = preference.refuses(algorithm.workspace_bytes(problem))
+            reason = preference.refuses(algorithm.workspace_bytes(problem), deterministic=algorithm.deterministic)
         result.append((algorithm, reason))
     return result
+
+
+def get_algorithms(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
+    """What is known of every algorithm without running it: those that can be used first, in the order of the heuristics."""
+    found = [
+        AlgorithmPerformance(
+            algorithm.name,
+            reason,
+            algorithm.workspace_bytes(problem) if algorithm.supports(problem, device) is None else None,
+            algorithm.deterministic,
+            algorithm.math,
+        )
+        for algorithm, reason in candidates(problem, device, preference)
+    ]
+    return sorted(found, key=lambda algorithm: algorithm.status is not None)
 
 
 def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:
@@ -77,7 +119,7 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
     Args:
         problem: What to solve.
         device: Where.
-        preference: Limit of the workspace.
+        preference: What it may take.
         algorithm: Take this one, by name, and no other.
 
     Raises:
@@ -96,4 +138,5 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
         chosen.deterministic,
         chosen.math,
         chosen.prepare(problem, device),
+        device,
     )

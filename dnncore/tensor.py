@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnncore import cuda_array, dlpack
 from dnncore.backend import Address, Memory
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError, ClosedError
 
 if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
     from dnncore.handle import Handle
 
 __all__ = ["Tensor"]
@@ -25,10 +29,18 @@ class Tensor:
         memory: The block; a view shares that of the tensor it was made from.
         offset_bytes: Where the first element lies in the block.
         owned: Whether `close` gives the block back (a view does not).
+        read_only: Whether operations and `assign` refuse to write it, as its producer asks.
     """
 
     def __init__(
-        self, handle: Handle, descriptor: TensorDescriptor, memory: Memory, offset_bytes: int = 0, *, owned: bool = True
+        self,
+        handle: Handle,
+        descriptor: TensorDescriptor,
+        memory: Memory,
+        offset_bytes: int = 0,
+        *,
+        owned: bool = True,
+        read_only: bool = False,
     ) -> None:
         if offset_bytes < 0 or offset_bytes + descriptor.nbytes > memory.nbytes:
             raise BadParamError(
@@ -42,6 +54,7 @@ class Tensor:
             )
         self.handle = handle
         self.descriptor = descriptor
+        self.read_only = read_only
         self._memory: Memory | None = memory
         self._offset_bytes = offset_bytes
         self._owned = owned
@@ -69,7 +82,7 @@ class Tensor:
             BadParamError: the descriptor reaches beyond the memory, or its elements would not be aligned.
         """
         offset = self._offset_bytes + offset_elements * self.descriptor.dtype.itemsize
-        return Tensor(self.handle, descriptor, self._open(), offset, owned=False)
+        return Tensor(self.handle, descriptor, self._open(), offset, owned=False, read_only=self.read_only)
 
     def reshape(self, *shape: int) -> Tensor:
         """View a row-major tensor with another shape of the same size."""
@@ -101,8 +114,9 @@ class Tensor:
         """Overwrite with an array of the same shape and dtype; gaps between elements keep what they hold. Waits for the copy.
 
         Raises:
-            BadParamError: shape or dtype differ.
+            BadParamError: shape or dtype differ, or the tensor is read-only.
         """
+        self.check_writable()
         array = np.asarray(array)
         descriptor = self.descriptor
         if array.shape != descriptor.shape or array.dtype != descriptor.dtype.numpy:
@@ -117,8 +131,117 @@ class Tensor:
         device.copy_to_device(stream, self.address, raw)
         stream.synchronize()
 
+    def check_writable(self) -> None:
+        """Refuse a tensor whose producer forbids writing.
+
+        Raises:
+            BadParamError: it is read-only.
+        """
+        if self.read_only:
+            raise BadParamError(
+                f"{self} is read-only, as the library says that it came from; write to a tensor of your own"
+            )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA Array Interface, version 3: for a consumer that uses the memory until this tensor is closed, not longer.
+
+        Raises:
+            AttributeError: this is not a CUDA device, or the dtype is bfloat16.
+        """
+        stream = self.handle.stream.handle
+        if stream is None:
+            raise AttributeError(f"{self} is in host memory; numpy.from_dlpack() shares it, numpy() copies it")
+        pointer = self._open().pointer(self._offset_bytes)
+        return cuda_array.interface(pointer, self.descriptor, read_only=self.read_only, stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(DLPack device type, index): (1, 0) for "cpu", (2, N) for "cuda:N"."""
+        kind, index = self.handle.device.dlpack_device
+        return int(kind), index
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """Share the memory with another library, for `torch.from_dlpack(tensor)` and its like. Only the owner may call it.
+
+        The consumer keeps the memory: `close` gives it back once the consumer has let go of it, in whichever thread.
+
+        Args:
+            stream: The consumer's CUstream, which is made to wait for the handle's; 1 and None stand for the legacy default stream,
+                2 for the thread's default stream, -1 for no waiting.
+            max_version: The newest DLPack that the consumer understands; from 1.0 on the capsule is versioned.
+            dl_device: Where the consumer wants it: here, or (1, 0) for a copy in host memory.
+            copy: True for a copy of its own, on the same device unless `dl_device` says otherwise; False for none.
+
+        Raises:
+            BufferError: it cannot be shared like that; the message says why.
+        """
+        here = self.__dlpack_device__()
+        if dl_device is not None and tuple(dl_device) != here:
+            if tuple(dl_device) != dlpack.CPU or copy is False:
+                raise BufferError(
+                    f"{self} is DLPack device {here}; it cannot be given for {tuple(dl_device)} "
+                    f"{'without a copy' if copy is False else 'but only for (1, 0), the host'}"
+                )
+            return self._host_capsule(max_version)
+        memory, offset = (self._copied(), 0) if copy else (self._open(), self._offset_bytes)
+        try:
+            self._let_follow(stream)
+            pointer, release = memory.pointer(offset), memory.hold()
+        finally:
+            if copy:
+                memory.close()  # from here on the consumer's alone
+        read_only = self.read_only and not copy
+        return self._capsule(pointer, release, here, max_version, read_only=read_only, copied=bool(copy))
+
+    def _capsule(
+        self,
+        pointer: int,
+        release: Callable[[], object],
+        device: tuple[int, int],
+        max_version: tuple[int, int] | None,
+        *,
+        read_only: bool,
+        copied: bool,
+    ) -> CapsuleType:
+        shape, strides, dtype = self.descriptor.shape, self.descriptor.byte_strides, self.descriptor.dtype
+        array = dlpack.laid_over(pointer, shape, strides, dtype.itemsize, read_only=read_only, release=release)
+        return dlpack.capsule(array, dtype, device, max_version, copied=copied)
+
+    def _host_capsule(self, max_version: tuple[int, int] | None) -> CapsuleType:
+        raw = self._download()
+        pointer, release = int(raw.ctypes.data), [raw].clear
+        return self._capsule(pointer, release, dlpack.CPU, max_version, read_only=False, copied=True)
+
+    def _copied(self) -> Memory:
+        device, source, nbytes = self.handle.device, self.address, self.descriptor.nbytes
+        memory = device.allocate(max(nbytes, 1))
+        device.copy(self.handle.stream, memory.at(0), source, nbytes)
+        return memory
+
+    def _let_follow(self, stream: int | None) -> None:
+        """Order a consumer's stream after the handle's, in the numbers of the Python array API standard."""
+        ours = self.handle.stream
+        if stream == -1 or (stream is None and ours.handle is None):
+            return
+        if stream == 0 or (stream is not None and stream < -1):
+            raise BufferError(
+                f"stream {stream} names none: 1 is the legacy default stream, 2 the thread's, -1 asks for no waiting"
+            )
+        ours.precede(dlpack.LEGACY_DEFAULT_STREAM if stream is None else stream)
+
     def close(self) -> None:
-        """Wait for the work that may use it, then give the memory back; a second call does nothing."""
+        """Wait for the work that may use it, then give the memory back; a second call does nothing.
+
+        Memory that another library holds (`__dlpack__`) is given back when that lets go of it; memory that came from another
+        library (`Handle.from_dlpack`) is given back to it.
+        """
         memory, self._memory = self._memory, None
         if memory is not None and self._owned:
             self.handle.release(memory)

@@ -56,7 +56,7 @@ def assert_close(
 ) -> None:
     """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
 
-    int8 must be the value rounded and saturated, int32 equal.
+    int8 must be the value rounded and saturated, int32 the value rounded.
 
     Args:
         actual: What was computed, in `dtype`.
@@ -69,7 +69,7 @@ def assert_close(
     if actual.shape != expected.shape:
         raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
     if dtype is DType.INT32:
-        np.testing.assert_array_equal(actual, expected, what)
+        np.testing.assert_array_equal(actual, np.rint(expected), what)
         return
     if dtype is DType.INT8:
         expected = np.clip(np.nan_to_num(expected), -128, 127)

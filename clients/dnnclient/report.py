@@ -13,6 +13,7 @@ from dnncore.errors import BadParamError
 __all__ = ["OK", "LatencySummary", "LoadReport", "Sample", "percentile", "summarize"]
 
 OK = "OK"
+"""Status of a request that was answered."""
 
 
 @dataclass(frozen=True, slots=True)

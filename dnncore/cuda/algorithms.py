@@ -5,20 +5,42 @@ from __future__ import annotations
 from typing import Protocol
 
 from dnncore.backend import Algorithm
-from dnncore.cuda import activation, convolution, cross_entropy, matmul, pooling, softmax, tensor
+from dnncore.cuda import (
+    activation,
+    convolution,
+    cross_entropy,
+    dropout,
+    im2col,
+    matmul,
+    normalization,
+    pooling,
+    reduction,
+    softmax,
+    summation,
+    tensor,
+)
+from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.jit import Unit
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
     AddProblem,
+    BinaryProblem,
+    Col2ImProblem,
     ConvolutionProblem,
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
     Direction,
+    DropoutProblem,
+    FillProblem,
+    FusedConvolutionProblem,
+    Im2ColProblem,
     MatmulProblem,
+    PoolingBackwardIndicesProblem,
     PoolingBackwardProblem,
     PoolingForwardProblem,
     Problem,
+    ReduceProblem,
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
@@ -36,24 +58,33 @@ class CudaAlgorithm(Algorithm, Protocol):
 
 
 _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
+    **normalization.ALGORITHMS,
     ActivationBackwardProblem: activation.BACKWARD,
     ActivationForwardProblem: activation.FORWARD,
     AddProblem: tensor.ADD,
+    BinaryProblem: tensor.BINARY,
+    Col2ImProblem: im2col.COL2IM,
     CrossEntropyBackwardProblem: cross_entropy.BACKWARD,
     CrossEntropyForwardProblem: cross_entropy.FORWARD,
+    DropoutProblem: dropout.ALGORITHMS,
+    FillProblem: tensor.FILL,
+    FusedConvolutionProblem: FUSED,
+    Im2ColProblem: im2col.IM2COL,
     MatmulProblem: matmul.ALGORITHMS,
+    PoolingBackwardIndicesProblem: pooling.BACKWARD,
     PoolingBackwardProblem: pooling.BACKWARD,
     PoolingForwardProblem: pooling.FORWARD,
+    ReduceProblem: reduction.ALGORITHMS,
     SoftmaxBackwardProblem: softmax.BACKWARD,
     SoftmaxForwardProblem: softmax.FORWARD,
-    SumProblem: tensor.SUM,
+    SumProblem: summation.SUM,
 }
 
 
 def algorithms_for(problem: Problem) -> tuple[CudaAlgorithm, ...]:
-    """Algorithms for a problem's kind, most specialised first; the last supports everything that is legal."""
+    """Algorithms for a problem, fastest first; the last supports everything that is legal."""
     if isinstance(problem, ConvolutionProblem):
-        return convolution.algorithms(problem.direction)
+        return convolution.ranked(problem)
     return _ALGORITHMS[type(problem)]
 
 

@@ -3,12 +3,15 @@
 PyCUDA's hazards decide the form. It aborts the process when a thread ends with a context pushed, so a context is only ever current
 inside a `with`. It frees a resource only where the very Context object that it was made with is current, so there is one object a
 device, made once and kept until the process ends. A daemon thread that the interpreter kills inside such a `with` still aborts the
-process: threads that use a device must be joined.
+process: threads that use a device must be joined. A forked child may call nothing of the driver's, nor may a destructor of PyCUDA's
+there: it would abort the child at its exit.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
 import threading
 from types import TracebackType
 from typing import Protocol
@@ -37,15 +40,16 @@ class Context:
         self.name = f"cuda:{index}"
         self.compute_capability = driver.compute_capability(index)
         self._driver_context = driver.retain_context(index)
-        self._driver_error = driver.driver_error_type()
-        self._lock = threading.Lock()  # guards _users
+        self._driver_errors = driver.driver_error_types()
+        self.forked = False  # written once, by a forked child
+        self._lock = threading.RLock()  # guards _users; a collection inside it may let go of a user in the same thread
         self._users: set[Releasable] = set()
         self._fault: str | None = None  # written once, by whoever meets the fault first
 
     def __enter__(self) -> Context:
         try:
             self._driver_context.push()
-        except self._driver_error as error:
+        except self._driver_errors as error:
             raise DeviceFaultError(
                 f"{self.name} is lost: {self._fault or error}; the process must be replaced"
             ) from error
@@ -55,7 +59,7 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, self._driver_error):
+            if isinstance(error, self._driver_errors):
                 raise self._mapped(error) from error
         finally:
             self._driver_context.pop()
@@ -64,7 +68,7 @@ class Context:
         """Tell a refused call from a lost context: after a sticky fault the next call fails too, whatever it is."""
         try:
             self._driver_context.synchronize()
-        except self._driver_error as again:
+        except self._driver_errors as again:
             self._fault = self._fault or str(again)
             return DeviceFaultError(f"{self.name} is lost: {self._fault}; the process must be replaced")
         return driver.driver_error(error)
@@ -84,10 +88,30 @@ class Context:
 
     def release(self) -> None:
         """Let go of every resource, at the interpreter's exit: PyCUDA's destructors would run too late and complain."""
+        if self.forked:
+            return
         with self._lock:
             users = list(self._users)
         for user in users:
             user.release()
+
+    def disown(self) -> None:
+        """Refuse every use from now on, in a forked child: nothing there belongs to it, and no destructor may run there."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._driver_context, self._users)))
+        self._lock = threading.RLock()
+        self.forked, self._fault, self._driver_context = True, driver.FORKED, _ForkedContext(self.name)
+
+
+class _ForkedContext:
+    """Stands for the context in a forked child."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def push(self) -> None:
+        raise DeviceFaultError(f"{self._name} cannot be used: {driver.FORKED}")
+
+    pop = synchronize = push
 
 
 _lock = threading.Lock()  # guards _contexts
@@ -109,6 +133,7 @@ def retained(index: int) -> Context:
                 raise DeviceNotFoundError(f"there is no cuda:{index}; the driver shows {count} devices, cuda:0 first")
             if not _contexts:
                 atexit.register(_release_all)
+                os.register_at_fork(after_in_child=_disown_all)
             context = _contexts[index] = Context(index)
         return context
 
@@ -118,3 +143,10 @@ def _release_all() -> None:
         contexts = list(_contexts.values())
     for context in contexts:
         context.release()
+
+
+def _disown_all() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    for context in _contexts.values():
+        context.disown()

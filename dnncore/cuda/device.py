@@ -7,12 +7,13 @@ import weakref
 import numpy as np
 
 from dnncore.backend import Address, Algorithm, DeviceInfo, Stream
-from dnncore.cuda import driver, launch
+from dnncore.cuda import driver, launch, libcuda
 from dnncore.cuda.context import Context, retained
 from dnncore.cuda.launch import Kernel, Unit
 from dnncore.cuda.memory import CudaMemory, host_buffer
 from dnncore.cuda.owner import Owner
 from dnncore.cuda.stream import CudaStream
+from dnncore.dlpack import Borrowed, DeviceType
 from dnncore.errors import BadParamError, ClosedError, DeviceNotFoundError
 from dnncore.problems import Problem
 
@@ -63,12 +64,18 @@ class CudaDevice:
         self._context: Context = retained(index)
         self._owner = Owner(self._info.name)
         self._closed = False
-        self._resources: weakref.WeakSet[CudaMemory | CudaStream] = weakref.WeakSet()
+        self._memory: weakref.WeakSet[CudaMemory] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
 
     @property
     def info(self) -> DeviceInfo:
         """What it is."""
         return self._info
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """What DLPack calls it: (device type, index)."""
+        return DeviceType.CUDA, self._context.index
 
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first; the last supports everything that is legal."""
@@ -92,8 +99,31 @@ class CudaDevice:
             OutOfMemoryError: there is no room; the message says what was asked for and what is free.
         """
         self._check()
-        memory = CudaMemory(self._context, nbytes)
-        self._resources.add(memory)
+        memory = CudaMemory.allocated(self._context, nbytes)
+        self._memory.add(memory)
+        return memory
+
+    def wrap_memory(self, borrowed: Borrowed) -> CudaMemory:
+        """See memory of another library as a block, which gives it back.
+
+        Raises:
+            BadParamError: it is not this device's, or its elements are not aligned.
+        """
+        self._check()
+        descriptor, pointer = borrowed.descriptor, borrowed.pointer
+        if pointer % descriptor.dtype.itemsize:
+            raise BadParamError(f"{descriptor} at address {pointer:#x} is not aligned to its elements")
+        if borrowed.device is None and descriptor.size:
+            with self._context:
+                index = libcuda.pointer_device(pointer)
+            if index != self._context.index:
+                where = "no device's" if index is None else f"cuda:{index}'s"
+                raise BadParamError(
+                    f"the array at {pointer:#x} is in {where} memory, this handle is of {self._info.name}; "
+                    "use a handle of its device, or upload a copy from the host"
+                )
+        memory = CudaMemory(self._context, pointer, descriptor.nbytes, borrowed.release)
+        self._memory.add(memory)
         return memory
 
     def host_buffer(self, nbytes: int) -> np.ndarray:
@@ -105,7 +135,18 @@ class CudaDevice:
         """Open a queue of its own."""
         self._check()
         stream = CudaStream(self._context)
-        self._resources.add(stream)
+        self._streams.add(stream)
+        return stream
+
+    def wrap_stream(self, handle: int) -> CudaStream:
+        """Use a CUstream that somebody else made and destroys.
+
+        Raises:
+            BadParamError: it belongs to another context than this device's primary one.
+        """
+        self._check()
+        stream = CudaStream(self._context, handle)
+        self._streams.add(stream)
         return stream
 
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
@@ -124,6 +165,13 @@ class CudaDevice:
             with self._context:
                 driver.copy_to_host(destination, source, queue)
 
+    def copy(self, stream: Stream, destination: Address, source: Address, nbytes: int) -> None:
+        """Enqueue a copy within this device."""
+        assert isinstance(stream, CudaStream)
+        if nbytes:
+            with self._context:
+                driver.copy_on_device(destination, source, nbytes, stream.driver_stream)
+
     def _queue_for_copy(self, stream: CudaStream, array: np.ndarray) -> driver.DriverStream:
         if not array.flags.c_contiguous:
             raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
@@ -137,8 +185,10 @@ class CudaDevice:
             raise ClosedError(f"{self._info.name} was used after close()")
 
     def close(self) -> None:
-        """Give everything back; a second call does nothing."""
+        """Give everything back, what is held once nobody holds it; a second call does nothing."""
         self._owner.check()
         self._closed = True
-        for resource in list(self._resources):
-            resource.release()
+        for memory in list(self._memory):
+            memory.close()
+        for stream in list(self._streams):
+            stream.release()

@@ -7,13 +7,17 @@ a function here is first called, so that `import dnncore` needs neither it nor a
 from __future__ import annotations
 
 import functools
+import os
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from dnncore.errors import BackendUnavailableError, DeviceError, OutOfMemoryError
+from dnncore.cuda import libcuda
+from dnncore.errors import BackendUnavailableError, DeviceError, DeviceFaultError, OutOfMemoryError
 
 __all__ = [
+    "FORKED",
     "DriverAllocation",
     "DriverContext",
     "DriverFunction",
@@ -23,12 +27,13 @@ __all__ = [
     "allocate_host",
     "allow_shared_bytes",
     "compute_capability",
+    "copy_on_device",
     "copy_to_device",
     "copy_to_host",
     "create_stream",
     "device_count",
     "driver_error",
-    "driver_error_type",
+    "driver_error_types",
     "get_function",
     "launch",
     "load_module",
@@ -55,8 +60,16 @@ class DriverContext(Protocol):
         """Wait for everything enqueued on the current context."""
 
 
+FORKED = (
+    "the process was forked after it had used CUDA, which no driver allows; start it by spawn or forkserver instead"
+)
+"""What every use in such a child says."""
+
+_forked = False  # written once, by the child itself
+
+
 class DriverStream(Protocol):
-    """What we use of pycuda.driver.Stream."""
+    """What we use of pycuda.driver.Stream; `libcuda.ExternalStream` is another."""
 
     @property
     def handle(self) -> int:
@@ -75,16 +88,29 @@ class DriverAllocation(Protocol):
         """Give the memory back; its context must be current."""
 
 
-class DriverFunction(Protocol):
-    """An opaque pycuda.driver.Function."""
+@dataclass(slots=True)
+class DriverModule:
+    """A loaded cubin; its functions die with it."""
+
+    image: bytes
+    loaded: Any
 
 
-class DriverModule(Protocol):
-    """An opaque pycuda.driver.Module; its functions die with it."""
+@dataclass(slots=True)
+class DriverFunction:
+    """An entry of a module, by PyCUDA and, once it was launched on a stream that PyCUDA cannot wrap, by libcuda."""
+
+    image: bytes
+    name: str
+    loaded: Any
+    shared_bytes: int = 0
+    handle: int = 0
 
 
 @functools.cache
 def _driver() -> Any:
+    if _forked:
+        raise DeviceFaultError(FORKED)
     try:
         import pycuda.driver as driver
     except ModuleNotFoundError as error:
@@ -102,18 +128,25 @@ def _driver() -> Any:
             f"no NVIDIA driver or no GPU that it can use: {error}; see what nvidia-smi says and look at CUDA_VISIBLE_DEVICES, "
             'or use device "cpu"'
         ) from error
+    os.register_at_fork(after_in_child=_mark_forked)
     return driver
 
 
-def driver_error_type() -> type[Exception]:
-    """The class of every error that PyCUDA raises for the driver."""
-    kind: type[Exception] = _driver().Error
-    return kind
+def _mark_forked() -> None:
+    global _forked
+    _forked = True
+    _driver.cache_clear()
+
+
+def driver_error_types() -> tuple[type[Exception], ...]:
+    """The classes of every error that is raised for the driver."""
+    return _driver().Error, libcuda.CudaCallError
 
 
 def driver_error(error: Exception) -> DeviceError:
-    """Map a PyCUDA error that left the context intact to ours."""
-    if isinstance(error, _driver().MemoryError):
+    """Map an error of the driver that left the context intact to ours."""
+    out_of_memory = error.out_of_memory if isinstance(error, libcuda.CudaCallError) else None
+    if out_of_memory or isinstance(error, _driver().MemoryError):
         return OutOfMemoryError(str(error))
     return DeviceError(str(error))
 
@@ -176,31 +209,41 @@ def create_stream() -> DriverStream:
 
 def copy_to_device(destination: int, source: np.ndarray, stream: DriverStream) -> None:
     """Enqueue a copy of a contiguous array. PyCUDA drops its reference at once: the caller keeps the array alive."""
-    _driver().memcpy_htod_async(destination, source, stream)
+    if isinstance(stream, libcuda.ExternalStream):
+        libcuda.copy(stream.handle, destination, source, source.nbytes)
+    else:
+        _driver().memcpy_htod_async(destination, source, stream)
 
 
 def copy_to_host(destination: np.ndarray, source: int, stream: DriverStream) -> None:
     """Enqueue a copy into a contiguous array. The caller keeps the array alive."""
-    _driver().memcpy_dtoh_async(destination, source, stream)
+    if isinstance(stream, libcuda.ExternalStream):
+        libcuda.copy(stream.handle, destination, source, destination.nbytes)
+    else:
+        _driver().memcpy_dtoh_async(destination, source, stream)
+
+
+def copy_on_device(destination: int, source: int, nbytes: int, stream: DriverStream) -> None:
+    """Enqueue a copy from one address of the device to another."""
+    libcuda.copy(stream.handle, destination, source, nbytes)
 
 
 def load_module(image: bytes) -> DriverModule:
     """Load a cubin into the current context."""
-    module: DriverModule = _driver().module_from_buffer(image)
-    return module
+    return DriverModule(image, _driver().module_from_buffer(image))
 
 
 def get_function(module: DriverModule, name: str) -> DriverFunction:
     """Look up an entry of a module."""
-    loaded: Any = module
-    function: DriverFunction = loaded.get_function(name)
-    return function
+    return DriverFunction(module.image, name, module.loaded.get_function(name))
 
 
 def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
     """Let a function be launched with this much dynamic shared memory."""
-    loaded: Any = function
-    loaded.set_attribute(_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+    function.loaded.set_attribute(_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+    function.shared_bytes = nbytes
+    if function.handle:
+        libcuda.allow_shared_bytes(function.handle, nbytes)
 
 
 def launch(
@@ -211,10 +254,22 @@ def launch(
     shared_bytes: int,
     stream: DriverStream,
 ) -> None:
-    """Enqueue a kernel whose parameters are `params`, bit by bit.
+    """Enqueue a kernel whose one parameter is `params`, bit by bit.
 
     PyCUDA's public calls build the buffer argument by argument and set the deprecated block shape first: 2 to 5 us a launch. The
     method under them, which they all call, takes 0.3 us (PyCUDA 2026.1, no GPU).
     """
-    loaded: Any = function
-    loaded._launch_kernel(grid, block, params, shared_bytes, stream)
+    if isinstance(stream, libcuda.ExternalStream):
+        libcuda.launch(_handle(function), grid, block, params, shared_bytes, stream.handle)
+    else:
+        function.loaded._launch_kernel(grid, block, params, shared_bytes, stream)
+
+
+def _handle(function: DriverFunction) -> int:
+    """A CUfunction, which PyCUDA hides: the cubin is loaded a second time. Two threads at once load it twice, to no harm."""
+    if not function.handle:
+        handle = libcuda.load_function(function.image, function.name)
+        if function.shared_bytes:
+            libcuda.allow_shared_bytes(handle, function.shared_bytes)
+        function.handle = handle
+    return function.handle

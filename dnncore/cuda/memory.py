@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,18 +22,37 @@ ALIGNMENT_BYTES = 256
 class CudaMemory:
     """A block of device memory. Owned by one thread; checked.
 
-    Raises:
-        OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+    It is given back when its owner has closed it and nobody holds it any more, at the latest at the interpreter's exit.
+
+    Args:
+        context: Of its device.
+        address: Where it begins.
+        nbytes: Size in bytes.
+        give_back: Frees it, with the context current, in whichever thread lets go last.
     """
 
-    def __init__(self, context: Context, nbytes: int) -> None:
+    def __init__(self, context: Context, address: int, nbytes: int, give_back: Callable[[], object]) -> None:
         self._context = context
         self._nbytes = nbytes
         self._owner = Owner(f"memory of {context.name}")
+        self._address = address
+        self._closed = False
+        # Guards _holders and _give_back; reentrant, as a collection inside it may let go of this block in the same thread.
+        self._lock = threading.RLock()
+        self._holders = 1
+        self._give_back: Callable[[], object] | None = give_back
+        context.add_user(self)
+
+    @classmethod
+    def allocated(cls, context: Context, nbytes: int) -> CudaMemory:
+        """Allocate uninitialised memory.
+
+        Raises:
+            OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+        """
         try:
             with context:
-                self._allocation: driver.DriverAllocation | None = driver.allocate(max(nbytes, 1))
-                self._address = int(self._allocation)
+                allocation = driver.allocate(max(nbytes, 1))
         except OutOfMemoryError as error:
             with context:
                 free, total = driver.memory_bytes()
@@ -39,8 +60,9 @@ class CudaMemory:
                 f"{context.name} has no room for {nbytes} B: {free} of its {total} B are free; "
                 "use a smaller batch or a workspace limit, or close what is not needed"
             ) from error
-        assert self._address % ALIGNMENT_BYTES == 0
-        context.add_user(self)
+        address = int(allocation)
+        assert address % ALIGNMENT_BYTES == 0
+        return cls(context, address, nbytes, allocation.free)
 
     @property
     def nbytes(self) -> int:
@@ -55,24 +77,47 @@ class CudaMemory:
             ClosedError: the block was given back.
         """
         self._owner.check()
-        if self._allocation is None:
+        if self._closed:
             raise ClosedError(f"memory of {self._context.name} ({self._nbytes} B) was used after close()")
         if not 0 <= offset_bytes <= self._nbytes:
             raise BadParamError(f"offset {offset_bytes} B lies outside a block of {self._nbytes} B")
         return self._address + offset_bytes
 
+    def pointer(self, offset_bytes: int) -> int:
+        """`at`, for other libraries."""
+        return self.at(offset_bytes)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the block beyond `close`, until the returned function is called, once, in any thread."""
+        self.at(0)
+        with self._lock:
+            self._holders += 1
+        return self._let_go
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            held = self._holders > 0
+        if not held:
+            self.release()
+
     def close(self) -> None:
-        """Give the memory back; a second call does nothing. The driver waits for work that still uses it."""
+        """Give the memory back once nobody holds it; a second call does nothing. The driver waits for work that still uses it."""
         self._owner.check()
-        self.release()
+        if not self._closed:
+            self._closed = True
+            self._let_go()
 
     def release(self) -> None:
-        """close() from whichever thread ends the process."""
-        allocation, self._allocation = self._allocation, None
-        if allocation is not None:
-            self._context.remove_user(self)
+        """Give the memory back from whichever thread, whoever holds it; a second call does nothing."""
+        if self._context.forked:
+            return  # what is the parent's stays, and so does PyCUDA's object for it
+        with self._lock:
+            give_back, self._give_back = self._give_back, None
+        if give_back is not None:
             with self._context:
-                allocation.free()
+                give_back()
+            self._context.remove_user(self)
 
 
 def host_buffer(context: Context, nbytes: int) -> np.ndarray:
@@ -90,10 +135,26 @@ def host_buffer(context: Context, nbytes: int) -> np.ndarray:
         raise OutOfMemoryError(
             f"the host has no room for {nbytes} B of page-locked memory; use a smaller batch, or close what is not needed"
         ) from error
-    weakref.finalize(array, _free_host, context, allocation)
+    memory = _HostMemory(context, allocation)
+    finalizer = weakref.finalize(array, memory.release)
+    finalizer.atexit = False  # the context does it
     return array[:nbytes]
 
 
-def _free_host(context: Context, allocation: driver.DriverAllocation) -> None:
-    with context:
-        allocation.free()
+class _HostMemory:
+    """Page-locked memory while an array looks into it. Thread-safe."""
+
+    def __init__(self, context: Context, allocation: driver.DriverAllocation) -> None:
+        self._context = context
+        self._allocation: driver.DriverAllocation | None = allocation
+        context.add_user(self)
+
+    def release(self) -> None:
+        """Free it, once the array is gone or at the interpreter's exit; a second call does nothing."""
+        if self._context.forked:
+            return
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            self._context.remove_user(self)
+            with self._context:
+                allocation.free()

@@ -13,7 +13,6 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     divisor,
@@ -22,14 +21,12 @@ from dnncore.cuda.params import (
     struct,
     view,
 )
-from dnncore.cuda.pooling_planar import MODES, PlanarPooling
-from dnncore.descriptors import MAX_NDIM, PoolingMode, TensorDescriptor
+from dnncore.cuda.pooling_planar import PlanarPooling
+from dnncore.cuda.pooling_problem import DTYPES, MODES, Geometry, PoolingProblem, mode_of, operands_of
+from dnncore.descriptors import MAX_NDIM, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
 
 __all__ = ["BACKWARD", "FORWARD", "SpatialPooling"]
-
-PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem
 
 _MAX_SPATIAL = MAX_NDIM - 2
 _THREADS = 128
@@ -39,16 +36,22 @@ _PARAMS = struct(
     ("y", ADDRESS),
     ("dy", ADDRESS),
     ("output", ADDRESS),
+    ("indices", ADDRESS),
     ("x_view", TENSOR_VIEW),
-    ("y_view", TENSOR_VIEW),
     ("dy_view", TENSOR_VIEW),
     ("output_view", TENSOR_VIEW),
+    ("indices_view", TENSOR_VIEW),
+    ("x_extent", "<i8", _MAX_SPATIAL),
+    ("y_extent", "<i8", _MAX_SPATIAL),
     ("window", "<i8", _MAX_SPATIAL),
     ("stride", DIVISOR, _MAX_SPATIAL),
     ("before", "<i8", _MAX_SPATIAL),
-    ("after", "<i8", _MAX_SPATIAL),
+    ("counted_low", "<i8", _MAX_SPATIAL),
+    ("counted_high", "<i8", _MAX_SPATIAL),
     ("size", "<i8"),
+    ("mode", "<i4"),
     ("channels_last", "<i4"),
+    ("propagates_nan", "<i4"),
 )
 
 
@@ -74,41 +77,39 @@ class SpatialPooling:
         return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each mode and dtype."""
-        return tuple(self._unit(mode, dtype) for mode in PoolingMode for dtype in FULL_PRECISION)
+        """One for each dtype."""
+        return tuple(self._unit(dtype) for dtype in DTYPES[self.direction])
 
     def prepare(self, problem: PoolingProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""
-        (output,) = problem.outputs
-        pooling = problem.pooling
+        output = problem.outputs[0]
+        pooling, geometry = problem.pooling, Geometry.of(problem)
         params = record(
             _PARAMS,
-            x_view=_view(problem.x),
-            y_view=_view(problem.y),
             output_view=_view(output),
+            x_extent=_spatial(geometry.x, 1),
+            y_extent=_spatial(geometry.y, 1),
             window=_spatial(pooling.window, 1),
             stride=[divisor(stride) for stride in _spatial(pooling.stride, 1)],
             before=_spatial(tuple(before for before, _ in pooling.padding), 0),
-            after=_spatial(tuple(after for _, after in pooling.padding), 0),
+            counted_low=_spatial(geometry.counted_low, 0),
+            counted_high=_spatial(geometry.counted_high, 1),
             size=output.size,
+            mode=tuple(MODES).index(mode_of(problem)),
             channels_last=output.strides[1] < min(output.strides[2:]),
+            propagates_nan=pooling.propagate_nan,
         )
-        if isinstance(problem, PoolingBackwardProblem):
-            params["dy_view"] = _view(problem.dy)
-        kernel = device.kernel(self._unit(pooling.mode, output.dtype))
+        operands = operands_of(problem)
+        for name, tensor in operands.views.items():
+            params[f"{name}_view"] = _view(tensor)
+        kernel = device.kernel(self._unit(output.dtype))
         grid = (blocks_for(output.size, _THREADS), 1, 1)
-        inputs = ("x",) if isinstance(problem, PoolingForwardProblem) else ("y", "dy", "x")
-        return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",))
+        return single(kernel, grid, (_THREADS, 1, 1), params, operands.inputs, operands.outputs)
 
-    def _unit(self, mode: PoolingMode, dtype: DType) -> Unit:
-        return generate(
-            header="dnncore/pooling.cuh",
-            entry=f"pooling_{self.direction}_{self.name}_{mode.value}_{c_type(dtype)}",
-            function=f"pooling_{self.direction}<{c_type(dtype)}, dnncore::PoolingMode::{MODES[mode]}>",
-            struct_name="PoolingParams",
-            dtype=_PARAMS,
-            threads=_THREADS,
-        )
+    def _unit(self, dtype: DType) -> Unit:
+        entry = f"pooling_{self.direction}_{self.name}_{c_type(dtype)}"
+        function = f"pooling_spatial_{self.direction}<{c_type(dtype)}>"
+        return generate("dnncore/pooling.cuh", entry, function, "PoolingParams", _PARAMS, _THREADS)
 
 
 def _view(tensor: TensorDescriptor) -> np.ndarray:

@@ -14,39 +14,31 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FULL_PRECISION,
     SMALL_DIVISOR,
     c_type,
     divisor,
-    generate,
+    generate_together,
     record,
     small_divisor,
     struct,
 )
-from dnncore.descriptors import PoolingMode, TensorDescriptor
+from dnncore.cuda.pooling_problem import DTYPES, MODES, Geometry, PoolingProblem, mode_of, operands_of
+from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
+from dnncore.problems import PoolingBackwardProblem
 
-__all__ = ["MODES", "PlanarPooling"]
-
-PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem
-
-MODES = {
-    PoolingMode.MAX: "kMax",
-    PoolingMode.AVERAGE_INCLUDE_PADDING: "kAverageIncludePadding",
-    PoolingMode.AVERAGE_EXCLUDE_PADDING: "kAverageExcludePadding",
-}
-"""Enumerators of `dnncore::PoolingMode`."""
+__all__ = ["PlanarPooling"]
 
 _THREADS = 128
 _STRIP = 4
 """Rows that a thread takes in one column; kStrip in pooling_planar.cuh."""
 
-_FORWARD_ELEMENTS, _BACKWARD_ELEMENTS = 1024, 4096
-"""Of a tile. Backward, windows that hang over a tile's edge are worked out twice; forward, small tiles keep more blocks busy."""
+_ELEMENTS, _SPREAD_ELEMENTS = 1024, 4096
+"""Of a tile. Small ones keep more blocks busy. Where what windows pass on is first worked out in shared memory, those that hang
+over an edge of the tile are worked out twice."""
 
 _SHARED_BYTES = 48 * 1024
-_WINNER_BYTES = 4
+_PLACE_BYTES = 4
 
 _PLANE_VIEW = struct(("image", "<i8"), ("channel", "<i8"), ("row", "<i4"), ("column", "<i4"))
 _TILE_SHAPE = struct(("strips", "<i4"), ("fastest", SMALL_DIVISOR), ("middle", SMALL_DIVISOR))
@@ -56,16 +48,19 @@ _PARAMS = struct(
     ("y", ADDRESS),
     ("dy", ADDRESS),
     ("output", ADDRESS),
+    ("indices", ADDRESS),
     ("x_view", _PLANE_VIEW),
     ("dy_view", _PLANE_VIEW),
     ("output_view", _PLANE_VIEW),
+    ("indices_view", _PLANE_VIEW),
     ("channels", "<i4"),
     ("x_extent", "<i4", 2),
     ("y_extent", "<i4", 2),
     ("window", "<i4", 2),
     ("stride", SMALL_DIVISOR, 2),
     ("before", "<i4", 2),
-    ("after", "<i4", 2),
+    ("counted_low", "<i4", 2),
+    ("counted_high", "<i4", 2),
     ("tiles", "<i8"),
     ("channel_tiles", DIVISOR),
     ("row_tiles", DIVISOR),
@@ -75,6 +70,7 @@ _PARAMS = struct(
     ("window_tile", "<i4", 2),
     ("windows", _TILE_SHAPE),
     ("channels_last", "<i4"),
+    ("propagates_nan", "<i4"),
 )
 
 
@@ -90,17 +86,15 @@ class _Tiling:
 
     @classmethod
     def of(cls, problem: PoolingProblem) -> _Tiling:
-        """Backward, the largest tile whose windows fit in shared memory; a single strip may not, and is given all the same."""
-        if isinstance(problem, PoolingForwardProblem):
-            return cls._with(problem, _FORWARD_ELEMENTS)
-        elements = _BACKWARD_ELEMENTS
+        """The largest tile whose windows fit in shared memory; a single strip may not, and is given all the same."""
+        elements = _SPREAD_ELEMENTS if isinstance(problem, PoolingBackwardProblem) else _ELEMENTS
         while (tiling := cls._with(problem, elements)).shared_bytes > _SHARED_BYTES and elements > _STRIP:
             elements //= 2
         return tiling
 
     @classmethod
     def _with(cls, problem: PoolingProblem, elements: int) -> _Tiling:
-        (output,) = problem.outputs
+        output = problem.outputs[0]
         channels, (rows, columns) = output.shape[1], _planar(output.shape[2:], 1)
         strips = -(-rows // _STRIP)
         channels_last = output.strides[1] < min(output.strides[2:])
@@ -112,7 +106,7 @@ class _Tiling:
             w = _even(columns, min(128, elements // _STRIP))
             h = _even(strips, elements // (_STRIP * w)) * _STRIP
             c = _even(channels, elements // (h * w))
-        if isinstance(problem, PoolingForwardProblem):
+        if not isinstance(problem, PoolingBackwardProblem):
             return cls(channels_last, (channels, rows, columns), (c, h, w), (0, 0), 0)
         pooling = problem.pooling
         p, q = (
@@ -125,7 +119,7 @@ class _Tiling:
                 strict=True,
             )
         )
-        shared_bytes = c * p * q * (output.dtype.itemsize + _WINNER_BYTES)
+        shared_bytes = c * p * q * (output.dtype.compute.itemsize + _PLACE_BYTES)
         return cls(channels_last, (channels, rows, columns), (c, h, w), (p, q), shared_bytes)
 
     def shape(self, rows: int, columns: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
@@ -181,27 +175,27 @@ class PlanarPooling:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode and dtype."""
-        return tuple(self._unit(mode, dtype) for mode in PoolingMode for dtype in FULL_PRECISION)
+        return tuple(unit for dtype in DTYPES[self.direction] for unit in self._units(dtype).values())
 
     def prepare(self, problem: PoolingProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""
-        (output,) = problem.outputs
-        pooling, tiling = problem.pooling, _Tiling.of(problem)
+        output = problem.outputs[0]
+        pooling, tiling, geometry = problem.pooling, _Tiling.of(problem), Geometry.of(problem)
         channel_tiles, row_tiles, column_tiles = (
             -(-extent // part) for extent, part in zip(tiling.extents, tiling.tile, strict=True)
         )
         tiles = output.shape[0] * channel_tiles * row_tiles * column_tiles if output.size else 0
         params = record(
             _PARAMS,
-            x_view=_view(problem.x),
             output_view=_view(output),
             channels=output.shape[1],
-            x_extent=_planar(problem.x.shape[2:], 1),
-            y_extent=_planar(problem.y.shape[2:], 1),
+            x_extent=_planar(geometry.x, 1),
+            y_extent=_planar(geometry.y, 1),
             window=_planar(pooling.window, 1),
             stride=[small_divisor(stride) for stride in _planar(pooling.stride, 1)],
             before=_planar(tuple(before for before, _ in pooling.padding), 0),
-            after=_planar(tuple(after for _, after in pooling.padding), 0),
+            counted_low=_planar(geometry.counted_low, 0),
+            counted_high=_planar(geometry.counted_high, 1),
             tiles=tiles,
             channel_tiles=divisor(channel_tiles),
             row_tiles=divisor(row_tiles),
@@ -211,26 +205,25 @@ class PlanarPooling:
             windows=tiling.shape(*tiling.windows),
             window_tile=tiling.windows,
             channels_last=tiling.channels_last,
+            propagates_nan=pooling.propagate_nan,
         )
-        if isinstance(problem, PoolingBackwardProblem):
-            params["dy_view"] = _view(problem.dy)
-            inputs: tuple[str, ...] = ("y", "dy", "x")
-        else:
-            inputs = ("x",)
-        kernel = device.kernel(self._unit(pooling.mode, output.dtype))
+        operands = operands_of(problem)
+        for name, tensor in operands.views.items():
+            params[f"{name}_view"] = _view(tensor)
+        kernel = device.kernel(self._units(output.dtype)[mode_of(problem)])
         grid = (blocks_for(tiles, 1), 1, 1)
-        return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",), tiling.shared_bytes)
+        return single(kernel, grid, (_THREADS, 1, 1), params, operands.inputs, operands.outputs, tiling.shared_bytes)
 
-    def _unit(self, mode: PoolingMode, dtype: DType) -> Unit:
+    def _units(self, dtype: DType) -> dict[str, Unit]:
+        """By mode; those of a dtype share a source."""
         forward = "true" if self.direction == "forward" else "false"
-        return generate(
-            header="dnncore/pooling_planar.cuh",
-            entry=f"pooling_{self.direction}_{self.name}_{mode.value}_{c_type(dtype)}",
-            function=f"pooling_planar<{c_type(dtype)}, dnncore::PoolingMode::{MODES[mode]}, {forward}>",
-            struct_name="PlanarPoolingParams",
-            dtype=_PARAMS,
-            threads=_THREADS,
-        )
+        entries = {mode: f"pooling_{self.direction}_{self.name}_{mode}_{c_type(dtype)}" for mode in MODES}
+        functions = {
+            entry: f"pooling_planar<{c_type(dtype)}, PoolingMode::{MODES[mode]}, {forward}>"
+            for mode, entry in entries.items()
+        }
+        units = generate_together("dnncore/pooling_planar.cuh", functions, "PlanarPoolingParams", _PARAMS, _THREADS)
+        return {mode: units[entry] for mode, entry in entries.items()}
 
 
 def _view(tensor: TensorDescriptor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Softmax, forward and backward: a block or a thread for what is normalised together."""
+"""Softmax, forward and backward: a thread, a warp or a block for what is normalised together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dnncore.cuda.launch import Unit, blocks_for, single
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
-    FULL_PRECISION,
+    FLOATING,
     TENSOR_VIEW,
     c_type,
     collapse,
-    generate,
+    generate_together,
     record,
     struct,
     view,
@@ -37,17 +37,28 @@ _PARAMS = struct(
     ("length", "<i8"),
     ("row_views", TENSOR_VIEW, (3,)),
     ("element_views", TENSOR_VIEW, (3,)),
+    ("kind", "<i4"),
 )
 
-_SHORT = 32
-"""Rows up to this long would leave most of a block idle."""
+_THREADS = {"thread_per_row": 128, "warp_per_row": 128, "block_per_row": 256}
+_ROWS_PER_BLOCK = {"thread_per_row": 128, "warp_per_row": 4, "block_per_row": 1}
+_KEPT = {"thread_per_row": 32, "warp_per_row": 32 * 32, "block_per_row": 256 * 16}
+"""Longest row that fits in a team's registers: its members times kKept in softmax_row.cuh."""
 
-_FORWARD_KINDS = {
-    SoftmaxAlgorithm.FAST: "dnncore::SoftmaxKind::kFast",
-    SoftmaxAlgorithm.ACCURATE: "dnncore::SoftmaxKind::kAccurate",
-    SoftmaxAlgorithm.LOG: "dnncore::SoftmaxKind::kLog",
+_KERNELS = {
+    "thread_per_row": "ThreadPerRow, true",
+    "thread_per_row_streamed": "ThreadPerRow, false",
+    "warp_per_row": "WarpPerRow, true",
+    "block_per_row": "BlockPerRow, true",
+    "block_per_row_streamed": "BlockPerRow, false",
 }
-_BACKWARD_KINDS = {SoftmaxAlgorithm.FAST: "false", SoftmaxAlgorithm.ACCURATE: "false", SoftmaxAlgorithm.LOG: "true"}
+"""Template arguments of those that keep a row in registers, and of those that do not."""
+
+_SHORT = _KEPT["thread_per_row"]
+"""Rows up to this long would leave much of a warp idle."""
+
+_KINDS = (SoftmaxAlgorithm.FAST, SoftmaxAlgorithm.ACCURATE, SoftmaxAlgorithm.LOG)
+"""In the order of `dnncore::SoftmaxKind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,8 @@ class Softmax:
     """One direction of softmax. Immutable.
 
     Args:
-        name: "thread_per_row", for short rows and for rows that lie side by side, or "block_per_row".
+        name: "thread_per_row", for short rows and for rows that lie side by side; "warp_per_row", for rows that fit in a warp's
+            registers; or "block_per_row".
         direction: "forward" or "backward".
     """
 
@@ -70,6 +82,8 @@ class Softmax:
             return None
         rows, elements = _split(problem)
         length = math.prod(elements[0])
+        if self.name == "warp_per_row":
+            return None if self._keeps(elements) else f"rows of {length} elements do not fit in a warp's registers"
         side_by_side = all(step[-1] == 1 for step in rows[1:]) and rows[0][-1] >= _SHORT
         if length <= _SHORT or side_by_side:
             return None
@@ -80,43 +94,51 @@ class Softmax:
         return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each softmax algorithm that differs, and dtype."""
-        return tuple(dict.fromkeys(self._unit(a, dtype) for a in SoftmaxAlgorithm for dtype in FULL_PRECISION))
+        """Those of _KERNELS for each dtype."""
+        kernels = [kernel for kernel in _KERNELS if kernel.startswith(self.name)]
+        return tuple(self._unit(dtype, kernel) for dtype in FLOATING for kernel in kernels)
 
     def prepare(self, problem: SoftmaxProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""
         (output,) = problem.outputs
-        (row_shape, *row_strides), (element_shape, *element_strides) = _split(problem)
-        params = record(_PARAMS, rows=math.prod(row_shape), length=math.prod(element_shape))
+        rows, elements = _split(problem)
+        (row_shape, *row_strides), (element_shape, *element_strides) = rows, elements
+        params = record(
+            _PARAMS,
+            rows=math.prod(row_shape),
+            length=math.prod(element_shape),
+            kind=_KINDS.index(problem.algorithm),
+        )
         # The output's views come last, whatever the number of inputs.
         for place, row_step, element_step in zip(
             (*range(len(problem.inputs)), 2), row_strides, element_strides, strict=True
         ):
             params["row_views"][place] = view(row_shape, row_step)
             params["element_views"][place] = view(element_shape, element_step)
-        threads = _threads(self.name)
-        per_block = threads if self.name == "thread_per_row" else 1
-        blocks = blocks_for(int(params["rows"]), per_block) if output.size else 0
-        kernel = device.kernel(self._unit(problem.algorithm, output.dtype))
-        inputs = ("input_0", "input_1")[: len(problem.inputs)]
-        return single(kernel, (blocks, 1, 1), (threads, 1, 1), params, inputs, ("output",))
-
-    def _unit(self, algorithm: SoftmaxAlgorithm, dtype: DType) -> Unit:
-        kind = (_FORWARD_KINDS if self.direction == "forward" else _BACKWARD_KINDS)[algorithm]
-        team = "".join(word.capitalize() for word in self.name.split("_"))
-        short_kind = kind.rsplit(":", 1)[-1].lower()
-        return generate(
-            header="dnncore/softmax.cuh",
-            entry=f"softmax_{self.direction}_{self.name}_{short_kind}_{c_type(dtype)}",
-            function=f"softmax_{self.direction}<{c_type(dtype)}, {kind}, dnncore::{team}>",
-            struct_name="SoftmaxParams",
-            dtype=_PARAMS,
-            threads=_threads(self.name),
+        blocks = blocks_for(int(params["rows"]), _ROWS_PER_BLOCK[self.name]) if output.size else 0
+        kernel = device.kernel(
+            self._unit(output.dtype, self.name if self._keeps(elements) else f"{self.name}_streamed")
         )
+        inputs = ("input_0", "input_1")[: len(problem.inputs)]
+        return single(kernel, (blocks, 1, 1), (_THREADS[self.name], 1, 1), params, inputs, ("output",))
 
+    def _keeps(self, elements: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether a row stays in registers: its elements, as `_split` gives them, are few and in one dimension."""
+        return len(elements[0]) == 1 and elements[0][0] <= _KEPT[self.name]
 
-def _threads(name: str) -> int:
-    return 128 if name == "thread_per_row" else 256
+    def _unit(self, dtype: DType, kernel: str) -> Unit:
+        """One of _KERNELS; all of a direction, dtype and number of threads a block share a source."""
+        threads = _THREADS[self.name]
+        entries = {
+            name: f"softmax_{self.direction}_{name}_{c_type(dtype)}"
+            for name in _KERNELS
+            if _THREADS[name.removesuffix("_streamed")] == threads
+        }
+        functions = {
+            entry: f"softmax_{self.direction}<{c_type(dtype)}, {_KERNELS[name]}>" for name, entry in entries.items()
+        }
+        units = generate_together("dnncore/softmax.cuh", functions, "SoftmaxParams", _PARAMS, threads)
+        return units[entries[kernel]]
 
 
 def _split(problem: SoftmaxProblem) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -131,5 +153,5 @@ def _split(problem: SoftmaxProblem) -> tuple[tuple[tuple[int, ...], ...], tuple[
     )
 
 
-FORWARD = (Softmax("thread_per_row", "forward"), Softmax("block_per_row", "forward"))
-BACKWARD = (Softmax("thread_per_row", "backward"), Softmax("block_per_row", "backward"))
+FORWARD = tuple(Softmax(team, "forward") for team in _THREADS)
+BACKWARD = tuple(Softmax(team, "backward") for team in _THREADS)

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnncore.cuda import driver
+from dnncore.cuda import driver, libcuda
 from dnncore.cuda.context import Context
+from dnncore.cuda.event import CudaEvent
 from dnncore.cuda.owner import Owner
-from dnncore.errors import ClosedError
+from dnncore.errors import BadParamError, ClosedError
 
 __all__ = ["CudaStream"]
 
 
 class CudaStream:
-    """A CUDA stream that does not wait for the default stream. Owned by one thread; checked."""
+    """A CUDA stream. Owned by one thread; checked.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: Of its device.
+        external: The CUstream of somebody else, who destroys it later; None for one of our own that does not wait for the default
+            stream.
+
+    Raises:
+        BadParamError: `external` belongs to another context.
+    """
+
+    def __init__(self, context: Context, external: int | None = None) -> None:
         self._context = context
         self._owner = Owner(f"stream of {context.name}")
         # PyCUDA forgets a host array as soon as its copy is enqueued; the copy may still be under way then.
         self._copying: dict[int, np.ndarray] = {}
         with context:
-            self._stream: driver.DriverStream | None = driver.create_stream()
+            self._stream: driver.DriverStream | None = (
+                driver.create_stream() if external is None else _checked(context, external)
+            )
         context.add_user(self)
 
     @property
     def driver_stream(self) -> driver.DriverStream:
-        """PyCUDA's stream, to enqueue something on.
+        """PyCUDA's stream, or one that stands for it, to enqueue something on.
 
         Raises:
             OwnerError: the calling thread is not the owner.
@@ -37,9 +49,48 @@ class CudaStream:
             raise ClosedError(f"stream of {self._context.name} was used after close()")
         return self._stream
 
+    @property
+    def handle(self) -> int:
+        """The CUstream; errors as `driver_stream`. A number here, because it goes to other libraries."""
+        return self.driver_stream.handle
+
     def keep(self, array: np.ndarray) -> None:
         """Keep a host array alive until the stream has passed what was enqueued so far."""
         self._copying[id(array)] = array
+
+    def record_event(self) -> CudaEvent:
+        """Mark what was enqueued so far."""
+        return CudaEvent(self._context, self.handle)
+
+    def wait(self, event: object) -> None:
+        """Let what is enqueued from now on wait for an event, of whichever stream, thread or CUDA device.
+
+        Raises:
+            BadParamError: the event is of another backend.
+        """
+        if not isinstance(event, CudaEvent):
+            raise BadParamError(f"a stream of {self._context.name} cannot wait for {event!r}: it is of another backend")
+        with self._context:
+            libcuda.wait(self.handle, event.handle)
+
+    def precede(self, other: int) -> None:
+        """Let another library's stream wait for what was enqueued here."""
+        self._order(self.handle, other)
+
+    def follow(self, other: int) -> None:
+        """Wait for what was enqueued on another library's stream."""
+        self._order(other, self.handle)
+
+    def _order(self, first: int, second: int) -> None:
+        if first == second:
+            return
+        with self._context:
+            event = libcuda.create_event(timed=False)
+            try:
+                libcuda.record(event, first)
+                libcuda.wait(second, event)
+            finally:
+                libcuda.destroy_event(event)
 
     def synchronize(self) -> None:
         """Block, without the GIL, until everything enqueued has run.
@@ -72,3 +123,13 @@ class CudaStream:
         with self._context:
             self._stream = None  # the last reference: PyCUDA destroys the stream here
         self._copying.clear()
+
+
+def _checked(context: Context, handle: int) -> libcuda.ExternalStream:
+    """The stream behind a handle, 0 being the legacy default stream."""
+    stream = libcuda.ExternalStream(handle or libcuda.STREAM_LEGACY)
+    if stream.handle > libcuda.STREAM_PER_THREAD and stream.context() != libcuda.current_context():
+        raise BadParamError(
+            f"stream {handle:#x} belongs to another device than {context.name}, or to another context than its primary one"
+        )
+    return stream

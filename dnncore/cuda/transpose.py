@@ -12,7 +12,6 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
-    FULL_PRECISION,
     TENSOR_VIEW,
     c_type,
     collapse,
@@ -85,6 +84,8 @@ class Transpose:
 
     def supports(self, problem: AddProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
         """None when it can solve the problem, else the reason why not."""
+        if problem.a.dtype is not problem.c.dtype:
+            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
         matrices = _Matrices.of(problem)
         if matrices is None:
             return "the tensors do not differ in which dimension is contiguous"
@@ -98,7 +99,7 @@ class Transpose:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
-        return tuple(self._unit(dtype) for dtype in FULL_PRECISION)
+        return tuple(self._unit(dtype) for dtype in DType)
 
     def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""

@@ -5,6 +5,9 @@ Strides count elements. A filter is a tensor [K, C/G, *filter]: it may have any 
 
 from dnncore.descriptors.activation import ActivationDescriptor, ActivationMode
 from dnncore.descriptors.convolution import ConvolutionDescriptor, ConvolutionMode
+from dnncore.descriptors.cross_entropy import CrossEntropyDescriptor
+from dnncore.descriptors.normalization import BatchNormMode, LRNDescriptor, LRNMode
+from dnncore.descriptors.operators import BinaryOperator, ReduceOperator
 from dnncore.descriptors.pooling import PoolingDescriptor, PoolingMode
 from dnncore.descriptors.softmax import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.descriptors.tensor import MAX_NDIM, Layout, TensorDescriptor
@@ -13,11 +16,17 @@ __all__ = [
     "MAX_NDIM",
     "ActivationDescriptor",
     "ActivationMode",
+    "BatchNormMode",
+    "BinaryOperator",
     "ConvolutionDescriptor",
     "ConvolutionMode",
+    "CrossEntropyDescriptor",
+    "LRNDescriptor",
+    "LRNMode",
     "Layout",
     "PoolingDescriptor",
     "PoolingMode",
+    "ReduceOperator",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
     "TensorDescriptor",

@@ -31,7 +31,7 @@ class ActivationMode(Enum):
 
     Slopes at kinks are those of the flat side. NaN stays NaN.
 
-    Sources: cuDNN's cudnnActivationMode_t; arXiv 1511.07289 (ELU), 1606.08415 (GELU), 1702.03118 (SiLU), 1905.02244 (the hard ones).
+    Sources: cuDNN's cudnnActivationMode_t; arXiv 1511.07289 (ELU), 1606.08415 (GELU), 1702.03118 (SiLU), 1905.02244 (hard ones).
     """
 
     RELU = "relu"

@@ -31,6 +31,10 @@ class PoolingDescriptor:
         padding: Places before and after, a pair a spatial dimension; a maximum never sees them.
         stride: Steps, one a spatial dimension.
         ceil_mode: Round the output extent up, unless the last window would start in the padding behind the input.
+        propagate_nan: Whether NaN is the maximum of every window it is in; else it counts as minus infinity.
+
+    Padding is less than the window, so that every window has a place in the input (cuDNN v2 asks the same; PyTorch allows half
+    the window).
     """
 
     mode: PoolingMode
@@ -38,6 +42,7 @@ class PoolingDescriptor:
     padding: Pairs
     stride: tuple[int, ...]
     ceil_mode: bool = False
+    propagate_nan: bool = True
 
     def __post_init__(self) -> None:
         if not len(self.window) == len(self.padding) == len(self.stride):
@@ -62,6 +67,7 @@ class PoolingDescriptor:
         padding: int | Sequence[int | tuple[int, int]] = 0,
         stride: int | Sequence[int] | None = None,
         ceil_mode: bool = False,
+        propagate_nan: bool = True,
     ) -> PoolingDescriptor:
         """Build one from single numbers or sequences; without a stride the windows touch."""
         extents = each(window, spatial_ndim, "window")
@@ -71,6 +77,7 @@ class PoolingDescriptor:
             pairs(padding, spatial_ndim, "padding"),
             extents if stride is None else each(stride, spatial_ndim, "stride"),
             bool(ceil_mode),
+            bool(propagate_nan),
         )
 
     @property

@@ -17,6 +17,7 @@ from dnncore.tensor import Tensor
 __all__ = ["Gradient", "Layer", "ParameterSpec", "Shape"]
 
 Shape = tuple[int, ...]
+"""Extents of one sample, without N."""
 
 
 @dataclass(frozen=True, slots=True)

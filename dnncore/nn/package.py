@@ -32,7 +32,11 @@ __all__ = ["MODEL_FILE", "WEIGHTS_FILE", "Package"]
 FORMAT = "dnncore.package"
 FORMAT_VERSION = 1
 MODEL_FILE = "model.json"
+"""Graph, preprocessing, labels and checksums."""
+
 WEIGHTS_FILE = "weights.safetensors"
+"""The parameters."""
+
 _MAX_MODEL_BYTES = 64 << 20
 
 

@@ -31,3 +31,4 @@ def lenet(num_classes: int = 10, input_shape: Shape = (1, 8, 8)) -> Net:
 
 
 ZOO: dict[str, Callable[[int, Shape], Net]] = {"lenet": lenet}
+"""Functions that make a net from a number of classes and the shape of one input, by name."""

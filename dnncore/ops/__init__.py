@@ -15,15 +15,31 @@ from dnncore.ops.convolution import (
     convolution_forward,
 )
 from dnncore.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from dnncore.ops.dropout import dropout_backward, dropout_forward, dropout_state
+from dnncore.ops.fused_convolution import convolution_bias_activation_forward
+from dnncore.ops.im2col import col2im, im2col
 from dnncore.ops.matmul import (
     inner_product_backward_data,
     inner_product_backward_weights,
     inner_product_forward,
     matmul,
 )
-from dnncore.ops.pooling import pooling_backward, pooling_forward
+from dnncore.ops.normalization import (
+    batch_norm_backward,
+    batch_norm_forward,
+    batch_norm_inference,
+    group_norm_backward,
+    group_norm_forward,
+    layer_norm_backward,
+    layer_norm_forward,
+    lrn_backward,
+    lrn_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
-from dnncore.ops.tensor import add, sum_to, transform
+from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform
 
 __all__ = [
     "RELU",
@@ -32,18 +48,40 @@ __all__ = [
     "activation_backward",
     "activation_forward",
     "add",
+    "batch_norm_backward",
+    "batch_norm_forward",
+    "batch_norm_inference",
+    "binary",
+    "col2im",
     "convolution_backward_bias",
     "convolution_backward_data",
     "convolution_backward_filter",
+    "convolution_bias_activation_forward",
     "convolution_forward",
     "cross_entropy_backward",
     "cross_entropy_forward",
+    "dropout_backward",
+    "dropout_forward",
+    "dropout_state",
+    "group_norm_backward",
+    "group_norm_forward",
+    "im2col",
     "inner_product_backward_data",
     "inner_product_backward_weights",
     "inner_product_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "lrn_backward",
+    "lrn_forward",
     "matmul",
     "pooling_backward",
+    "pooling_backward_indices",
     "pooling_forward",
+    "reduce",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "scale_tensor",
+    "set_tensor",
     "softmax_backward",
     "softmax_forward",
     "sum_to",

@@ -10,8 +10,13 @@ from dnncore.tensor import Tensor
 __all__ = ["RELU", "SIGMOID", "TANH", "activation_backward", "activation_forward"]
 
 RELU = ActivationDescriptor(ActivationMode.RELU)
+"""max(x, 0)."""
+
 SIGMOID = ActivationDescriptor(ActivationMode.SIGMOID)
+"""1 / (1 + exp(-x))."""
+
 TANH = ActivationDescriptor(ActivationMode.TANH)
+"""tanh(x)."""
 
 
 def activation_forward(

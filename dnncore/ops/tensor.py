@@ -1,27 +1,78 @@
-"""Adding, transforming and summing tensors."""
+"""Filling, scaling, transforming, adding, combining and reducing tensors."""
 
 from __future__ import annotations
 
+from dnncore.descriptors import BinaryOperator, ReduceOperator
+from dnncore.descriptors.settings import member
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.problems import AddProblem, SumProblem
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem, ReduceProblem, SumProblem
 from dnncore.tensor import Tensor
 
-__all__ = ["add", "sum_to", "transform"]
+__all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "transform"]
+
+
+def set_tensor(handle: Handle, value: float, y: Tensor) -> None:
+    """y = value in every element; gaps between elements keep what they hold. Any dtype; integers are rounded and saturated."""
+    handle.run(handle.plan(FillProblem(y.descriptor)), value, (), 0.0, (y,))
+
+
+def scale_tensor(handle: Handle, alpha: float, y: Tensor) -> None:
+    """y = alpha * y."""
+    add(handle, alpha, y, 0.0, y)
 
 
 def add(handle: Handle, alpha: float, a: Tensor, beta: float, c: Tensor) -> None:
-    """c = alpha * a + beta * c; each extent of a is that of c or 1, as a bias [1, K, 1, 1] is."""
+    """c = alpha * a + beta * c; each extent of a is that of c or 1, as a bias [1, K, 1, 1] is.
+
+    With extents [1, C, H, W], [1, 1, H, W] and [1, C, 1, 1] it is cuDNN v2's SAME_CHW, SAME_HW and SAME_C.
+    """
     handle.run(handle.plan(AddProblem(a.descriptor, c.descriptor)), alpha, (a,), beta, (c,))
 
 
 def transform(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
-    """y = alpha * x + beta * y for equal shapes: a copy from one layout to another."""
+    """y = alpha * x + beta * y for equal shapes: a copy from one layout, or one dtype, to another."""
     if x.shape != y.shape:
         raise BadParamError(f"x has shape {x.shape} but y has {y.shape}")
     add(handle, alpha, x, beta, y)
 
 
+def binary(
+    handle: Handle,
+    operator: BinaryOperator | str,
+    alpha1: float,
+    a: Tensor,
+    alpha2: float,
+    b: Tensor,
+    beta: float,
+    c: Tensor,
+) -> None:
+    """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b."""
+    chosen = member(BinaryOperator, operator)
+    problem = BinaryProblem(a.descriptor, b.descriptor, c.descriptor, chosen, float(alpha1), float(alpha2))
+    handle.run(handle.plan(problem), 1.0, (a, b), beta, (c,))
+
+
 def sum_to(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
     """y = x summed over the dimensions in which y has extent 1."""
     handle.run(handle.plan(SumProblem(x.descriptor, y.descriptor)), alpha, (x,), beta, (y,))
+
+
+def reduce(
+    handle: Handle,
+    operator: ReduceOperator | str,
+    alpha: float,
+    x: Tensor,
+    beta: float,
+    y: Tensor,
+    indices: Tensor | None = None,
+) -> None:
+    """y = x reduced over the dimensions in which y has extent 1.
+
+    Args:
+        indices: int32, shape of y, for MIN, MAX and AMAX: which element it was, counted in row-major order over the dimensions that
+            are reduced; of equals the first, -1 where there is none.
+    """
+    found = None if indices is None else indices.descriptor
+    problem = ReduceProblem(x.descriptor, y.descriptor, member(ReduceOperator, operator), found)
+    handle.run(handle.plan(problem), alpha, (x,), beta, (y,) if indices is None else (y, indices))

@@ -8,24 +8,56 @@ problem names the descriptors of its inputs and outputs, in the order in which l
 from dnncore.problems.activation import ActivationBackwardProblem, ActivationForwardProblem
 from dnncore.problems.convolution import ConvolutionProblem, Direction
 from dnncore.problems.cross_entropy import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
+from dnncore.problems.dropout import DropoutProblem
+from dnncore.problems.fused_convolution import FusedConvolutionProblem
+from dnncore.problems.im2col import Col2ImProblem, Im2ColProblem
 from dnncore.problems.matmul import MatmulProblem
-from dnncore.problems.pooling import PoolingBackwardProblem, PoolingForwardProblem
+from dnncore.problems.normalization import (
+    BatchNormBackwardProblem,
+    BatchNormForwardProblem,
+    BatchNormInferenceProblem,
+    GroupNormBackwardProblem,
+    GroupNormForwardProblem,
+    LayerNormBackwardProblem,
+    LayerNormForwardProblem,
+    LRNBackwardProblem,
+    LRNForwardProblem,
+)
+from dnncore.problems.pooling import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from dnncore.problems.problem import Problem
+from dnncore.problems.reduce import ReduceProblem
 from dnncore.problems.softmax import SoftmaxBackwardProblem, SoftmaxForwardProblem
-from dnncore.problems.tensor import AddProblem, SumProblem
+from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem
 
 __all__ = [
     "ActivationBackwardProblem",
     "ActivationForwardProblem",
     "AddProblem",
+    "BatchNormBackwardProblem",
+    "BatchNormForwardProblem",
+    "BatchNormInferenceProblem",
+    "BinaryProblem",
+    "Col2ImProblem",
     "ConvolutionProblem",
     "CrossEntropyBackwardProblem",
     "CrossEntropyForwardProblem",
     "Direction",
+    "DropoutProblem",
+    "FillProblem",
+    "FusedConvolutionProblem",
+    "GroupNormBackwardProblem",
+    "GroupNormForwardProblem",
+    "Im2ColProblem",
+    "LRNBackwardProblem",
+    "LRNForwardProblem",
+    "LayerNormBackwardProblem",
+    "LayerNormForwardProblem",
     "MatmulProblem",
+    "PoolingBackwardIndicesProblem",
     "PoolingBackwardProblem",
     "PoolingForwardProblem",
     "Problem",
+    "ReduceProblem",
     "SoftmaxBackwardProblem",
     "SoftmaxForwardProblem",
     "SumProblem",

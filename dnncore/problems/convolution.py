@@ -7,6 +7,7 @@ from enum import Enum
 from typing import ClassVar
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import same_dtype, writable
 
@@ -21,9 +22,16 @@ class Direction(Enum):
     BACKWARD_FILTER = "backward_filter"
 
 
+_OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
+"""What y may be where x and w are int8."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConvolutionProblem:
     """One of the three directions of a convolution; the geometry is that of the forward one.
+
+    The three have one floating-point dtype. FORWARD, x and w may be int8 instead and y int8, int32 or float32: the products are
+    added up exactly; int8 is rounded to even and saturated.
 
     Args:
         direction: FORWARD computes y from (x, w), BACKWARD_DATA x from (w, y), BACKWARD_FILTER w from (x, y); backward,
@@ -42,12 +50,24 @@ class ConvolutionProblem:
     input_names: ClassVar[tuple[str, ...]] = ("x or w", "w or dy")
 
     def __post_init__(self) -> None:
-        same_dtype(x=self.x, w=self.w, y=self.y)
+        self._check_dtypes()
         expected = self.convolution.output_shape(self.x.shape, self.w.shape)
         if self.y.shape != expected:
             raise BadParamError(f"y has shape {self.y.shape} but x {self.x.shape} and w {self.w.shape} give {expected}")
         (output,) = self.outputs
         writable(output=output)
+
+    def _check_dtypes(self) -> None:
+        if self.x.dtype.is_floating:
+            same_dtype(x=self.x, w=self.w, y=self.y)
+            return
+        if self.direction is not Direction.FORWARD:
+            raise BadParamError(f"x is {self.x.dtype.value}; {self.direction.value} needs a floating-point dtype")
+        if self.x.dtype is not DType.INT8 or self.w.dtype is not DType.INT8:
+            raise BadParamError(f"x is {self.x.dtype.value} and w {self.w.dtype.value}; of integers both must be int8")
+        if self.y.dtype not in _OF_INT8:
+            names = ", ".join(dtype.value for dtype in _OF_INT8)
+            raise BadParamError(f"y is {self.y.dtype.value} but x and w are int8, which needs one of {names}")
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:

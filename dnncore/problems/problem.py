@@ -13,8 +13,10 @@ __all__ = ["Operands", "Problem", "at_least_2d", "broadcasts", "same_dtype", "sa
 class Problem(Protocol):
     """What every operation offers. Implementations are frozen dataclasses: hashable and immutable."""
 
-    input_names: ClassVar[tuple[str, ...]]
-    """Names of the inputs, for messages and documentation."""
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, for messages and documentation."""
+        ...
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:

@@ -1,19 +1,36 @@
-"""Adding one tensor to another with broadcasting, and its adjoint."""
+"""Tensors filled, added with broadcasting, combined element by element, and summed."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors import BinaryOperator, TensorDescriptor
+from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, broadcasts, same_dtype, writable
 
-__all__ = ["AddProblem", "SumProblem"]
+__all__ = ["AddProblem", "BinaryProblem", "FillProblem", "SumProblem"]
+
+
+@dataclass(frozen=True, slots=True)
+class FillProblem(Operands):
+    """y = alpha everywhere (plus beta * y), in every dtype."""
+
+    y: TensorDescriptor
+    input_names: ClassVar[tuple[str, ...]] = ()
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
+
+    def __post_init__(self) -> None:
+        writable(y=self.y)
 
 
 @dataclass(frozen=True, slots=True)
 class AddProblem(Operands):
-    """c = alpha * a + beta * c, where each extent of a is c's or 1; also the transform between layouts (beta 0)."""
+    """c = alpha * a + beta * c, where each extent of a is c's or 1; also the transform between layouts, and between dtypes.
+
+    Integers are rounded to even and saturated.
+    """
 
     a: TensorDescriptor
     c: TensorDescriptor
@@ -21,9 +38,30 @@ class AddProblem(Operands):
     output_names: ClassVar[tuple[str, ...]] = ("c",)
 
     def __post_init__(self) -> None:
-        same_dtype(a=self.a, c=self.c)
         broadcasts("a", self.a, "c", self.c)
         writable(c=self.c)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryProblem(Operands):
+    """c = operator(alpha1 * a, alpha2 * b), element by element; each extent of a and of b is c's or 1."""
+
+    a: TensorDescriptor
+    b: TensorDescriptor
+    c: TensorDescriptor
+    operator: BinaryOperator
+    alpha1: float = 1.0
+    alpha2: float = 1.0
+    input_names: ClassVar[tuple[str, ...]] = ("a", "b")
+    output_names: ClassVar[tuple[str, ...]] = ("c",)
+
+    def __post_init__(self) -> None:
+        same_dtype(a=self.a, b=self.b, c=self.c)
+        broadcasts("a", self.a, "c", self.c)
+        broadcasts("b", self.b, "c", self.c)
+        writable(c=self.c)
+        if not (math.isfinite(self.alpha1) and math.isfinite(self.alpha2)):
+            raise BadParamError(f"alpha1 {self.alpha1} and alpha2 {self.alpha2} must be finite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,50 +6,23 @@ y += w x, dx += w' dy, dw = dy x'. Padding is zeros around a copy of x. Formulas
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from dnncore.backend import Algorithm
-from dnncore.descriptors import ConvolutionMode
 from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.taps import Index, interior, pad, padded_shape, taps
 
 __all__ = ["algorithms"]
 
-Index = tuple[int | slice, ...]
-_ALL = slice(None)
-
 
 def _taps(problem: ConvolutionProblem) -> Iterator[tuple[Index, Index]]:
-    """For each tap, its index in w and the slices of the padded input that it meets (of a true convolution, rotated)."""
-    conv, filter_shape, output = problem.convolution, problem.w.shape[2:], problem.y.shape[2:]
-    for place in itertools.product(*map(range, filter_shape)):
-        slices = tuple(
-            slice(tap * dilation, tap * dilation + (extent - 1) * stride + 1, stride)
-            for tap, dilation, stride, extent in zip(place, conv.dilation, conv.stride, output, strict=True)
-        )
-        if conv.mode is ConvolutionMode.CONVOLUTION:
-            place = tuple(extent - 1 - tap for tap, extent in zip(place, filter_shape, strict=True))
-        yield (_ALL, _ALL, *place), (_ALL, _ALL, *slices)
-
-
-def _padded_shape(problem: ConvolutionProblem) -> tuple[int, ...]:
-    spatial = zip(problem.x.shape[2:], problem.convolution.padding, strict=True)
-    return (*problem.x.shape[:2], *(extent + sum(pair) for extent, pair in spatial))
-
-
-def _interior(problem: ConvolutionProblem) -> Index:
-    spatial = zip(problem.x.shape[2:], problem.convolution.padding, strict=True)
-    return (_ALL, _ALL, *(slice(before, before + extent) for extent, (before, _) in spatial))
-
-
-def _pad(problem: ConvolutionProblem, x: Array) -> Array:
-    padded = np.zeros(_padded_shape(problem))
-    padded[_interior(problem)] = x
-    return padded
+    """For each tap, its index in w and the slices of the padded input that it meets."""
+    for place, slices in taps(problem.convolution, problem.w.shape[2:], problem.y.shape[2:]):
+        yield (slice(None), slice(None), *place), slices
 
 
 def _group_x(problem: ConvolutionProblem, x: Array) -> Array:
@@ -61,7 +34,7 @@ def _group_x(problem: ConvolutionProblem, x: Array) -> Array:
 
 def _forward_taps(problem: ConvolutionProblem, x: Array, w: Array) -> Array:
     groups = problem.convolution.groups
-    padded = _pad(problem, x)
+    padded = pad(problem.convolution, x)
     k = w.shape[0]
     y = np.zeros((x.shape[0], groups, k // groups, math.prod(problem.y.shape[2:])))
     for tap, slices in _taps(problem):
@@ -74,16 +47,16 @@ def _backward_data_taps(problem: ConvolutionProblem, w: Array, dy: Array) -> Arr
     groups = problem.convolution.groups
     k = w.shape[0]
     gradient = _group_x(problem, dy)
-    padded = np.zeros(_padded_shape(problem))
+    padded = np.zeros(padded_shape(problem.convolution, problem.x.shape))
     for tap, slices in _taps(problem):
         weights = w[tap].reshape(groups, k // groups, w.shape[1])
         target = padded[slices]
         target += (weights.swapaxes(1, 2) @ gradient).reshape(target.shape)
-    return padded[_interior(problem)]
+    return padded[interior(problem.convolution, problem.x.shape)]
 
 
 def _backward_filter_taps(problem: ConvolutionProblem, x: Array, dy: Array) -> Array:
-    padded = _pad(problem, x)
+    padded = pad(problem.convolution, x)
     gradient = _group_x(problem, dy)
     dw = np.empty(problem.w.shape)
     for tap, slices in _taps(problem):
@@ -96,7 +69,7 @@ def _backward_filter_taps(problem: ConvolutionProblem, x: Array, dy: Array) -> A
 def _patches(problem: ConvolutionProblem, x: Array) -> Array:
     """im2col: [G, C/G * taps, N * places], the taps in the filter's order."""
     groups = problem.convolution.groups
-    padded = _pad(problem, x)
+    padded = pad(problem.convolution, x)
     n, c = x.shape[:2]
     filter_shape = problem.w.shape[2:]
     columns = np.empty((groups, c // groups, *filter_shape, n, math.prod(problem.y.shape[2:])))

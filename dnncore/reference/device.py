@@ -4,43 +4,71 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
 from dnncore.backend import Algorithm, DeviceInfo, Stream
-from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
+from dnncore.dlpack import CPU, Borrowed
+from dnncore.errors import BadParamError
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
     AddProblem,
+    BinaryProblem,
+    Col2ImProblem,
     ConvolutionProblem,
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
+    DropoutProblem,
+    FillProblem,
+    FusedConvolutionProblem,
+    Im2ColProblem,
     MatmulProblem,
+    PoolingBackwardIndicesProblem,
     PoolingBackwardProblem,
     PoolingForwardProblem,
     Problem,
+    ReduceProblem,
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
 )
-from dnncore.reference import activation, convolution, cross_entropy, pooling, softmax, tensor
+from dnncore.reference import (
+    activation,
+    convolution,
+    cross_entropy,
+    dropout,
+    fused_convolution,
+    im2col,
+    normalization,
+    pooling,
+    softmax,
+    tensor,
+)
+from dnncore.reference.memory import ReferenceMemory
+from dnncore.reference.stream import ReferenceStream
 
-__all__ = ["ReferenceDevice", "ReferenceMemory", "ReferenceStream", "info"]
-
-_ALIGNMENT = 256
+__all__ = ["ReferenceDevice", "info"]
 
 _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
+    **normalization.ALGORITHMS,
     PoolingForwardProblem: pooling.FORWARD,
     PoolingBackwardProblem: pooling.BACKWARD,
+    PoolingBackwardIndicesProblem: pooling.BACKWARD_INDICES,
     ActivationForwardProblem: activation.FORWARD,
     ActivationBackwardProblem: activation.BACKWARD,
     SoftmaxForwardProblem: softmax.FORWARD,
     SoftmaxBackwardProblem: softmax.BACKWARD,
     AddProblem: tensor.ADD,
+    BinaryProblem: tensor.BINARY,
+    DropoutProblem: dropout.ALGORITHMS,
+    FillProblem: tensor.FILL,
+    FusedConvolutionProblem: fused_convolution.ALGORITHMS,
+    ReduceProblem: tensor.REDUCE,
     SumProblem: tensor.SUM,
+    Im2ColProblem: im2col.IM2COL,
+    Col2ImProblem: im2col.COL2IM,
     MatmulProblem: tensor.MATMUL,
     CrossEntropyForwardProblem: cross_entropy.FORWARD,
     CrossEntropyBackwardProblem: cross_entropy.BACKWARD,
@@ -57,49 +85,11 @@ def info() -> DeviceInfo:
     )
 
 
-@dataclass
-class ReferenceMemory:
-    """A byte array. Owned by one thread."""
-
-    nbytes: int
-    _bytes: np.ndarray | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        try:
-            raw = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
-        except MemoryError as error:
-            raise OutOfMemoryError(
-                f"cpu has no room for {self.nbytes} B; use a smaller batch, or close what is not needed"
-            ) from error
-        start = -raw.ctypes.data % _ALIGNMENT
-        self._bytes = raw[start : start + self.nbytes]
-
-    def at(self, offset_bytes: int) -> np.ndarray:
-        """The bytes from an offset on."""
-        if self._bytes is None:
-            raise ClosedError("the memory was closed")
-        return self._bytes[offset_bytes:]
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._bytes = None
-
-
 def _bytes_of(array: np.ndarray) -> np.ndarray:
     """The array's own bytes, never those of a copy."""
     if not array.flags.c_contiguous:
         raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
     return array.reshape(-1).view(np.uint8)
-
-
-class ReferenceStream:
-    """Work runs when it is enqueued, so there is nothing to wait for. Owned by one thread."""
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def close(self) -> None:
-        """Return at once."""
 
 
 class ReferenceDevice:
@@ -110,6 +100,11 @@ class ReferenceDevice:
         """What it is."""
         return info()
 
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """What DLPack calls it."""
+        return CPU
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first."""
         if isinstance(problem, ConvolutionProblem):
@@ -118,7 +113,15 @@ class ReferenceDevice:
 
     def allocate(self, nbytes: int) -> ReferenceMemory:
         """Uninitialised memory."""
-        return ReferenceMemory(nbytes)
+        return ReferenceMemory.allocated(nbytes)
+
+    def wrap_memory(self, borrowed: Borrowed) -> ReferenceMemory:
+        """See memory of another library as a block, which gives it back once nothing looks into it any more.
+
+        Raises:
+            BadParamError: its elements are not aligned.
+        """
+        return ReferenceMemory.wrapped(borrowed)
 
     def host_buffer(self, nbytes: int) -> np.ndarray:
         """Ordinary host memory, uint8 [nbytes]."""
@@ -127,6 +130,18 @@ class ReferenceDevice:
     def create_stream(self) -> ReferenceStream:
         """A stream that runs things at once."""
         return ReferenceStream()
+
+    def wrap_stream(self, handle: int) -> ReferenceStream:
+        """Refuse.
+
+        Raises:
+            BadParamError: always.
+        """
+        raise BadParamError(f"stream {handle:#x} is given for cpu, which has no streams; leave it out")
+
+    def copy(self, stream: Stream, destination: np.ndarray, source: np.ndarray, nbytes: int) -> None:  # noqa: ARG002
+        """Copy now."""
+        destination[:nbytes] = source[:nbytes]
 
     def copy_to_device(self, stream: Stream, destination: np.ndarray, source: np.ndarray) -> None:  # noqa: ARG002
         """Copy now."""

@@ -7,89 +7,122 @@ mode overhangs does not count).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from dnncore.descriptors import PoolingMode
-from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
+from dnncore.descriptors import PoolingDescriptor, PoolingMode
+from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from dnncore.reference.launch import Array, ReferenceAlgorithm
 
-__all__ = ["BACKWARD", "FORWARD"]
+__all__ = ["BACKWARD", "BACKWARD_INDICES", "FORWARD"]
 
-PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem
-
-
-def _places(problem: PoolingProblem) -> Iterator[tuple[slice, ...]]:
-    """For each place in the window, in row-major order, the slices of the padded input under it."""
-    pooling, output = problem.pooling, problem.y.shape[2:]
-    for place in itertools.product(*map(range, pooling.window)):
-        yield (
-            slice(None),
-            slice(None),
-            *(
-                slice(offset, offset + (extent - 1) * stride + 1, stride)
-                for offset, stride, extent in zip(place, pooling.stride, output, strict=True)
-            ),
-        )
+Indices = npt.NDArray[np.int64]
 
 
-def _padded(problem: PoolingProblem, fill: float) -> tuple[Array, tuple[slice, ...]]:
-    """An array large enough for every window, and where x lies in it."""
-    pooling, output = problem.pooling, problem.y.shape[2:]
-    shape, interior = list(problem.x.shape), [slice(None), slice(None)]
-    for i, extent in enumerate(problem.x.shape[2:]):
-        before, after = pooling.padding[i]
-        reach = (output[i] - 1) * pooling.stride[i] + pooling.window[i]
-        shape[2 + i] = max(extent + before + after, reach)
-        interior.append(slice(before, before + extent))
-    return np.full(shape, fill), tuple(interior)
+@dataclass(frozen=True)
+class _Windows:
+    """How the windows lie over the input. Immutable."""
 
+    pooling: PoolingDescriptor
+    x: tuple[int, ...]
+    y: tuple[int, ...]
 
-def _divisor(problem: PoolingProblem) -> Array:
-    """How many places each window averages over, [*output]."""
-    pooling = problem.pooling
-    result = np.ones(())
-    for i, extent in enumerate(problem.x.shape[2:]):
-        before, after = pooling.padding[i]
-        start = np.arange(problem.y.shape[2 + i]) * pooling.stride[i] - before
-        low, high = 0, extent
-        if pooling.mode is PoolingMode.AVERAGE_INCLUDE_PADDING:
-            low, high = -before, extent + after
-        counts = np.minimum(start + pooling.window[i], high) - np.maximum(start, low)
-        result = result[..., None] * counts
-    return result
+    def places(self) -> Iterator[tuple[slice, ...]]:
+        """For each place in the window, in row-major order, the slices of the padded input under it."""
+        for place in itertools.product(*map(range, self.pooling.window)):
+            yield (
+                slice(None),
+                slice(None),
+                *(
+                    slice(offset, offset + (extent - 1) * stride + 1, stride)
+                    for offset, stride, extent in zip(place, self.pooling.stride, self.y[2:], strict=True)
+                ),
+            )
 
+    def padded(self, fill: float) -> tuple[Array, tuple[slice, ...]]:
+        """An array large enough for every window, and where x lies in it."""
+        shape, interior = list(self.x), [slice(None), slice(None)]
+        for i, extent in enumerate(self.x[2:]):
+            before, after = self.pooling.padding[i]
+            reach = (self.y[2 + i] - 1) * self.pooling.stride[i] + self.pooling.window[i]
+            shape[2 + i] = max(extent + before + after, reach)
+            interior.append(slice(before, before + extent))
+        return np.full(shape, fill), tuple(interior)
 
-def _forward(problem: PoolingForwardProblem, x: Array) -> Array:
-    is_max = problem.pooling.mode is PoolingMode.MAX
-    padded, interior = _padded(problem, -np.inf if is_max else 0.0)
-    padded[interior] = x
-    result = np.full(problem.y.shape, -np.inf if is_max else 0.0)
-    for place in _places(problem):
-        result = np.maximum(result, padded[place]) if is_max else result + padded[place]
-    return result if is_max else result / _divisor(problem)
+    def divisor(self) -> Array:
+        """How many places each window averages over, [*output]."""
+        result = np.ones(())
+        for i, extent in enumerate(self.x[2:]):
+            before, after = self.pooling.padding[i]
+            start = np.arange(self.y[2 + i]) * self.pooling.stride[i] - before
+            low, high = 0, extent
+            if self.pooling.mode is PoolingMode.AVERAGE_INCLUDE_PADDING:
+                low, high = -before, extent + after
+            counts = np.minimum(start + self.pooling.window[i], high) - np.maximum(start, low)
+            result = result[..., None] * counts
+        return result
 
+    def numbers(self) -> Indices:
+        """Under each place of the padded input its place in its plane of x, in row-major order; -1 in the padding."""
+        padded, interior = self.padded(-1)
+        padded[interior] = np.arange(math.prod(self.x[2:])).reshape(self.x[2:])
+        return padded.astype(np.int64)
 
-def _backward(problem: PoolingBackwardProblem, y: Array, dy: Array, x: Array) -> Array:
-    gradient, interior = _padded(problem, 0.0)
-    if problem.pooling.mode is not PoolingMode.MAX:
-        share = dy / _divisor(problem)
-        for place in _places(problem):
-            gradient[place] += share
+    def maxima(self, x: Array) -> tuple[Array, Indices]:
+        """The maximum of each window, and where it is first."""
+        padded, interior = self.padded(-np.inf)
+        padded[interior] = x if self.pooling.propagate_nan else np.where(np.isnan(x), -np.inf, x)
+        numbers = self.numbers()
+        best, winner = np.full(self.y, -np.inf), np.full(self.y, -1, np.int64)
+        for place in self.places():
+            value, number = padded[place], numbers[place]
+            larger = (winner < 0) | (value > best) | (np.isnan(value) & ~np.isnan(best))
+            takes = (number >= 0) & larger
+            best, winner = np.where(takes, value, best), np.where(takes, number, winner)
+        return best, winner
+
+    def average(self, x: Array) -> Array:
+        padded, interior = self.padded(0.0)
+        padded[interior] = x
+        total = np.zeros(self.y)
+        for place in self.places():
+            total += padded[place]
+        return total / self.divisor()
+
+    def spread(self, share: Array, winner: Indices | None = None) -> Array:
+        """Add a share to every place of its window, or only to that one which wins it."""
+        gradient, interior = self.padded(0.0)
+        numbers = self.numbers()
+        for place in self.places():
+            gradient[place] += share if winner is None else np.where(numbers[place] == winner, share, 0.0)
         return gradient[interior]
-    padded, _ = _padded(problem, -np.inf)
-    padded[interior] = x
-    inside, _ = _padded(problem, 0.0)
-    inside[interior] = 1.0
-    waiting = np.ones(y.shape, bool)
-    for place in _places(problem):
-        matches = (padded[place] == y) | (np.isnan(padded[place]) & np.isnan(y))
-        chosen = waiting & matches & (inside[place] > 0)
-        gradient[place] += np.where(chosen, dy, 0.0)
-        waiting &= ~chosen
-    return gradient[interior]
+
+
+def _forward(problem: PoolingForwardProblem, x: Array) -> Array | tuple[Array, ...]:
+    windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
+    if problem.pooling.mode is not PoolingMode.MAX:
+        return windows.average(x)
+    best, winner = windows.maxima(x)
+    return best if problem.indices is None else (best, winner.astype(np.float64))
+
+
+def _backward(problem: PoolingBackwardProblem, _y: Array, dy: Array, x: Array) -> Array:
+    windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
+    if problem.pooling.mode is not PoolingMode.MAX:
+        return windows.spread(dy / windows.divisor())
+    _, winner = windows.maxima(x)
+    return windows.spread(dy, winner)
+
+
+def _backward_indices(problem: PoolingBackwardIndicesProblem, dy: Array, indices: npt.NDArray[np.int32]) -> Array:
+    windows = _Windows(problem.pooling, problem.dx.shape, problem.dy.shape)
+    return windows.spread(dy, np.where(indices < 0, -2, indices).astype(np.int64))  # -1 is the padding's number
 
 
 FORWARD = (ReferenceAlgorithm("window", _forward),)
 BACKWARD = (ReferenceAlgorithm("window", _backward),)
+BACKWARD_INDICES = (ReferenceAlgorithm("window", _backward_indices),)

@@ -1,17 +1,38 @@
-"""Adding, summing and multiplying tensors."""
+"""Filling, adding, combining, summing, reducing and multiplying tensors."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from dnncore.problems import AddProblem, MatmulProblem, SumProblem
+from dnncore.descriptors import BinaryOperator, ReduceOperator
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem, MatmulProblem, ReduceProblem, SumProblem
 from dnncore.reference.launch import Array, ReferenceAlgorithm
 
-__all__ = ["ADD", "MATMUL", "SUM"]
+__all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM"]
+
+
+def _fill(problem: FillProblem) -> Array:
+    return np.ones(problem.y.shape)
 
 
 def _add(problem: AddProblem, a: Array) -> Array:
     return np.broadcast_to(a, problem.c.shape)
+
+
+_BINARY = {
+    BinaryOperator.ADD: np.add,
+    BinaryOperator.SUB: np.subtract,
+    BinaryOperator.MUL: np.multiply,
+    BinaryOperator.DIV: np.divide,
+    BinaryOperator.MIN: np.minimum,
+    BinaryOperator.MAX: np.maximum,
+}
+
+
+def _binary(problem: BinaryProblem, a: Array, b: Array) -> Array:
+    return np.broadcast_to(_BINARY[problem.operator](problem.alpha1 * a, problem.alpha2 * b), problem.c.shape)
 
 
 def _sum(problem: SumProblem, x: Array) -> Array:
@@ -19,10 +40,49 @@ def _sum(problem: SumProblem, x: Array) -> Array:
     return x.sum(axes, keepdims=True) if axes else x
 
 
+def _reduce(problem: ReduceProblem, x: Array) -> Array | tuple[Array, ...]:
+    ndim, y = x.ndim, problem.y
+    axes = [axis for axis in range(ndim) if y.shape[axis] == 1]
+    rows = np.moveaxis(x, axes, range(ndim - len(axes), ndim))
+    rows = rows.reshape(y.size, math.prod(x.shape[axis] for axis in axes))
+    if problem.operator.finds_an_element:
+        value, index = _found(problem.operator, rows)
+        return (value.reshape(y.shape), index.reshape(y.shape)) if problem.indices else value.reshape(y.shape)
+    match problem.operator:
+        case ReduceOperator.ADD:
+            result = rows.sum(1)
+        case ReduceOperator.AVG:
+            result = rows.sum(1) / rows.shape[1] if rows.shape[1] else np.full(len(rows), np.nan)
+        case ReduceOperator.MUL:
+            result = rows.prod(1)
+        case ReduceOperator.MUL_NO_ZEROS:
+            result = np.where(rows == 0, 1.0, rows).prod(1)
+        case ReduceOperator.NORM1:
+            result = np.abs(rows).sum(1)
+        case _:
+            result = np.sqrt((rows * rows).sum(1))
+    reduced: Array = result.reshape(y.shape)
+    return reduced
+
+
+def _found(operator: ReduceOperator, rows: Array) -> tuple[Array, Array]:
+    """Value and index of each row's element."""
+    if operator is ReduceOperator.AMAX:
+        rows = np.abs(rows)
+    if not rows.shape[1]:
+        empty = np.inf if operator is ReduceOperator.MIN else -np.inf
+        return np.full(len(rows), empty), np.full(len(rows), -1.0)
+    index = (np.argmin if operator is ReduceOperator.MIN else np.argmax)(rows, 1)
+    return rows[np.arange(len(rows)), index], index.astype(np.float64)
+
+
 def _matmul(_problem: MatmulProblem, a: Array, b: Array) -> Array:
     return a @ b
 
 
+FILL = (ReferenceAlgorithm("fill", _fill),)
 ADD = (ReferenceAlgorithm("broadcast", _add),)
+BINARY = (ReferenceAlgorithm("broadcast", _binary),)
 SUM = (ReferenceAlgorithm("axes", _sum),)
+REDUCE = (ReferenceAlgorithm("axes", _reduce),)
 MATMUL = (ReferenceAlgorithm("blas", _matmul),)

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from tests.cases import activation, convolution, cross_entropy, pooling, softmax, tensor
+from tests.cases import (
+    activation,
+    convolution,
+    cross_entropy,
+    depthwise,
+    dropout,
+    elementwise,
+    fft,
+    fused_convolution,
+    im2col,
+    normalization,
+    pooling,
+    reduce,
+    softmax,
+    tensor,
+    winograd,
+)
 from tests.cases.case import Case
 
 __all__ = ["CASES", "Case"]
 
 CASES: tuple[Case, ...] = (
     *convolution.CASES,
+    *depthwise.CASES,
+    *fused_convolution.CASES,
+    *fft.CASES,
+    *winograd.CASES,
+    *im2col.CASES,
     *pooling.CASES,
     *activation.CASES,
     *softmax.CASES,
     *tensor.CASES,
+    *elementwise.CASES,
+    *reduce.CASES,
+    *dropout.CASES,
     *cross_entropy.CASES,
+    *normalization.CASES,
 )

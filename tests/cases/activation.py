@@ -27,12 +27,17 @@ TENSORS = (
     ("fp64-gaps", (2, 3, 4), DType.FLOAT64, "gaps", 1.0, 0.0),
 )
 
+EVERY_MODE = ("nchw", "nhwc-fp64", "gaps-and-blend", "fp16", "bf16")
+"""One kernel serves all modes, so that not every mode needs every layout."""
+
 
 def _cases() -> tuple[Case, ...]:
     cases = []
     for mode in ActivationMode:
         activation = ActivationDescriptor.make(mode)
         for name, shape, dtype, layout, alpha, beta in TENSORS:
+            if mode is not ActivationMode.RELU and name not in EVERY_MODE:
+                continue
             t = describe(shape, dtype, layout)
             forward = ActivationForwardProblem(t, t, activation)
             backward = ActivationBackwardProblem(t, t, t, t, activation)

@@ -1,4 +1,4 @@
-"""Convolutions: each line is a geometry, run in all three directions."""
+"""Convolutions: each line is a geometry, run in all three directions; those of int8, forward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
 
-F32, F64 = DType.FLOAT32, DType.FLOAT64
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+I8, I32 = DType.INT8, DType.INT32
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Geometry:
     layouts: tuple[str, str, str] = ("NCHW", "NCHW", "NCHW")
     alpha: float = 1.0
     beta: float = 0.0
+    y_dtype: DType | None = None
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return tuple(Direction) if self.dtype.is_floating else (Direction.FORWARD,)
 
 
 GEOMETRIES = (
@@ -65,6 +71,28 @@ GEOMETRIES = (
     Geometry("many-channels", (1, 70, 6, 5), (67, 70, 1, 3)),
     Geometry("longer-than-a-tile", (2, 3, 12, 12), (130, 3, 3, 3), {"padding": 1}),
     Geometry("one-output", (1, 19, 7, 7), (1, 19, 7, 7)),
+    Geometry("fp16", (2, 3, 7, 6), (5, 3, 3, 3), {"padding": 1}, dtype=F16),
+    Geometry(
+        "fp16-nhwc-stride-2", (2, 8, 9, 8), (16, 8, 3, 3), {"padding": 1, "stride": 2}, dtype=F16, layouts=("NHWC",) * 3
+    ),
+    Geometry("fp16-gaps-blend", (2, 4, 5, 6), (6, 2, 3, 2), {"groups": 2}, F16, ("gaps",) * 3, alpha=0.5, beta=-2.0),
+    Geometry("fp16-3d", (1, 3, 4, 4, 3), (4, 3, 2, 3, 2), {"spatial_ndim": 3, "padding": 1}, dtype=F16),
+    Geometry(
+        "fp16-4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4, "padding": (1, 0, 0, 1)}, dtype=F16
+    ),
+    Geometry("bf16", (2, 3, 9, 7), (4, 3, 3, 3), {"padding": 1, "stride": 2}, dtype=BF16),
+    Geometry("bf16-true-convolution", (1, 4, 8, 6), (8, 4, 3, 3), {"mode": "convolution", "dilation": 2}, dtype=BF16),
+    Geometry("bf16-1d-blend", (2, 6, 17), (4, 3, 5), {"spatial_ndim": 1, "groups": 2}, dtype=BF16, alpha=2.0, beta=1.0),
+    Geometry("bf16-3d", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3, "padding": 1}, dtype=BF16),
+    Geometry("int8", (2, 3, 7, 6), (5, 3, 3, 3), {"padding": 1}, dtype=I8, alpha=1 / 1024),
+    Geometry("int8-saturates", (1, 4, 6, 5), (3, 4, 3, 3), {"padding": 1}, I8, ("NHWC",) * 3, alpha=1 / 64, beta=1.0),
+    Geometry("int8-to-int32", (2, 6, 9, 8), (4, 3, 3, 3), {"groups": 2, "stride": 2}, dtype=I8, y_dtype=I32),
+    Geometry("int8-to-int32-blend", (1, 64, 6, 6), (4, 64, 3, 3), dtype=I8, alpha=3.0, beta=-2.0, y_dtype=I32),
+    Geometry(
+        "int8-to-float32", (2, 5, 7, 6), (4, 5, 3, 2), {"padding": 1}, dtype=I8, alpha=0.01, beta=0.5, y_dtype=F32
+    ),
+    Geometry("int8-3d", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3, "padding": 1}, dtype=I8, alpha=1 / 512),
+    Geometry("int8-3d-to-int32", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3}, dtype=I8, y_dtype=I32),
 )
 
 
@@ -72,13 +100,13 @@ def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
     settings = dict(geometry.settings)
     conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), **settings)
     y = conv.output_shape(geometry.x, geometry.w)
-    shapes = (geometry.x, geometry.w, y)
-    x, w, y_ = (describe(s, geometry.dtype, layout) for s, layout in zip(shapes, geometry.layouts, strict=True))
+    shapes, dtypes = (geometry.x, geometry.w, y), (geometry.dtype, geometry.dtype, geometry.y_dtype or geometry.dtype)
+    x, w, y_ = (describe(*each) for each in zip(shapes, dtypes, geometry.layouts, strict=True))
     return ConvolutionProblem(direction, x, w, y_, conv)
 
 
 CASES = tuple(
     Case(f"convolution-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
     for geometry in GEOMETRIES
-    for direction in Direction
+    for direction in geometry.directions
 )

@@ -1,4 +1,7 @@
-"""Pooling windows, forward and backward, in each of the three modes."""
+"""Pooling windows, forward and backward, in each of the three modes, and maxima with their indices.
+
+Eight or sixteen bits hold few distinct values, so that windows of those dtypes have several equal maxima.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from typing import Any
 
 from dnncore.descriptors import PoolingDescriptor, PoolingMode
 from dnncore.dtypes import DType
-from dnncore.problems import PoolingBackwardProblem, PoolingForwardProblem
+from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
 
-F32, F64 = DType.FLOAT32, DType.FLOAT64
+F16, BF16, F32, F64, INT8 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8
 
 # name, x, window, settings, dtype, layout, alpha, beta
 WINDOWS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, float, float], ...] = (
@@ -33,6 +36,15 @@ WINDOWS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, floa
     ("3d", (1, 2, 4, 4, 5), (2, 2, 3), {"spatial_ndim": 3, "stride": (2, 1, 2)}, F32, "NCHW", 1.0, 0.0),
     ("batch-0", (0, 2, 4, 4), 2, {}, F32, "NCHW", 1.0, 0.0),
     ("fp64", (1, 3, 5, 5), 3, {"stride": 2, "padding": 1}, F64, "CHWN", 1.0, 0.0),
+    ("fp64-1d-blend", (2, 1, 11), 4, {"spatial_ndim": 1, "stride": 3}, F64, "NCHW", 0.5, -1.0),
+    ("fp16", (2, 3, 13, 11), 3, {"stride": 2, "padding": 1}, F16, "NCHW", 1.0, 0.0),
+    ("fp16-nhwc-blend", (2, 9, 6, 8), 2, {}, F16, "NHWC", -0.5, 2.0),
+    ("fp16-4d", (1, 2, 3, 4, 3, 2), 2, {"spatial_ndim": 4, "stride": 1, "padding": 1}, F16, "NCHW", 1.0, 0.0),
+    ("bf16", (2, 3, 13, 11), 3, {"stride": 2, "padding": 1, "ceil_mode": True}, BF16, "NCHW", 1.0, 0.0),
+    ("bf16-blend", (1, 5, 9, 7), (3, 5), {"stride": (1, 2), "padding": ((2, 1), (0, 4))}, BF16, "NHWC", 1.5, -0.5),
+    ("bf16-2x2", (1, 2, 8, 6), 2, {}, BF16, "gaps", 1.0, 0.0),
+    ("int8", (2, 3, 13, 11), 3, {"stride": 2, "padding": 1}, INT8, "NCHW", 1.0, 0.0),
+    ("int8-nhwc-saturating", (2, 5, 6, 6), 2, {}, INT8, "NHWC", 1.75, 0.0),
 )
 
 
@@ -43,9 +55,19 @@ def _cases() -> tuple[Case, ...]:
             pooling = PoolingDescriptor.make(mode, window, **settings)
             x = describe(shape, dtype, layout)
             y = describe(pooling.output_shape(shape), dtype, layout)
-            forward, backward = PoolingForwardProblem(x, y, pooling), PoolingBackwardProblem(y, y, x, x, pooling)
-            cases.append(Case(f"pooling-forward-{mode.value}-{name}", forward, alpha, beta))
-            cases.append(Case(f"pooling-backward-{mode.value}-{name}", backward, alpha, beta))
+            label = f"{mode.value}-{name}"
+            cases.append(Case(f"pooling-forward-{label}", PoolingForwardProblem(x, y, pooling), alpha, beta))
+            if dtype is not INT8:
+                backward = PoolingBackwardProblem(y, y, x, x, pooling)
+                cases.append(Case(f"pooling-backward-{label}", backward, alpha, beta))
+            if mode is PoolingMode.MAX:
+                # In another layout than y, where y has one of its own.
+                indices = describe(y.shape, DType.INT32, "NCHW" if layout == "NHWC" else layout)
+                with_indices = PoolingForwardProblem(x, y, pooling, indices)
+                cases.append(Case(f"pooling-forward-indices-{name}", with_indices, alpha, beta))
+                if dtype is not INT8:
+                    backward_indices = PoolingBackwardIndicesProblem(y, indices, x, pooling)
+                    cases.append(Case(f"pooling-backward-indices-{name}", backward_indices, alpha, beta))
     return tuple(cases)
 
 

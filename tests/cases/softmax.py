@@ -9,14 +9,29 @@ from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
 
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+
+# name, shape, dtype, layout, alpha, beta
 TENSORS = (
-    ("matrix", (5, 10), DType.FLOAT32, "NCHW", 1.0, 0.0),
-    ("one-class", (3, 1), DType.FLOAT32, "NCHW", 1.0, 0.0),
-    ("many-classes", (2, 1237), DType.FLOAT32, "NCHW", 1.0, 0.0),
-    ("images", (2, 7, 3, 4), DType.FLOAT32, "NCHW", 1.0, 0.0),
-    ("images-nhwc-fp64", (2, 5, 3, 3), DType.FLOAT64, "NHWC", 1.0, 0.0),
-    ("gaps-and-blend", (2, 6, 2, 3), DType.FLOAT32, "gaps", 2.0, 0.25),
-    ("empty", (0, 4), DType.FLOAT32, "NCHW", 1.0, 0.0),
+    ("matrix", (5, 10), F32, "NCHW", 1.0, 0.0),
+    ("one-class", (3, 1), F32, "NCHW", 1.0, 0.0),
+    ("no-classes", (3, 0, 2), F32, "NCHW", 1.0, 0.0),
+    ("many-classes", (2, 1237), F32, "NCHW", 1.0, 0.0),
+    ("more-than-fit-in-registers", (2, 4099), F32, "NCHW", 1.0, 0.0),
+    ("images", (2, 7, 3, 4), F32, "NCHW", 1.0, 0.0),
+    ("places-side-by-side", (2, 35, 5, 7), F32, "NCHW", 1.0, 0.0),
+    ("images-nhwc-fp64", (2, 5, 3, 3), F64, "NHWC", 1.0, 0.0),
+    ("fp64", (2, 4097), F64, "NCHW", 1.0, 0.0),
+    ("fp64-places", (1, 34, 33), F64, "NCHW", 1.0, 0.5),
+    ("gaps-and-blend", (2, 6, 2, 3), F32, "gaps", 2.0, 0.25),
+    ("fp16", (3, 101), F16, "NCHW", 1.0, 0.0),
+    ("fp16-blend", (2, 3, 9, 5), F16, "gaps", 1.5, -0.5),
+    ("fp16-places", (1, 35, 4, 9), F16, "NCHW", 1.0, 0.0),
+    ("fp16-long", (1, 4100), F16, "NCHW", 1.0, 0.0),
+    ("bf16", (3, 19), BF16, "NCHW", 1.0, 0.0),
+    ("bf16-places", (2, 40, 6, 6), BF16, "NCHW", 1.0, 0.0),
+    ("bf16-long", (1, 4100), BF16, "NCHW", 0.5, 1.0),
+    ("empty", (0, 4), F32, "NCHW", 1.0, 0.0),
 )
 
 

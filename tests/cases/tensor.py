@@ -9,7 +9,7 @@ from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
 
-F32, F64 = DType.FLOAT32, DType.FLOAT64
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 
 # name, small shape, large shape, dtype, small layout, large layout, alpha, beta
 PAIRS = (
@@ -32,6 +32,14 @@ PAIRS = (
     ("planes-in-packs", (1, 3, 1, 1), (2, 3, 7, 7), F32, "NCHW", "NCHW", -1.0, 0.5),
     ("nchw-to-nhwc-tiles", (2, 37, 5, 11), (2, 37, 5, 11), F32, "NCHW", "NHWC", 1.0, 0.0),
     ("nhwc-to-nchw-tiles", (2, 40, 8, 8), (2, 40, 8, 8), F64, "NHWC", "NCHW", 2.0, -0.5),
+    ("parts-of-columns-fp16", (1, 40), (331, 40), F16, "NCHW", "NCHW", 1.0, 0.0),
+    ("parts-of-a-row-fp16", (1,), (33001,), F16, "NCHW", "NCHW", 1.0, 0.5),
+    ("whole-fp16", (1, 5, 1), (3, 5, 20), F16, "NCHW", "gaps", 1.0, 0.0),
+    ("parts-of-columns-bf16", (1, 40), (331, 40), BF16, "NCHW", "NCHW", 1.0, 1.0),
+    ("parts-of-a-row-bf16", (1,), (33001,), BF16, "NCHW", "NCHW", 1.0, 0.0),
+    ("whole-bf16", (1, 5, 1), (3, 5, 20), BF16, "NCHW", "NCHW", 1.0, 0.0),
+    ("bias-fp16", (1, 5, 1, 1), (2, 5, 3, 4), F16, "NCHW", "NHWC", 1.0, 1.0),
+    ("bias-bf16", (1, 5, 1, 1), (2, 5, 3, 4), BF16, "NCHW", "NHWC", 1.0, 1.0),
     ("empty", (1, 3), (0, 3), F32, "NCHW", "NCHW", 1.0, 0.0),
 )
 
@@ -49,6 +57,10 @@ PRODUCTS = (
     ("nothing-to-sum", 3, 4, 0, F32, False, False, 1.0, 0.0),
     ("long-sum", 2, 3, 4001, F32, False, True, 1.0, 0.0),
     ("long-sum-fp64", 2, 3, 4001, F64, False, True, 1.0, 0.0),
+    ("fp16-blend", 33, 20, 70, F16, True, False, -0.5, 2.0),
+    ("long-sum-fp16", 2, 3, 4001, F16, False, True, 1.0, 0.0),
+    ("bf16", 20, 33, 70, BF16, False, True, 1.0, 0.0),
+    ("long-sum-bf16-blend", 3, 2, 4001, BF16, True, False, 1.0, 1.0),
 )
 
 

@@ -12,21 +12,23 @@ import pytest
 
 from dnncore import Handle
 from dnncore.cuda.algorithms import all_units
-from dnncore.cuda.gemm import algorithm, kernel
+from dnncore.cuda.gemm import algorithm, kernel, precomputed
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import Variant, choose_variant, variants
-from dnncore.cuda.gemm.tiling import Tile
+from dnncore.cuda.gemm.tiling import AnyTile, Walk
 from dnncore.cuda.launch import Unit
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem, Problem
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
-from tests.ops.harness import check
+from tests.ops.harness import GUARD, check
 
 pytestmark = pytest.mark.cuda
 
-CHOSEN = [variant for variant in variants() if not variant.wide]  # the wide ones have cases of their own
+# The wide ones have cases of their own.
+CHOSEN = [variant for variant in variants() if not variant.wide]
+EXTENDED = [variant for variant in variants(extended=True) if not variant.wide]
 
 
 @pytest.fixture(scope="module")
@@ -41,37 +43,79 @@ def fresh_handle(device: str) -> Iterator[Handle]:
         yield handle
 
 
-def _padded(dtype: DType, rows: int) -> ConvolutionProblem:
-    """`rows` filters over 2 images: 140 columns, sums of 27."""
-    conv = ConvolutionDescriptor.make(padding=1)
-    x, w = TensorDescriptor.packed((2, 3, 7, 10), dtype), TensorDescriptor.packed((rows, 3, 3, 3), dtype)
-    y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape), dtype)
-    return ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
+def _padded(variant: Variant) -> ConvolutionProblem:
+    """A few more filters than the tile has rows over 2 images: 140 columns, sums of 27, or of 72 for those who read vectors."""
+    conv, rows = ConvolutionDescriptor.make(padding=1), variant.tile.rows + 3
+    channels, layout = (8, "NHWC") if Walk.VECTORS in variant.walks else (3, "NCHW")
+    x, w = (2, channels, 7, 10), (rows, channels, 3, 3)
+    shapes = (x, w, conv.output_shape(x, w))
+    x_, w_, y_ = (TensorDescriptor.packed(shape, variant.tile.dtype, layout) for shape in shapes)
+    return ConvolutionProblem(Direction.FORWARD, x_, w_, y_, conv)
 
 
-def _dense(dtype: DType, rows: int) -> MatmulProblem:
+def _dense(variant: Variant) -> MatmulProblem:
+    rows = variant.tile.rows + 3
     a, b, c = ((rows, 27), (27, 140), (rows, 140))
-    return MatmulProblem(*(TensorDescriptor.packed(shape, dtype) for shape in (a, b, c)))
+    return MatmulProblem(*(TensorDescriptor.packed(shape, variant.tile.dtype) for shape in (a, b, c)))
+
+
+def _fused(variant: Variant) -> FusedConvolutionProblem:
+    """The same convolution with everything that may follow it."""
+    plain = _padded(variant)
+    parameter = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1), variant.tile.dtype)
+    gelu = ActivationDescriptor.make("gelu")
+    return FusedConvolutionProblem(
+        plain.x, plain.w, plain.y, plain.convolution, parameter, parameter, plain.y, gelu, 0.5, -2.0
+    )
+
+
+def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge what an algorithm computes while it may choose this variant only."""
+    chosen: set[Variant] = set()
+
+    def remember(product: Product, tile: AnyTile, *, extended: bool = False, aligned: bool = True) -> Variant:
+        chosen.add(found := choose_variant(product, tile, extended=extended))
+        return found
+
+    monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+    monkeypatch.setattr(algorithm, "choose_variant", remember)
+    for module in (algorithm, precomputed):
+        monkeypatch.setattr(module, "tiles_for", lambda _product, **_: (variant.tile,))
+    check(handle, Case(variant.unit.entry, problem), name)
+    assert chosen == {variant}
 
 
 @pytest.mark.parametrize("variant", CHOSEN, ids=lambda variant: variant.unit.entry)
 def test_a_product_that_fills_one_tile_and_begins_another(
     variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(algorithm, "tiles_for", lambda _product: (variant.tile,))
-    monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
-    chosen: set[Variant] = set()
+    problem = _padded(variant) if variant.padded else _dense(variant)
+    _check_with(variant, problem, "implicit_gemm" if variant.padded else "gemm", fresh_handle, monkeypatch)
 
-    def remember(product: Product, tile: Tile) -> Variant:
-        chosen.add(found := choose_variant(product, tile))
-        return found
 
-    monkeypatch.setattr(algorithm, "choose_variant", remember)
-    rows = variant.tile.rows + 3
-    problem = (_padded if variant.padded else _dense)(variant.tile.dtype, rows)
-    name = "implicit_gemm" if variant.padded else "gemm"
-    check(fresh_handle, Case(variant.unit.entry, problem), name)
-    assert chosen == {variant}
+@pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)
+def test_an_epilogue_of_a_product_that_fills_one_tile_and_begins_another(
+    variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check_with(variant, _fused(variant), "implicit_gemm", fresh_handle, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)
+def test_a_table_of_a_product_that_fills_one_tile_and_begins_another(
+    variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check_with(variant, _padded(variant), "implicit_precomp_gemm", fresh_handle, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("name", ["implicit_gemm", "implicit_precomp_gemm", "fused"])
+def test_vectors_are_not_read_from_operands_that_start_at_an_odd_element(
+    dtype: DType, name: str, fresh_handle: Handle
+) -> None:
+    vectors = next(v for v in variants() if v.tile.dtype is dtype and v.walks == (Walk.VECTORS, Walk.VECTORS))
+    problem: Problem = _fused(vectors) if name == "fused" else _padded(vectors)
+    for guard in (GUARD, GUARD + 1):  # a kernel that read 16 bytes all the same would fault
+        check(fresh_handle, Case(f"{name}-{guard}", problem), "implicit_gemm" if name == "fused" else name, guard=guard)
 
 
 class _Asked:
@@ -95,5 +139,5 @@ def test_the_cases_of_all_tests_together_run_every_kernel(handles: dict[str, Han
         for candidate in handles[device].device.algorithms(case.problem):
             if candidate.supports(case.problem, asked) is None:
                 candidate.prepare(case.problem, asked)
-    covered = asked.units | {variant.unit for variant in CHOSEN}
+    covered = asked.units | {variant.unit for variant in (*CHOSEN, *EXTENDED)}
     assert sorted(unit.entry for unit in set(all_units()) - covered) == []

@@ -10,19 +10,25 @@ import numpy as np
 import pytest
 
 from dnncore.backend import Stream
+from dnncore.cuda.convolution import algorithms
+from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.product import convolution_product
-from dnncore.cuda.gemm.algorithm import SplitGemm
+from dnncore.cuda.gemm.algorithm import SplitGemm, batches
 from dnncore.cuda.gemm.index_space import Digit, Phase, Product, simplified
-from dnncore.cuda.gemm.kernel import choose_variant, tiles_for, variants
+from dnncore.cuda.gemm.kernel import TABLE_ENTRY_BYTES, choose_variant, tiles_for, variants
 from dnncore.cuda.gemm.params import Store, choose_store, make_params
-from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, Schedule, Walk, choose_schedule, choose_walks
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, LONGEST_SUM, TILES, Schedule, Walk, choose_schedule, choose_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem
 from dnncore.reference import convolution as reference
 
 Shape = tuple[int, ...]
+
+NO_DEVICE: Any = None
+"""What these algorithms support does not depend on the device."""
 
 
 def _problem(
@@ -231,6 +237,35 @@ def test_neighbouring_threads_follow_the_dense_dimension(layout: str, walk: Walk
     )
 
 
+@pytest.mark.parametrize(
+    ("channels", "layout", "direction", "vectors"),
+    [
+        (16, "NHWC", Direction.FORWARD, True),
+        (12, "NHWC", Direction.FORWARD, False),  # 24 bytes
+        (16, "NCHW", Direction.FORWARD, False),
+        (16, "NHWC", Direction.BACKWARD_DATA, False),  # the filter is not dense along its filters
+        (16, "NHWC", Direction.BACKWARD_FILTER, False),
+    ],
+)
+def test_operands_of_16_bits_are_read_in_vectors_where_both_are_dense_along_the_reduction(
+    channels: int, layout: str, direction: Direction, *, vectors: bool
+) -> None:
+    x, w = (2, channels, 9, 7), (24, channels, 3, 3)
+    product = convolution_product(_problem(direction, x, w, ConvolutionDescriptor.make(padding=1), "float16", layout))
+    assert isinstance(product, Product)
+    assert product.reads_vectors is vectors
+    assert (choose_walks(product) == (Walk.VECTORS, Walk.VECTORS)) is vectors
+    assert Walk.VECTORS not in choose_variant(product, TILES[DType.FLOAT16][0], aligned=False).walks
+
+
+def test_vectors_do_not_cross_a_row_that_is_not_a_multiple_of_them() -> None:
+    rows = TensorDescriptor(DType.FLOAT16, (4, 16), (20, 1))
+    columns, c = TensorDescriptor.packed((8, 16), "float16").transposed(), TensorDescriptor.packed((4, 8), "float16")
+    assert not matmul_product(MatmulProblem(rows, columns, c)).reads_vectors
+    dense = TensorDescriptor.packed((4, 16), "float16")
+    assert matmul_product(MatmulProblem(dense, columns, c)).reads_vectors
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 def test_whole_vectors_are_stored_where_the_output_allows(direction: Direction) -> None:
     def store(layout: str, extent: int) -> Store:
@@ -269,12 +304,94 @@ def test_every_variant_that_is_chosen_is_among_those_that_are_built() -> None:
     assert len({variant.unit.entry for variant in built}) == len(built)
     for x, w, options in GEOMETRIES.values():
         for direction in Direction:
-            for dtype in ("float32", "float64"):
+            for dtype in ("float16", "bfloat16", "float32", "float64"):
                 problem = _problem(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), dtype)
                 product = convolution_product(problem)
                 assert isinstance(product, Product)
                 if product.num_columns:
                     assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile) in built
+
+
+def test_every_extended_variant_that_is_chosen_is_among_those_that_are_built() -> None:
+    built = set(variants(extended=True))
+    assert len({variant.unit.entry for variant in built}) == len(built)
+    for x, w, options in GEOMETRIES.values():
+        for direction in Direction:
+            for dtype in ("float16", "bfloat16", "float32", "float64"):
+                problem = _problem(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), dtype)
+                product = convolution_product(problem)
+                assert isinstance(product, Product)
+                for tile in tiles_for(product, extended=True) if product.num_columns else ():
+                    assert choose_variant(product, tile, extended=True) in built
+
+
+def test_sums_of_16_bit_types_are_vectors_of_fp32() -> None:
+    for dtype in (DType.FLOAT16, DType.BFLOAT16):
+        assert [(tile.rows, tile.columns) for tile in TILES[dtype]] == [(64, 128), (32, 64)]
+        split = SplitGemm("split", matmul_product)
+        tensors = [TensorDescriptor.packed(shape, dtype) for shape in ((64, 4096), (4096, 100), (64, 100))]
+        nbytes = split.workspace_bytes(MatmulProblem(*tensors))
+        assert nbytes
+        assert nbytes % (64 * 100 * 4) == 0
+
+
+@pytest.mark.parametrize(("padding", "stride", "dilation"), [(2**40, 2**39, 1), (2**62, 2**61, 1), (2**35, 1, 2**35)])
+@pytest.mark.parametrize("direction", list(Direction))
+def test_padding_too_wide_for_the_kernels_is_a_reason(
+    direction: Direction, padding: int, stride: int, dilation: int
+) -> None:
+    filters = 1 if padding == 2**62 else 3
+    conv = ConvolutionDescriptor.make(padding=[(padding, padding)] * 2, stride=stride, dilation=dilation)
+    problem = _problem(direction, (1, 4, 4, 4), (4, 4, filters, filters), conv)
+    for algorithm in algorithms(direction):
+        if algorithm.name.startswith("implicit"):
+            reason = algorithm.supports(problem, NO_DEVICE)
+            assert reason is not None
+            assert "at most" in reason
+
+
+def test_padding_that_the_kernels_can_hold_is_none() -> None:
+    conv = ConvolutionDescriptor.make(1, padding=2**29, stride=2**28)
+    problem = _problem(Direction.FORWARD, (1, 4, 8), (4, 4, 3), conv)
+    product = convolution_product(problem)
+    assert isinstance(product, Product)
+    assert product.why_not_tiled() is None
+    assert make_params(product, product.phases, 64, 64)["phase"][0]["first"][0] == -(2**29)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_table_has_an_entry_of_each_reduction_index_of_a_launch(direction: Direction) -> None:
+    conv = ConvolutionDescriptor.make(stride=4, padding=1)
+    problem = _problem(direction, (1, 4, 9, 9), (5, 4, 3, 3), conv)
+    (precomputed,) = (a for a in algorithms(direction) if a.name == "implicit_precomp_gemm")
+    assert precomputed.supports(problem, NO_DEVICE) is None
+    product = convolution_product(problem)
+    assert isinstance(product, Product)
+    lengths = [sum(max(phase.reduction_length, 1) for phase in phases) for phases in batches(product)]
+    assert len(lengths) == (2 if direction is Direction.BACKWARD_DATA else 1)
+    assert precomputed.workspace_bytes(problem) == max(lengths) * TABLE_ENTRY_BYTES
+
+
+def _fused(z: TensorDescriptor | None, y_layout: str = "NCHW") -> FusedConvolutionProblem:
+    plain = _problem(Direction.FORWARD, (2, 8, 5, 5), (8, 8, 3, 3), ConvolutionDescriptor.make(padding=1))
+    y = TensorDescriptor.packed(plain.y.shape, layout=y_layout)
+    return FusedConvolutionProblem(plain.x, plain.w, y, plain.convolution, z=z)
+
+
+def test_a_residual_that_is_laid_out_otherwise_is_composed() -> None:
+    alike = TensorDescriptor.packed((2, 8, 5, 5))
+    assert isinstance(fused_product(_fused(alike)), Product)
+    reason = fused_product(_fused(alike, "NHWC"))
+    assert isinstance(reason, str)
+    assert str(alike.strides) in reason
+    reasons = {a.name: a.supports(_fused(alike, "NHWC"), NO_DEVICE) for a in FUSED}
+    assert [name for name, why in reasons.items() if why is None] == ["composed", "direct"]
+
+
+def test_tiles_that_stage_their_sums_fit_into_static_shared_memory() -> None:
+    for tiles in EXTENDED_TILES.values():
+        for tile in tiles:
+            assert tile.rows * (tile.columns + 1) * tile.dtype.compute.itemsize <= 48 * 1024
 
 
 def test_depthwise_convolution_is_left_to_the_direct_kernel() -> None:

@@ -5,9 +5,19 @@ import threading
 import numpy as np
 import pytest
 
-from dnncore import RELU, Handle, Preference, TensorDescriptor, devices, ops
-from dnncore.errors import BadParamError, ClosedError, DeviceNotFoundError, NotSupportedError, OwnerError
-from dnncore.problems import ActivationForwardProblem
+from dnncore import RELU, ConvolutionDescriptor, Handle, Preference, TensorDescriptor, devices, ops
+from dnncore.errors import (
+    BadParamError,
+    ClosedError,
+    DeviceError,
+    DeviceNotFoundError,
+    NotSupportedError,
+    OwnerError,
+)
+from dnncore.plan import candidates
+from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
+from tests.conftest import CUDA_DEVICES
+from tests.unit.foreign import Device
 
 
 def test_a_foreign_thread_is_refused_by_name(handle: Handle) -> None:
@@ -114,6 +124,172 @@ def test_a_workspace_limit_is_never_exceeded() -> None:
     assert Preference.NO_WORKSPACE.refuses(1) == "needs 1 B of workspace, the limit is 0 B"
     assert Preference.NO_WORKSPACE.refuses(0) is None
     assert Preference.PREFER_FASTEST.refuses(1 << 60) is None
+
+
+def test_a_plan_of_another_handle_is_refused(handle: Handle) -> None:
+    with Handle(handle.info.name) as other, handle.upload(np.ones(3, np.float32)) as x:
+        plan = other.plan(ActivationForwardProblem(x.descriptor, x.descriptor, RELU))
+        with pytest.raises(
+            BadParamError, match=rf"planned by another handle, on {handle.info.name}; plan\(plan.problem\)"
+        ):
+            handle.run(plan, 1.0, [x], 0.0, [x])
+
+
+@pytest.fixture
+def convolution() -> ConvolutionProblem:
+    """A problem that several algorithms solve."""
+    x, w, y = (TensorDescriptor.packed(shape) for shape in ((2, 8, 9, 9), (16, 8, 3, 3), (2, 16, 7, 7)))
+    return ConvolutionProblem(Direction.FORWARD, x, w, y, ConvolutionDescriptor.make(2))
+
+
+class TestFind:
+    def test_what_can_be_used_comes_first_and_is_what_plan_takes(
+        self, handle: Handle, convolution: ConvolutionProblem
+    ) -> None:
+        ranked = handle.get_algorithms(convolution, preference=Preference.NO_WORKSPACE)
+        usable = [algorithm for algorithm in ranked if algorithm.status is None]
+        assert ranked[: len(usable)] == usable
+        assert usable[0].name == handle.plan(convolution, preference=Preference.NO_WORKSPACE).algorithm
+        assert all(algorithm.workspace_bytes == 0 for algorithm in usable)
+        assert {a.name for a in ranked} == {a.name for a in handle.device.algorithms(convolution)}
+        assert all(algorithm.time_ms is None for algorithm in ranked)
+
+    def test_every_usable_algorithm_is_timed_and_the_fastest_is_first(
+        self, handle: Handle, convolution: ConvolutionProblem
+    ) -> None:
+        found = handle.find_algorithms(convolution)
+        usable = [a.name for a in handle.get_algorithms(convolution) if a.status is None]
+        timed = [a for a in found if a.time_ms is not None]
+        assert sorted(a.name for a in timed) == sorted(usable)
+        assert [a.time_ms for a in timed] == sorted(a.time_ms or 0 for a in timed)
+        assert all(a.status is None and a.time_ms is not None and a.time_ms > 0 for a in timed)
+        assert found[: len(timed)] == timed
+        assert handle.plan(convolution, algorithm=timed[0].name).workspace_bytes == timed[0].workspace_bytes
+
+    def test_scratch_memory_is_given_back(self, handle: Handle, convolution: ConvolutionProblem) -> None:
+        with Handle(handle.info.name) as own:
+            before = own.workspace_bytes
+            own.find_algorithms(convolution)
+            assert (own.workspace_bytes, repr(own)) == (before, f"Handle({own.info.name}, 0 tensors)")
+
+    def test_tensors_of_the_caller_are_used(self, handle: Handle) -> None:
+        with handle.upload(np.array([-1, 2], np.float32)) as x, handle.upload(np.array([7, 7], np.float32)) as y:
+            problem = ActivationForwardProblem(x.descriptor, y.descriptor, RELU)
+            found = handle.find_algorithms(problem, [x], [y])
+            assert found[0].time_ms is not None
+            assert y.numpy().tolist() == [0, 2]
+            with pytest.raises(BadParamError, match="1 inputs and 0 outputs are given"):
+                handle.find_algorithms(problem, [x])
+
+    def test_an_algorithm_that_fails_is_listed_with_its_error(
+        self, handle: Handle, convolution: ConvolutionProblem, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Handle(handle.info.name) as own:
+            victim = next(a for a in own.device.algorithms(convolution) if a.supports(convolution, own.device) is None)
+
+            def fail(problem: object, device: object) -> None:
+                raise DeviceError("the launch was refused")
+
+            monkeypatch.setattr(type(victim), "prepare", lambda self, *args: fail(*args))
+            found = own.find_algorithms(convolution)
+            failed = next(a for a in found if a.name == victim.name)
+            assert (failed.status, failed.time_ms) == ("DeviceError: the launch was refused", None)
+
+    def test_a_handle_may_choose_by_timing(self, handle: Handle, convolution: ConvolutionProblem) -> None:
+        with Handle(handle.info.name, autotune=True) as own:
+            plan = own.plan(convolution)
+            assert plan.algorithm in {a.name for a in own.get_algorithms(convolution) if a.status is None}
+            assert own.plan(convolution) is plan
+
+    def test_what_is_not_deterministic_is_out_where_that_is_demanded(
+        self, handle: Handle, convolution: ConvolutionProblem
+    ) -> None:
+        class Careless:
+            name, math, deterministic = "careless", "fp32", False
+
+            def supports(self, problem: object, device: object) -> None:
+                return None
+
+            def workspace_bytes(self, problem: object) -> int:
+                return 0
+
+        class Device:
+            def algorithms(self, problem: object) -> tuple[object, ...]:
+                return (Careless(),)
+
+        ((_, allowed),) = candidates(convolution, Device(), Preference())  # type: ignore[arg-type]
+        ((_, refused),) = candidates(convolution, Device(), Preference(deterministic=True))  # type: ignore[arg-type]
+        assert (allowed, refused) == (None, "is not deterministic, which the preference demands")
+        assert handle.plan(convolution, preference=Preference(deterministic=True)).deterministic
+
+
+class TestEvents:
+    def test_the_time_between_two_is_the_works(self, handle: Handle) -> None:
+        with handle.tensor((64, 64)) as x:
+            x.assign(np.ones(x.shape, np.float32))
+            start = handle.record_event()
+            ops.activation_forward(handle, RELU, 1.0, x, 0.0, x)
+            end = handle.record_event()
+            assert end.elapsed_ms(start) > 0
+            assert end.elapsed_ms(end) == 0
+            assert start.query()
+            end.synchronize()
+
+    def test_a_handle_of_another_thread_waits(self, handle: Handle) -> None:
+        with handle.upload(np.arange(4, dtype=np.float32)) as x:
+            ops.activation_forward(handle, RELU, 2.0, x, 0.0, x)
+            event = handle.record_event()
+            seen: list[list[float]] = []
+
+            def read() -> None:
+                with Handle(handle.info.name) as other:
+                    other.wait(event)
+                    event.synchronize()
+                    y = other.upload(np.zeros(4, np.float32))
+                    seen.append(y.numpy().tolist())
+
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+            assert seen == [[0, 0, 0, 0]]
+            assert x.numpy().tolist() == [0, 2, 4, 6]
+
+    @pytest.mark.parametrize("name", [*CUDA_DEVICES[:2]])
+    def test_a_stream_stands_still_until_the_event_has_passed(self, name: str) -> None:
+        gpu = Device(0)
+        with Handle("cuda:0") as first, Handle(name) as second:
+            stream = first.stream.handle
+            assert stream is not None
+            with gpu.blocked(stream) as gate:
+                event = first.record_event()
+                second.wait(event)
+                after = second.record_event()
+                assert not event.query()
+                assert not after.query()
+                gate.set()
+                second.synchronize()
+                assert event.query()
+                assert after.query()
+
+    @pytest.mark.cuda
+    def test_events_of_different_devices_have_no_time_between_them(self, handle: Handle) -> None:
+        with Handle("cpu") as cpu, Handle(CUDA_DEVICES[-1]) as gpu:
+            here, there = cpu.record_event(), gpu.record_event()
+            for one, other in ((here, there), (there, here)):
+                with pytest.raises(BadParamError, match="not of one device"):
+                    one.elapsed_ms(other)
+            with pytest.raises(BadParamError, match="of another backend"):
+                cpu.wait(there)
+            with pytest.raises(BadParamError, match="of another backend"):
+                gpu.wait(here)
+
+    def test_they_are_no_part_of_a_program(self, handle: Handle) -> None:
+        event = handle.record_event()
+        with handle.record():
+            with pytest.raises(BadParamError, match="no part of a recorded program"):
+                handle.record_event()
+            with pytest.raises(BadParamError, match="no part of a recorded program"):
+                handle.wait(event)
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:-1", "cuda:00", "CPU", "", "cuda:1x"])

@@ -1,20 +1,65 @@
-"""Convolution on CUDA: one module an algorithm, and the order in which they are tried."""
+"""Convolution on CUDA: one module an algorithm, and the order in which they are tried.
+
+Algorithms that have a `seconds(problem)` say how long they would take on an H200, and are tried in that order; those that have none
+follow, and `direct`, which supports everything that is legal, is the last.
+"""
 
 from __future__ import annotations
 
+import math
+
+from dnncore.cuda.convolution.depthwise import DEPTHWISE, DepthwiseConvolution
 from dnncore.cuda.convolution.direct import DIRECT, DirectConvolution
+from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
+from dnncore.cuda.convolution.gemm import GEMM, GemmConvolution
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
-from dnncore.cuda.gemm import SplitGemm, TiledGemm
-from dnncore.problems import Direction
+from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.winograd import WINOGRAD, FusedWinograd
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, NonfusedWinograd
+from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
+from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["ConvolutionAlgorithm", "algorithms"]
+__all__ = ["ConvolutionAlgorithm", "algorithms", "ranked"]
 
-ConvolutionAlgorithm = SplitGemm | TiledGemm | DirectConvolution
+ConvolutionAlgorithm = (
+    SplitGemm
+    | TiledGemm
+    | PrecomputedGemm
+    | NonfusedWinograd
+    | FusedWinograd
+    | FftTiling
+    | DepthwiseConvolution
+    | GemmConvolution
+    | DirectConvolution
+)
 
-_ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (IMPLICIT_GEMM_SPLIT_K, IMPLICIT_GEMM, DIRECT)
+_UNRANKED = (PrecomputedGemm, GemmConvolution, DirectConvolution)
+"""Never the fastest where something else applies."""
+
+_ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
+    DEPTHWISE,
+    IMPLICIT_GEMM_SPLIT_K,
+    IMPLICIT_GEMM,
+    IMPLICIT_PRECOMP_GEMM,
+    WINOGRAD_NONFUSED,
+    WINOGRAD,
+    FFT_TILING,
+    GEMM,
+    DIRECT,
+)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if algorithm is not WINOGRAD)
 
 
-def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:  # noqa: ARG001 (so far every one does all three)
-    """Algorithms of one direction, most specialised first; the last supports everything that is legal."""
-    return _ALGORITHMS
+def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
+    """Algorithms of one direction; the last supports everything that is legal."""
+    return _BACKWARD_FILTER if direction is Direction.BACKWARD_FILTER else _ALGORITHMS
+
+
+def ranked(problem: ConvolutionProblem) -> tuple[ConvolutionAlgorithm, ...]:
+    """Algorithms for a problem, fastest first by estimate; the last supports everything that is legal."""
+
+    def seconds(algorithm: ConvolutionAlgorithm) -> float:
+        return math.inf if isinstance(algorithm, _UNRANKED) else algorithm.seconds(problem)
+
+    return tuple(sorted(algorithms(problem.direction), key=seconds))

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
 from dnncore.cuda.launch import Unit, blocks_for, single
-from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
-from dnncore.descriptors import MAX_NDIM, ConvolutionMode, TensorDescriptor
+from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["DIRECT", "DirectConvolution"]
+__all__ = ["DIRECT", "ELEMENT_TYPES", "DirectConvolution"]
 
-_MAX_SPATIAL = MAX_NDIM - 2
+ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT32)
+"""In the order of `dnncore::ElementType`."""
+
 _FEW_SPATIAL = 2
 _THREADS = 128
 
+_STRIDES = struct(("outer", "<i8"), ("inner", "<i8"), ("spatial", "<i8", MAX_SPATIAL))
 _PARAMS = struct(
     *BLEND,
     ("x", ADDRESS),
     ("w", ADDRESS),
     ("y", ADDRESS),
-    ("x_strides", "<i8", MAX_NDIM),
-    ("w_strides", "<i8", MAX_NDIM),
-    ("y_strides", "<i8", MAX_NDIM),
-    ("input", "<i8", _MAX_SPATIAL),
-    ("filter", "<i8", _MAX_SPATIAL),
-    ("output", "<i8", _MAX_SPATIAL),
-    ("padding", "<i8", _MAX_SPATIAL),
-    ("stride", "<i8", _MAX_SPATIAL),
-    ("dilation", "<i8", _MAX_SPATIAL),
+    ("x_strides", _STRIDES),
+    ("w_strides", _STRIDES),
+    ("y_strides", _STRIDES),
+    ("geometry", GEOMETRY),
     ("batch", "<i8"),
     ("channels", "<i8"),
     ("filters", "<i8"),
     ("groups", "<i8"),
     ("w_offset", "<i8"),
     ("count", "<i8"),
+    ("type", "<i4"),
+    ("output_type", "<i4"),
 )
 
 _INPUTS = {
@@ -51,50 +51,42 @@ _INPUTS = {
 _OUTPUT = {Direction.FORWARD: "y", Direction.BACKWARD_DATA: "x", Direction.BACKWARD_FILTER: "w"}
 
 
-def _unit(direction: Direction, dtype: DType, spatial: int) -> Unit:
+def _unit(direction: Direction, dtype: DType | None) -> Unit:
+    """The kernel for up to two spatial dimensions of a dtype; None: for any number and any dtype."""
+    elements, few = ("Untyped", MAX_SPATIAL) if dtype is None else (f"Typed<{c_type(dtype)}>", _FEW_SPATIAL)
     return generate(
         header="dnncore/convolution/direct.cuh",
-        entry=f"convolution_direct_{direction.value}_{c_type(dtype)}_{spatial}",
-        function=f"direct::{direction.value}<{c_type(dtype)}, {spatial}>",
+        entry=f"convolution_direct_{direction.value}_{'any' if dtype is None else c_type(dtype)}",
+        function=f"direct::{direction.value}<direct::{elements}, {few}>",
         struct_name="direct::Params",
         dtype=_PARAMS,
         threads=_THREADS,
     )
 
 
-def _leading(values: tuple[int, ...], missing: int, size: int) -> tuple[int, ...]:
-    """Fill up with what a dimension that is not there has."""
-    return (*values, *(missing,) * (size - len(values)))
+def _strides(strides: Sequence[int]) -> np.ndarray:
+    outer, inner, *places = strides
+    return record(_STRIDES, outer=outer, inner=inner, spatial=spatial(places, 0))
 
 
 def _params(problem: ConvolutionProblem) -> np.ndarray:
     x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
-    w_spatial, w_offset = w.strides[2:], 0
-    if conv.mode is ConvolutionMode.CONVOLUTION:
-        w_spatial = tuple(-stride for stride in w_spatial)
-        w_offset = sum((extent - 1) * stride for extent, stride in zip(w.shape[2:], w.strides[2:], strict=True))
-
-    def extents(tensor: TensorDescriptor) -> tuple[int, ...]:
-        return _leading(tensor.shape[2:], 1, _MAX_SPATIAL)
-
     (output,) = problem.outputs
+    w_offset, w_spatial = taps(w.shape[2:], w.strides[2:], conv)
     return record(
         _PARAMS,
-        x_strides=_leading(x.strides, 0, MAX_NDIM),
-        w_strides=_leading((*w.strides[:2], *w_spatial), 0, MAX_NDIM),
-        y_strides=_leading(y.strides, 0, MAX_NDIM),
-        input=extents(x),
-        filter=extents(w),
-        output=extents(y),
-        padding=_leading(tuple(before for before, _ in conv.padding), 0, _MAX_SPATIAL),
-        stride=_leading(conv.stride, 1, _MAX_SPATIAL),
-        dilation=_leading(conv.dilation, 1, _MAX_SPATIAL),
+        x_strides=_strides(x.strides),
+        w_strides=_strides((*w.strides[:2], *w_spatial)),
+        y_strides=_strides(y.strides),
+        geometry=geometry(x.shape[2:], w.shape[2:], y.shape[2:], conv),
         batch=x.shape[0],
         channels=w.shape[1],
         filters=w.shape[0] // conv.groups,
         groups=conv.groups,
         w_offset=w_offset,
-        count=math.prod(output.shape),
+        count=output.size,
+        type=ELEMENT_TYPES.index(x.dtype),
+        output_type=ELEMENT_TYPES.index(output.dtype),
     )
 
 
@@ -116,21 +108,17 @@ class DirectConvolution:
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that `prepare` can ask for."""
-        return tuple(
-            _unit(direction, dtype, spatial)
-            for direction in Direction
-            for dtype in (DType.FLOAT32, DType.FLOAT64)
-            for spatial in (_FEW_SPATIAL, _MAX_SPATIAL)
-        )
+        by_dtype = [_unit(direction, dtype) for direction in Direction for dtype in FLOATING]
+        return (*by_dtype, _unit(Direction.FORWARD, DType.INT8), *(_unit(direction, None) for direction in Direction))
 
     def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
         """Fill in the parameters."""
         params = _params(problem)
-        spatial = _FEW_SPATIAL if problem.convolution.spatial_ndim <= _FEW_SPATIAL else _MAX_SPATIAL
+        dtype = problem.x.dtype if problem.convolution.spatial_ndim <= _FEW_SPATIAL else None
         # An element of dw is a long sum, which a whole block adds up.
         per_block = 1 if problem.direction is Direction.BACKWARD_FILTER else _THREADS
         return single(
-            device.kernel(_unit(problem.direction, problem.x.dtype, spatial)),
+            device.kernel(_unit(problem.direction, dtype)),
             (blocks_for(int(params["count"]), per_block), 1, 1),
             (_THREADS, 1, 1),
             params,

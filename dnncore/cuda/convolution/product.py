@@ -222,6 +222,8 @@ _DIRECTIONS = {
 
 def convolution_product(problem: ConvolutionProblem) -> Product | str:
     """Describe a convolution as a product; a reason instead where tiles do not suit it."""
+    if not problem.x.dtype.is_floating:
+        return f"x is {problem.x.dtype.value}; tiles are for floating-point types"
     conv = problem.convolution
     rows = problem.w.shape[1] if problem.direction is Direction.BACKWARD_DATA else problem.w.shape[0] // conv.groups
     if conv.groups > 1 and rows < _MIN_GROUP_ROWS:

@@ -1,6 +1,19 @@
 """The tiled GEMM that convolutions and the matrix product share: index arithmetic, choice of tiles, launches."""
 
-from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
-from dnncore.cuda.gemm.index_space import Digit, Phase, Product
+from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm, fill_inputs
+from dnncore.cuda.gemm.index_space import Digit, Epilogue, Phase, Product
+from dnncore.cuda.gemm.params import EPILOGUE, fill_epilogue
+from dnncore.cuda.gemm.precomputed import PrecomputedGemm
 
-__all__ = ["Digit", "Phase", "Product", "SplitGemm", "TiledGemm"]
+__all__ = [
+    "EPILOGUE",
+    "Digit",
+    "Epilogue",
+    "Phase",
+    "PrecomputedGemm",
+    "Product",
+    "SplitGemm",
+    "TiledGemm",
+    "fill_epilogue",
+    "fill_inputs",
+]

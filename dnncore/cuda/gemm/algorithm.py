@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.gemm.index_space import Product
+from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import SUM_THREADS, choose_variant, sum_unit, tiles_for, variants
 from dnncore.cuda.gemm.params import MAX_PHASES, make_params
-from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, Schedule, choose_schedule
-from dnncore.cuda.launch import Unit, single
+from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, AnyTile, Schedule, choose_schedule, tile_counts
+from dnncore.cuda.launch import Kernel, Unit
 from dnncore.cuda.stream import CudaStream
 
-__all__ = ["SplitGemm", "TiledGemm"]
+__all__ = [
+    "AlignedKernels",
+    "ProductOf",
+    "SplitGemm",
+    "TiledGemm",
+    "batches",
+    "fill_inputs",
+    "nothing",
+    "product_or_reason",
+    "sequence",
+    "why_not_launched",
+]
 
 _MAX_LAUNCHES = 8
 _MAX_BLOCKS = 2**31 - 1
@@ -24,15 +38,39 @@ ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
 
 
-def _schedule(product: Product, *, split: bool = False) -> Schedule:
-    return choose_schedule(product, tiles_for(product), split=split)
+def _schedule(product: Product, *, split: bool = False) -> Schedule | None:
+    """None where no kernel that knows epilogues can compute a product with one."""
+    tiles = tiles_for(product, extended=product.epilogue is not None)
+    return choose_schedule(product, tiles, split=split) if tiles else None
 
 
-def _product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
+def product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
+    """Turn a problem into a product that the structs can hold, or give the reason why it is not one."""
     product = product_of(problem)
     if isinstance(product, str):
         return product
+    if product.dtype not in TILES:
+        return f"{product.dtype.value} has no tiled kernels"
     return product.why_not_tiled() or product
+
+
+def why_not_launched(product: Product, tile: AnyTile) -> str | None:
+    """None when a few grids hold all tiles of all phases, else the reason why not."""
+    if len(product.phases) > _MAX_LAUNCHES * MAX_PHASES:
+        return f"its strides make {len(product.phases)} dense products; at most {_MAX_LAUNCHES * MAX_PHASES}"
+    blocks = sum(tile_counts(tile, product))
+    return f"{blocks} tiles; at most {_MAX_BLOCKS // MAX_PHASES}" if blocks > _MAX_BLOCKS // MAX_PHASES else None
+
+
+def batches(product: Product) -> list[tuple[Phase, ...]]:
+    """Cut the phases into as many as one launch takes."""
+    return [product.phases[start : start + MAX_PHASES] for start in range(0, len(product.phases), MAX_PHASES)]
+
+
+def fill_inputs(params: np.ndarray, names: Sequence[str], inputs: Sequence[Address]) -> None:
+    """Fill in the addresses of a product's inputs; those of its epilogue have a struct of their own."""
+    for name, address in zip(names, inputs, strict=True):
+        (params if name in ("a", "b") else params["epilogue"])[name] = address
 
 
 @dataclass(frozen=True)
@@ -42,22 +80,30 @@ class TiledGemm:
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        fused: Whether its products have epilogues.
     """
 
     name: str
     product_of: ProductOf
+    fused: bool = False
     deterministic: bool = True
     math: str = "dtype"
 
     def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
         """None when the kernels' structs can hold the problem, else the reason why not."""
-        product = _product_or_reason(self.product_of, problem)
+        product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
-        if len(product.phases) > _MAX_LAUNCHES * MAX_PHASES:
-            return f"its strides make {len(product.phases)} dense products; at most {_MAX_LAUNCHES * MAX_PHASES}"
-        blocks = sum(_schedule(product).tile.counts(product))
-        return f"{blocks} tiles; at most {_MAX_BLOCKS // MAX_PHASES}" if blocks > _MAX_BLOCKS // MAX_PHASES else None
+        schedule = _schedule(product)
+        if schedule is None:
+            return "its offsets, digits or coordinates are too many for the kernels that know epilogues"
+        return why_not_launched(product, schedule.tile)
+
+    def seconds(self, problem: Any) -> float:
+        """Estimated time on an H200."""
+        product = product_or_reason(self.product_of, problem)
+        schedule = None if isinstance(product, str) else _schedule(product)
+        return math.inf if schedule is None else schedule.seconds
 
     def workspace_bytes(self, problem: Any) -> int:  # noqa: ARG002 (the Protocol's signature)
         """0."""
@@ -65,26 +111,59 @@ class TiledGemm:
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that `prepare` can ask for."""
-        return tuple(variant.unit for variant in variants())
+        return tuple(variant.unit for variant in variants(extended=self.fused))
 
     def prepare(self, problem: Any, device: CudaDevice) -> Launch:
         """Choose tile and variant and fill in the parameters."""
         product = self.product_of(problem)
         assert isinstance(product, Product)
         if product.rows == 0 or product.groups == 0 or product.num_columns == 0:
-            return _nothing
-        tile = _schedule(product).tile
-        kernel = device.kernel(choose_variant(product, tile).unit)
-        launches = []
-        for start in range(0, len(product.phases), MAX_PHASES):
-            phases = product.phases[start : start + MAX_PHASES]
-            params = make_params(product, phases, tile.rows, tile.columns)
-            blocks = int(params["row_tiles"]) * int(params["column_tiles"]) * product.groups * len(phases)
-            launches.append(single(kernel, (blocks, 1, 1), (tile.threads, 1, 1), params, product.inputs, ("c",)))
-        return launches[0] if len(launches) == 1 else _sequence(launches)
+            return nothing
+        schedule = _schedule(product)
+        assert schedule is not None
+        tile = schedule.tile
+        kernels = AlignedKernels(device, product, tile, extended=self.fused)
+        return sequence([_one(kernels, product, phases, tile) for phases in batches(product)])
 
 
-def _nothing(
+class AlignedKernels:
+    """The kernel of a tile for operands that start at multiples of 16 bytes, and that for any others. Immutable."""
+
+    def __init__(self, device: CudaDevice, product: Product, tile: AnyTile, *, extended: bool = False) -> None:
+        self._aligned, self._any = (
+            device.kernel(choose_variant(product, tile, extended=extended, aligned=aligned).unit)
+            for aligned in (True, False)
+        )
+
+    def of(self, params: np.ndarray) -> Kernel:
+        """The one for the addresses in params."""
+        if self._aligned is self._any or (int(params["a"]) | int(params["b"])) % 16 == 0:
+            return self._aligned
+        return self._any
+
+
+def _one(kernels: AlignedKernels, product: Product, phases: Sequence[Phase], tile: AnyTile) -> Launch:
+    params = make_params(product, phases, tile.rows, tile.columns)
+    grid = (int(params["row_tiles"]) * int(params["column_tiles"]) * product.groups * len(phases), 1, 1)
+
+    def launch(
+        stream: Stream,
+        alpha: float,
+        inputs: Sequence[Address],
+        beta: float,
+        outputs: Sequence[Address],
+        workspace: Address | None,  # noqa: ARG001 (none was asked for)
+    ) -> None:
+        assert isinstance(stream, CudaStream)
+        params["alpha"], params["beta"] = alpha, beta
+        fill_inputs(params, product.inputs, inputs)
+        (params["c"],) = outputs
+        kernels.of(params).launch(stream, grid, (tile.threads, 1, 1), params)
+
+    return launch
+
+
+def nothing(
     stream: Stream,
     alpha: float,
     inputs: Sequence[Address],
@@ -95,7 +174,11 @@ def _nothing(
     """Launch of a problem whose output is empty."""
 
 
-def _sequence(launches: Sequence[Launch]) -> Launch:
+def sequence(launches: Sequence[Launch]) -> Launch:
+    """Make one launch of several, in order."""
+    if len(launches) == 1:
+        return launches[0]
+
     def launch(
         stream: Stream,
         alpha: float,
@@ -110,6 +193,13 @@ def _sequence(launches: Sequence[Launch]) -> Launch:
     return launch
 
 
+def _split_schedule(product: Product) -> Schedule:
+    """The parts are sums without an epilogue, which is the business of the kernel that adds them up."""
+    schedule = _schedule(replace(product, epilogue=None), split=True)
+    assert schedule is not None
+    return schedule
+
+
 @dataclass(frozen=True)
 class SplitGemm:
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
@@ -119,45 +209,55 @@ class SplitGemm:
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        fused: Whether its products have epilogues.
     """
 
     name: str
     product_of: ProductOf
+    fused: bool = False
     deterministic: bool = True
     math: str = "dtype"
 
     def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
         """None when cutting the reduction is faster by estimate, or needed for accuracy, else the reason why not."""
-        product = _product_or_reason(self.product_of, problem)
+        product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
         if product.rows == 0 or product.num_columns == 0 or len(product.phases) != 1:
             return (
                 f"{len(product.phases)} dense products of {product.rows} x {product.num_columns}; needs one, not empty"
             )
-        whole, split = _schedule(product), _schedule(product, split=True)
-        (tiles,), summands = whole.tile.counts(product), product.phases[0].reduction_length
+        split, summands = _split_schedule(product), product.phases[0].reduction_length
+        whole = _schedule(product) or _schedule(replace(product, epilogue=None))
+        assert whole is not None
+        (tiles,) = tile_counts(whole.tile, product)
         if split.splits < 2 or (split.seconds >= whole.seconds and summands <= LONGEST_SUM):
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
         return None
 
+    def seconds(self, problem: Any) -> float:
+        """Estimated time on an H200."""
+        product = product_or_reason(self.product_of, problem)
+        return math.inf if isinstance(product, str) or len(product.phases) != 1 else _split_schedule(product).seconds
+
     def workspace_bytes(self, problem: Any) -> int:
         """Bytes of the parts' sums; 0 where nothing is split."""
-        product = _product_or_reason(self.product_of, problem)
+        product = product_or_reason(self.product_of, problem)
         if isinstance(product, str) or len(product.phases) != 1:
             return 0
         elements = product.groups * product.rows * product.num_columns
-        return _schedule(product, split=True).splits * elements * product.dtype.itemsize
+        return _split_schedule(product).splits * elements * product.dtype.compute.itemsize
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that `prepare` can ask for."""
-        return (*(variant.unit for variant in variants()), *(sum_unit(dtype) for dtype in TILES))
+        sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
+        return (*(variant.unit for variant in variants()), *sums)
 
     def prepare(self, problem: Any, device: CudaDevice) -> Launch:
         """Choose tile, variant and parts and fill in the parameters of both kernels."""
         product = self.product_of(problem)
         assert isinstance(product, Product)
-        schedule, partial = _schedule(product, split=True), product.partial_sums()
+        schedule, partial = _split_schedule(product), product.partial_sums()
         tile, part_size = schedule.tile, product.groups * partial.c_group_stride
         parts = make_params(partial, partial.phases, tile.rows, tile.columns)
         parts["alpha"] = 1.0
@@ -170,8 +270,8 @@ class SplitGemm:
         total["a_row_stride"], total["a_group_stride"] = partial.c_row_stride, partial.c_group_stride
         total["splits"], total["split_stride"] = schedule.splits, part_size
 
-        parts_kernel = device.kernel(choose_variant(product, tile).unit)
-        total_kernel = device.kernel(sum_unit(product.dtype))
+        parts_kernels = AlignedKernels(device, product, tile)
+        total_kernel = device.kernel(sum_unit(product.dtype, extended=self.fused))
         tiles = int(parts["row_tiles"]) * int(parts["column_tiles"]) * product.groups
         parts_grid = (tiles * schedule.splits, 1, 1)
         total_grid = (int(total["column_tiles"]) * product.rows * product.groups, 1, 1)
@@ -185,12 +285,12 @@ class SplitGemm:
             workspace: Address | None,
         ) -> None:
             assert isinstance(stream, CudaStream)
-            for name, address in zip(product.inputs, inputs, strict=True):
-                parts[name] = address
+            fill_inputs(parts, product.inputs, inputs)
+            fill_inputs(total, product.inputs, inputs)
             parts["c"] = total["a"] = workspace
             total["alpha"], total["beta"] = alpha, beta
             (total["c"],) = outputs
-            parts_kernel.launch(stream, parts_grid, (tile.threads, 1, 1), parts)
+            parts_kernels.of(parts).launch(stream, parts_grid, (tile.threads, 1, 1), parts)
             total_kernel.launch(stream, total_grid, (SUM_THREADS, 1, 1), total)
 
         return launch

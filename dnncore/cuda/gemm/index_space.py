@@ -12,14 +12,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 
-__all__ = ["MAX_COORDINATES", "MAX_DIGITS", "Digit", "Phase", "Product", "length", "simplified"]
+__all__ = ["MAX_COORDINATES", "MAX_DIGITS", "Digit", "Epilogue", "Phase", "Product", "length", "simplified"]
 
 MAX_DIGITS = 4
 MAX_COORDINATES = 3
 _INDEX_LIMIT = 2**31 - 2**12
 """Rows, columns and reduction count in 32 bits; the kernel looks a few slabs and up to 512 entries past the end."""
+
+_COORDINATE_LIMIT = 2**31 - 2**20
+"""Spatial coordinates are added up in 32 bits, those of a column to those of a reduction index."""
+
+_OFFSET_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +126,34 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a row's sum becomes before it is blended: activation(alpha1 * sum * scale[row] + bias[row] + alpha2 * z). Immutable.
+
+    Rows count through the groups; z is laid out as C. Of scale, bias and z those are there that the product's `inputs` name.
+
+    Args:
+        alpha1: Factor of the sum.
+        alpha2: Factor of z; with 0 z is not read.
+        activation: None for the identity.
+        scale_stride: Elements of scale a row.
+        bias_stride: The same for bias.
+        widened: Whether scale and bias are stored in the compute type.
+    """
+
+    alpha1: float
+    alpha2: float
+    activation: ActivationDescriptor | None
+    scale_stride: int = 0
+    bias_stride: int = 0
+    widened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """Everything that a tiled kernel computes. Immutable.
 
     Args:
-        dtype: Element type of all three.
+        dtype: Element type of all three; the sums are of its compute type.
         rows: Rows of A and C, in a group.
         a_row_stride: Elements from one row of A to the next.
         c_row_stride: The same for C.
@@ -134,7 +163,8 @@ class Product:
         c_group_stride: The same for C.
         bounds: B's spatial extents; outside them B is 0. Empty where nothing is out of bounds.
         phases: The dense products; together they write each element of C once.
-        inputs: Which of the problem's inputs, in its order, are A and B: "a", "b".
+        inputs: What the problem's inputs are, in its order: "a", "b"; of an epilogue also "scale", "bias", "z".
+        epilogue: What is done before blending, in a product of one phase.
     """
 
     dtype: DType
@@ -147,7 +177,8 @@ class Product:
     c_group_stride: int
     bounds: tuple[int, ...]
     phases: tuple[Phase, ...]
-    inputs: tuple[str, str]
+    inputs: tuple[str, ...]
+    epilogue: Epilogue | None = None
 
     @property
     def num_columns(self) -> int:
@@ -168,8 +199,27 @@ class Product:
             for phase in self.phases
         )
 
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether every 16 bytes of the reduction are contiguous, and aligned where the operands are, in A and in B.
+
+        They are then wholly inside the bounds or wholly outside.
+        """
+        size = 16 // self.dtype.itemsize
+        strides = [self.a_row_stride] if self.rows > 1 else []
+        strides += [self.a_group_stride, self.b_group_stride] if self.groups > 1 else []
+        for phase in self.phases:
+            if not phase.reduction:
+                return False
+            fastest, *slower = phase.reduction
+            if (fastest.b_stride, fastest.other_stride) != (1, 1) or any(fastest.steps):
+                return False
+            strides += [fastest.extent, phase.a_offset, phase.b_offset, *(digit.b_stride for digit in phase.column)]
+            strides += [stride for digit in slower for stride in (digit.b_stride, digit.other_stride)]
+        return all(stride % size == 0 for stride in strides)
+
     def partial_sums(self) -> Product:
-        """The same with a C that holds packed [group][row][column]; one phase."""
+        """The same with a C that holds packed [group][row][column], in the compute type and before any epilogue; one phase."""
         (phase,) = self.phases
         strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=1)
         column = tuple(
@@ -180,6 +230,7 @@ class Product:
             c_row_stride=self.num_columns,
             c_group_stride=self.rows * self.num_columns,
             phases=(replace(phase, column=column, c_offset=0),),
+            epilogue=None,
         )
 
     def why_not_tiled(self) -> str | None:
@@ -194,6 +245,19 @@ class Product:
             return (
                 f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
             )
+        return next((reason for phase in self.phases if (reason := self._why_not_addressed(phase))), None)
+
+    def _why_not_addressed(self, phase: Phase) -> str | None:
+        """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""
+        digits = [*phase.column, *phase.reduction]
+        for axis, bound in enumerate(self.bounds):
+            farthest = abs(phase.first[axis]) + sum(digit.extent * abs(digit.steps[axis]) for digit in digits)
+            if max(bound, farthest) > _COORDINATE_LIMIT:
+                return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
+        reach = sum(digit.extent * max(abs(digit.b_stride), abs(digit.other_stride)) for digit in digits)
+        offset = max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
+        if reach + offset > _OFFSET_LIMIT:
+            return f"offsets of {reach + offset} elements; at most {_OFFSET_LIMIT}"
         return None
 
 

@@ -1,4 +1,9 @@
-"""The units of the tiled kernels: which variants exist, and which one a product takes."""
+"""The units of the tiled kernels: which variants exist, and which one a product takes.
+
+Of fp32 and fp64 there are plain kernels in every combination of tile, walks and padding, and *extended* ones, which know epilogues
+and tables in the workspace and would cost the plain ones registers, in the few combinations that matter most. Kernels of 16-bit
+types, which the tensor cores compute, are always extended.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,44 @@ from dataclasses import dataclass
 
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Product
 from dnncore.cuda.gemm.params import PARAMS
-from dnncore.cuda.gemm.tiling import TILES, Tile, Walk, choose_walks
+from dnncore.cuda.gemm.tiling import (
+    EXTENDED_TILES,
+    TILES,
+    WIDE_TILES,
+    AnyTile,
+    MatrixTile,
+    Walk,
+    choose_scalar_walks,
+    choose_walks,
+)
 from dnncore.cuda.launch import Unit
 from dnncore.cuda.params import c_type
 from dnncore.dtypes import DType
 
-__all__ = ["SUM_THREADS", "Variant", "choose_variant", "sum_unit", "tiles_for", "variants"]
+__all__ = [
+    "SUM_THREADS",
+    "TABLE_ENTRY_BYTES",
+    "TABLE_THREADS",
+    "Variant",
+    "choose_variant",
+    "needs_wide",
+    "sum_unit",
+    "table_unit",
+    "tiles_for",
+    "variants",
+]
 
 SUM_THREADS = 256
 """`dnncore::gemm::kSumThreads`."""
 
+TABLE_THREADS = 128
+"""`dnncore::gemm::kTableThreads`."""
+
+TABLE_ENTRY_BYTES = 16
+"""Of the table that narrow kernels read: two offsets and two coordinates."""
+
 _NARROW_DIGITS = 3
+_NARROW_COORDINATES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,43 +59,53 @@ class Variant:
     Args:
         tile: Its tile.
         walks: How A and B are read.
-        padded: Whether it keeps coordinates.
+        padded: Whether it keeps coordinates; one that does computes products without padding too.
         wide: Whether it has 64-bit offsets, all digits and all coordinates; it can compute everything that the struct can hold.
+        extended: Whether it knows epilogues and tables.
     """
 
-    tile: Tile
+    tile: AnyTile
     walks: tuple[Walk, Walk]
     padded: bool
     wide: bool = False
+    extended: bool = False
 
     @property
     def stages(self) -> int:
-        """Slabs in shared memory at a time: 3 where B is read along the reduction, in short runs that take longer."""
+        """Slabs in shared memory at a time: 3 where B is read along the reduction, in short runs that take longer.
+
+        Of single elements of 16 bits 2: they wait in registers, not in a third slab.
+        """
+        if isinstance(self.tile, MatrixTile):
+            return self.tile.stages if self.walks[0] is Walk.VECTORS else 2
         return 3 if self.walks[1] is Walk.REDUCTION else self.tile.stages
 
     @property
     def unit(self) -> Unit:
         """What is compiled."""
         digits, coordinates, index = (
-            (MAX_DIGITS, MAX_COORDINATES, "int64") if self.wide else (_NARROW_DIGITS, 2, "int32")
+            (MAX_DIGITS, MAX_COORDINATES, "int64") if self.wide else (_NARROW_DIGITS, _NARROW_COORDINATES, "int32")
         )
-        walk_a, walk_b = self.walks
+        element, (walk_a, walk_b) = c_type(self.tile.dtype), self.walks
         name = "_".join(
             (
-                c_type(self.tile.dtype),
+                element,
                 f"{self.tile.rows}x{self.tile.columns}",
                 walk_a.name.lower(),
                 walk_b.name.lower(),
-                "wide" if self.wide else "padded" if self.padded else "dense",
+                "wide" if self.wide else "extended" if self.extended else "padded" if self.padded else "dense",
             )
         )
+        arguments = (
+            self.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", self.stages, digits,
+            coordinates if self.padded else 0, index, str(self.extended).lower(),
+        )  # fmt: skip
         return Unit(
             source=(
                 '#include "dnncore/gemm/kernel.cuh"\n'
                 "using namespace dnncore;\n"
                 "using namespace dnncore::gemm;\n"
-                f"using Variant = Kernel<{self.tile.cpp}, Walk::{walk_a.value}, Walk::{walk_b.value}, {self.stages}, {digits}, "
-                f"{coordinates if self.padded else 0}, {index}>;\n"
+                f"using Variant = Kernel<{', '.join(map(str, arguments))}>;\n"
                 f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
                 f'extern "C" __global__ void __launch_bounds__({self.tile.threads}, {self.tile.min_blocks}) '
                 f"gemm_{name}(const __grid_constant__ Params params) {{\n"
@@ -75,53 +117,104 @@ class Variant:
         )
 
 
+def _is_widened(dtype: DType) -> bool:
+    return dtype is not dtype.compute
+
+
 def _wide(dtype: DType) -> Variant:
-    return Variant(TILES[dtype][2], (Walk.REDUCTION, Walk.OUTER), padded=True, wide=True)
+    walks = Walk.REDUCTION, Walk.OUTER
+    return Variant(WIDE_TILES[dtype], walks, padded=True, wide=True, extended=_is_widened(dtype))
 
 
-def variants() -> tuple[Variant, ...]:
-    """Every variant that `choose_variant` can return."""
-    return tuple(
-        variant
-        for dtype, tiles in TILES.items()
-        for variant in (
-            *(
-                Variant(tile, (walk_a, walk_b), padded)
-                for tile, walk_a, walk_b, padded in itertools.product(tiles, Walk, Walk, (False, True))
-            ),
-            _wide(dtype),
-        )
-    )
+def variants(*, extended: bool = False) -> tuple[Variant, ...]:
+    """Every variant that `choose_variant` can return for products that need an extended one, or for the others."""
+    found: list[Variant] = []
+    for dtype, tiles in (EXTENDED_TILES if extended else TILES).items():
+        widened = _is_widened(dtype)
+        scalar = (Walk.OUTER, Walk.REDUCTION)
+        walks = list(itertools.product(scalar if widened or not extended else (Walk.REDUCTION,), scalar))
+        walks += [(Walk.VECTORS, Walk.VECTORS)] if widened else []
+        paddings = (True,) if widened or extended else (False, True)
+        found += [
+            Variant(tile, both, padded, extended=widened or extended)
+            for tile, both, padded in itertools.product(tiles, walks, paddings)
+        ]
+        if widened or not extended:
+            found.append(_wide(dtype))
+    return tuple(found)
 
 
 def needs_wide(product: Product) -> bool:
     """Whether only the variant with 64-bit offsets and all digits can compute a product."""
-    return product.num_digits > _NARROW_DIGITS or len(product.bounds) > 2 or not product.fits_32_bit_offsets
+    return (
+        product.num_digits > _NARROW_DIGITS
+        or len(product.bounds) > _NARROW_COORDINATES
+        or not product.fits_32_bit_offsets
+    )
 
 
-def tiles_for(product: Product) -> tuple[Tile, ...]:
-    """Tiles in which some variant can compute a product."""
-    return (_wide(product.dtype).tile,) if needs_wide(product) else TILES[product.dtype]
+def tiles_for(product: Product, *, extended: bool = False) -> tuple[AnyTile, ...]:
+    """Tiles in which some variant, or some extended one, can compute a product; none where there is no such variant."""
+    if needs_wide(product):
+        return (WIDE_TILES[product.dtype],) if _wide(product.dtype).extended or not extended else ()
+    return (EXTENDED_TILES if extended else TILES)[product.dtype]
 
 
-def choose_variant(product: Product, tile: Tile) -> Variant:
-    """Choose the variant for a product that `Product.why_not_tiled` does not refuse and one of its tiles."""
+def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, aligned: bool = True) -> Variant:
+    """Choose the variant for a product that `Product.why_not_tiled` does not refuse and one of its tiles.
+
+    Args:
+        product: What is computed.
+        tile: One of `tiles_for(product)`.
+        extended: Whether it must know epilogues and tables.
+        aligned: Whether A and B start at multiples of 16 bytes.
+    """
     if needs_wide(product):
         return _wide(product.dtype)
-    return Variant(tile, choose_walks(product), padded=bool(product.bounds))
+    walk_a, walk_b = (choose_walks if aligned else choose_scalar_walks)(product)
+    if _is_widened(product.dtype):
+        return Variant(tile, (walk_a, walk_b), padded=True, extended=True)
+    if extended:
+        return Variant(tile, (Walk.REDUCTION, walk_b), padded=True, extended=True)
+    return Variant(tile, (walk_a, walk_b), padded=bool(product.bounds))
 
 
-def sum_unit(dtype: DType) -> Unit:
-    """The kernel that adds up the parts of a split reduction."""
-    entry = f"gemm_sum_splits_{c_type(dtype)}"
+def sum_unit(dtype: DType, *, extended: bool = False) -> Unit:
+    """The kernel that adds up the parts of a split reduction; an extended one knows epilogues, as every one of 16 bits does."""
+    element, extended = c_type(dtype), extended or _is_widened(dtype)
+    entry = f"gemm_sum_splits_{element}" + ("_extended" if extended else "")
+    return _struct_unit(
+        "split",
+        entry,
+        SUM_THREADS,
+        f"sum_splits<{element}, {str(extended).lower()}>",
+        f"kSumThreads == {SUM_THREADS}",
+    )
+
+
+def table_unit() -> Unit:
+    """The kernel that writes a narrow product's table, of whatever type its elements are."""
+    entry = f"Reduction<int32, {_NARROW_COORDINATES}>"
+    return _struct_unit(
+        "table",
+        "gemm_write_table",
+        TABLE_THREADS,
+        f"write_table<{_NARROW_DIGITS}, {entry}>",
+        f"kTableThreads == {TABLE_THREADS} && sizeof({entry}) == {TABLE_ENTRY_BYTES}",
+    )
+
+
+def _struct_unit(header: str, entry: str, threads: int, function: str, agreed: str) -> Unit:
     return Unit(
         source=(
-            '#include "dnncore/gemm/split.cuh"\n'
-            f'static_assert(sizeof(dnncore::gemm::Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
-            f"static_assert(dnncore::gemm::kSumThreads == {SUM_THREADS});\n"
-            f'extern "C" __global__ void __launch_bounds__({SUM_THREADS}) '
-            f"{entry}(const __grid_constant__ dnncore::gemm::Params params) {{\n"
-            f"  dnncore::gemm::sum_splits<{c_type(dtype)}>(params);\n"
+            f'#include "dnncore/gemm/{header}.cuh"\n'
+            "using namespace dnncore;\n"
+            "using namespace dnncore::gemm;\n"
+            f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
+            f"static_assert({agreed});\n"
+            f'extern "C" __global__ void __launch_bounds__({threads}) '
+            f"{entry}(const __grid_constant__ Params params) {{\n"
+            f"  {function}(params);\n"
             "}\n"
         ),
         entry=entry,

@@ -8,16 +8,17 @@ from enum import IntEnum
 
 import numpy as np
 
-from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Phase, Product
+from dnncore.cuda.activation import ACTIVATION, activation_record
+from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Epilogue, Phase, Product
 from dnncore.cuda.params import ADDRESS, BLEND, struct
 
-__all__ = ["MAX_PHASES", "PARAMS", "Store", "choose_store", "make_params"]
+__all__ = ["EPILOGUE", "MAX_PHASES", "PARAMS", "Store", "choose_store", "fill_epilogue", "make_params"]
 
 MAX_PHASES = 8
 
 
 class Store(IntEnum):
-    """Along which index 16 bytes of C at a time are stored; `dnncore::gemm::Store`."""
+    """Along which index vectors of C are stored; `dnncore::gemm::Store`."""
 
     SINGLE = 0
     COLUMNS = 1
@@ -41,8 +42,22 @@ _PHASE = struct(
     ("first", "<i4", MAX_COORDINATES),
     ("columns", "<u4"),
     ("reduction_length", "<u4"),
-    ("unused", "<u4"),
+    ("first_entry", "<u4"),
 )
+EPILOGUE = struct(
+    ("alpha1", "<f8"),
+    ("alpha2", "<f8"),
+    ("activation", ACTIVATION),
+    ("scale", ADDRESS),
+    ("bias", ADDRESS),
+    ("z", ADDRESS),
+    ("scale_stride", "<i8"),
+    ("bias_stride", "<i8"),
+    ("widened", "<u4"),
+    ("is_present", "<u4"),
+)
+"""`dnncore::Epilogue` of gemm/epilogue.cuh; filled in by `fill_epilogue`."""
+
 PARAMS = struct(
     *BLEND,
     ("a", ADDRESS),
@@ -63,6 +78,8 @@ PARAMS = struct(
     ("split_length", "<u4"),
     ("store", "<u4"),
     ("phase", _PHASE, MAX_PHASES),
+    ("epilogue", EPILOGUE),
+    ("table", ADDRESS),
 )
 
 
@@ -90,9 +107,17 @@ def _fill_phase(record: np.ndarray, phase: Phase) -> None:
     record["reduction_length"] = phase.reduction_length
 
 
+def fill_epilogue(record: np.ndarray, epilogue: Epilogue) -> None:
+    """Fill in an EPILOGUE, all but addresses."""
+    for name in ("alpha1", "alpha2", "scale_stride", "bias_stride", "widened"):
+        record[name] = getattr(epilogue, name)
+    record["activation"] = activation_record(epilogue.activation)
+    record["is_present"] = True
+
+
 def choose_store(product: Product) -> Store:
-    """Choose a store of 16 bytes where every aligned group of columns, or of rows, is contiguous and aligned in C."""
-    size = 16 // product.dtype.itemsize
+    """Choose a store of vectors where every aligned group of columns, or of rows, is contiguous and aligned in C."""
+    size = 16 // product.dtype.compute.itemsize
     row_stride = product.c_row_stride if product.rows > 1 else 0
     others = [phase.c_offset for phase in product.phases]
     others += [product.c_group_stride] if product.groups > 1 else []
@@ -149,4 +174,6 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
     params["split_length"] = max(phase.reduction_length for phase in phases)
     for record, phase in zip(params["phase"], phases, strict=False):
         _fill_phase(record, phase)
+    if product.epilogue is not None:
+        fill_epilogue(params["epilogue"], product.epilogue)
     return params

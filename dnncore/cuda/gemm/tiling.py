@@ -6,13 +6,28 @@ The figures are for an H200. On another GPU what is chosen gives the same result
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from dnncore.cuda.gemm.index_space import Digit, Product
+from dnncore.cuda.params import c_type
 from dnncore.dtypes import DType
 
-__all__ = ["LONGEST_SUM", "TILES", "Schedule", "Tile", "Walk", "choose_schedule", "choose_walks"]
+__all__ = [
+    "EXTENDED_TILES",
+    "LONGEST_SUM",
+    "TILES",
+    "WIDE_TILES",
+    "AnyTile",
+    "MatrixTile",
+    "Schedule",
+    "Tile",
+    "Walk",
+    "choose_scalar_walks",
+    "choose_schedule",
+    "choose_walks",
+    "tile_counts",
+]
 
 _MULTIPROCESSORS = 132
 _SECTOR_BYTES = 32
@@ -24,9 +39,15 @@ LONGEST_SUM = 1 << 15
 
 _SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
 
-# Multiply-adds a second: two thirds of 128 (64) a cycle at 1.98 GHz, as measured for the largest tile in fp32 [fp64: estimated];
-# the memory's rate; one more launch and its wait [both estimated].
-_RATE_PER_MULTIPROCESSOR = {DType.FLOAT32: 168e9, DType.FLOAT64: 84e9}
+# Multiply-adds a second: two thirds of 128 (64) a cycle at 1.98 GHz, as measured for the largest tile in fp32 [fp64: estimated]; of
+# 16 bits a third of what tensor cores do through mma.sync [estimated]; the memory's rate; one more launch and its wait [both
+# estimated].
+_RATE_PER_MULTIPROCESSOR = {
+    DType.FLOAT32: 168e9,
+    DType.FLOAT64: 84e9,
+    DType.FLOAT16: 500e9,
+    DType.BFLOAT16: 500e9,
+}
 _BYTES_PER_SECOND = 4e12
 _LAUNCH_SECONDS = 4e-6
 _BUSY_WARPS = 16
@@ -35,10 +56,14 @@ square root."""
 
 
 class Walk(Enum):
-    """Which index neighbouring threads follow while they read an operand; `dnncore::gemm::Walk`."""
+    """Which index neighbouring threads follow while they read an operand; `dnncore::gemm::Walk`.
+
+    VECTORS follows the reduction 16 bytes at a time, the others go element by element.
+    """
 
     OUTER = "kOuter"
     REDUCTION = "kReduction"
+    VECTORS = "kVectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +112,60 @@ class Tile:
     @property
     def cpp(self) -> str:
         """The C++ type."""
-        element = {DType.FLOAT32: "float", DType.FLOAT64: "double"}[self.dtype]
         sizes = (self.thread_rows, self.thread_columns, self.row_vectors, self.column_vectors, self.depth)
-        return f"Tile<{element}, {', '.join(map(str, sizes))}>"
+        return f"Tile<{c_type(self.dtype)}, {', '.join(map(str, sizes))}>"
 
-    def counts(self, product: Product) -> list[int]:
-        """Tiles of one part of the reduction, a phase at a time."""
-        rows = math.ceil(product.rows / self.rows) * product.groups
-        return [rows * math.ceil(phase.num_columns / self.columns) for phase in product.phases]
+
+@dataclass(frozen=True, slots=True)
+class MatrixTile:
+    """A block's tile of C that the tensor cores compute, `dnncore::gemm::MatrixTile`. Immutable.
+
+    Args:
+        dtype: Element type of the operands, of 16 bits; sums are of its compute type.
+        warp_rows: Blocks of 16 rows that a warp computes, of which two lie below each other.
+        warp_columns: Blocks of 8 columns of each of two neighbouring warps.
+        depth: See `Tile`.
+        stages: See `Tile`; where elements are copied one by one there are always 2.
+        min_blocks: See `Tile`.
+        efficiency: See `Tile` [estimated].
+    """
+
+    dtype: DType
+    warp_rows: int
+    warp_columns: int
+    depth: int
+    stages: int
+    min_blocks: int
+    efficiency: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: four warps."""
+        return 128
+
+    @property
+    def rows(self) -> int:
+        """Rows of C in a tile."""
+        return 2 * 16 * self.warp_rows
+
+    @property
+    def columns(self) -> int:
+        """Columns of C in a tile."""
+        return 2 * 8 * self.warp_columns
+
+    @property
+    def cpp(self) -> str:
+        """The C++ type."""
+        return f"MatrixTile<{c_type(self.dtype)}, 2, 2, {self.warp_rows}, {self.warp_columns}, {self.depth}>"
+
+
+AnyTile = Tile | MatrixTile
+
+
+def tile_counts(tile: AnyTile, product: Product) -> list[int]:
+    """Tiles of one part of the reduction, a phase at a time."""
+    rows = math.ceil(product.rows / tile.rows) * product.groups
+    return [rows * math.ceil(phase.num_columns / tile.columns) for phase in product.phases]
 
 
 def _tiles(dtype: DType) -> tuple[Tile, ...]:
@@ -109,11 +180,41 @@ def _tiles(dtype: DType) -> tuple[Tile, ...]:
 _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, efficiency=0.25)
 """8 x 256, for backward-data into an image's three channels."""
 
-TILES: dict[DType, tuple[Tile, ...]] = {
+
+def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
+    return (
+        MatrixTile(dtype, 2, 8, depth=16, stages=4, min_blocks=2, efficiency=1.0),
+        MatrixTile(dtype, 1, 4, depth=32, stages=4, min_blocks=4, efficiency=0.6),
+    )
+
+
+TILES: dict[DType, tuple[AnyTile, ...]] = {
     DType.FLOAT32: (*_tiles(DType.FLOAT32), _FEW_ROWS),
     DType.FLOAT64: _tiles(DType.FLOAT64),
+    DType.FLOAT16: _matrix_tiles(DType.FLOAT16),
+    DType.BFLOAT16: _matrix_tiles(DType.BFLOAT16),
 }
-"""Tiles of each element type: in fp32 128 x 256, 64 x 128, 64 x 64, 32 x 64 and 8 x 256, in fp64 half the first four each way."""
+"""Tiles of each element type: in fp32 128 x 256, 64 x 128, 64 x 64, 32 x 64 and 8 x 256, in fp64 half the first four each way; of
+16 bits 64 x 128 and 32 x 64."""
+
+EXTENDED_TILES: dict[DType, tuple[AnyTile, ...]] = {
+    DType.FLOAT32: (replace(_tiles(DType.FLOAT32)[1], min_blocks=2), _tiles(DType.FLOAT32)[3]),
+    DType.FLOAT64: _tiles(DType.FLOAT64)[1::2],
+    DType.FLOAT16: TILES[DType.FLOAT16],
+    DType.BFLOAT16: TILES[DType.BFLOAT16],
+}
+"""Tiles of the kernels that know epilogues and tables in the workspace: those whose sums fit into shared memory.
+
+The larger one of fp32 would spill a few registers if three blocks had to fit on a multiprocessor.
+"""
+
+WIDE_TILES: dict[DType, AnyTile] = {
+    DType.FLOAT32: TILES[DType.FLOAT32][2],
+    DType.FLOAT64: TILES[DType.FLOAT64][2],
+    DType.FLOAT16: TILES[DType.FLOAT16][1],
+    DType.BFLOAT16: TILES[DType.BFLOAT16][1],
+}
+"""The tile of the kernel that computes everything that the structs can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,36 +228,37 @@ class Schedule:
         seconds: Estimated time.
     """
 
-    tile: Tile
+    tile: AnyTile
     splits: int
     split_length: int
     seconds: float
 
 
-def _schedule(product: Product, tile: Tile, wanted_splits: int) -> Schedule:
+def _schedule(product: Product, tile: AnyTile, wanted_splits: int) -> Schedule:
     lengths = [phase.reduction_length for phase in product.phases]
     split_length = max(math.ceil(max(lengths) / wanted_splits / tile.depth), 1) * tile.depth
     splits = max(math.ceil(max(lengths) / split_length), 1)
     return Schedule(tile, splits, split_length, _seconds(product, tile, splits, split_length))
 
 
-def _seconds(product: Product, tile: Tile, splits: int, split_length: int) -> float:
-    counts = tile.counts(product)
+def _seconds(product: Product, tile: AnyTile, splits: int, split_length: int) -> float:
+    counts = tile_counts(tile, product)
     summands = [min(phase.reduction_length, split_length) for phase in product.phases]
     blocks = max(sum(counts) * splits, 1)
     turns = math.ceil(blocks / _MULTIPROCESSORS)
     mean = sum(count * length for count, length in zip(counts, summands, strict=True)) * splits / blocks
     warps_a_block = tile.threads / 32
     busy = min(_BUSY_WARPS, tile.min_blocks * warps_a_block)
-    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(min(1.0, turns * warps_a_block / busy))
+    occupancy = min(1.0, turns * warps_a_block / busy)
+    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(occupancy)
     seconds = max(turns * mean, *summands) * tile.rows * tile.columns / rate
     if splits > 1:  # the parts' sums are written and read
         sums = splits * product.groups * product.rows * product.num_columns
-        seconds += 2 * sums * product.dtype.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
+        seconds += 2 * sums * product.dtype.compute.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
     return seconds
 
 
-def choose_schedule(product: Product, tiles: tuple[Tile, ...], *, split: bool = False) -> Schedule:
+def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], *, split: bool = False) -> Schedule:
     """Choose the fastest by estimate.
 
     Args:
@@ -192,11 +294,22 @@ def _offset(digits: tuple[Digit, ...], number: int, stride: str) -> int:
 
 
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
-    """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
+    """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same.
+
+    Of 16 bits it is vectors for both where both allow it.
+    """
+    if product.dtype.itemsize == 2 and product.reads_vectors:
+        return Walk.VECTORS, Walk.VECTORS
+    return choose_scalar_walks(product)
+
+
+def choose_scalar_walks(product: Product) -> tuple[Walk, Walk]:
+    """Choose among those that read element by element, wherever the operands start."""
     phase, itemsize = product.phases[0], product.dtype.itemsize
     rows = (Digit(product.rows, product.a_row_stride, 0),) if product.rows > 1 else ()
 
     def best(outer: tuple[Digit, ...], stride: str) -> Walk:
-        return min(Walk, key=lambda walk: _reading_cost(outer, phase.reduction, stride, walk, itemsize))
+        walks = Walk.OUTER, Walk.REDUCTION
+        return min(walks, key=lambda walk: _reading_cost(outer, phase.reduction, stride, walk, itemsize))
 
     return best(rows, "other_stride"), best(phase.column, "b_stride")

@@ -13,3 +13,4 @@ __all__ = ["LAYERS", "Add", "Convolution", "InnerProduct", "Pooling", "ReLU", "S
 LAYERS: dict[str, type[Layer]] = {
     cls.__name__: cls for cls in (Add, Convolution, InnerProduct, Pooling, ReLU, Sigmoid, Softmax, TanH)
 }
+"""Every type of layer by its name."""

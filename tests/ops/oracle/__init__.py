@@ -6,7 +6,18 @@ PyTorch does not have, come from a loop over every index. One module a family re
 
 from __future__ import annotations
 
-from tests.ops.oracle import activation, convolution, cross_entropy, pooling, softmax, tensor  # noqa: F401 (they register)
+from tests.ops.oracle import (
+    activation,
+    convolution,
+    cross_entropy,
+    dropout,
+    fused_convolution,
+    im2col,
+    normalization,
+    pooling,
+    softmax,
+    tensor,
+)
 from tests.ops.oracle.answer import Answer, make_inputs, solve
 
 __all__ = ["Answer", "make_inputs", "solve"]

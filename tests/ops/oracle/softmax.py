@@ -37,7 +37,7 @@ def _(problem: SoftmaxForwardProblem, x: Tensor) -> Terms:
 @answers.register
 def _(problem: SoftmaxBackwardProblem, y: Tensor, dy: Tensor) -> Terms:
     is_log = problem.algorithm is SoftmaxAlgorithm.LOG
-    # Any x whose softmax is y will do: its logarithm is one.
+    # Any x whose softmax is y will do: its logarithm is one, apart from what a row of 16-bit y, rounded, lacks of adding up to 1.
     leaf = (y if is_log else y.log()).clone().requires_grad_()
     (value,) = torch.autograd.grad(_softmax(leaf, problem), leaf, dy)
     axes = 1 if problem.mode is SoftmaxMode.CHANNEL else tuple(range(1, y.ndim))

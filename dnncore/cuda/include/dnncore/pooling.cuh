@@ -2,11 +2,9 @@
 // local memory: unrolled, six of them would spill. For one or two there is pooling_planar.cuh, which is several times as fast.
 //
 // Backward is a gather: a thread visits the windows that cover its element, so nothing is added atomically and the result does not
-// depend on the order in which threads run. Of equal maxima the first in row-major order takes the gradient; a window's maximum is
-// the y of the forward pass, and NaN, once in a window, is its maximum.
+// depend on the order in which threads run. Of equal maxima the first in row-major order takes the gradient.
 #pragma once
 
-#include "dnncore/common/tensor.cuh"
 #include "dnncore/pooling_mode.cuh"
 
 namespace dnncore {
@@ -17,19 +15,25 @@ constexpr int kMaxSpatial = kMaxNdim - 2;
 struct PoolingParams {
   Blend blend;
   const void* x;
-  const void* y;
+  const void* y;  // not read
   const void* dy;
   void* output;
+  int32* indices;
   TensorView x_view;
-  TensorView y_view;
   TensorView dy_view;
   TensorView output_view;
+  TensorView indices_view;
+  int64 x_extent[kMaxSpatial];
+  int64 y_extent[kMaxSpatial];
   int64 window[kMaxSpatial];
   Divisor stride[kMaxSpatial];
   int64 before[kMaxSpatial];
-  int64 after[kMaxSpatial];
-  int64 size;            // elements of the output
-  int32 channels_last;   // whether neighbouring threads take neighbouring channels
+  int64 counted_low[kMaxSpatial];   // an average divides by its window's places from here
+  int64 counted_high[kMaxSpatial];  // to before here; padding counts as far as it goes, places of a ceil-mode window behind it do not
+  int64 size;           // elements of the output
+  int32 mode;           // a PoolingMode: a switch costs nothing beside the loops over dimensions
+  int32 channels_last;  // whether neighbouring threads take neighbouring channels
+  int32 propagates_nan;
 };
 
 // A half-open range a spatial dimension.
@@ -71,6 +75,14 @@ __device__ __forceinline__ int64 spatial_offset(const TensorView& view, const in
   return offset;
 }
 
+// Place of an element in its plane of x, counted in row-major order.
+__device__ __forceinline__ int64 place_number(const PoolingParams& params, const int64 (&place)[kMaxSpatial]) {
+  int64 number = 0;
+#pragma unroll 1
+  for (int axis = 0; axis < kMaxSpatial; ++axis) number = number * params.x_extent[axis] + place[axis];
+  return number;
+}
+
 // Visit every place of a box in row-major order, until a visit returns false.
 template <typename Visitor>
 __device__ __forceinline__ void visit(const Box& box, const Visitor& visitor) {
@@ -92,7 +104,7 @@ __device__ __forceinline__ Box window_of(const PoolingParams& params, const int6
   for (int axis = 0; axis < kMaxSpatial; ++axis) {
     const int64 start = output[axis] * params.stride[axis].value - params.before[axis];
     box.low[axis] = max(start, int64(0));
-    box.high[axis] = min(start + params.window[axis], params.x_view.shape[2 + axis].value);
+    box.high[axis] = min(start + params.window[axis], params.x_extent[axis]);
   }
   return box;
 }
@@ -105,79 +117,97 @@ __device__ __forceinline__ Box windows_over(const PoolingParams& params, const i
     const int64 place = input[axis] + params.before[axis];
     const int64 beyond = place - params.window[axis];  // the last start that ends too early
     box.low[axis] = beyond < 0 ? 0 : divide(beyond, params.stride[axis]).quotient + 1;
-    box.high[axis] = min(divide(place, params.stride[axis]).quotient + 1, params.y_view.shape[2 + axis].value);
+    box.high[axis] = min(divide(place, params.stride[axis]).quotient + 1, params.y_extent[axis]);
   }
   return box;
 }
 
-// What an average divides by. Padding counts as far as it goes: places of a ceil-mode window behind it do not.
-template <PoolingMode kMode, typename T>
-__device__ __forceinline__ T divisor_of(const PoolingParams& params, const int64 (&output)[kMaxSpatial]) {
+template <typename C>
+__device__ __forceinline__ C divisor_of(const PoolingParams& params, const int64 (&output)[kMaxSpatial]) {
   int64 divisor = 1;
 #pragma unroll 1
   for (int axis = 0; axis < kMaxSpatial; ++axis) {
-    const bool included = kMode == PoolingMode::kAverageIncludePadding;
-    const int64 extent = params.x_view.shape[2 + axis].value;
     const int64 start = output[axis] * params.stride[axis].value - params.before[axis];
-    const int64 low = included ? start : max(start, int64(0));
-    divisor *= min(start + params.window[axis], included ? extent + params.after[axis] : extent) - low;
+    divisor *= min(start + params.window[axis], params.counted_high[axis]) - max(start, params.counted_low[axis]);
   }
-  return static_cast<T>(divisor);
+  return static_cast<C>(divisor);
 }
 
 template <typename T>
-__device__ __forceinline__ bool same(T a, T b) {
-  return a == b || (a != a && b != b);
-}
-
-template <typename T, PoolingMode kMode>
-__device__ void pooling_forward(const PoolingParams& params) {
+__device__ void pooling_spatial_forward(const PoolingParams& params) {
+  using C = Compute<T>;
+  const auto mode = static_cast<PoolingMode>(params.mode);
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {
     const Position at = position_of(params.output_view, params.channels_last, index);
     const T* x = static_cast<const T*>(params.x) + plane_offset(params.x_view, at.n, at.c);
-    T result = kMode == PoolingMode::kMax ? -T(INFINITY) : T(0);
+    C result = mode == PoolingMode::kAverage ? C(0) : -C(INFINITY);
+    int64 winner = -1;
     visit(window_of(params, at.spatial), [&](const int64 (&input)[kMaxSpatial]) {
-      const T value = x[spatial_offset(params.x_view, input)];
-      if constexpr (kMode == PoolingMode::kMax) {
-        if (value > result || value != value) result = value;
-      } else {
+      const C value = widen(x[spatial_offset(params.x_view, input)]);
+      if (mode == PoolingMode::kAverage) {
         result += value;
+      } else {
+        const bool larger = exceeds(value, result, params.propagates_nan);
+        if (larger) result = value;
+        // The first place, even if nothing is above minus infinity.
+        if (mode == PoolingMode::kIndices && (larger || winner < 0)) winner = place_number(params, input);
       }
       return true;
     });
-    if constexpr (kMode != PoolingMode::kMax) result /= divisor_of<kMode, T>(params, at.spatial);
+    if (mode == PoolingMode::kAverage) result /= divisor_of<C>(params, at.spatial);
+    if (mode == PoolingMode::kIndices) {
+      int32* indices = params.indices + plane_offset(params.indices_view, at.n, at.c);
+      indices[spatial_offset(params.indices_view, at.spatial)] = static_cast<int32>(winner);
+    }
     T* y = static_cast<T*>(params.output) + plane_offset(params.output_view, at.n, at.c);
     blend_into(params.blend, result, y + spatial_offset(params.output_view, at.spatial));
   }
 }
 
-template <typename T, PoolingMode kMode>
-__device__ void pooling_backward(const PoolingParams& params) {
+// Whether an input is the first maximum of an output's window: no earlier place reaches its value, no later one exceeds it.
+template <typename T>
+__device__ __forceinline__ bool wins(
+    const PoolingParams& params, const T* x, const int64 (&own)[kMaxSpatial], const int64 (&output)[kMaxSpatial]) {
+  using C = Compute<T>;
+  const auto value_at = [&](const int64 (&place)[kMaxSpatial]) {
+    const C value = widen(x[spatial_offset(params.x_view, place)]);
+    return params.propagates_nan ? value : fmax(value, -C(INFINITY));  // which makes minus infinity of NaN
+  };
+  const C value = value_at(own);
+  const int64 number = place_number(params, own);
+  bool won = true;
+  visit(window_of(params, output), [&](const int64 (&input)[kMaxSpatial]) {
+    const int64 other = place_number(params, input);
+    if (other < number) {
+      won = exceeds(value, value_at(input), true);
+    } else if (other > number) {
+      won = !exceeds(value_at(input), value, true);
+    }
+    return won;
+  });
+  return won;
+}
+
+template <typename T>
+__device__ void pooling_spatial_backward(const PoolingParams& params) {
+  using C = Compute<T>;
+  const auto mode = static_cast<PoolingMode>(params.mode);
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {
     const Position at = position_of(params.output_view, params.channels_last, index);
-    const T* x = static_cast<const T*>(params.x) + plane_offset(params.x_view, at.n, at.c);
-    const T* y = static_cast<const T*>(params.y) + plane_offset(params.y_view, at.n, at.c);
     const T* dy = static_cast<const T*>(params.dy) + plane_offset(params.dy_view, at.n, at.c);
-    T result = T(0);
+    C result = C(0);
     visit(windows_over(params, at.spatial), [&](const int64 (&output)[kMaxSpatial]) {
-      const T share = dy[spatial_offset(params.dy_view, output)];
-      if constexpr (kMode == PoolingMode::kMax) {
-        const T maximum = y[spatial_offset(params.y_view, output)];
-        const int64 own = spatial_offset(params.x_view, at.spatial);
-        if (!same(x[own], maximum)) return true;
-        // The first place of the window that holds the maximum: is it this one?
-        bool first = false;
-        visit(window_of(params, output), [&](const int64 (&input)[kMaxSpatial]) {
-          if (!same(x[spatial_offset(params.x_view, input)], maximum)) return true;
-          first = true;
-#pragma unroll 1
-          for (int axis = 0; axis < kMaxSpatial; ++axis) first = first && input[axis] == at.spatial[axis];
-          return false;
-        });
-        if (first) result += share;
+      C divisor = C(1);
+      bool takes = true;
+      if (mode == PoolingMode::kMax) {
+        takes = wins(params, static_cast<const T*>(params.x) + plane_offset(params.x_view, at.n, at.c), at.spatial, output);
+      } else if (mode == PoolingMode::kIndices) {
+        const int32* indices = params.indices + plane_offset(params.indices_view, at.n, at.c);
+        takes = indices[spatial_offset(params.indices_view, output)] == place_number(params, at.spatial);
       } else {
-        result += share / divisor_of<kMode, T>(params, output);
+        divisor = divisor_of<C>(params, output);
       }
+      if (takes) result += widen(dy[spatial_offset(params.dy_view, output)]) / divisor;
       return true;
     });
     T* dx = static_cast<T*>(params.output) + plane_offset(params.output_view, at.n, at.c);

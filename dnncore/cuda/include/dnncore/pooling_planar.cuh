@@ -5,13 +5,13 @@
 // use, 3x3 and 2x2 with stride 2, are unrolled: all loads of a strip's windows are under way at once, and rows that two of them
 // share are loaded once.
 //
-// Backward is a gather in two steps, without atomics: the block works out once for every window over its tile what the window
-// passes on and, for a maximum, to which place; then each element of the tile adds up what its windows pass to it. The maximum is
-// searched for in x again: of equal ones the first in row-major order wins, and the first NaN before everything else. So y, which
-// would only say how large it is, stays unread.
+// Backward is a gather, without atomics: a thread adds up what the windows over its strip pass to each place, and reads each of
+// those windows once. Where the forward pass kept the indices, it reads them and dy from memory. Else the block first works out, in
+// shared memory and once for every window over its tile, what the window passes on and, for a maximum, to which place. The maximum
+// is searched for in x again: of equal ones the first in row-major order wins, and the first NaN before everything else. So y,
+// which would only say how large it is, stays unread.
 #pragma once
 
-#include "dnncore/common/tensor.cuh"
 #include "dnncore/pooling_mode.cuh"
 
 namespace dnncore {
@@ -42,16 +42,19 @@ struct PlanarPoolingParams {
   const void* y;  // not read
   const void* dy;
   void* output;
+  int32* indices;
   PlaneView x_view;
   PlaneView dy_view;
   PlaneView output_view;
+  PlaneView indices_view;
   int32 channels;
   int32 x_extent[2];
   int32 y_extent[2];
   int32 window[2];
   SmallDivisor stride[2];
   int32 before[2];
-  int32 after[2];
+  int32 counted_low[2];   // an average divides by its window's places from here
+  int32 counted_high[2];  // to before here; padding counts as far as it goes, places of a ceil-mode window behind it do not
   int64 tiles;
   Divisor channel_tiles;
   Divisor row_tiles;
@@ -61,6 +64,7 @@ struct PlanarPoolingParams {
   int32 window_tile[2];  // backward: most windows over a tile
   TileShape windows;
   int32 channels_last;
+  int32 propagates_nan;
 };
 
 // A window that is known when compiling, the same in both dimensions; 0 is any.
@@ -69,7 +73,10 @@ struct PlanarWindow {
   static constexpr int kWindow = kWindow_;
   static constexpr int kStride = kStride_;
   static constexpr int kUnroll = kWindow == 0 ? 1 : kStrip;
-  static constexpr int kMostOver = kWindow == 0 ? 0 : (kWindow + kStride_ - 1) / kStride_;  // windows over a place, per dimension
+  static constexpr int kMoves = kWindow == 0 ? 1 : kStride;
+  // Most windows over a place, and over a strip's rows.
+  static constexpr int kOverPlace = kWindow == 0 ? 0 : (kWindow - 1) / kMoves + 1;
+  static constexpr int kOverStrip = kWindow == 0 ? 0 : (kStrip - 1 + kWindow - 1) / kMoves + 1;
 
   static __device__ __forceinline__ int extent(const PlanarPoolingParams& params, int axis) {
     return kWindow == 0 ? params.window[axis] : kWindow;
@@ -117,19 +124,19 @@ struct Range {
   int high;
 };
 
-// Call visitor(p, q, true) for every pair, row by row. When no range is longer than kMost, 0 being any length, the loops are
-// unrolled and have no branches: what is beyond a range comes with false.
-template <int kMost, typename Visitor>
+// Call visitor(p, q, true) for every pair, row by row. When the ranges are no longer than kRows and kColumns, 0 being any length, the
+// loops are unrolled and have no branches: what is beyond a range comes with false.
+template <int kRows, int kColumns, typename Visitor>
 __device__ __forceinline__ void visit_box(const Range& rows, const Range& columns, const Visitor& visitor) {
-  if constexpr (kMost == 0) {
+  if constexpr (kRows == 0) {
     for (int p = rows.low; p < rows.high; ++p) {
       for (int q = columns.low; q < columns.high; ++q) visitor(p, q, true);
     }
   } else {
 #pragma unroll
-    for (int a = 0; a < kMost; ++a) {
+    for (int a = 0; a < kRows; ++a) {
 #pragma unroll
-      for (int b = 0; b < kMost; ++b) {
+      for (int b = 0; b < kColumns; ++b) {
         const bool inside = rows.low + a < rows.high && columns.low + b < columns.high;
         visitor(rows.low + a, columns.low + b, inside);
       }
@@ -145,26 +152,25 @@ __device__ __forceinline__ Range windows_over(const PlanarPoolingParams& params,
           min(Window::divide_by_stride(params, axis, last + params.before[axis]) + 1, params.y_extent[axis])};
 }
 
-// What an average divides by. Padding counts as far as it goes: places of a ceil-mode window behind it do not.
-template <PoolingMode kMode, typename T, typename Window>
-__device__ __forceinline__ T divisor_of(const PlanarPoolingParams& params, int top, int left) {
-  constexpr bool kIncluded = kMode == PoolingMode::kAverageIncludePadding;
+template <typename C, typename Window>
+__device__ __forceinline__ C divisor_of(const PlanarPoolingParams& params, int top, int left) {
   const int start[2] = {top, left};
   int divisor = 1;
 #pragma unroll
   for (int axis = 0; axis < 2; ++axis) {
-    const int low = kIncluded ? start[axis] : max(start[axis], 0);
-    const int end = params.x_extent[axis] + (kIncluded ? params.after[axis] : 0);
-    divisor *= min(start[axis] + Window::extent(params, axis), end) - low;
+    divisor *= min(start[axis] + Window::extent(params, axis), params.counted_high[axis]) - max(start[axis], params.counted_low[axis]);
   }
-  return static_cast<T>(divisor);
+  return static_cast<C>(divisor);
 }
 
 // The windows of a strip of outputs, the first at `top`.
-template <typename T, typename Window>
+template <typename T, PoolingMode kMode, typename Window>
 class StripOfWindows {
  public:
-  __device__ __forceinline__ StripOfWindows(const PlanarPoolingParams& params, const T* plane, int top, int left, T outside)
+  using C = Compute<T>;
+  static constexpr C kOutside = kMode == PoolingMode::kAverage ? C(0) : -C(INFINITY);
+
+  __device__ __forceinline__ StripOfWindows(const PlanarPoolingParams& params, const T* plane, int top, int left)
       : params_(params), plane_(plane), top_(top), left_(left) {
     if constexpr (Window::kWindow != 0) {
 #pragma unroll
@@ -173,14 +179,14 @@ class StripOfWindows {
         for (int s = 0; s < Window::kWindow; ++s) {
           const bool inside = static_cast<uint32>(top + r) < static_cast<uint32>(params.x_extent[0]) &&
                               static_cast<uint32>(left + s) < static_cast<uint32>(params.x_extent[1]);
-          values_[r][s] = inside ? at(top + r, left + s) : outside;
+          values_[r][s] = inside ? at(top + r, left + s) : kOutside;
         }
       }
     }
   }
 
   // Call visitor(value, row, column) for the index-th window's places in row-major order. Those outside the input are left out, or
-  // come with the value `outside`.
+  // come with the value kOutside.
   template <typename Visitor>
   __device__ __forceinline__ void visit(int index, const Visitor& visitor) const {
     const int top = top_ + index * Window::stride(params_, 0);
@@ -202,20 +208,39 @@ class StripOfWindows {
  private:
   static constexpr int kRows = (kStrip - 1) * Window::kStride + Window::kWindow;
 
-  __device__ __forceinline__ T at(int row, int column) const {
-    return plane_[row * params_.x_view.row + column * params_.x_view.column];
+  __device__ __forceinline__ C at(int row, int column) const {
+    return widen(plane_[row * params_.x_view.row + column * params_.x_view.column]);
   }
 
   const PlanarPoolingParams& params_;
   const T* plane_;
   int top_;
   int left_;
-  T values_[kRows + 1][Window::kWindow + 1];  // known windows only; an array needs some extent
+  C values_[kRows + 1][Window::kWindow + 1];  // known windows only; an array needs some extent
+};
+
+// The first maximum of a window, and its place in the plane.
+template <typename C>
+struct Winner {
+  C value;
+  int32 place;
 };
 
 template <typename T, PoolingMode kMode, typename Window>
+__device__ __forceinline__ Winner<Compute<T>> winner_of(
+    const PlanarPoolingParams& params, const StripOfWindows<T, kMode, Window>& windows, int index, int top, int left) {
+  using C = Compute<T>;
+  const int width = params.x_extent[1];
+  Winner<C> winner{-C(INFINITY), max(top, 0) * width + max(left, 0)};  // even if nothing is above minus infinity
+  windows.visit(index, [&](C value, int row, int column) {
+    if (exceeds(value, winner.value, params.propagates_nan)) winner = {value, row * width + column};
+  });
+  return winner;
+}
+
+template <typename T, PoolingMode kMode, typename Window>
 __device__ __forceinline__ void pool_tiles(const PlanarPoolingParams& params) {
-  constexpr bool kIsMax = kMode == PoolingMode::kMax;
+  using C = Compute<T>;
   for (int64 tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
     const Corner corner = corner_of(params, tile);
     for (int i = threadIdx.x; i < params.places.strips; i += blockDim.x) {
@@ -228,35 +253,100 @@ __device__ __forceinline__ void pool_tiles(const PlanarPoolingParams& params) {
       const int left = q * Window::stride(params, 1) - params.before[1];
       const int first = corner.row + strip.row;
       const int top = first * Window::stride(params, 0) - params.before[0];
-      const T nothing = kIsMax ? -T(INFINITY) : T(0);
-      const StripOfWindows<T, Window> windows(params, x, top, left, nothing);
+      const StripOfWindows<T, kMode, Window> windows(params, x, top, left);
 #pragma unroll Window::kUnroll
       for (int k = 0; k < kStrip; ++k) {
         const int p = first + k;
         if (p >= params.y_extent[0]) break;
-        T result = nothing;
-        windows.visit(k, [&](T value, int, int) {
-          if constexpr (kIsMax) {
-            if (value > result || value != value) result = value;
-          } else {
-            result += value;
-          }
-        });
-        if constexpr (!kIsMax) result /= divisor_of<kMode, T, Window>(params, top + k * Window::stride(params, 0), left);
+        C result = windows.kOutside;
+        if constexpr (kMode == PoolingMode::kMax) {
+          windows.visit(k, [&](C value, int, int) {
+            if (value > result || (params.propagates_nan && value != value)) result = value;
+          });
+        } else if constexpr (kMode == PoolingMode::kIndices) {
+          const Winner<C> winner = winner_of(params, windows, k, top + k * Window::stride(params, 0), left);
+          result = winner.value;
+          const int64 plane = plane_offset(params.indices_view, corner.n, c);
+          params.indices[plane + p * params.indices_view.row + q * params.indices_view.column] = winner.place;
+        } else {
+          windows.visit(k, [&](C value, int, int) { result += value; });
+          result /= divisor_of<C, Window>(params, top + k * Window::stride(params, 0), left);
+        }
         blend_into(params.blend, result, y + p * params.output_view.row);
       }
     }
   }
 }
 
+// What a window passes on, and to which place of the plane; an average passes it to all of them.
+template <typename C>
+struct Share {
+  C gradient;
+  int32 place;
+};
+
+// Add up, and blend into dx, what the windows over a strip of dx pass to its places: row `first` and on, before `row_end`.
+// shares(p, q, inside) gives what window (p, q) passes on; it passes nothing when not `inside`.
+template <typename T, PoolingMode kMode, typename Window, typename Shares>
+__device__ __forceinline__ void gather_strip(
+    const PlanarPoolingParams& params, int first, int row_end, int column, T* dx, const Shares& shares) {
+  using C = Compute<T>;
+  const Range rows = windows_over<Window>(params, 0, first, min(first + kStrip, row_end) - 1);
+  const Range columns = windows_over<Window>(params, 1, column, column);
+  const int width = params.x_extent[1];
+  const int first_place = first * width + column;
+  C sums[kStrip] = {};
+  visit_box<Window::kOverStrip, Window::kOverPlace>(rows, columns, [&](int p, int q, bool inside) {
+    const Share<C> share = shares(p, q, inside);
+    const int above = first - (p * Window::stride(params, 0) - params.before[0]);  // rows of the window above the strip
+#pragma unroll
+    for (int k = 0; k < kStrip; ++k) {
+      const bool covered = inside && static_cast<uint32>(above + k) < static_cast<uint32>(Window::extent(params, 0));
+      const bool takes = kMode == PoolingMode::kAverage || share.place == first_place + k * width;
+      if (covered && takes) sums[k] += share.gradient;
+    }
+  });
+#pragma unroll
+  for (int k = 0; k < kStrip; ++k) {
+    if (first + k < row_end) blend_into(params.blend, sums[k], dx + (first + k) * params.output_view.row);
+  }
+}
+
+// From the indices that the forward pass kept.
+template <typename T, typename Window>
+__device__ __forceinline__ void gather_tiles(const PlanarPoolingParams& params) {
+  using C = Compute<T>;
+  for (int64 tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
+    const Corner corner = corner_of(params, tile);
+    for (int i = threadIdx.x; i < params.places.strips; i += blockDim.x) {
+      const Strip strip = strip_of(params.places, params.channels_last, i);
+      const int c = corner.c + strip.c;
+      const int column = corner.column + strip.column;
+      const int first = corner.row + strip.row;
+      if (c >= params.channels || column >= params.x_extent[1] || first >= params.x_extent[0]) continue;
+      const T* dy = static_cast<const T*>(params.dy) + plane_offset(params.dy_view, corner.n, c);
+      const int32* indices = params.indices + plane_offset(params.indices_view, corner.n, c);
+      T* dx = static_cast<T*>(params.output) + plane_offset(params.output_view, corner.n, c) + column * params.output_view.column;
+      gather_strip<T, PoolingMode::kIndices, Window>(params, first, params.x_extent[0], column, dx, [&](int p, int q, bool inside) {
+        Share<C> share{C(0), -1};
+        if (inside) {
+          share.gradient = widen(dy[p * params.dy_view.row + q * params.dy_view.column]);
+          share.place = indices[p * params.indices_view.row + q * params.indices_view.column];
+        }
+        return share;
+      });
+    }
+  }
+}
+
 template <typename T, PoolingMode kMode, typename Window>
 __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) {
+  using C = Compute<T>;
   constexpr bool kIsMax = kMode == PoolingMode::kMax;
   extern __shared__ __align__(16) unsigned char shared[];
   const int per_channel = params.window_tile[0] * params.window_tile[1];
-  T* const gradients = reinterpret_cast<T*>(shared);                                        // what each window passes on
-  int32* const winners = reinterpret_cast<int32*>(gradients + params.tile[0] * per_channel);  // to whom: row * W + column
-  const int width = params.x_extent[1];
+  C* const gradients = reinterpret_cast<C*>(shared);                                        // what each window passes on
+  int32* const places = reinterpret_cast<int32*>(gradients + params.tile[0] * per_channel);  // to whom: row * W + column
   const int c_step = params.channels_last ? 1 : per_channel;
   const int q_step = params.channels_last ? params.tile[0] : 1;
   const int p_step = params.window_tile[1] * q_step;
@@ -276,29 +366,21 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
       const T* dy = static_cast<const T*>(params.dy) + plane_offset(params.dy_view, corner.n, c) + q * params.dy_view.column;
       const int left = q * Window::stride(params, 1) - params.before[1];
       const int first = rows.low + strip.row;
-      T received[kStrip];
+      C received[kStrip];
 #pragma unroll
-      for (int k = 0; k < kStrip; ++k) received[k] = first + k < rows.high ? dy[(first + k) * params.dy_view.row] : T(0);
+      for (int k = 0; k < kStrip; ++k) received[k] = first + k < rows.high ? widen(dy[(first + k) * params.dy_view.row]) : C(0);
       const int first_top = first * Window::stride(params, 0) - params.before[0];
-      const StripOfWindows<T, Window> places(params, x, first_top, left, -T(INFINITY));  // not loaded for an average: unused
+      const StripOfWindows<T, kMode, Window> windows(params, x, first_top, left);  // not loaded for an average: unused
 #pragma unroll
       for (int k = 0; k < kStrip; ++k) {
         if (first + k >= rows.high) break;
         const int window = strip.c * c_step + (strip.row + k) * p_step + strip.column * q_step;
         const int top = first_top + k * Window::stride(params, 0);
         if constexpr (kIsMax) {
-          T best = -T(INFINITY);
-          int winner = max(top, 0) * width + max(left, 0);  // even if nothing is above minus infinity
-          places.visit(k, [&](T value, int row, int column) {
-            if (best == best && !(value <= best)) {  // greater, or the first NaN
-              best = value;
-              winner = row * width + column;
-            }
-          });
           gradients[window] = received[k];
-          winners[window] = winner;
+          places[window] = winner_of(params, windows, k, top, left).place;
         } else {
-          gradients[window] = received[k] / divisor_of<kMode, T, Window>(params, top, left);
+          gradients[window] = received[k] / divisor_of<C, Window>(params, top, left);
         }
       }
     }
@@ -308,24 +390,14 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
       const Strip strip = strip_of(params.places, params.channels_last, i);
       const int c = corner.c + strip.c;
       const int column = corner.column + strip.column;
-      if (c >= params.channels || column >= column_end) continue;
-      T* dx = static_cast<T*>(params.output) + plane_offset(params.output_view, corner.n, c) + column * params.output_view.column;
-      const Range over_column = windows_over<Window>(params, 1, column, column);
-      const int windows = strip.c * c_step - rows.low * p_step - columns.low * q_step;
       const int first = corner.row + strip.row;
-#pragma unroll Window::kUnroll
-      for (int row = first; row < first + kStrip; ++row) {
-        if (row >= row_end) break;
-        const Range over_row = windows_over<Window>(params, 0, row, row);
-        T result = T(0);
-        visit_box<Window::kMostOver>(over_row, over_column, [&](int p, int q, bool inside) {
-          const int window = inside ? windows + p * p_step + q * q_step : 0;
-          const T gradient = gradients[window];
-          const bool takes = inside && (!kIsMax || winners[window] == row * width + column);
-          result += takes ? gradient : T(0);
-        });
-        blend_into(params.blend, result, dx + row * params.output_view.row);
-      }
+      if (c >= params.channels || column >= column_end || first >= row_end) continue;
+      T* dx = static_cast<T*>(params.output) + plane_offset(params.output_view, corner.n, c) + column * params.output_view.column;
+      const int origin = strip.c * c_step - rows.low * p_step - columns.low * q_step;
+      gather_strip<T, kMode, Window>(params, first, row_end, column, dx, [&](int p, int q, bool inside) {
+        const int window = inside ? origin + p * p_step + q * q_step : 0;
+        return Share<C>{gradients[window], kIsMax ? places[window] : 0};
+      });
     }
     __syncthreads();  // before the next tile's windows overwrite this one's
   }
@@ -335,6 +407,8 @@ template <typename T, PoolingMode kMode, bool kForward, typename Window>
 __device__ __forceinline__ void pool_or_spread(const PlanarPoolingParams& params) {
   if constexpr (kForward) {
     pool_tiles<T, kMode, Window>(params);
+  } else if constexpr (kMode == PoolingMode::kIndices) {
+    gather_tiles<T, Window>(params);
   } else {
     spread_tiles<T, kMode, Window>(params);
   }

@@ -8,7 +8,7 @@
 
 namespace dnncore {
 
-// _PARAMS in tensor.py.
+// _PARAMS in summation.py.
 struct SumParams {
   Blend blend;
   const void* x;
@@ -25,9 +25,9 @@ struct SumParams {
 // Sum of every step-th element from `begin` on. Over two dimensions (a single one comes with an outer one of extent 1) the place is
 // carried along instead of divided for, and kSums loads are under way at once: none waits for an addition.
 template <typename T>
-__device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
+__device__ __forceinline__ Compute<T> sum_of(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
   constexpr int kSums = 8;
-  T sums[kSums] = {};
+  Compute<T> sums[kSums] = {};
   int64 i = begin;
   if (view.ndim == 2) {
     const int64 columns = view.shape[1].value;
@@ -37,7 +37,7 @@ __device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 be
     int64 column = divide(begin, view.shape[1]).remainder;
     x += offset_of(view, begin);
     const auto next = [&] {
-      const T value = *x;
+      const Compute<T> value = widen(*x);
       x += advance;
       column += stride.remainder;
       if (column >= columns) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 be
     }
     for (; i < end; i += step) sums[0] += next();
   }
-  for (; i < end; i += step) sums[0] += x[offset_of(view, i)];
+  for (; i < end; i += step) sums[0] += widen(x[offset_of(view, i)]);
 #pragma unroll
   for (int half = kSums / 2; half > 0; half /= 2) {
 #pragma unroll
@@ -61,31 +61,31 @@ __device__ __forceinline__ T sum_of(const T* x, const TensorView& view, int64 be
   return sums[0];
 }
 
-// A block sums a part: for few outputs of many elements.
-template <typename T>
+// A block sums a part: for few outputs of many elements. What x holds, or the output, may be parts in the compute type.
+template <typename T, typename Output>
 __device__ void sum_block_per_output(const SumParams& params) {
   for (int64 item = blockIdx.x; item < params.outputs.value * params.splits; item += gridDim.x) {
     const QuotientRemainder split = divide(item, params.outputs);
     const T* x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * params.part;
     const int64 end = min(begin + params.part, params.length);
-    const T total = reduce_block<Sum>(sum_of(x, params.summed_view, begin + threadIdx.x, end, blockDim.x));
+    const Compute<T> total = reduce_block<Sum>(sum_of(x, params.summed_view, begin + threadIdx.x, end, blockDim.x));
     if (threadIdx.x == 0) {
-      blend_into(params.blend, total, static_cast<T*>(params.output) + offset_of(params.output_view, item));
+      blend_into(params.blend, total, static_cast<Output*>(params.output) + offset_of(params.output_view, item));
     }
   }
 }
 
 // A thread sums a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in memory.
-template <typename T>
+template <typename T, typename Output>
 __device__ void sum_thread_per_output(const SumParams& params) {
   for (int64 item = grid_index(); item < params.outputs.value * params.splits; item += grid_size()) {
     const QuotientRemainder split = divide(item, params.outputs);
     const T* x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * params.part;
     const int64 end = min(begin + params.part, params.length);
-    const T total = sum_of(x, params.summed_view, begin, end, 1);
-    blend_into(params.blend, total, static_cast<T*>(params.output) + offset_of(params.output_view, item));
+    const Compute<T> total = sum_of(x, params.summed_view, begin, end, 1);
+    blend_into(params.blend, total, static_cast<Output*>(params.output) + offset_of(params.output_view, item));
   }
 }
 

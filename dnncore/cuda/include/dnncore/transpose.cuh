@@ -54,7 +54,7 @@ __device__ void transpose(const TransposeParams& params) {
       const int64 row = first_row + lane;
       const int64 column = first_column + warp + item * kTransposeWarps;
       if (row < params.rows && column < params.columns) {
-        blend_into(params.blend, tile[lane][warp + item * kTransposeWarps], output + column * params.output_column + row);
+        blend_into(params.blend, widen(tile[lane][warp + item * kTransposeWarps]), output + column * params.output_column + row);
       }
     }
     __syncthreads();  // before the next tile overwrites this one

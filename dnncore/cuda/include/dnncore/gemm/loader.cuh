@@ -1,17 +1,20 @@
-// From global memory into a slab of shared memory: one operand, one step of the reduction at a time. The copies are asynchronous,
-// element by element, so they gather and transpose on their way and hold no registers.
+// From global memory into a slab of shared memory: one operand, one step of the reduction at a time. Copies gather and transpose on
+// their way, element by element, or 16 bytes where so many neighbours are wanted. Those of 4 bytes or more are asynchronous and hold
+// no registers; an element of 16 bits waits in a register while the slab before is multiplied.
 //
 // An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
 // depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
 #pragma once
 
-#include "dnncore/ptx/async_copy.cuh"
 #include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/tile.cuh"
+#include "dnncore/ptx/async_copy.cuh"
 
 namespace dnncore::gemm {
 
-// Which index neighbouring threads follow: the one along which the operand is denser in memory.
-enum class Walk { kOuter, kReduction };
+// Which index neighbouring threads follow: the one along which the operand is denser in memory. kVectors follows the reduction too,
+// where the launcher found 16 bytes of it to be contiguous, aligned and wholly inside or outside.
+enum class Walk { kOuter, kReduction, kVectors };
 
 // Spatial coordinates in B, kept only by operations that pad.
 template <int kCoordinates>
@@ -108,26 +111,46 @@ struct Column {
   }
 };
 
-// Outer is Row or Column.
-template <typename T, Walk kWalk, int kOuter, int kDepth, int kPitch, int kThreads, typename Outer>
+// Slab is Tile's for this operand, of which the tile has kOuter rows or columns; Outer is Row or Column.
+template <typename Tile, typename Slab, Walk kWalk, int kOuter, typename Outer>
 class Loader {
-  static constexpr int kElements = kOuter * kDepth / kThreads;
+  using T = typename Tile::T;
+  static constexpr int kDepth = Tile::kDepth;
+  static constexpr int kThreads = Tile::kThreads;
+  static constexpr bool kAsynchronous = kWalk == Walk::kVectors || sizeof(T) >= 4;
+  // Neighbours in the reduction that are copied at once.
+  static constexpr int kWidth = kWalk == Walk::kVectors ? 16 / sizeof(T) : 1;
+  static constexpr int kLanes = kDepth / kWidth;
+  static constexpr int kCopies = kOuter * kLanes / kThreads;
   // How many rows or columns a thread copies elements of.
-  static constexpr int kOuters = kWalk == Walk::kReduction ? kElements : kOuter > kThreads ? kOuter / kThreads : 1;
-  static_assert(kThreads % kDepth == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
-  static_assert(kElements * kThreads == kOuter * kDepth);
+  static constexpr int kOuters = kWalk != Walk::kOuter ? kCopies : kOuter > kThreads ? kOuter / kThreads : 1;
+  static_assert(kThreads % kLanes == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
+  static_assert(kCopies > 0 && kCopies * kThreads == kOuter * kLanes);
+  static_assert(kWidth == 1 || !Tile::kReductionFirst);
+  static_assert(kAsynchronous || kOuters == 1 || kWalk != Walk::kOuter);
+
+  // What is held of one row or column is stored together.
+  static constexpr int kRun = kWalk == Walk::kReduction || kAsynchronous ? 1 : kCopies * sizeof(T) > 16 ? 16 / sizeof(T) : kCopies;
+  struct alignas(kRun * sizeof(T)) Run {
+    T at[kRun];
+  };
 
   const T* __restrict__ base_;
   Outer outer_[kOuters];
+  Run held_[kAsynchronous ? 1 : kCopies / kRun];  // between `copy` and `arrive`
 
-  // Place in the slab of this thread's i-th element, which is of its (i % kOuters)-th row or column.
+  // Place in the slab of this thread's i-th copy, which is of its (i % kOuters)-th row or column.
   static __device__ int outer_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    return kWalk == Walk::kReduction ? thread / kDepth + i * (kThreads / kDepth) : (thread + i % kOuters * kThreads) % kOuter;
+    return kWalk != Walk::kOuter ? thread / kLanes + i * (kThreads / kLanes) : (thread + i % kOuters * kThreads) % kOuter;
   }
   static __device__ int reduction_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    return kWalk == Walk::kReduction ? thread % kDepth : (thread + i * kThreads) / kOuter;
+    if (kWalk != Walk::kOuter) return thread % kLanes * kWidth;
+    return kAsynchronous ? (thread + i * kThreads) / kOuter : thread / kOuter * kCopies + i;
+  }
+  static __device__ T* place(Slab& slab, int i) {
+    return Tile::kReductionFirst ? &slab[reduction_index(i)][outer_index(i)] : &slab[outer_index(i)][reduction_index(i)];
   }
 
 public:
@@ -142,16 +165,31 @@ public:
 
   // Begin to copy the part-th of kDepth parts of a slab; of its reduction indices only the first `remaining` exist, the others are 0.
   template <typename Entry>
-  __device__ void copy(int part, const Entry* table, int remaining, const Params& params, T (&slab)[kDepth][kPitch]) const {
+  __device__ void copy(int part, const Entry* table, int remaining, const Params& params, Slab& slab) {
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      if (i * kDepth / kElements != part) continue;
+    for (int i = 0; i < kCopies; ++i) {
+      if (i * kDepth / kCopies != part) continue;
       const int k = reduction_index(i);
       const Entry entry = table[k];
       const Outer& outer = outer_[i % kOuters];
       // No short circuit, and so no branch between the multiplications.
       const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
-      copy_async(&slab[k][outer_index(i)], base_ + outer.offset_of(entry), inside);
+      const T* const source = base_ + outer.offset_of(entry);
+      if constexpr (kWidth > 1) {
+        copy_async(reinterpret_cast<Vector<T>*>(place(slab, i)), reinterpret_cast<const Vector<T>*>(source), inside);
+      } else if constexpr (kAsynchronous) {
+        copy_async(place(slab, i), source, inside);
+      } else {
+        held_[i / kRun].at[i % kRun] = inside ? *source : T{};
+      }
+    }
+  }
+
+  // Finish what `copy` began with every part of a slab; asynchronous copies are waited for instead.
+  __device__ void arrive(Slab& slab) const {
+    if constexpr (!kAsynchronous) {
+#pragma unroll
+      for (int i = 0; i < kCopies; i += kRun) *reinterpret_cast<Run*>(place(slab, i)) = held_[i / kRun];
     }
   }
 };

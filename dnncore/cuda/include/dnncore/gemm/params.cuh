@@ -8,6 +8,7 @@
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
+#include "dnncore/gemm/epilogue.cuh"
 
 namespace dnncore::gemm {
 
@@ -15,8 +16,8 @@ inline constexpr int kMaxDigits = 4;
 inline constexpr int kMaxCoordinates = 3;
 inline constexpr int kMaxPhases = 8;
 
-// Whether 16 bytes of C at a time can be stored, if C's address is a multiple of 16: where the host found that every aligned group
-// of columns (rows) of a tile is contiguous and aligned in C. It is then wholly inside C or wholly outside.
+// Whether a vector of C (16 bytes in the type that is computed in) can be stored at once, if C's address allows it: where the host
+// found that every aligned group of columns (rows) of a tile is contiguous and aligned in C. It is then wholly inside C or outside.
 enum class Store : uint32 { kSingle, kColumns, kRows };
 
 // One dimension of a mixed-radix number below 2^31.
@@ -44,7 +45,7 @@ struct Phase {
   int32 first[kMaxCoordinates];  // B's spatial coordinates where all digits are 0
   uint32 columns;
   uint32 reduction_length;
-  uint32 unused;
+  uint32 first_entry;            // of the table in the workspace, where there is one
 };
 
 struct Params {
@@ -67,11 +68,13 @@ struct Params {
   uint32 split_length;            // a multiple of the tile's depth
   Store store;
   Phase phase[kMaxPhases];
+  Epilogue epilogue;              // of a fused convolution, which has one phase; read by extended kernels only, as is the table
+  void* table;                    // null, or the entries of every phase's reduction index
 };
 
 static_assert(sizeof(Digit) == 40);
 static_assert(sizeof(Phase) == 368);
-static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase));
+static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 8);
 
 // Visit the digits of `number`, fastest first: visit(digit, value).
 template <int kDigits, typename Visit>

@@ -13,7 +13,8 @@ struct alignas(16) Vector {
 // thread's blocks lie a whole thread grid apart, so that a warp's 16-byte reads of a slab are contiguous.
 template <typename Element, int kThreadRows, int kThreadColumns, int kRowVectors, int kColumnVectors, int kSlabDepth>
 struct Tile {
-  using T = Element;
+  using T = Element;  // of the slabs
+  using C = Element;
   static constexpr int kVector = Vector<T>::kSize;
   static constexpr int kThreads = kThreadRows * kThreadColumns;
   static constexpr int kRowsPerThread = kRowVectors * kVector;
@@ -24,6 +25,10 @@ struct Tile {
   // One vector of padding: a slab's transposed stores then fall into different banks.
   static constexpr int kRowPitch = kRows + kVector;
   static constexpr int kColumnPitch = kColumns + kVector;
+  // A slab holds one step of the reduction after the other.
+  static constexpr bool kReductionFirst = true;
+  using SlabA = T[kDepth][kRowPitch];
+  using SlabB = T[kDepth][kColumnPitch];
   // A warp covers 4 x 8 threads, or 2 x 16 of a tile with few rows.
   static constexpr int kWarpRows = kThreadRows < 4 ? 2 : 4;
   static constexpr int kWarpColumns = 32 / kWarpRows;
@@ -46,10 +51,9 @@ struct Tile {
   struct Accumulator {
     T at[kRowsPerThread][kColumnsPerThread] = {};
 
-    // meanwhile(k) is called once a step, for what should be under way between the multiplications.
+    // meanwhile(part) is called once for each of kDepth parts, for what should be under way between the multiplications.
     template <typename Meanwhile>
-    __device__ void multiply_add(
-        const T (&a)[kDepth][kRowPitch], const T (&b)[kDepth][kColumnPitch], const Meanwhile& meanwhile) {
+    __device__ void multiply_add(const SlabA& a, const SlabB& b, const Meanwhile& meanwhile) {
 #pragma unroll
       for (int k = 0; k < kDepth; ++k) {
         Vector<T> rows[kRowVectors], columns[kColumnVectors];
@@ -74,6 +78,16 @@ struct Tile {
             multiply(i + 1, j);
           }
         }
+      }
+    }
+
+    // visit(row, column, sum) for every output of this thread.
+    template <typename Visit>
+    __device__ void for_each(const Visit& visit) const {
+#pragma unroll
+      for (int i = 0; i < kRowsPerThread; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnsPerThread; ++j) visit(row(i), column(j), at[i][j]);
       }
     }
   };

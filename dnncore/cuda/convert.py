@@ -1,0 +1,74 @@
+"""Transforms from one element type to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnncore.backend import Launch
+from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.cuda.params import ADDRESS, BLEND, TENSOR_VIEW, c_type, collapse, generate, record, struct, view
+from dnncore.dtypes import DType
+from dnncore.problems import AddProblem
+
+__all__ = ["Convert"]
+
+_THREADS = 128
+_TYPES = {dtype: i for i, dtype in enumerate(DType)}
+"""`dnncore::ElementType`."""
+
+_PARAMS = struct(
+    *BLEND,
+    ("a", ADDRESS),
+    ("c", ADDRESS),
+    ("size", "<i8"),
+    ("a_view", TENSOR_VIEW),
+    ("c_view", TENSOR_VIEW),
+    ("a_type", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """c = alpha * a + beta * c, from any element type to any. Immutable."""
+
+    name: str = "convert"
+    deterministic: bool = True
+    math: str = "fp64"
+
+    def supports(self, problem: AddProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
+        """None: it supports everything that is legal."""
+        return None
+
+    def workspace_bytes(self, problem: AddProblem) -> int:  # noqa: ARG002 -- it does not matter
+        """None is needed."""
+        return 0
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype of c."""
+        return tuple(self._unit(dtype) for dtype in DType)
+
+    def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
+        """Compile, load and fill in the parameters."""
+        a, c = problem.a, problem.c
+        steps = tuple(stride if extent != 1 else 0 for extent, stride in zip(a.shape, a.strides, strict=True))
+        extents, a_strides, c_strides = collapse(c.shape, steps, c.strides)
+        params = record(
+            _PARAMS,
+            size=c.size,
+            a_view=view(extents, a_strides),
+            c_view=view(extents, c_strides),
+            a_type=_TYPES[a.dtype],
+        )
+        grid = (blocks_for(c.size, _THREADS), 1, 1)
+        return single(device.kernel(self._unit(c.dtype)), grid, (_THREADS, 1, 1), params, ("a",), ("c",))
+
+    def _unit(self, dtype: DType) -> Unit:
+        return generate(
+            header="dnncore/convert.cuh",
+            entry=f"convert_to_{c_type(dtype)}",
+            function=f"convert<{c_type(dtype)}>",
+            struct_name="ConvertParams",
+            dtype=_PARAMS,
+            threads=_THREADS,
+        )

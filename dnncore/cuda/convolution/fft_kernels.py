@@ -1,0 +1,247 @@
+"""The kernels of a convolution by Fourier transforms: parameters, units, and the spectra that they leave in the workspace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnncore.cuda.convolution.fft_tiles import SIZES, Operand, frequencies
+from dnncore.cuda.launch import Unit
+from dnncore.cuda.params import (
+    ADDRESS,
+    BLEND,
+    FLOATING,
+    FULL_PRECISION,
+    SMALL_DIVISOR,
+    c_type,
+    record,
+    small_divisor,
+    struct,
+)
+from dnncore.dtypes import DType
+
+__all__ = [
+    "PRODUCT_PARAMS",
+    "ProductShape",
+    "Spectra",
+    "product_shape",
+    "product_unit",
+    "shared_bytes",
+    "tile_threads",
+    "tile_unit",
+    "tiles_a_block",
+    "units",
+]
+
+_TILE_PARAMS = struct(
+    *BLEND,
+    ("tensor", ADDRESS),
+    ("spectra", ADDRESS),
+    ("group_stride", "<i8"),
+    ("image_stride", "<i8"),
+    ("channel_stride", "<i8"),
+    ("stride", "<i8", 2),
+    ("plane", "<i8"),
+    ("items", "<i4"),
+    ("fast", "<i4"),
+    ("channel_is_fast", "<i4"),
+    ("items_first", "<i4"),
+    ("pitch", SMALL_DIVISOR),
+    ("slow", SMALL_DIVISOR),
+    ("tiles", SMALL_DIVISOR),
+    ("tile_columns", SMALL_DIVISOR),
+    ("first", "<i4", 2),
+    ("step", "<i4", 2),
+    ("used", "<i4", 2),
+    ("extent", "<i4", 2),
+    ("spacing", SMALL_DIVISOR, 2),
+)
+PRODUCT_PARAMS = struct(
+    ("a", ADDRESS),
+    ("b", ADDRESS),
+    ("c", ADDRESS),
+    ("rows", "<i4"),
+    ("row_pitch", "<i4"),
+    ("column_pitch", "<i4"),
+    ("depth", "<i4"),
+    ("row_tiles", "<i4"),
+    ("column_tiles", "<i4"),
+    ("conjugate", "<i4"),
+    ("accumulate", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductShape:
+    """A variant of `dnncore::fft::Product`. Immutable.
+
+    Args:
+        dtype: Of the real and the imaginary parts.
+        warps: Rows and columns of warps a block.
+        sums: Rows and columns of sums a thread.
+        min_blocks: Blocks a multiprocessor that there are registers for.
+    """
+
+    dtype: DType
+    warps: tuple[int, int]
+    sums: tuple[int, int]
+    min_blocks: int
+
+    @property
+    def rows(self) -> int:
+        """Of a block's tile; a warp has 4 x 8 threads."""
+        return 4 * self.warps[0] * self.sums[0]
+
+    @property
+    def columns(self) -> int:
+        """Of a block's tile."""
+        return 8 * self.warps[1] * self.sums[1]
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * math.prod(self.warps)
+
+    @property
+    def entry(self) -> str:
+        """Of its unit."""
+        return f"fft_product_{c_type(self.dtype)}_{self.rows}x{self.columns}"
+
+
+_PRODUCT_SHAPES = {
+    DType.FLOAT32: (ProductShape(DType.FLOAT32, (1, 4), (4, 4), 5), ProductShape(DType.FLOAT32, (2, 2), (8, 4), 3)),
+    DType.FLOAT64: (ProductShape(DType.FLOAT64, (2, 2), (4, 4), 3),),
+}
+"""Tiles with few rows first: they are for the few channels of a net's first layer."""
+
+
+def product_shape(dtype: DType, rows: int) -> ProductShape:
+    """The lowest tile that holds all rows, or else the highest; not of the batch, which the columns may be."""
+    shapes = _PRODUCT_SHAPES[dtype.compute]
+    return next((shape for shape in shapes if rows <= shape.rows), shapes[-1])
+
+
+_MIN_TILE_BLOCKS = {16: 8, 32: 3}
+"""Blocks a multiprocessor that there are registers for, by the tile's extent; of the large tiles shared memory holds no more."""
+
+
+def product_unit(shape: ProductShape) -> Unit:
+    """The products of one frequency and group after the other."""
+    arguments = ", ".join(str(number) for number in (*shape.warps, *shape.sums))
+    return Unit(
+        source=(
+            '#include "dnncore/convolution/fft_product.cuh"\n'
+            "using namespace dnncore;\n"
+            f"static_assert(sizeof(fft::ProductParams) == {PRODUCT_PARAMS.itemsize});\n"
+            f'extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.min_blocks}) {shape.entry}'
+            "(const __grid_constant__ fft::ProductParams params) {\n"
+            f"  fft::product<{c_type(shape.dtype)}, {arguments}>(params);\n}}\n"
+        ),
+        entry=shape.entry,
+    )
+
+
+def tiles_a_block(dtype: DType) -> int:
+    """Tiles a block: neighbouring complex numbers in 128 bytes."""
+    return 128 // (2 * dtype.compute.itemsize)
+
+
+def tile_threads(dtype: DType, size: int) -> int:
+    """Threads of a block that transforms tiles: one for every two rows."""
+    return tiles_a_block(dtype) * size // 2
+
+
+def shared_bytes(dtype: DType, size: int) -> int:
+    """sizeof(Tiles::Shared) of fft_tiles.cuh."""
+    real = size * (size + 1) + (2 if size % 32 == 0 else 18)
+    half = size * size // 2 + 1
+    return tiles_a_block(dtype) * (16 + max(real, 2 * half) * dtype.compute.itemsize)
+
+
+def tile_unit(way: str, dtype: DType, size: int) -> Unit:
+    """Tiles of one extent to spectra ("forward") and back ("inverse"); the two are compiled together."""
+
+    def entry(way: str) -> str:
+        return f"fft_{way}_{c_type(dtype)}_{size}"
+
+    threads = tile_threads(dtype, size)
+    return Unit(
+        source=(
+            '#include "dnncore/convolution/fft_tiles.cuh"\n'
+            "using namespace dnncore;\n"
+            f"static_assert(sizeof(fft::TileParams) == {_TILE_PARAMS.itemsize});\n"
+            f"using Tiles = fft::Tiles<{c_type(dtype)}, {size}>;\n"
+            f"static_assert(Tiles::kThreads == {threads} && sizeof(Tiles::Shared) == {shared_bytes(dtype, size)});\n"
+            f"static_assert(Tiles::kFrequencies == {frequencies(size)});\n"
+        )
+        + "".join(
+            f'extern "C" __global__ void __launch_bounds__({threads}, {_MIN_TILE_BLOCKS[size]}) {entry(each)}'
+            "(const __grid_constant__ fft::TileParams params) {\n"
+            "  extern __shared__ __align__(16) unsigned char shared[];\n"
+            f"  Tiles::{each}(params, *reinterpret_cast<Tiles::Shared*>(shared));\n}}\n"
+            for each in ("forward", "inverse")
+        ),
+        entry=entry(way),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spectra:
+    """An operand's spectra in the workspace: [frequency][group][slow][pitch] complex numbers. Immutable."""
+
+    operand: Operand
+    size: int
+    groups: int
+    dtype: DType
+
+    @property
+    def pitch(self) -> int:
+        """A multiple of 16 bytes, and of 128 where that is little more."""
+        fast, many = self.operand.fast, tiles_a_block(self.dtype)
+        unit = many if fast >= 4 * many else many // 8
+        return -(-fast // unit) * unit
+
+    @property
+    def items(self) -> int:
+        """Complex numbers a frequency."""
+        return self.groups * self.operand.slow * self.pitch
+
+    @property
+    def nbytes(self) -> int:
+        """A multiple of 256, so that what comes behind is aligned."""
+        return -(-frequencies(self.size) * self.items * 2 * self.dtype.compute.itemsize // 256) * 256
+
+    def params(self) -> np.ndarray:
+        """For the kernels that write or read them; all but addresses, alpha and beta."""
+        operand = self.operand
+        return record(
+            _TILE_PARAMS,
+            group_stride=operand.strides[0],
+            image_stride=operand.strides[1],
+            channel_stride=operand.strides[2],
+            stride=operand.place_strides,
+            plane=self.items,
+            items=self.items,
+            fast=operand.fast,
+            channel_is_fast=operand.channel_is_fast,
+            items_first=operand.items_are_nearer,
+            pitch=small_divisor(self.pitch),
+            slow=small_divisor(operand.slow),
+            tiles=small_divisor(math.prod(operand.tiles)),
+            tile_columns=small_divisor(operand.tiles[1]),
+            first=operand.first,
+            step=operand.step,
+            used=operand.used,
+            extent=operand.extent,
+            spacing=[small_divisor(spacing) for spacing in operand.spacing],
+        )
+
+
+def units() -> tuple[Unit, ...]:
+    """Of every dtype, tile and way, and of every shape of the product."""
+    return (
+        *(tile_unit(way, dtype, size) for dtype in FLOATING for size in SIZES for way in ("forward", "inverse")),
+        *(product_unit(shape) for dtype in FULL_PRECISION for shape in _PRODUCT_SHAPES[dtype]),
+    )

@@ -1,0 +1,44 @@
+"""A fused convolution as a product with an epilogue. Pure: nothing knows of a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dnncore.cuda.convolution.product import convolution_product
+from dnncore.cuda.gemm import Epilogue, Product
+from dnncore.descriptors import TensorDescriptor
+from dnncore.problems import FusedConvolutionProblem
+
+__all__ = ["epilogue_of", "fused_product"]
+
+
+def epilogue_of(problem: FusedConvolutionProblem) -> Epilogue:
+    """What follows the convolution."""
+
+    def stride(parameter: TensorDescriptor | None) -> int:
+        return 0 if parameter is None else parameter.strides[1]
+
+    return Epilogue(
+        alpha1=problem.alpha1,
+        alpha2=problem.alpha2,
+        activation=problem.activation,
+        scale_stride=stride(problem.scale),
+        bias_stride=stride(problem.bias),
+        widened=problem.parameter_dtype is problem.x.dtype.compute,
+    )
+
+
+def fused_product(problem: FusedConvolutionProblem) -> Product | str:
+    """Describe it as a product; a reason instead where tiles do not suit it."""
+    if problem.z is not None and not _alike(problem.z, problem.y):
+        return f"z has strides {problem.z.strides}, y {problem.y.strides}; the tiled kernels read z where they write y"
+    product = convolution_product(problem.plain)
+    if isinstance(product, str):
+        return product
+    names = (*product.inputs, *problem.input_names[2:])
+    return replace(product, inputs=names, epilogue=epilogue_of(problem))
+
+
+def _alike(z: TensorDescriptor, y: TensorDescriptor) -> bool:
+    """Whether every index is at the same place of both; where there is but one index a stride is never taken."""
+    return all(extent == 1 or a == b for extent, a, b in zip(y.shape, z.strides, y.strides, strict=True))

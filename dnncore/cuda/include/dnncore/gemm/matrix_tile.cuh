@@ -1,0 +1,80 @@
+// The block tile of operands of 16 bits: which warp computes which outputs, and the product of two slabs on the tensor cores.
+#pragma once
+
+#include "dnncore/common/tensor.cuh"
+#include "dnncore/ptx/matrix.cuh"
+
+namespace dnncore::gemm {
+
+// kWarpsDown x kWarpsAcross warps, each with kRowFragments x kColumnFragments blocks of 16 x 8 outputs.
+template <typename Element, int kWarpsDown, int kWarpsAcross, int kRowFragments, int kColumnFragments, int kSlabDepth>
+struct MatrixTile {
+  using T = Element;
+  using C = float;
+  static constexpr int kThreads = 32 * kWarpsDown * kWarpsAcross;
+  static constexpr int kWarpRows = 16 * kRowFragments;
+  static constexpr int kWarpColumns = 8 * kColumnFragments;
+  static constexpr int kRows = kWarpsDown * kWarpRows;
+  static constexpr int kColumns = kWarpsAcross * kWarpColumns;
+  static constexpr int kDepth = kSlabDepth;
+  static_assert(kDepth % 16 == 0 && kColumnFragments % 2 == 0 && kDepth % kColumnFragments == 0);
+  // A slab holds the reduction of one row, or column, after the other, each with 16 bytes of padding: eight neighbours then lie in
+  // different banks.
+  static constexpr int kPitch = kDepth + 8;
+  static constexpr bool kReductionFirst = false;
+  using SlabA = T[kRows][kPitch];
+  using SlabB = T[kColumns][kPitch];
+
+  struct Accumulator {
+    C at[kRowFragments][kColumnFragments][4] = {};
+
+    // meanwhile(part) is called once for each of kDepth parts, for what should be under way between the multiplications.
+    template <typename Meanwhile>
+    __device__ void multiply_add(const SlabA& a, const SlabB& b, const Meanwhile& meanwhile) {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const T* const rows = &a[first_row() + lane % 16][lane / 16 * 8];
+      const T* const columns = &b[first_column() + lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8];
+      constexpr int kSteps = kDepth / 16;
+      constexpr int kPartsAtATime = kDepth / kSteps / kColumnFragments;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32 row_fragments[kRowFragments][4], column_fragments[kColumnFragments / 2][4];
+#pragma unroll
+        for (int i = 0; i < kRowFragments; ++i) load_matrices(row_fragments[i], rows + i * 16 * kPitch + step * 16);
+#pragma unroll
+        for (int j = 0; j < kColumnFragments / 2; ++j) load_matrices(column_fragments[j], columns + j * 16 * kPitch + step * 16);
+#pragma unroll
+        for (int j = 0; j < kColumnFragments; ++j) {
+          const uint32(&pair)[4] = column_fragments[j / 2];
+#pragma unroll
+          for (int i = 0; i < kRowFragments; ++i) {
+            multiply_add_matrices<T>(at[i][j], row_fragments[i], pair[j % 2 * 2], pair[j % 2 * 2 + 1]);
+          }
+#pragma unroll
+          for (int part = 0; part < kPartsAtATime; ++part) meanwhile((step * kColumnFragments + j) * kPartsAtATime + part);
+        }
+      }
+    }
+
+    // visit(row, column, sum) for every output of this thread.
+    template <typename Visit>
+    __device__ void for_each(const Visit& visit) const {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const int row = first_row() + lane / 4, column = first_column() + lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kRowFragments; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnFragments; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) visit(row + i * 16 + e / 2 * 8, column + j * 8 + e % 2, at[i][j][e]);
+        }
+      }
+    }
+
+  private:
+    static __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross * kWarpRows; }
+    static __device__ int first_column() { return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns; }
+  };
+};
+
+}  // namespace dnncore::gemm

@@ -1,0 +1,164 @@
+// From the threads' accumulators into C: straight from the registers, or through shared memory and a fused convolution's epilogue.
+#pragma once
+
+#include <type_traits>
+
+#include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/tile.cuh"
+
+namespace dnncore::gemm {
+
+// Where a block works.
+struct Place {
+  uint32 first_row;
+  uint32 first_column;
+  uint32 split;
+  uint32 group;
+  uint32 phase;
+
+  // Row tiles are fastest: blocks that run at the same time then share columns of B, the larger operand, in the L2 cache.
+  template <int kRows, int kColumns>
+  static __device__ Place of_block(const Params& params) {
+    uint32 rest = blockIdx.x;
+    const auto next = [&rest](uint32 extent) {
+      const uint32 value = rest % extent;
+      rest /= extent;
+      return value;
+    };
+    Place place;
+    place.first_row = next(params.row_tiles) * kRows;
+    place.first_column = next(params.column_tiles) * kColumns;
+    place.split = next(params.splits);
+    place.group = next(params.groups);
+    place.phase = rest;
+    return place;
+  }
+};
+
+// Elements of C from a group's first to those of a column's first row.
+template <int kDigits>
+__device__ int64 column_offset(uint32 column, const Phase& phase) {
+  int64 offset = 0;
+  for_each_digit<kDigits>(
+      column, phase.column, [&](const Digit& digit, int32 value) { offset += value * digit.other_stride; });
+  return offset;
+}
+
+template <typename T, typename Tile, int kDigits>
+struct PlainStore {
+  using Accumulator = typename Tile::Accumulator;
+
+  static __device__ void store(const Accumulator& accumulator, const Place& place, const Phase& phase, const Params& params) {
+    T* const c = static_cast<T*>(params.c) +
+                   (phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride);
+    const bool aligned = reinterpret_cast<uint64>(c) % (Tile::kVector * sizeof(T)) == 0;
+    if (aligned && params.store == Store::kColumns) {
+      store_vectors<1, Tile::kVector>(accumulator, c, place, phase, params);
+    } else if (aligned && params.store == Store::kRows) {
+      store_vectors<Tile::kVector, 1>(accumulator, c, place, phase, params);
+    } else {
+      store_vectors<1, 1>(accumulator, c, place, phase, params);
+    }
+  }
+
+  // Store kHeight x kWidth elements at a time, one of the two being 1.
+  template <int kHeight, int kWidth>
+  static __device__ void store_vectors(
+      const Accumulator& accumulator, T* c, const Place& place, const Phase& phase, const Params& params) {
+    constexpr int kSize = kHeight * kWidth;
+#pragma unroll
+    for (int j = 0; j < Tile::kColumnsPerThread; j += kWidth) {
+      const uint32 column = place.first_column + static_cast<uint32>(Tile::column(j));
+      if (column >= phase.columns) continue;
+      const int64 offset = column_offset<kDigits>(column, phase);
+#pragma unroll
+      for (int i = 0; i < Tile::kRowsPerThread; i += kHeight) {
+        const uint32 row = place.first_row + static_cast<uint32>(Tile::row(i));
+        if (row >= params.rows) continue;
+        T* const first = c + offset + row * params.c_row_stride;
+        struct alignas(kSize * sizeof(T)) Group {
+          T at[kSize];
+        } group;
+#pragma unroll
+        for (int e = 0; e < kSize; ++e) {
+          group.at[e] = blended(params.blend, accumulator.at[i + e % kHeight][j + e % kWidth], first + e);
+        }
+        *reinterpret_cast<Group*>(first) = group;
+      }
+    }
+  }
+};
+
+// Sums go through shared memory once, so that there is one copy of the epilogue's code for a few elements and not one for each of
+// a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the operands; C is stored in it,
+// or in the compute type where it takes the sums of a part of the reduction.
+template <typename T, typename Tile, int kDigits>
+struct StagedStore {
+  using C = Compute<T>;
+  using Staged = C[Tile::kRows][Tile::kColumns + 1];  // one more: neither rows nor columns then share a bank
+  static constexpr int kStep = 4;                     // elements of a thread at a time
+  static_assert(Tile::kRows * Tile::kColumns % (kStep * Tile::kThreads) == 0);
+
+  // To be called when nobody reads or copies to the slabs any more, whose memory `staged` is.
+  static __device__ void store(
+      const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
+      const Params& params) {
+    accumulator.for_each([&](int row, int column, C sum) { staged[row][column] = sum; });
+    __syncthreads();
+    if (std::is_same_v<T, C> || params.splits == 1) {
+      store_as<T>(staged, place, phase, params);
+    } else {
+      store_as<C>(staged, place, phase, params);
+    }
+  }
+
+private:
+  template <typename Out>
+  static __device__ void store_as(const Staged& staged, const Place& place, const Phase& phase, const Params& params) {
+#pragma unroll 1
+    for (int first = 0; first < Tile::kRows * Tile::kColumns; first += kStep * Tile::kThreads) {
+      store_some<Out>(staged, first + static_cast<int>(threadIdx.x), place, phase, params);
+    }
+  }
+
+  template <typename Out>
+  static __device__ void store_some(
+      const Staged& staged, int first, const Place& place, const Phase& phase, const Params& params) {
+    const int64 start = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride;
+    const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
+    const Epilogue& epilogue = params.epilogue;
+    const bool is_fused = std::is_same_v<Out, T> && epilogue.is_present;  // sums of a part have no epilogue
+    C values[kStep] = {};
+    int64 offsets[kStep];
+    bool exists[kStep];
+#pragma unroll
+    for (int e = 0; e < kStep; ++e) {
+      const int index = first + e * Tile::kThreads;
+      const int i = along_rows ? index % Tile::kRows : index / Tile::kColumns;
+      const int j = along_rows ? index / Tile::kRows : index % Tile::kColumns;
+      const uint32 row = place.first_row + static_cast<uint32>(i), column = place.first_column + static_cast<uint32>(j);
+      exists[e] = row < params.rows && column < phase.columns;
+      if (!exists[e]) continue;
+      offsets[e] = start + column_offset<kDigits>(column, phase) + row * params.c_row_stride;
+      values[e] = staged[i][j];
+      if (is_fused) {
+        const int64 k = static_cast<int64>(place.group) * params.rows + row;
+        const C z = epilogue.reads_z() ? widen(static_cast<const T*>(epilogue.z)[offsets[e]]) : C(0);
+        values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
+      }
+    }
+    if (is_fused) {
+      with_mode(epilogue.activation, [&](auto chosen) {
+#pragma unroll
+        for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
+      });
+    }
+    Out* const c = static_cast<Out*>(params.c);
+#pragma unroll
+    for (int e = 0; e < kStep; ++e) {
+      if (exists[e]) blend_into(params.blend, values[e], c + offsets[e]);
+    }
+  }
+};
+
+}  // namespace dnncore::gemm

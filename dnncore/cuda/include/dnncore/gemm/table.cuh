@@ -1,0 +1,21 @@
+// The table of a precomputed product: what each reduction index adds to the operands' addresses, written once a launch instead of
+// worked out by every block.
+#pragma once
+
+#include "dnncore/gemm/loader.cuh"
+#include "dnncore/gemm/params.cuh"
+
+namespace dnncore::gemm {
+
+inline constexpr int kTableThreads = 128;
+
+// A row of blocks a phase.
+template <int kDigits, typename Entry>
+__device__ void write_table(const Params& params) {
+  const Phase& phase = params.phase[blockIdx.y];
+  const uint32 k = blockIdx.x * kTableThreads + threadIdx.x;
+  if (k >= phase.reduction_length) return;
+  static_cast<Entry*>(params.table)[phase.first_entry + k] = Entry::template at<kDigits>(k, phase);
+}
+
+}  // namespace dnncore::gemm

@@ -1,0 +1,205 @@
+// Batch, layer and group normalisation, backward. With n the normalised x, w = scale and m the elements of a group,
+//
+//   dx = inv_std * (w dy - mean(w dy) - n mean(w dy n))      (without the second term where x is not centred)
+//   dscale = sum of dy n, dbias = sum of dy                  (over all elements that share a scale)
+//
+// In batch normalisation a group is what shares a scale: one pair of sums serves both. In layer and group normalisation, parameters'
+// gradients are sums over other elements: the same kernel over another description of the tensor.
+#pragma once
+
+#include "dnncore/normalization/totals.cuh"
+
+namespace dnncore {
+
+constexpr int kBackwardPacks = 2;
+
+// Calls visit(element, x, dy, lanes, output's offset) for every pack of the task that belongs to this thread.
+template <typename T, typename Visit>
+__device__ __forceinline__ void visit_packs(const NormalizationParams& params, const Team& team, const Task<T>& task, const Visit& visit) {
+  for (int64 first = task.begin + team.lane; first < task.end; first += static_cast<int64>(kBackwardPacks) * team.lanes) {
+    Pack<T> x[kBackwardPacks], dy[kBackwardPacks];
+    int64 outputs[kBackwardPacks];
+    int lanes[kBackwardPacks];
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      const int64 element = first + static_cast<int64>(k) * team.lanes;
+      lanes[k] = 0;
+      if (element < task.end) {
+        int64 at[kOperands];
+        lanes[k] = task.template place<kX, kDy, kOutput>(params, element, at);
+        x[k] = load_pack(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
+        dy[k] = load_pack(static_cast<const T*>(params.operands[kDy]) + at[kDy], params.steps[kDy], lanes[k]);
+        outputs[k] = at[kOutput];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      if (lanes[k] != 0) visit(first + static_cast<int64>(k) * team.lanes, x[k], dy[k], lanes[k], outputs[k]);
+    }
+  }
+}
+
+// Scale at an element, where it differs among those of a group.
+template <typename T, typename C, int kWidth>
+__device__ __forceinline__ void load_scale(const NormalizationParams& params, const Task<T>& task, int64 element, int lanes, C (&scale)[kWidth]) {
+  int64 at[kOperands];
+  task.template place_parameters<kScale>(params, element, at);
+  load_parameter(scale, params, kScale, at, lanes, C(1));
+}
+
+template <typename T>
+__device__ __forceinline__ void collect_sums(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    Compute<T> (&mean)[Task<T>::kWidth],
+    Compute<T> (&inv_std)[Task<T>::kWidth],
+    Sums<Compute<T>> (&sums)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  visit_packs<T>(params, team, task, [&](int64 element, const Pack<T>& x, const Pack<T>& dy, int lanes, int64) {
+    if (is_on(params, kVaryingStatistics)) {
+      int64 at[kOperands];
+      task.template place_parameters<kMean, kInvStd>(params, element, at);
+      load_parameter(mean, params, kMean, at, lanes, C(0));
+      load_parameter(inv_std, params, kInvStd, at, lanes, C(1));
+    }
+    C values[kWidth];
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = widen(dy.lanes[lane]);
+    if (is_on(params, kWeighted)) {
+      C scale[kWidth];
+      load_scale<T>(params, task, element, lanes, scale);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
+    }
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {  // where there is no lane, dy is 0
+      sums[lane].plain += values[lane];
+      sums[lane].normalized += values[lane] * ((widen(x.lanes[lane]) - mean[lane]) * inv_std[lane]);
+    }
+  });
+}
+
+// dx = a dy - b (x - mean) - c, with a, b and c made of the group's statistics and sums; a where scale varies, but for that.
+template <typename T>
+__device__ __forceinline__ void apply_gradient(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    const Compute<T> (&mean)[Task<T>::kWidth],
+    const Compute<T> (&inv_std)[Task<T>::kWidth],
+    const Sums<Compute<T>> (&sums)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const bool varying = is_on(params, kVaryingParameters);
+  C scale[kWidth], a[kWidth], b[kWidth], c[kWidth];
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) scale[lane] = C(1);
+  if (!varying && task.exists) {
+    int64 at[kOperands];
+    task.template place_group<kScale>(params, at);
+    load_parameter(scale, params, kScale, at, task.group_lanes, C(1));
+  }
+  const C share = C(1) / static_cast<C>(params.length);
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    a[lane] = inv_std[lane] * scale[lane];
+    const C factor = share * (is_on(params, kWeighted) ? inv_std[lane] : a[lane]);  // weighted sums have scale in them
+    b[lane] = sums[lane].normalized * factor * inv_std[lane];
+    c[lane] = is_on(params, kUncentred) ? C(0) : sums[lane].plain * factor;
+  }
+  visit_packs<T>(params, team, task, [&](int64 element, const Pack<T>& x, const Pack<T>& dy, int lanes, int64 output) {
+    C values[kWidth];
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = a[lane];
+    if (varying) {
+      load_scale<T>(params, task, element, lanes, scale);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
+    }
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      values[lane] = values[lane] * widen(dy.lanes[lane]) - b[lane] * (widen(x.lanes[lane]) - mean[lane]) - c[lane];
+    }
+    store_lanes<T>(params, values, output, lanes);
+  });
+}
+
+// Sums go to the gradients of scale and bias that are asked for, `lane` steps behind the offsets.
+template <typename C>
+__device__ __forceinline__ void write_gradients(
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<C>& sums
+) {
+  const auto write = [&](Operand target, Operand old, C value) {
+    if (params.operands[target] == nullptr) return;
+    value *= static_cast<C>(params.parameter_alpha);
+    if (params.operands[old] != nullptr) {
+      const C* before = static_cast<const C*>(params.operands[old]) + offsets[old] + lane * params.steps[old];
+      value += static_cast<C>(params.parameter_beta) * *before;
+    }
+    static_cast<C*>(params.operands[target])[offsets[target] + lane * params.steps[target]] = value;
+  };
+  write(kFirstNew, kFirstOld, sums.normalized);
+  write(kSecondNew, kSecondOld, sums.plain);
+}
+
+template <typename T>
+__device__ void normalization_backward(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const Team team(params);
+  for (int64 item = blockIdx.x; item < params.tiles.value * params.parts; item += gridDim.x) {
+    const Task<T> task(params, team, item);
+    C mean[kWidth] = {}, inv_std[kWidth] = {};
+    if (task.exists && !is_on(params, kVaryingStatistics)) {
+      int64 at[kOperands];
+      task.template place_group<kMean, kInvStd>(params, at);
+      load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
+      load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
+    }
+    Sums<C> sums[kWidth] = {};
+    if (is_on(params, kReduces)) {
+      collect_sums(params, team, task, mean, inv_std, sums);
+      merge_team(team, sums);
+      if (params.parts > 1) {
+        store_partials(params, team, task, item, sums);
+        continue;
+      }
+      if (task.exists && team.lane == 0) {
+        int64 at[kOperands];
+        task.template place_group<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
+        const int written = team.packs_groups ? task.group_lanes : 1;
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) {
+          if (lane < written) write_gradients(params, at, lane, sums[lane]);
+        }
+      }
+    } else if (task.exists) {
+      const int64 group = task.group(params);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        const int64 place = team.packs_groups ? min(lane, task.group_lanes - 1) : 0;
+        sums[lane] = static_cast<const Sums<C>*>(params.totals)[group + place];
+      }
+    }
+    if (is_on(params, kApplies)) apply_gradient(params, team, task, mean, inv_std, sums);
+  }
+}
+
+// The second of three launches: a warp puts a group's parts together, for the gradients of its parameters and for the third launch.
+template <typename C>
+__device__ void normalization_finish_backward(const NormalizationParams& params) {
+  for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
+    const Sums<C> sums = merge_partials<Sums<C>>(params, group);
+    if (threadIdx.x % kWarpSize != 0) continue;
+    if (params.totals != nullptr) static_cast<Sums<C>*>(params.totals)[group] = sums;
+    int64 offsets[kOperands] = {};
+    add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
+    write_gradients(params, offsets, 0, sums);
+  }
+}
+
+}  // namespace dnncore

@@ -1,0 +1,217 @@
+// Batch, layer and group normalisation, forward: statistics of a group, then y = scale * (x - mean) * inv_std + bias.
+//
+// Where there are many groups, a block computes the statistics of a tile of them and writes their outputs; x is read twice, the
+// second time mostly from a cache. Where there are few, three launches: partial statistics, finishing, and the outputs.
+#pragma once
+
+#include "dnncore/normalization/totals.cuh"
+
+namespace dnncore {
+
+constexpr int kStatisticsPacks = 4;  // packs that are under way at once, and whose mean is taken before they meet the others
+constexpr int kApplyPacks = 4;
+
+// Put packs together, lane by lane: mean and squares by two passes over registers, then the merge. `there` says how many lanes of
+// each pack there are, where not all of them are; the others are zeros.
+template <bool kWhole, typename T, int kWidth>
+__device__ __forceinline__ void collect(
+    Moments<Compute<T>> (&moments)[kWidth], const Pack<T> (&packs)[kStatisticsPacks], const int (&there)[kStatisticsPacks]
+) {
+  using C = Compute<T>;
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    C sum = C(0), squares = C(0), count = C(kStatisticsPacks);
+    if (!kWhole) {
+      count = C(0);
+#pragma unroll
+      for (int k = 0; k < kStatisticsPacks; ++k) count += lane < there[k] ? C(1) : C(0);
+    }
+#pragma unroll
+    for (int k = 0; k < kStatisticsPacks; ++k) sum += widen(packs[k].lanes[lane]);
+    const C mean = kWhole ? sum * (C(1) / kStatisticsPacks) : count > C(0) ? sum / count : C(0);
+#pragma unroll
+    for (int k = 0; k < kStatisticsPacks; ++k) {
+      const C distance = kWhole || lane < there[k] ? widen(packs[k].lanes[lane]) - mean : C(0);
+      squares += distance * distance;
+    }
+    moments[lane] = moments[lane].merged({mean, squares, count});
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void collect_moments(
+    const NormalizationParams& params, const Team& team, const Task<T>& task, Moments<Compute<T>> (&moments)[Task<T>::kWidth]
+) {
+  constexpr int kWidth = Task<T>::kWidth;
+  const T* x = static_cast<const T*>(params.operands[kX]);
+  for (int64 first = task.begin + team.lane; first < task.end; first += static_cast<int64>(kStatisticsPacks) * team.lanes) {
+    Pack<T> packs[kStatisticsPacks] = {};
+    int there[kStatisticsPacks];
+    bool whole = true;
+#pragma unroll
+    for (int k = 0; k < kStatisticsPacks; ++k) {
+      const int64 element = first + static_cast<int64>(k) * team.lanes;
+      there[k] = 0;
+      if (element < task.end) {
+        int64 at[kOperands];
+        const int lanes = task.template place<kX>(params, element, at);
+        packs[k] = load_pack(x + at[kX], params.steps[kX], lanes);
+        there[k] = team.packs_groups ? kWidth : lanes;  // lanes that are no group are never written
+      }
+      whole = whole && there[k] == kWidth;
+    }
+    if (whole) {
+      collect<true>(moments, packs, there);
+    } else {
+      collect<false>(moments, packs, there);
+    }
+  }
+}
+
+// The mean that is taken off, and what is divided by.
+template <typename C>
+struct Normalizer {
+  C mean;
+  C inv_std;
+
+  __device__ __forceinline__ Normalizer(const NormalizationParams& params, const Moments<C>& moments) {
+    C variance = moments.squares / moments.count;
+    mean = moments.mean;
+    if (is_on(params, kUncentred)) {
+      variance += mean * mean;
+      mean = C(0);
+    }
+    inv_std = C(1) / sqrt(variance + static_cast<C>(params.epsilon));
+  }
+};
+
+// A group's statistics go to the operands that there are, `lane` steps behind the offsets.
+template <typename C>
+__device__ __forceinline__ void write_statistics(
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<C>& moments
+) {
+  const Normalizer<C> normalizer(params, moments);
+  const auto at = [&](Operand operand) {
+    return static_cast<C*>(params.operands[operand]) + offsets[operand] + lane * params.steps[operand];
+  };
+  if (params.operands[kMean] != nullptr) *at(kMean) = normalizer.mean;
+  *at(kInvStd) = normalizer.inv_std;
+  if (params.operands[kFirstNew] == nullptr) return;
+  const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
+  *at(kFirstNew) = kept * *at(kFirstOld) + fresh * moments.mean;
+  *at(kSecondNew) = kept * *at(kSecondOld) + fresh * (moments.squares / (moments.count - C(1)));
+}
+
+template <typename T>
+__device__ __forceinline__ void apply(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    const Compute<T> (&mean)[Task<T>::kWidth],
+    const Compute<T> (&inv_std)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const bool varying = is_on(params, kVaryingParameters);
+  C factor[kWidth], bias[kWidth] = {};
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane];
+  int64 at[kOperands];
+  const auto load = [&](C (&factors)[kWidth], int lanes) {
+    C scale[kWidth];
+    load_parameter(scale, params, kScale, at, lanes, C(1));
+    load_parameter(bias, params, kBias, at, lanes, C(0));
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) factors[lane] *= scale[lane];
+  };
+  if (!varying && task.exists) {
+    task.template place_group<kScale, kBias>(params, at);
+    load(factor, task.group_lanes);
+  }
+  for (int64 first = task.begin + team.lane; first < task.end; first += static_cast<int64>(kApplyPacks) * team.lanes) {
+    Pack<T> packs[kApplyPacks];
+    int64 outputs[kApplyPacks];
+    int lanes[kApplyPacks];
+#pragma unroll
+    for (int k = 0; k < kApplyPacks; ++k) {
+      const int64 element = first + static_cast<int64>(k) * team.lanes;
+      lanes[k] = 0;
+      if (element < task.end) {
+        lanes[k] = task.template place<kX, kOutput>(params, element, at);
+        packs[k] = load_pack(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
+        outputs[k] = at[kOutput];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kApplyPacks; ++k) {
+      if (lanes[k] == 0) continue;
+      C values[kWidth];
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] = factor[lane];
+      if (varying) {
+        task.template place_parameters<kScale, kBias>(params, first + static_cast<int64>(k) * team.lanes, at);
+        load(values, lanes[k]);
+      }
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[k].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
+      store_lanes<T>(params, values, outputs[k], lanes[k]);
+    }
+  }
+}
+
+template <typename T>
+__device__ void normalization_forward(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const Team team(params);
+  for (int64 item = blockIdx.x; item < params.tiles.value * params.parts; item += gridDim.x) {
+    const Task<T> task(params, team, item);
+    C mean[kWidth] = {}, inv_std[kWidth] = {};
+    if (is_on(params, kReduces)) {
+      Moments<C> moments[kWidth] = {};
+      collect_moments(params, team, task, moments);
+      merge_team(team, moments);
+      if (params.parts > 1) {
+        store_partials(params, team, task, item, moments);
+        continue;
+      }
+      int written = 0;
+      int64 at[kOperands];
+      if (task.exists && team.lane == 0) {
+        written = team.packs_groups ? task.group_lanes : 1;
+        task.template place_group<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
+      }
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        const Normalizer<C> normalizer(params, moments[lane]);
+        mean[lane] = normalizer.mean;
+        inv_std[lane] = normalizer.inv_std;
+        if (lane < written) write_statistics(params, at, lane, moments[lane]);
+      }
+    } else if (task.exists) {
+      int64 at[kOperands];
+      task.template place_group<kMean, kInvStd>(params, at);
+      load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
+      load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
+      if (is_on(params, kGivesVariance)) {
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) inv_std[lane] = C(1) / sqrt(inv_std[lane] + static_cast<C>(params.epsilon));
+      }
+    }
+    if (is_on(params, kApplies)) apply(params, team, task, mean, inv_std);
+  }
+}
+
+// The second of three launches: a warp puts a group's parts together.
+template <typename C>
+__device__ void normalization_finish_forward(const NormalizationParams& params) {
+  for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
+    const Moments<C> moments = merge_partials<Moments<C>>(params, group);
+    if (threadIdx.x % kWarpSize != 0) continue;
+    int64 offsets[kOperands] = {};
+    add_offsets<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
+    write_statistics(params, offsets, 0, moments);
+  }
+}
+
+}  // namespace dnncore

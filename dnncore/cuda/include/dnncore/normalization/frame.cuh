@@ -1,0 +1,212 @@
+// What batch, layer and group normalisation share: statistics are taken over the elements of a group, and groups tile the tensor.
+//
+// The host describes where each operand's elements are over groups and over the elements of a group; a parameter that does not change
+// along a dimension has stride 0 there. One dimension, that in which x is contiguous, is cut into packs of 16 bytes: where it is one
+// of the elements (NCHW) the lanes of a pack belong to one group, where it is one of the groups (NHWC) each has a group of its own.
+//
+// A block takes a tile of `columns` groups (or packs of them), and a part of their elements. Neighbouring threads work along the
+// packed dimension, so that what a warp reads lies together in either layout.
+#pragma once
+
+#include "dnncore/common/pack.cuh"
+
+namespace dnncore {
+
+// Operand in frame.py. Of the last four, forward takes running mean and variance, backward the gradients of scale and bias.
+enum Operand : int {
+  kX,
+  kDy,
+  kOutput,
+  kScale,
+  kBias,
+  kMean,
+  kInvStd,
+  kFirstOld,
+  kSecondOld,
+  kFirstNew,
+  kSecondNew,
+  kOperands,
+};
+
+// Switch in frame.py.
+enum Switch : int32 {
+  kReduces = 1,             // statistics or sums are computed
+  kApplies = 2,             // the output is written
+  kPacksGroups = 4,         // the lanes of a pack are groups
+  kVaryingParameters = 8,   // scale and bias differ from element to element of a group
+  kVaryingStatistics = 16,  // mean and inv_std do
+  kWeighted = 32,           // dy is multiplied by scale before it is summed
+  kUncentred = 64,          // the mean is 0
+  kGivesVariance = 128,     // kInvStd is a variance
+};
+
+constexpr int kNormalizationThreads = 128;  // THREADS in frame.py
+
+struct Frame {
+  Divisor extents[kMaxNdim];  // the last of the packed frame counts packs
+  int64 strides[kOperands][kMaxNdim];
+  int32 ndim;
+};
+
+// PARAMS in frame.py.
+struct NormalizationParams {
+  Blend blend;
+  void* operands[kOperands];  // null where there is none
+  void* partials;             // Moments or Sums [groups, parts]
+  void* totals;               // Sums [groups]
+  Frame groups;
+  Frame elements;
+  int64 steps[kOperands];  // from lane to lane of a pack
+  int64 packed_extent;     // elements in the packed dimension
+  Divisor tiles;
+  int64 group_packs;
+  int64 element_packs;
+  int64 parts;
+  int64 part;     // packs of a part; the last may have fewer
+  double length;  // elements of a group
+  double epsilon;
+  double momentum;
+  double parameter_alpha;
+  double parameter_beta;
+  int32 columns;  // a power of two up to 32, or up to the threads where packs are elements
+  int32 switches;
+};
+
+__device__ __forceinline__ bool is_on(const NormalizationParams& params, Switch what) { return (params.switches & what) != 0; }
+
+// The place of this thread in its block: which of the tile's groups it works for, and as which of how many threads.
+struct Team {
+  bool packs_groups;
+  int columns;
+  int lanes;
+  int column;
+  int lane;
+
+  explicit __device__ Team(const NormalizationParams& params)
+      : packs_groups(is_on(params, kPacksGroups)), columns(params.columns), lanes(kNormalizationThreads / params.columns) {
+    const int thread = threadIdx.x;
+    column = packs_groups ? thread % columns : thread / lanes;
+    lane = packs_groups ? thread / columns : thread % lanes;
+  }
+};
+
+// Add where the index-th item of a frame is to the offsets of the operands that are named; returns its index in the last dimension.
+template <int... kNamed>
+__device__ __forceinline__ int64 add_offsets(const Frame& frame, int64 index, int64 (&offsets)[kOperands]) {
+  int64 last = index;
+#pragma unroll 1  // most frames have one or two dimensions
+  for (int axis = frame.ndim - 1; axis > 0; --axis) {
+    const QuotientRemainder split = divide(index, frame.extents[axis]);
+    if (axis == frame.ndim - 1) last = split.remainder;
+    ((offsets[kNamed] += split.remainder * frame.strides[kNamed][axis]), ...);
+    index = split.quotient;
+  }
+  ((offsets[kNamed] += index * frame.strides[kNamed][0]), ...);
+  return last;
+}
+
+// What a block's thread is to do: a group, or a pack of groups, and a part of their elements.
+template <typename T>
+struct Task {
+  static constexpr int kWidth = Pack<T>::kWidth;
+  int64 begin;
+  int64 end;
+  int64 pack;  // of groups, or the group
+  int group_lanes;
+  bool exists;
+  int64 offsets[kOperands];  // of x, dy and the output; those of what is read once are worked out where it is
+
+  __device__ Task(const NormalizationParams& params, const Team& team, int64 item) : group_lanes(kWidth), offsets{} {
+    const QuotientRemainder split = divide(item, params.tiles);
+    pack = split.remainder * team.columns + team.column;
+    exists = pack < params.group_packs;
+    begin = split.quotient * params.part;
+    end = exists ? min(begin + params.part, params.element_packs) : begin;
+    if (!exists) return;
+    const int64 last = add_offsets<kX, kDy, kOutput>(params.groups, pack, offsets);
+    if (team.packs_groups) group_lanes = lanes_of(params, last);
+  }
+
+  static __device__ __forceinline__ int lanes_of(const NormalizationParams& params, int64 last) {
+    return static_cast<int>(min(params.packed_extent - last * kWidth, static_cast<int64>(kWidth)));
+  }
+
+  // The group of the first lane, counted without packs.
+  __device__ __forceinline__ int64 group(const NormalizationParams& params) const {
+    if (!is_on(params, kPacksGroups)) return pack;
+    const QuotientRemainder split = divide(pack, params.groups.extents[params.groups.ndim - 1]);
+    return split.quotient * params.packed_extent + split.remainder * kWidth;
+  }
+
+  // Offsets of x, dy and the output at an element, as far as they are named; returns how many lanes of the pack there are.
+  template <int... kNamed>
+  __device__ __forceinline__ int place(const NormalizationParams& params, int64 element, int64 (&at)[kOperands]) const {
+    ((at[kNamed] = offsets[kNamed]), ...);
+    const int64 last = add_offsets<kNamed...>(params.elements, element, at);
+    return is_on(params, kPacksGroups) ? group_lanes : lanes_of(params, last);
+  }
+
+  // Offsets of parameters and statistics: of the group, and at an element.
+  template <int... kNamed>
+  __device__ __forceinline__ void place_group(const NormalizationParams& params, int64 (&at)[kOperands]) const {
+    ((at[kNamed] = 0), ...);
+    add_offsets<kNamed...>(params.groups, pack, at);
+  }
+  template <int... kNamed>
+  __device__ __forceinline__ void place_parameters(const NormalizationParams& params, int64 element, int64 (&at)[kOperands]) const {
+    place_group<kNamed...>(params, at);
+    add_offsets<kNamed...>(params.elements, element, at);
+  }
+};
+
+// A parameter's or statistic's lanes that there are, each `step` elements from the one before, zeros behind them; at once where they
+// are aligned neighbours.
+template <typename C, int kWidth>
+__device__ __forceinline__ void load_lanes(C (&values)[kWidth], const C* place, int64 step, int lanes) {
+  constexpr int kPack = Pack<C>::kWidth;
+  static_assert(kWidth % kPack == 0);
+  if (step == 0) {
+    const C value = *place;
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = value;
+  } else if (step == 1 && is_whole(place, lanes) && lanes == kWidth) {
+#pragma unroll
+    for (int pack = 0; pack < kWidth / kPack; ++pack) {
+      const Pack<C> found = reinterpret_cast<const Pack<C>*>(place)[pack];
+#pragma unroll
+      for (int lane = 0; lane < kPack; ++lane) values[pack * kPack + lane] = found.lanes[lane];
+    }
+  } else {
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = lane < lanes ? place[lane * step] : C(0);
+  }
+}
+
+// The same of an operand that may be missing.
+template <typename C, int kWidth>
+__device__ __forceinline__ void load_parameter(
+    C (&values)[kWidth], const NormalizationParams& params, Operand operand, const int64 (&offsets)[kOperands], int lanes, C otherwise
+) {
+  if (params.operands[operand] != nullptr) {
+    load_lanes(values, static_cast<const C*>(params.operands[operand]) + offsets[operand], params.steps[operand], lanes);
+    return;
+  }
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) values[lane] = otherwise;
+}
+
+// Blend values into the lanes of the output's pack that there are.
+template <typename T, int kWidth>
+__device__ __forceinline__ void store_lanes(
+    const NormalizationParams& params, const Compute<T> (&values)[kWidth], int64 offset, int lanes
+) {
+  T* place = static_cast<T*>(params.operands[kOutput]) + offset;
+  const int64 step = params.steps[kOutput];
+  Pack<T> pack{};
+  if (params.blend.beta != 0.0) pack = load_pack(place, step, lanes);
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &pack.lanes[lane]);
+  store_pack(pack, place, step, lanes);
+}
+
+}  // namespace dnncore

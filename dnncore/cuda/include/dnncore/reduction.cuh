@@ -1,0 +1,162 @@
+// Reductions over some dimensions of a tensor by an operator that is chosen at run time, in double precision and in a fixed order.
+//
+// An output's elements are cut into `splits` parts; the first level leaves what became of each part in the workspace, the second puts
+// the parts of an output together. With one part the first level writes the output itself.
+#pragma once
+
+#include "dnncore/common/reduce.cuh"
+#include "dnncore/common/tensor.cuh"
+
+namespace dnncore {
+
+// _OPERATORS in reduction.py.
+enum class ReduceOperator : int32 { kAdd, kMul, kMin, kMax, kAmax, kAvg, kNorm1, kNorm2, kMulNoZeros };
+
+// What became of some elements: index is that of the one found, -1 while there is none.
+struct Reduced {
+  double value;
+  int64 index;
+};
+
+// _PARAMS in reduction.py.
+struct ReduceParams {
+  Blend blend;
+  const void* x;
+  void* output;
+  int32* indices;   // may be null
+  Reduced* parts;   // [splits, outputs]; null where there is one part
+  Divisor outputs;
+  int64 length;     // elements that become one output
+  int64 splits;
+  int64 part;       // elements of a part; the last may have fewer
+  TensorView kept_view;    // x: where an output's elements start
+  TensorView reduced_view; // x: where they are from there
+  TensorView output_view;
+  TensorView indices_view;
+  ReduceOperator operation;
+};
+
+__device__ __forceinline__ bool finds_an_element(ReduceOperator operation) {
+  return operation == ReduceOperator::kMin || operation == ReduceOperator::kMax || operation == ReduceOperator::kAmax;
+}
+
+__device__ __forceinline__ bool multiplies(ReduceOperator operation) {
+  return operation == ReduceOperator::kMul || operation == ReduceOperator::kMulNoZeros;
+}
+
+// What no elements become.
+__device__ __forceinline__ Reduced nothing(ReduceOperator operation) {
+  if (multiplies(operation)) return {1.0, -1};
+  if (!finds_an_element(operation)) return {0.0, -1};
+  return {operation == ReduceOperator::kMin ? static_cast<double>(INFINITY) : -static_cast<double>(INFINITY), -1};
+}
+
+// What one element becomes.
+__device__ __forceinline__ Reduced of_element(ReduceOperator operation, double x, int64 index) {
+  switch (operation) {
+    case ReduceOperator::kAmax:
+    case ReduceOperator::kNorm1: return {fabs(x), index};
+    case ReduceOperator::kNorm2: return {x * x, index};
+    case ReduceOperator::kMulNoZeros: return {x == 0.0 ? 1.0 : x, index};
+    default: return {x, index};
+  }
+}
+
+// Commutative, so that the order in which a block's threads are put together does not matter to what is found.
+__device__ __forceinline__ Reduced together(ReduceOperator operation, Reduced a, Reduced b) {
+  if (multiplies(operation)) return {a.value * b.value, -1};
+  if (!finds_an_element(operation)) return {a.value + b.value, -1};
+  if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
+  const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
+  const bool a_first = a.index < b.index;
+  if (a_is_nan || b_is_nan) return a_is_nan && (!b_is_nan || a_first) ? a : b;
+  if (a.value == b.value) return a_first ? a : b;
+  return (a.value < b.value) == (operation == ReduceOperator::kMin) ? a : b;
+}
+
+__device__ __forceinline__ double finished(const ReduceParams& params, double value) {
+  if (params.operation == ReduceOperator::kAvg) return value / static_cast<double>(params.length);
+  return params.operation == ReduceOperator::kNorm2 ? sqrt(value) : value;
+}
+
+template <typename T>
+__device__ __forceinline__ void write(const ReduceParams& params, int64 output, Reduced result) {
+  const auto value = static_cast<Compute<T>>(finished(params, result.value));
+  blend_into(params.blend, value, static_cast<T*>(params.output) + offset_of(params.output_view, output));
+  if (params.indices) params.indices[offset_of(params.indices_view, output)] = static_cast<int32>(result.index);
+}
+
+// Every step-th element of a part from `begin` on.
+template <typename T>
+__device__ __forceinline__ Reduced reduce_elements(const ReduceParams& params, const T* x, int64 begin, int64 end, int64 step) {
+  Reduced result = nothing(params.operation);
+  for (int64 i = begin; i < end; i += step) {
+    const double value = widen(x[offset_of(params.reduced_view, i)]);
+    result = together(params.operation, result, of_element(params.operation, value, i));
+  }
+  return result;
+}
+
+__device__ __forceinline__ Reduced reduce_warp(ReduceOperator operation, Reduced mine) {
+#pragma unroll
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    const Reduced other = {
+        __shfl_xor_sync(0xffffffffu, mine.value, distance), __shfl_xor_sync(0xffffffffu, mine.index, distance)};
+    mine = together(operation, mine, other);
+  }
+  return mine;
+}
+
+// A block reduces a part: for few outputs of many elements.
+template <typename T>
+__device__ void reduce_block(const ReduceParams& params) {
+  __shared__ Reduced warps[kMaxWarps];
+  const int lane = threadIdx.x % kWarpSize;
+  for (int64 item = blockIdx.x; item < params.outputs.value * params.splits; item += gridDim.x) {
+    const QuotientRemainder split = divide(item, params.outputs);
+    const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
+    const int64 begin = split.quotient * params.part;
+    const int64 end = min(begin + params.part, params.length);
+    const Reduced mine = reduce_elements(params, x, begin + threadIdx.x, end, blockDim.x);
+    const Reduced of_warp = reduce_warp(params.operation, mine);
+    if (lane == 0) warps[threadIdx.x / kWarpSize] = of_warp;
+    __syncthreads();
+    if (threadIdx.x < kWarpSize) {
+      const bool there = lane < static_cast<int>(blockDim.x) / kWarpSize;
+      const Reduced result = reduce_warp(params.operation, there ? warps[lane] : nothing(params.operation));
+      if (lane == 0 && params.parts) params.parts[item] = result;
+      if (lane == 0 && !params.parts) write<T>(params, split.remainder, result);
+    }
+    __syncthreads();  // before the next item overwrites what the first warp reads
+  }
+}
+
+// A thread reduces a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in memory.
+template <typename T>
+__device__ void reduce_thread(const ReduceParams& params) {
+  for (int64 item = grid_index(); item < params.outputs.value * params.splits; item += grid_size()) {
+    const QuotientRemainder split = divide(item, params.outputs);
+    const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
+    const int64 begin = split.quotient * params.part;
+    const Reduced result = reduce_elements(params, x, begin, min(begin + params.part, params.length), 1);
+    if (params.parts) {
+      params.parts[item] = result;
+    } else {
+      write<T>(params, split.remainder, result);
+    }
+  }
+}
+
+// The second level: a thread an output.
+template <typename T>
+__device__ void reduce_parts(const ReduceParams& params) {
+  for (int64 output = grid_index(); output < params.outputs.value; output += grid_size()) {
+    Reduced result = nothing(params.operation);
+    for (int64 i = 0; i < params.splits; ++i) {
+      result = together(params.operation, result, params.parts[i * params.outputs.value + output]);
+    }
+    write<T>(params, output, result);
+  }
+}
+
+}  // namespace dnncore

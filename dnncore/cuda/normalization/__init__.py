@@ -1,0 +1,34 @@
+"""Normalisations on CUDA: with statistics over groups of elements, and over windows."""
+
+from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
+from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
+from dnncore.cuda.normalization.lrn import AcrossChannels, ThroughShares, Windows
+from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE, GroupStatistics, Inference
+from dnncore.problems import (
+    BatchNormBackwardProblem,
+    BatchNormForwardProblem,
+    BatchNormInferenceProblem,
+    GroupNormBackwardProblem,
+    GroupNormForwardProblem,
+    LayerNormBackwardProblem,
+    LayerNormForwardProblem,
+    LRNBackwardProblem,
+    LRNForwardProblem,
+    Problem,
+)
+
+__all__ = ["ALGORITHMS"]
+
+_Algorithms = tuple[GroupStatistics, ...] | tuple[Inference, ...] | tuple[AcrossChannels | ThroughShares | Windows, ...]
+
+ALGORITHMS: dict[type[Problem], _Algorithms] = {
+    BatchNormBackwardProblem: BACKWARD,
+    BatchNormForwardProblem: FORWARD,
+    BatchNormInferenceProblem: INFERENCE,
+    GroupNormBackwardProblem: BACKWARD,
+    GroupNormForwardProblem: FORWARD,
+    LayerNormBackwardProblem: BACKWARD,
+    LayerNormForwardProblem: FORWARD,
+    LRNBackwardProblem: _LRN_BACKWARD,
+    LRNForwardProblem: _LRN_FORWARD,
+}

@@ -1,0 +1,237 @@
+"""How a tensor is cut into groups that statistics are taken over, and the parameter struct that says so to a kernel.
+
+A `Cut` says which dimensions are groups; a `Partition` where each operand's elements are over groups and over the elements of one,
+which dimension is read in packs of 16 bytes, and how a block's threads share a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+import numpy as np
+
+from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, collapse, divisor, record, struct
+from dnncore.descriptors import MAX_NDIM, TensorDescriptor
+
+__all__ = ["PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
+
+THREADS = 128
+"""Threads a block; kNormalizationThreads in frame.cuh. Few, because each has up to 160 registers: three such blocks fit."""
+
+_PACK_BYTES = 16
+_WARP = 32
+_PACKS_PER_THREAD = 4
+"""That a thread has under way at once; kStatisticsPacks in forward.cuh."""
+
+
+class Operand(IntEnum):
+    """Operands by their place in the parameter struct; Operand in frame.cuh."""
+
+    X = 0
+    DY = 1
+    OUTPUT = 2
+    SCALE = 3
+    BIAS = 4
+    MEAN = 5
+    INV_STD = 6
+    FIRST_OLD = 7
+    SECOND_OLD = 8
+    FIRST_NEW = 9
+    SECOND_NEW = 10
+
+
+class Switch(IntFlag):
+    """What a launch does; Switch in frame.cuh says more."""
+
+    REDUCES = 1
+    APPLIES = 2
+    PACKS_GROUPS = 4
+    VARYING_PARAMETERS = 8
+    VARYING_STATISTICS = 16
+    WEIGHTED = 32
+    UNCENTRED = 64
+    GIVES_VARIANCE = 128
+
+
+_FRAME = struct(("extents", DIVISOR, MAX_NDIM), ("strides", "<i8", (len(Operand), MAX_NDIM)), ("ndim", "<i4"))
+
+PARAMS = struct(
+    *BLEND,
+    ("operands", ADDRESS, len(Operand)),
+    ("partials", ADDRESS),
+    ("totals", ADDRESS),
+    ("groups", _FRAME),
+    ("elements", _FRAME),
+    ("steps", "<i8", len(Operand)),
+    ("packed_extent", "<i8"),
+    ("tiles", DIVISOR),
+    ("group_packs", "<i8"),
+    ("element_packs", "<i8"),
+    ("parts", "<i8"),
+    ("part", "<i8"),
+    ("length", "<f8"),
+    ("epsilon", "<f8"),
+    ("momentum", "<f8"),
+    ("parameter_alpha", "<f8"),
+    ("parameter_beta", "<f8"),
+    ("columns", "<i4"),
+    ("switches", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which dimensions of a tensor are groups. Immutable.
+
+    Args:
+        shape: Extents, one tuple a dimension: several numbers where a dimension is cut into that many.
+        groups: Which of them, counted after the cutting, are groups; the others are a group's elements.
+    """
+
+    shape: tuple[tuple[int, ...], ...]
+    groups: frozenset[int]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """After the cutting."""
+        return tuple(extent for extents in self.shape for extent in extents)
+
+    def strides(self, tensor: TensorDescriptor | None) -> tuple[int, ...]:
+        """Strides of an operand after the cutting: 0 along dimensions in which it has extent 1, or one element for each group."""
+        if tensor is None:
+            return (0,) * len(self.extents)
+        found: list[int] = []
+        for extents, extent, stride in zip(self.shape, tensor.shape, tensor.strides, strict=True):
+            if extent == math.prod(extents):
+                found += [stride * math.prod(extents[i + 1 :]) for i in range(len(extents))]
+            else:
+                found += [stride if extent == extents[0] and len(extents) > 1 else 0, *(0,) * (len(extents) - 1)]
+        return tuple(found)
+
+
+_Frame = tuple[tuple[int, ...], ...]  # extents, then the strides of each operand
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A tensor, its groups and their elements as a kernel sees them. Immutable."""
+
+    groups: _Frame
+    elements: _Frame
+    packs_groups: bool
+    width: int  # lanes of a pack
+
+    @classmethod
+    def of(cls, cut: Cut, operands: Mapping[Operand, TensorDescriptor], width_bytes: int = _PACK_BYTES) -> Partition:
+        """Cut the operands' dimensions; x among them says which dimension is read in packs.
+
+        Args:
+            cut: Which dimensions are groups.
+            operands: What there is.
+            width_bytes: Of a pack; the size of an element for no packs at all.
+        """
+        x = operands[Operand.X]
+        strides = [cut.strides(operands.get(operand)) for operand in Operand]
+        inside = [axis for axis in range(len(cut.extents)) if axis not in cut.groups]
+        groups, elements = (
+            collapse(
+                [cut.extents[axis] for axis in axes],
+                *([tensor[axis] for axis in axes] for tensor in (*strides, strides[Operand.X])),
+            )[:-1]
+            for axes in (sorted(cut.groups), inside)
+        )
+        between, within = groups[1 + Operand.X][-1], elements[1 + Operand.X][-1]
+        packs_groups = groups[0][-1] > 1 and (elements[0][-1] == 1 or between < within)
+        return cls(groups, elements, packs_groups, max(width_bytes // x.dtype.itemsize, 1))
+
+    @property
+    def group_count(self) -> int:
+        """Groups."""
+        return math.prod(self.groups[0])
+
+    @property
+    def length(self) -> int:
+        """Elements of a group."""
+        return math.prod(self.elements[0])
+
+    @property
+    def group_packs(self) -> int:
+        """Groups, or packs of them."""
+        return math.prod(self._packed(self.groups)) if self.packs_groups else self.group_count
+
+    @property
+    def element_packs(self) -> int:
+        """Elements of a group, or packs of them."""
+        return self.length if self.packs_groups else math.prod(self._packed(self.elements))
+
+    @property
+    def columns(self) -> int:
+        """Groups, or packs of them, that a block works on at once: a power of two."""
+        if self.packs_groups:
+            return min(_WARP, _power_of_two(self.group_packs))
+        packs = self.element_packs
+        lanes = max(_power_of_two(-(-packs // _PACKS_PER_THREAD)), min(8, _power_of_two(packs)))
+        return THREADS // min(lanes, THREADS)
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share a group, or a pack of them."""
+        return THREADS // self.columns
+
+    @property
+    def tiles(self) -> int:
+        """Of as many groups as there are columns."""
+        return -(-self.group_packs // self.columns)
+
+    def parts(self, packs_per_thread: int, most: int) -> int:
+        """Into how many parts a group's elements can be cut, for each thread to have so many packs."""
+        return max(1, min(self.element_packs // (self.lanes * packs_per_thread), most))
+
+    def varies(self, *operands: Operand) -> bool:
+        """Whether one of the operands differs among a group's elements."""
+        return self.length > 1 and any(any(self.elements[1 + operand]) for operand in operands)
+
+    def params(self, parts: int, switches: Switch) -> np.ndarray:
+        """The struct of a launch over parts of the groups, without addresses."""
+        packed = self.groups if self.packs_groups else self.elements
+        if self.packs_groups:
+            switches |= Switch.PACKS_GROUPS
+        return record(
+            PARAMS,
+            groups=self._frame(self.groups, self.packs_groups),
+            elements=self._frame(self.elements, not self.packs_groups),
+            steps=[strides[-1] for strides in packed[1:]],
+            packed_extent=packed[0][-1],
+            tiles=divisor(self.tiles),
+            group_packs=self.group_packs,
+            element_packs=self.element_packs,
+            parts=parts,
+            part=-(-self.element_packs // parts),
+            length=self.length,
+            columns=self.columns,
+            switches=switches,
+        )
+
+    def _packed(self, frame: _Frame) -> tuple[int, ...]:
+        return (*frame[0][:-1], -(-frame[0][-1] // self.width))
+
+    def _frame(self, frame: _Frame, packed: bool) -> np.ndarray:
+        extents, strides = frame[0], frame[1:]
+        if packed:
+            extents = self._packed(frame)
+            strides = tuple((*steps[:-1], steps[-1] * self.width) for steps in strides)
+        missing = MAX_NDIM - len(extents)
+        return record(
+            _FRAME,
+            extents=[divisor(extent) for extent in (*extents, *(1,) * missing)],
+            strides=[(*steps, *(0,) * missing) for steps in strides],
+            ndim=len(extents),
+        )
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest that is no less than the number."""
+    return 1 << max(number - 1, 0).bit_length()

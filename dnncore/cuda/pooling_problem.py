@@ -1,0 +1,82 @@
+"""What the pooling kernels share of a problem: which operands there are, where its windows lie, what is done with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnncore.cuda.params import FLOATING
+from dnncore.descriptors import PoolingMode, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
+
+__all__ = ["DTYPES", "MODES", "Geometry", "Operands", "PoolingProblem", "mode_of", "operands_of"]
+
+PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem | PoolingBackwardIndicesProblem
+
+MODES = {"max": "kMax", "indices": "kIndices", "average": "kAverage"}
+"""Enumerators of `dnncore::PoolingMode`, in its order; "indices" are maxima whose places are kept."""
+
+DTYPES = {"forward": (*FLOATING, DType.INT8), "backward": FLOATING}
+"""Element types that there are kernels for."""
+
+
+def mode_of(problem: PoolingProblem) -> str:
+    """Which of MODES a problem asks for."""
+    if isinstance(problem, PoolingBackwardIndicesProblem) or (
+        isinstance(problem, PoolingForwardProblem) and problem.indices is not None
+    ):
+        return "indices"
+    return "max" if problem.pooling.mode is PoolingMode.MAX else "average"
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """A problem's operands as the parameter structs call them. Immutable.
+
+    Args:
+        inputs: Fields that take the inputs' addresses, in the problem's order.
+        outputs: Fields that take the outputs'.
+        views: Tensors beside the blended output, whose views are `<name>_view`.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    views: dict[str, TensorDescriptor]
+
+
+def operands_of(problem: PoolingProblem) -> Operands:
+    """Name a problem's operands."""
+    if isinstance(problem, PoolingBackwardIndicesProblem):
+        return Operands(("dy", "indices"), ("output",), {"dy": problem.dy, "indices": problem.indices})
+    if isinstance(problem, PoolingBackwardProblem):
+        return Operands(("y", "dy", "x"), ("output",), {"dy": problem.dy, "x": problem.x})
+    if problem.indices is None:
+        return Operands(("x",), ("output",), {"x": problem.x})
+    return Operands(("x",), ("output", "indices"), {"x": problem.x, "indices": problem.indices})
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Spatial extents, and the places of the padded input that an average counts: from `counted_low` to before `counted_high`.
+
+    Padding is counted as far as it goes, or not at all; places of a ceil-mode window behind it are not. Immutable.
+    """
+
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    counted_low: tuple[int, ...]
+    counted_high: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: PoolingProblem) -> Geometry:
+        """Take them from whichever operands have them."""
+        if isinstance(problem, PoolingBackwardIndicesProblem):
+            x, y = problem.dx.shape[2:], problem.dy.shape[2:]
+        else:
+            x, y = problem.x.shape[2:], problem.y.shape[2:]
+        padding = problem.pooling.padding
+        if problem.pooling.mode is not PoolingMode.AVERAGE_INCLUDE_PADDING:
+            return cls(x, y, (0,) * len(x), x)
+        low = tuple(-before for before, _ in padding)
+        high = tuple(extent + after for extent, (_, after) in zip(x, padding, strict=True))
+        return cls(x, y, low, high)

@@ -1,0 +1,28 @@
+"""What a cross-entropy is taken against, beside the labels themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnncore.errors import BadParamError
+
+__all__ = ["CrossEntropyDescriptor"]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropyDescriptor:
+    """Settings of a cross-entropy. Immutable.
+
+    Args:
+        label_smoothing: Part of every target that is shared out among all K classes: (1 - s) * target + s / K.
+        ignore_index: A label whose rows have loss and gradient 0, as those of labels outside 0..K-1 always have.
+
+    Source: label smoothing, arXiv 1512.00567, section 7.
+    """
+
+    label_smoothing: float = 0.0
+    ignore_index: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing <= 1:
+            raise BadParamError(f"label smoothing {self.label_smoothing} must be from 0 to 1")

@@ -1,0 +1,49 @@
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
+from dnncore.problems.normalization.batch_norm import batch_norm_axes
+from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.normalization.statistics import gradient, named, normalize, parameter_gradients
+
+__all__ = ["BACKWARD", "FORWARD", "INFERENCE"]
+
+
+def _inference(
+    problem: BatchNormInferenceProblem, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
+) -> Array:
+    return scale * (x - mean) / np.sqrt(variance + problem.epsilon) + bias
+
+
+def _forward(problem: BatchNormForwardProblem, *arrays: Array) -> tuple[Array, ...]:
+    given = named(problem, arrays)
+    x, axes = given["x"], batch_norm_axes(problem.x, problem.mode)
+    normalized, mean, inv_std, variance = normalize(x, axes, problem.epsilon)
+    outputs = [given["scale"] * normalized + given["bias"], mean, inv_std]
+    if problem.running_mean is not None:
+        length, fresh = problem.length, problem.momentum
+        unbiased = variance * (length / (length - 1)) if x.size else variance
+        outputs += [
+            (1 - fresh) * given["running_mean"] + fresh * mean,
+            (1 - fresh) * given["running_variance"] + fresh * unbiased,
+        ]
+    return tuple(outputs)
+
+
+def _backward(problem: BatchNormBackwardProblem, *arrays: Array) -> tuple[Array, ...]:
+    given = named(problem, arrays)
+    dy, axes = given["dy"], batch_norm_axes(problem.x, problem.mode)
+    normalized = (given["x"] - given["saved_mean"]) * given["saved_inv_std"]
+    factors = problem.parameter_alpha, problem.parameter_beta
+    return (
+        gradient(normalized, dy * given["scale"], given["saved_inv_std"], axes),
+        *parameter_gradients(normalized, dy, axes, factors, given, ("dscale", "dbias")),
+    )
+
+
+INFERENCE = (ReferenceAlgorithm("given", _inference),)
+FORWARD = (ReferenceAlgorithm("two_passes", _forward),)
+BACKWARD = (ReferenceAlgorithm("two_passes", _backward),)

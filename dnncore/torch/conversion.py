@@ -1,0 +1,46 @@
+"""Swapping a model's layers for ours in place, as cudnn.torch's `cudnn.convert` did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from dnncore.torch.modules import MODULES
+
+__all__ = ["Conversion", "convert"]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did. Immutable.
+
+    Args:
+        model: The model that was given.
+        converted: Names of the modules that compute with our kernels now.
+        left: Names of the modules of a kind that we have, each with the setting for which it was left as it was.
+    """
+
+    model: nn.Module
+    converted: tuple[str, ...]
+    left: tuple[tuple[str, str], ...]
+
+
+def convert(model: nn.Module) -> Conversion:
+    """Swap every module that we have for ours, in place: parameters, buffers, hooks and state_dict stay what they were.
+
+    Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations are computed out of
+    place.
+    """
+    converted, left = [], []
+    for name, module in model.named_modules():
+        ours = MODULES.get(type(module))
+        if ours is None:
+            continue
+        reason = ours.why_not(module)
+        if reason is None:
+            module.__class__ = ours
+            converted.append(name)
+        else:
+            left.append((name, reason))
+    return Conversion(model, tuple(converted), tuple(left))

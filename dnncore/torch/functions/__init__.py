@@ -1,0 +1,1 @@
+"""Functions on PyTorch's tensors, each with its gradient; one module a family."""

@@ -1,0 +1,96 @@
+"""Depthwise convolutions: each line is a geometry, run in all three directions unless it says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import ConvolutionProblem, Direction
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+
+
+@dataclass(frozen=True)
+class Geometry:
+    name: str
+    x: tuple[int, ...]
+    window: tuple[int, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    multiplier: int = 1
+    dtype: DType = F32
+    layouts: tuple[str, str, str] = ("NCHW", "NCHW", "NCHW")
+    alpha: float = 1.0
+    beta: float = 0.0
+    directions: tuple[Direction, ...] = tuple(Direction)
+
+
+NHWC = ("NHWC", "NCHW", "NHWC")
+TO_IMAGES = (Direction.FORWARD, Direction.BACKWARD_DATA)
+
+GEOMETRIES = (
+    Geometry("3x3", (2, 3, 19, 37), (3, 3), {"padding": 1}),
+    Geometry("3x3-stride-2", (2, 3, 17, 13), (3, 3), {"padding": 1, "stride": 2}),
+    Geometry("5x5", (1, 2, 11, 9), (5, 5), {"padding": 2}),
+    Geometry("9x1", (1, 2, 21, 6), (9, 1), {"padding": (4, 0)}),
+    Geometry("1x11", (1, 2, 3, 23), (1, 11), {"padding": (0, 5), "stride": (1, 3)}),
+    Geometry("dilation", (1, 3, 23, 17), (3, 4), {"padding": 2, "dilation": (3, 2)}),
+    Geometry("stride-and-dilation", (1, 2, 31, 29), (3, 3), {"padding": 4, "stride": (4, 2), "dilation": (6, 3)}),
+    Geometry("stride-past-the-filter", (1, 2, 14, 15), (2, 2), {"stride": (3, 4)}),
+    Geometry("asymmetric-padding", (1, 3, 6, 7), (3, 2), {"padding": ((0, 4), (3, 0))}),
+    Geometry("true-convolution", (2, 3, 7, 6), (3, 2), {"padding": 1, "mode": "convolution"}),
+    Geometry("multiplier-3", (2, 3, 9, 8), (3, 3), {"padding": 1}, multiplier=3),
+    Geometry("gaps-blend", (2, 3, 6, 7), (3, 3), {"padding": 1}, layouts=("gaps",) * 3, alpha=-0.5, beta=2.0),
+    Geometry("1d", (2, 5, 40), (4,), {"spatial_ndim": 1, "padding": [(3, 0)]}),
+    Geometry("1d-nlc", (2, 12, 21), (4,), {"spatial_ndim": 1, "padding": [(3, 0)]}, layouts=NHWC),
+    Geometry("chwn", (3, 4, 7, 6), (3, 3), {"padding": 1}, layouts=("CHWN", "CHWN", "CHWN")),
+    Geometry("nchw-to-nhwc", (2, 8, 6, 7), (3, 3), {"padding": 1}, layouts=("NCHW", "NCHW", "NHWC")),
+    Geometry("height-innermost", (1, 2, 13, 9), (3, 3), {"padding": 1}, layouts=("columns", "NCHW", "columns")),
+    Geometry("nhwc", (2, 40, 13, 11), (3, 3), {"padding": 1}, layouts=NHWC),
+    Geometry("nhwc-many-channels", (1, 140, 7, 7), (3, 3), {"padding": 1}, layouts=NHWC),
+    Geometry("nhwc-stride-2", (1, 16, 12, 13), (3, 3), {"padding": 1, "stride": 2}, layouts=("NHWC",) * 3),
+    Geometry(
+        "nhwc-dilation", (1, 8, 15, 17), (3, 3), {"padding": 3, "dilation": (2, 3), "stride": (1, 2)}, layouts=NHWC
+    ),
+    Geometry("nhwc-7x7", (1, 12, 9, 10), (7, 7), {"padding": 3}, layouts=NHWC),
+    Geometry("nhwc-odd-channels", (2, 13, 7, 6), (3, 3), {"padding": 1}, layouts=NHWC),
+    Geometry("nhwc-multiplier-2", (1, 6, 8, 9), (3, 3), {"padding": 1}, multiplier=2, layouts=NHWC),
+    Geometry("nhwc-blend", (2, 8, 6, 7), (3, 3), {"padding": 1}, layouts=NHWC, alpha=2.0, beta=-1.0),
+    Geometry("nhwc-large-filter", (1, 4, 61, 3), (61, 1), {"padding": (30, 0)}, layouts=NHWC),
+    Geometry("nhwc-filter-too-large", (1, 4, 3, 5), (60, 60), {"padding": 30}, layouts=NHWC, directions=TO_IMAGES),
+    Geometry("fp16", (1, 3, 18, 14), (3, 3), {"padding": 1}, dtype=F16),
+    Geometry("fp16-nhwc", (2, 24, 9, 8), (3, 3), {"padding": 1, "stride": 2}, dtype=F16, layouts=NHWC),
+    Geometry("bf16", (1, 3, 10, 14), (5, 3), {"padding": (2, 1)}, dtype=BF16, alpha=0.5, beta=1.0),
+    Geometry("bf16-nhwc", (1, 20, 9, 8), (3, 3), {"padding": 1}, dtype=BF16, layouts=NHWC),
+    Geometry("fp64", (1, 3, 9, 8), (3, 3), {"padding": 1}, multiplier=2, dtype=F64),
+    Geometry("fp64-nhwc", (1, 6, 9, 8), (3, 3), {"padding": 1}, dtype=F64, layouts=NHWC),
+    Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
+    Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),
+)
+
+
+def _describe(shape: tuple[int, ...], dtype: DType, layout: str) -> Any:
+    if layout == "columns":
+        swapped = describe((*shape[:2], shape[3], shape[2]), dtype, "NCHW")
+        return swapped.transposed(0, 1, 3, 2)
+    return describe(shape, dtype, layout)
+
+
+def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
+    settings, channels = dict(geometry.settings), geometry.x[1]
+    conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), groups=max(channels, 1), **settings)
+    w = (channels * geometry.multiplier, 1, *geometry.window)
+    shapes = (geometry.x, w, conv.output_shape(geometry.x, w))
+    x, w_, y = (_describe(s, geometry.dtype, layout) for s, layout in zip(shapes, geometry.layouts, strict=True))
+    return ConvolutionProblem(direction, x, w_, y, conv)
+
+
+CASES = tuple(
+    Case(f"depthwise-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
+    for geometry in GEOMETRIES
+    for direction in geometry.directions
+)

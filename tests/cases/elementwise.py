@@ -1,0 +1,67 @@
+"""Filling, adding and combining tensors in every element type, by every kernel; transforms between element types."""
+
+from __future__ import annotations
+
+from dnncore.descriptors import BinaryOperator
+from dnncore.dtypes import DType
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+# In one piece; in rows that packs of 16 bytes do not fill; with gaps between all elements; with the channels innermost.
+SHAPES = (
+    ("vector", (83,), "NCHW"),
+    ("rows", (3, 37), "gaps"),
+    ("short-rows", (2, 3, 5), "gaps"),
+    ("tiles", (2, 19, 17), "NHWC"),
+)
+INTEGERS = (DType.INT8, DType.INT32)
+FLOATING = tuple(dtype for dtype in DType if dtype.is_floating)
+
+
+def _same_dtype(dtype: DType, alpha: float, beta: float) -> list[Case]:
+    cases = []
+    for name, shape, layout in SHAPES:
+        t, packed = describe(shape, dtype, layout), describe(shape, dtype, "NCHW")
+        cases.append(Case(f"fill-{dtype.value}-{name}", FillProblem(t), alpha, beta))
+        cases.append(Case(f"add-{dtype.value}-{name}", AddProblem(t, t), alpha, beta))
+        cases.append(Case(f"add-{dtype.value}-{name}-to-packed", AddProblem(t, packed)))
+    return cases
+
+
+def _binary() -> list[Case]:
+    cases = []
+    for operator in BinaryOperator:
+        for dtype in FLOATING:
+            for name, shape, layout in SHAPES[:3]:
+                t = describe(shape, dtype, layout)
+                problem = BinaryProblem(t, t, t, operator)
+                cases.append(Case(f"binary-{operator.value}-{dtype.value}-{name}", problem))
+        a, b = describe((2, 5, 3, 4), DType.FLOAT32, "NCHW"), describe((1, 5, 1, 1), DType.FLOAT32, "NCHW")
+        c = describe((2, 5, 3, 4), DType.FLOAT32, "NHWC")
+        problem = BinaryProblem(a, b, c, operator, 0.5, -3.0)
+        cases.append(Case(f"binary-{operator.value}-broadcast-blend", problem, 2.0, 0.25))
+    return cases
+
+
+def _convert() -> list[Case]:
+    return [
+        Case(
+            f"transform-{a.value}-to-{c.value}",
+            AddProblem(describe((3, 1, 5), a, "gaps"), describe((3, 7, 5), c, "NHWC")),
+            0.25,
+            0.0 if c in INTEGERS else -1.0,
+        )
+        for a in DType
+        for c in DType
+        if a is not c
+    ]
+
+
+CASES = (
+    *(case for dtype in FLOATING for case in _same_dtype(dtype, -1.5, 0.5)),
+    *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),
+    *_binary(),
+    *_convert(),
+)

@@ -1,0 +1,105 @@
+"""Convolutions with scale, bias, residual and activation: all that every algorithm has to get right about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnncore.descriptors import ActivationDescriptor, ActivationMode, ConvolutionDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import FusedConvolutionProblem
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F16, BF16, F32, F64, I8 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8
+RELU = ActivationDescriptor(ActivationMode.RELU)
+LEAKY = ActivationDescriptor.make("leaky_relu", 0.125)
+SILU = ActivationDescriptor(ActivationMode.SILU)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One case; `with_` says which of scale, bias and z there are: "s", "b", "z"."""
+
+    name: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    with_: str = "sbz"
+    settings: dict[str, Any] = field(default_factory=dict)
+    dtype: DType = F32
+    y_dtype: DType | None = None
+    parameters: DType | None = None
+    layouts: tuple[str, str] = ("NCHW", "NCHW")
+    z_layout: str | None = None
+    activation: ActivationDescriptor | None = RELU
+    alpha1: float = 1.0
+    alpha2: float = 1.0
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+_WIDE = (1, 2, 4, 5, 3), (5, 2, 2, 3, 2), "sbz", {"spatial_ndim": 3, "padding": 1}
+
+FUSED = (
+    Fused("everything", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}),
+    Fused("bias", (2, 3, 9, 8), (6, 3, 3, 3), "b", {"padding": 1, "stride": 2}),
+    Fused("scale", (1, 4, 6, 5), (3, 4, 1, 1), "s", activation=None),
+    Fused("residual", (2, 3, 5, 5), (4, 3, 3, 3), "z", {"padding": 1}, activation=LEAKY, alpha1=-0.5, alpha2=2.0),
+    Fused("nothing", (1, 2, 4, 5), (3, 2, 2, 2), "", activation=None, alpha1=3.0),
+    Fused("z-is-not-read", (1, 3, 5, 4), (2, 3, 3, 3), "bz", {"padding": 1}, alpha2=0.0),
+    Fused("blend", (2, 3, 5, 6), (4, 3, 3, 3), "sbz", {"padding": 1}, alpha=-0.5, beta=2.0),
+    Fused("nhwc", (2, 5, 6, 7), (8, 5, 3, 3), "sbz", {"padding": 1}, layouts=("NHWC", "NHWC"), activation=SILU),
+    Fused("z-in-another-layout", (2, 4, 6, 5), (9, 4, 3, 3), "bz", {"padding": 1}, z_layout="NHWC"),
+    Fused("z-in-another-layout-blend", (2, 3, 4, 19), (4, 3, 1, 1), "sz", z_layout="CHWN", alpha=2.0, beta=-1.0),
+    Fused("gaps", (2, 3, 5, 6), (4, 3, 3, 3), "sbz", {"padding": 1}, layouts=("gaps", "gaps")),
+    Fused("groups", (2, 12, 6, 5), (8, 6, 3, 3), "sbz", {"groups": 2, "padding": 1}),
+    Fused("depthwise", (2, 5, 7, 7), (5, 1, 3, 3), "sbz", {"groups": 5, "padding": 1}),
+    Fused("true-convolution", (1, 3, 6, 6), (4, 3, 3, 2), "sb", {"mode": "convolution"}),
+    Fused("long-sum", (1, 60, 5, 5), (7, 60, 5, 5), "sbz", activation=SILU),
+    Fused("long-sum-blend", (1, 512, 2, 3), (9, 512, 1, 1), "sb", alpha=2.0, beta=1.0),
+    Fused("many-filters", (2, 3, 12, 12), (70, 3, 3, 3), "sbz", {"padding": 1}),
+    Fused("1d", (2, 6, 17), (4, 6, 5), "sbz", {"spatial_ndim": 1}),
+    Fused("3d", *_WIDE),
+    Fused("4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), "sbz", {"spatial_ndim": 4, "padding": 1}),
+    Fused("batch-0", (0, 2, 5, 5), (3, 2, 3, 3), "sbz"),
+    Fused("no-channels", (2, 0, 5, 5), (3, 0, 3, 3), "b"),
+    Fused("fp64", (2, 3, 6, 5), (4, 3, 3, 3), "sbz", {"padding": 1}, dtype=F64, activation=SILU),
+    Fused("fp64-long-sum-nhwc", (1, 300, 3, 3), (5, 300, 3, 3), "bz", dtype=F64, layouts=("NHWC", "NHWC")),
+    Fused("fp64-depthwise", (2, 3, 6, 6), (3, 1, 3, 3), "sb", {"groups": 3}, dtype=F64),
+    Fused("fp16", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}, dtype=F16),
+    Fused("fp16-parameters-fp32", (2, 8, 6, 6), (12, 8, 3, 3), "sbz", {"padding": 1}, F16, parameters=F32, activation=SILU),
+    Fused("fp16-long-sum", (1, 130, 3, 3), (5, 130, 3, 3), "sbz", dtype=F16, layouts=("NHWC", "NHWC"), parameters=F32),
+    Fused("fp16-depthwise", (2, 9, 7, 5), (9, 1, 3, 3), "sbz", {"groups": 9, "padding": 1}, F16, parameters=F32),
+    Fused("fp16-3d", *_WIDE, dtype=F16),
+    Fused("bf16", (2, 5, 7, 6), (8, 5, 3, 3), "sbz", {"padding": 1}, BF16, layouts=("NHWC", "NHWC")),
+    Fused("bf16-depthwise", (1, 4, 6, 6), (12, 1, 3, 3), "bz", {"groups": 4, "stride": 2}, BF16),
+    Fused("bf16-long-sum", (1, 600, 2, 2), (6, 600, 2, 1), "sb", dtype=BF16),
+    Fused("int8", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}, I8, parameters=F32, alpha1=2.0**-10),
+    Fused("int8-nhwc", (1, 8, 6, 5), (6, 8, 3, 3), "sb", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12),
+    Fused("int8-to-fp32", (2, 4, 6, 6), (4, 2, 3, 3), "sbz", {"groups": 2}, I8, F32, F32, activation=SILU, alpha1=2.0**-12),
+)  # fmt: skip
+
+
+def _case(fused: Fused) -> Case:
+    settings = dict(fused.settings)
+    conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), **settings)
+    x_layout, y_layout = fused.layouts
+    y_dtype, shape = fused.y_dtype or fused.dtype, conv.output_shape(fused.x, fused.w)
+    per_filter = describe((1, fused.w[0], *(1,) * conv.spatial_ndim), fused.parameters or fused.dtype, "NCHW")
+    problem = FusedConvolutionProblem(
+        describe(fused.x, fused.dtype, x_layout),
+        describe(fused.w, fused.dtype, x_layout),
+        describe(shape, y_dtype, y_layout),
+        conv,
+        per_filter if "s" in fused.with_ else None,
+        per_filter if "b" in fused.with_ else None,
+        describe(shape, y_dtype, fused.z_layout or y_layout) if "z" in fused.with_ else None,
+        fused.activation,
+        fused.alpha1,
+        fused.alpha2,
+    )
+    return Case(f"fused-convolution-{fused.name}", problem, fused.alpha, fused.beta)
+
+
+CASES = tuple(_case(fused) for fused in FUSED)

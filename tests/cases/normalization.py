@@ -1,0 +1,275 @@
+"""Normalisations: local response, batch, layer, RMS, group and instance normalisation, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnncore.descriptors import BatchNormMode, LRNDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import (
+    BatchNormBackwardProblem,
+    BatchNormForwardProblem,
+    BatchNormInferenceProblem,
+    GroupNormBackwardProblem,
+    GroupNormForwardProblem,
+    LayerNormBackwardProblem,
+    LayerNormForwardProblem,
+    LRNBackwardProblem,
+    LRNForwardProblem,
+    Problem,
+)
+from dnncore.problems.normalization.batch_norm import batch_norm_parameters
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+SPATIAL, ACTIVATION = BatchNormMode.SPATIAL, BatchNormMode.PER_ACTIVATION
+
+ACROSS, WITHIN = "across_channels", "within_channel"
+
+# name, mode, n, alpha, beta, k, shape, dtype, layout, alpha, beta of the blend
+WINDOWS = (
+    ("alexnet", ACROSS, 5, 1e-4, 0.75, 2.0, (2, 11, 5, 6), F32, "NCHW", 1.0, 0.0),
+    ("strong", ACROSS, 5, 2.0, 0.75, 1.0, (2, 19, 3, 5), F32, "NCHW", 1.0, 0.0),
+    ("nhwc", ACROSS, 5, 1.0, 0.75, 1.0, (2, 37, 3, 2), F32, "NHWC", 1.0, 0.0),
+    ("chwn-even", ACROSS, 4, 1.0, 0.5, 1.0, (3, 10, 2, 2), F32, "CHWN", 1.0, 0.0),
+    ("even-gaps-blend", ACROSS, 2, 3.0, 1.0, 0.5, (2, 7, 3, 3), F32, "gaps", 2.0, -0.5),
+    ("own-element", ACROSS, 1, 1.0, 0.6, 1e-5, (2, 5, 3), F32, "NCHW", 1.0, 0.0),
+    ("longer-than-channels", ACROSS, 13, 1.0, 0.75, 2.0, (2, 3, 4), F32, "NCHW", 1.0, 0.0),
+    ("long", ACROSS, 9, 1.0, 0.75, 1.0, (1, 30, 3, 3), F32, "NCHW", 1.0, 0.0),
+    ("matrix", ACROSS, 3, 1.0, 2.0, 1.0, (4, 21), F32, "NCHW", 1.0, 0.0),
+    ("six-dimensions", ACROSS, 3, 1.0, 0.75, 1.0, (1, 5, 2, 1, 2, 2, 1, 2), F32, "NCHW", 1.0, 0.0),
+    ("fp64", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 2, 3), F64, "NCHW", 1.0, 0.0),
+    ("fp64-nhwc", ACROSS, 5, 1.0, 0.3, 1.0, (2, 9, 2, 3), F64, "NHWC", 1.0, 0.0),
+    ("fp16", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), F16, "NCHW", 1.0, 0.0),
+    ("fp16-nhwc", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), F16, "NHWC", 1.0, 0.0),
+    ("bf16", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), BF16, "NCHW", 1.0, 0.0),
+    ("bf16-nhwc-blend", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), BF16, "NHWC", -1.0, 1.0),
+    ("empty", ACROSS, 5, 1.0, 0.75, 1.0, (0, 9, 3, 3), F32, "NCHW", 1.0, 0.0),
+    ("within", WITHIN, 3, 1.0, 0.75, 1.0, (2, 3, 7, 6), F32, "NCHW", 1.0, 0.0),
+    ("within-even-nhwc-blend", WITHIN, 4, 2.0, 0.75, 1.0, (2, 5, 6, 5), F32, "NHWC", 0.5, 2.0),
+    ("within-volume-fp64", WITHIN, 3, 1.0, 0.5, 1.0, (1, 2, 4, 3, 5), F64, "NCHW", 1.0, 0.0),
+    ("within-line-gaps", WITHIN, 5, 1.0, 0.75, 1.0, (2, 3, 9), F32, "gaps", 1.0, 0.0),
+    ("within-matrix", WITHIN, 5, 1.0, 0.75, 1.0, (3, 4), F32, "NCHW", 1.0, 0.0),
+    ("within-fp16", WITHIN, 3, 1.0, 0.75, 1.0, (2, 3, 5, 5), F16, "NCHW", 1.0, 0.0),
+    ("within-bf16", WITHIN, 3, 1.0, 0.75, 1.0, (2, 3, 5, 5), BF16, "NHWC", 1.0, 0.0),
+)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A tensor that is normalised with statistics, and how its gradients are blended."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType = F32
+    layout: str = "NCHW"
+    alpha: float = 1.0
+    beta: float = 0.0
+    parameters: tuple[float, float] = (1.0, 0.0)
+    epsilon: float = 1e-5
+
+    @property
+    def x(self) -> TensorDescriptor:
+        return describe(self.shape, self.dtype, self.layout)
+
+    def parameter(self, shape: tuple[int, ...]) -> TensorDescriptor:
+        """With gaps where the tensor has some."""
+        return describe(shape, self.dtype.compute, "gaps" if self.layout == "gaps" else "NCHW")
+
+
+BLENDED = (0.5, -2.0)
+
+# What is normalised in parts needs, for each thread of a block, four packs of 16 bytes in each of four parts.
+BATCHES = (
+    (SPATIAL, Statistic("images", (3, 5, 4, 6))),
+    (SPATIAL, Statistic("odd-planes", (2, 7, 5, 5), alpha=2.0, beta=-0.5, parameters=BLENDED)),
+    (SPATIAL, Statistic("nhwc", (2, 22, 3, 5), layout="NHWC")),
+    (SPATIAL, Statistic("chwn", (9, 3, 2, 3), layout="CHWN", epsilon=1e-3)),
+    (SPATIAL, Statistic("gaps", (2, 3, 4, 5), layout="gaps", alpha=0.5, beta=2.0, parameters=BLENDED)),
+    (SPATIAL, Statistic("matrix", (13, 10))),
+    (SPATIAL, Statistic("one-image", (1, 3, 2, 2))),
+    (SPATIAL, Statistic("six-dimensions", (2, 3, 2, 1, 2, 1, 2, 2))),
+    (SPATIAL, Statistic("volumes-fp64", (2, 3, 3, 2, 5), F64, parameters=(1.0, 1.0))),
+    (SPATIAL, Statistic("fp16", (2, 5, 6, 8), F16)),
+    (SPATIAL, Statistic("fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", alpha=1.0, beta=1.0)),
+    (SPATIAL, Statistic("bf16-odd", (3, 4, 5, 5), BF16)),
+    (SPATIAL, Statistic("no-channels", (2, 0, 3))),
+    (SPATIAL, Statistic("parts-of-planes", (2, 2, 89, 97))),
+    (SPATIAL, Statistic("parts-of-planes-fp64-blend", (3, 1, 56, 56), F64, beta=1.0, parameters=BLENDED)),
+    (SPATIAL, Statistic("parts-of-planes-fp16", (4, 1, 88, 96), F16)),
+    (SPATIAL, Statistic("parts-of-planes-bf16", (4, 1, 88, 96), BF16)),
+    (SPATIAL, Statistic("parts-of-rows", (3, 40, 10, 11), layout="NHWC", parameters=BLENDED)),
+    (SPATIAL, Statistic("parts-of-rows-bf16", (3, 70, 10, 12), BF16, "NHWC")),
+    (SPATIAL, Statistic("parts-in-more-than-a-warp", (2, 128, 18, 17), layout="NHWC")),
+    (SPATIAL, Statistic("parts-of-few-channels", (1, 3, 67, 65), layout="NHWC")),
+    (ACTIVATION, Statistic("images", (6, 3, 2, 5))),
+    (ACTIVATION, Statistic("nhwc", (5, 3, 3, 4), layout="NHWC", parameters=BLENDED)),
+    (ACTIVATION, Statistic("matrix-fp64", (7, 9), F64)),
+    (ACTIVATION, Statistic("gaps-fp16", (4, 3, 5), F16, "gaps")),
+    (ACTIVATION, Statistic("parts-of-a-large-batch", (1100, 5, 3))),
+)
+
+# first normalised dimension, scale, bias
+LAYERS = (
+    (1, True, True, Statistic("tokens", (9, 33))),
+    (2, True, True, Statistic("sequences", (2, 5, 64), parameters=BLENDED)),
+    (1, True, False, Statistic("images-no-bias", (3, 4, 3, 5), alpha=2.0, beta=0.5)),
+    (1, False, True, Statistic("bias-alone", (4, 6, 3))),
+    (2, False, False, Statistic("no-parameters", (3, 4, 10))),
+    (0, True, True, Statistic("everything", (3, 50))),
+    (1, True, True, Statistic("one-element", (5, 1))),
+    (1, True, True, Statistic("nhwc", (2, 6, 3, 4), layout="NHWC")),
+    (3, True, True, Statistic("last-of-nhwc", (2, 6, 3, 4), layout="NHWC")),
+    (1, True, True, Statistic("gaps", (4, 3, 7), layout="gaps", parameters=BLENDED)),
+    (1, True, True, Statistic("fp64", (5, 30), F64)),
+    (1, True, True, Statistic("fp16", (6, 72), F16)),
+    (1, True, True, Statistic("bf16-odd", (6, 35), BF16, beta=1.0)),
+    (1, True, True, Statistic("no-rows", (0, 7))),
+    (1, True, True, Statistic("long-rows", (3, 1500))),
+    (1, True, True, Statistic("parts-of-rows", (2, 17001))),
+    (1, True, True, Statistic("parts-of-columns", (530, 60))),
+    (1, True, True, Statistic("parts-of-columns-bf16-blend", (530, 60), BF16, parameters=BLENDED)),
+)
+ROOTS = (
+    (1, True, Statistic("tokens", (9, 33))),
+    (2, False, Statistic("no-scale-fp64", (2, 3, 10), F64)),
+    (1, True, Statistic("bf16-blend", (7, 64), BF16, alpha=-1.0, beta=0.5, parameters=BLENDED)),
+    (1, True, Statistic("parts-of-rows", (2, 17001))),
+)
+
+# groups, scale and bias
+GROUPS = (
+    (2, True, Statistic("images", (2, 6, 3, 4))),
+    (3, True, Statistic("nhwc", (2, 12, 3, 3), layout="NHWC", parameters=BLENDED)),
+    (4, True, Statistic("instances", (2, 4, 5, 5), alpha=2.0, beta=0.5)),
+    (1, True, Statistic("one-group", (3, 5, 7))),
+    (2, False, Statistic("no-parameters", (3, 4, 6))),
+    (2, True, Statistic("matrix", (5, 8))),
+    (2, True, Statistic("gaps-fp64", (2, 4, 3, 3), F64, "gaps", parameters=BLENDED)),
+    (2, True, Statistic("six-dimensions", (2, 4, 2, 1, 2, 3, 1, 2))),
+    (2, True, Statistic("fp16", (2, 4, 4, 4), F16)),
+    (3, True, Statistic("bf16-nhwc", (2, 12, 3, 5), BF16, "NHWC")),
+    (2, True, Statistic("empty", (0, 4, 3))),
+    (1, True, Statistic("parts", (1, 2, 97, 89), parameters=BLENDED)),
+    (1, True, Statistic("parts-fp16", (1, 4, 88, 96), F16)),
+)
+
+
+def _lrn() -> list[Case]:
+    cases = []
+    for name, mode, n, alpha, exponent, k, shape, dtype, layout, *blend in WINDOWS:
+        lrn, t = LRNDescriptor.make(mode, n, alpha=alpha, beta=exponent, k=k), describe(shape, dtype, layout)
+        cases.append(Case(f"lrn-forward-{name}", LRNForwardProblem(t, t, lrn), *blend))
+        cases.append(Case(f"lrn-backward-{name}", LRNBackwardProblem(t, t, t, t, lrn), *blend))
+    transposed = LRNForwardProblem(
+        describe((2, 9, 3, 4), F32, "NCHW"), describe((2, 9, 3, 4), F32, "NHWC"), LRNDescriptor()
+    )
+    stretched, packed = TensorDescriptor(F32, (2, 6, 5), (0, 5, 1)), TensorDescriptor.packed((2, 6, 5))
+    repeated = LRNForwardProblem(stretched, packed, LRNDescriptor(alpha=1.0))
+    return [
+        *cases,
+        Case("lrn-forward-nchw-to-nhwc", transposed),
+        Case("lrn-forward-zero-stride", repeated),
+    ]
+
+
+def _batch_norm() -> list[Case]:
+    cases = []
+    for mode, of in BATCHES:
+        x, p = of.x, of.parameter(batch_norm_parameters(of.x, mode))
+        label = f"{mode.value}-{of.name}"
+        old = p if of.parameters[1] else None
+        problems: dict[str, Problem] = {
+            "inference": BatchNormInferenceProblem(x, p, p, p, p, x, mode, of.epsilon),
+            "forward": BatchNormForwardProblem(x, p, p, x, p, p, mode, of.epsilon),
+            "backward": BatchNormBackwardProblem(x, x, p, p, p, x, p, p, mode, *of.parameters, old, old),
+        }
+        if not of.name.startswith("parts") or of.dtype is BF16:
+            problems["running"] = BatchNormForwardProblem(x, p, p, x, p, p, mode, of.epsilon, 0.3, p, p, p, p)
+        cases += [Case(f"batch-norm-{what}-{label}", problem, of.alpha, of.beta) for what, problem in problems.items()]
+    alone = Statistic("alone", (1, 5))
+    x, p = alone.x, alone.parameter((1, 5))
+    forward = BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, 1e-5)
+    backward = BatchNormBackwardProblem(x, x, p, p, p, x, p, p, SPATIAL)
+    none = describe((0, 3, 4), F32, "NCHW")
+    p3 = describe((1, 3, 1), F32, "NCHW")
+    wide = describe((2, 5, 3, 4), F32, "NHWC")
+    q = describe((1, 5, 1, 1), F32, "NCHW")
+    narrow = describe((2, 5, 3, 4), F32, "NCHW")
+    stretched, full = TensorDescriptor(F32, (2, 5, 3, 4), (0, 12, 4, 1)), narrow
+    level = TensorDescriptor(F32, (1, 5, 1, 1), (0, 0, 0, 0))
+    return [
+        *cases,
+        Case("batch-norm-forward-zero-stride", BatchNormForwardProblem(stretched, level, q, full, q, q, SPATIAL, 1e-5)),
+        Case(
+            "batch-norm-backward-zero-stride",
+            BatchNormBackwardProblem(full, stretched, level, q, q, full, q, q, SPATIAL),
+        ),
+        Case("batch-norm-forward-one-element-a-channel", forward),
+        Case("batch-norm-backward-one-element-a-channel", backward),
+        Case("batch-norm-inference-no-images", BatchNormInferenceProblem(none, p3, p3, p3, p3, none, SPATIAL, 1e-5)),
+        Case("batch-norm-forward-nchw-to-nhwc", BatchNormForwardProblem(narrow, q, q, wide, q, q, SPATIAL, 1e-5)),
+        Case(
+            "batch-norm-backward-nchw-from-nhwc", BatchNormBackwardProblem(narrow, wide, q, q, q, wide, q, q, SPATIAL)
+        ),
+    ]
+
+
+def _layer(family: str, axis: int, of: Statistic, *, scale: bool, bias: bool, centred: bool) -> tuple[Case, Case]:
+    x = of.x
+    p = of.parameter((*(1,) * axis, *of.shape[axis:]))
+    s = of.parameter((*of.shape[:axis], *(1,) * (x.ndim - axis)))
+    scales, biases = p if scale else None, p if bias else None
+    blends = bool(of.parameters[1])
+    mean = s if centred else None
+    forward = LayerNormForwardProblem(x, x, s, axis, of.epsilon, mean, scales, biases)
+    backward = LayerNormBackwardProblem(
+        x,
+        x,
+        s,
+        x,
+        axis,
+        mean,
+        scales,
+        scales,
+        biases,
+        *of.parameters,
+        scales if blends else None,
+        biases if blends else None,
+    )
+    return (
+        Case(f"{family}-forward-{of.name}", forward, of.alpha, of.beta),
+        Case(f"{family}-backward-{of.name}", backward, of.alpha, of.beta),
+    )
+
+
+def _group(groups: int, affine: bool, of: Statistic) -> tuple[Case, Case]:
+    x, rest = of.x, (1,) * (len(of.shape) - 2)
+    p = of.parameter((1, of.shape[1], *rest)) if affine else None
+    s = of.parameter((of.shape[0], groups, *rest))
+    old = p if of.parameters[1] else None
+    forward = GroupNormForwardProblem(x, x, s, s, groups, of.epsilon, p, p)
+    backward = GroupNormBackwardProblem(x, x, s, s, x, groups, p, p, p, *of.parameters, old, old)
+    return (
+        Case(f"group-norm-forward-{of.name}", forward, of.alpha, of.beta),
+        Case(f"group-norm-backward-{of.name}", backward, of.alpha, of.beta),
+    )
+
+
+CASES: tuple[Case, ...] = (
+    *_lrn(),
+    *_batch_norm(),
+    *(
+        case
+        for axis, scale, bias, of in LAYERS
+        for case in _layer("layer-norm", axis, of, scale=scale, bias=bias, centred=True)
+    ),
+    *(
+        case
+        for axis, scale, of in ROOTS
+        for case in _layer("rms-norm", axis, of, scale=scale, bias=False, centred=False)
+    ),
+    *(case for groups, affine, of in GROUPS for case in _group(groups, affine, of)),
+)

@@ -1,0 +1,57 @@
+"""Reductions by every operator, with and without indices."""
+
+from __future__ import annotations
+
+from dnncore.descriptors import ReduceOperator
+from dnncore.dtypes import DType
+from dnncore.problems import ReduceProblem
+from tests.cases.case import Case, describe
+
+__all__ = ["CASES"]
+
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+
+# name, y shape, x shape, dtype, layout, alpha, beta
+SHAPES = (
+    ("channels", (1, 3, 1, 1), (2, 3, 3, 4), F32, "NCHW", 1.0, 0.0),
+    ("rows-gaps-blend", (3, 1), (3, 37), F32, "gaps", 0.5, 2.0),
+    ("columns", (1, 41), (5, 41), F64, "NCHW", 1.0, 0.0),
+    ("nothing-reduced", (2, 3), (2, 3), F32, "NCHW", 1.0, 0.0),
+    ("fp16", (1, 5, 1), (3, 5, 2), F16, "NCHW", 1.0, 0.0),
+    ("bf16-nhwc", (2, 1, 1, 3), (2, 7, 2, 3), BF16, "NHWC", 1.0, 1.0),
+    ("no-elements", (1, 3), (0, 3), F32, "NCHW", 1.0, 0.0),
+    ("no-outputs", (0, 1), (0, 3), F32, "NCHW", 1.0, 0.0),
+)
+
+# In parts: enough elements an output that a team's smallest part is filled more than once.
+LONG = (
+    ("parts-of-columns", (1, 40), (131, 40), F32, "NCHW"),
+    ("parts-of-a-row", (1,), (33001,), F32, "NCHW"),
+    ("parts-of-a-row-fp64", (1,), (33001,), F64, "NCHW"),
+    ("parts-of-columns-fp16", (1, 40), (131, 40), F16, "NCHW"),
+    ("parts-of-a-row-fp16", (1,), (33001,), F16, "NCHW"),
+    ("parts-of-columns-bf16", (1, 40), (131, 40), BF16, "NCHW"),
+    ("parts-of-a-row-bf16", (1,), (33001,), BF16, "NCHW"),
+    ("parts-of-columns-fp64", (1, 40), (131, 40), F64, "NCHW"),
+)
+
+
+def _cases() -> tuple[Case, ...]:
+    cases = []
+    for operator in ReduceOperator:
+        for name, small, large, dtype, layout, alpha, beta in SHAPES:
+            x, y = describe(large, dtype, layout), describe(small, dtype, layout)
+            label = f"reduce-{operator.value}-{name}"
+            cases.append(Case(label, ReduceProblem(x, y, operator), alpha, beta))
+            if operator.finds_an_element:
+                indices = describe(small, DType.INT32, "gaps")
+                cases.append(Case(f"{label}-indices", ReduceProblem(x, y, operator, indices), alpha, beta))
+    for operator in (ReduceOperator.AMAX, ReduceOperator.NORM2):
+        for label, few, many, kind, order in LONG:
+            x, y = describe(many, kind, order), describe(few, kind, order)
+            found = describe(few, DType.INT32, order) if operator.finds_an_element else None
+            cases.append(Case(f"reduce-{operator.value}-{label}", ReduceProblem(x, y, operator, found)))
+    return tuple(cases)
+
+
+CASES = _cases()

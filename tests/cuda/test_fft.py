@@ -1,0 +1,123 @@
+"""Convolution by Fourier transforms: what it refuses, batches in parts, and how far special values reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnncore import Handle, Tensor
+from dnncore.cuda.convolution import fft
+from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.fft_tiles import Correlation, correlation
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.problems import ConvolutionProblem, Direction
+from tests.cases import Case
+from tests.conftest import CUDA_DEVICES
+from tests.ops.harness import check
+
+
+@pytest.fixture
+def fresh_handle() -> Iterator[Handle]:
+    """One that remembers no plan."""
+    with Handle(CUDA_DEVICES[0]) as handle:
+        yield handle
+
+
+def _problem(
+    direction: Direction, x: tuple[int, ...], w: tuple[int, ...], conv: ConvolutionDescriptor | None = None
+) -> ConvolutionProblem:
+    conv = conv or ConvolutionDescriptor.make(len(x) - 2)
+    tx, tw, ty = (TensorDescriptor.packed(shape, "float32") for shape in (x, w, conv.output_shape(x, w)))
+    return ConvolutionProblem(direction, tx, tw, ty, conv)
+
+
+def _tile_size(x: tuple[int, ...], w: tuple[int, ...], direction: Direction = Direction.FORWARD) -> int:
+    work = correlation(_problem(direction, x, w))
+    assert isinstance(work, Correlation)
+    return work.size
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "settings", "reason"),
+    [
+        ((1, 2, 20, 20), (3, 2, 5, 5), {"stride": (1, 2)}, "its stride is (1, 2); only 1 everywhere"),
+        ((1, 2, 20, 20), (3, 2, 5, 18), {}, "its filter spans (5, 18) places; at most 17 fit into a tile"),
+        ((1, 2, 40, 40), (3, 2, 9, 9), {"dilation": 3}, "its filter spans (25, 25) places; at most 17 fit into a tile"),
+        ((1, 2, 20, 20), (3, 2, 1, 1), {}, "its filter has one tap"),
+        ((1, 1, 4, 4, 4), (1, 1, 2, 2, 2), {}, "it has 3 spatial dimensions; at most 2"),
+        ((1, 2048, 30, 30), (2048, 2048, 11, 11), {}, "at most 4294967296 B"),
+    ],
+)
+def test_what_does_not_suit_tiles_is_refused_with_the_reason(
+    x: tuple[int, ...], w: tuple[int, ...], settings: dict[str, Any], reason: str
+) -> None:
+    conv = ConvolutionDescriptor.make(len(x) - 2, **settings)
+    for direction in Direction:
+        refusal = FFT_TILING.supports(_problem(direction, x, w, conv), None)  # type: ignore[arg-type]  # not looked at
+        assert refusal is not None
+        assert reason in refusal
+
+
+def test_large_tiles_are_taken_where_they_leave_much_less_to_multiply() -> None:
+    assert _tile_size((1, 3, 30, 30), (4, 3, 5, 5)) == 32  # 26 x 26 outputs: 9 tiles of 130 frequencies, or 1 of 514
+    assert _tile_size((1, 3, 18, 18), (4, 3, 5, 5)) == 16  # 14 x 14 outputs: 4 tiles, which is only a little more
+    assert _tile_size((1, 3, 16, 16), (4, 3, 5, 5)) == 16  # 12 x 12 outputs: 1 tile either way
+    assert _tile_size((1, 3, 29, 29), (4, 3, 5, 5), Direction.BACKWARD_DATA) == 32  # 29 x 29 of dx
+    assert _tile_size((1, 3, 16, 16), (4, 3, 5, 5), Direction.BACKWARD_DATA) == 16  # 16 x 16, around which dy is 0
+    assert _tile_size((1, 3, 18, 18), (4, 3, 10, 1)) == 32  # spans more than half of a small one
+
+
+def test_large_batches_are_taken_in_parts_that_fit() -> None:
+    problem = _problem(Direction.FORWARD, (1000, 64, 64, 64), (128, 64, 9, 9))
+    one = _problem(Direction.FORWARD, (1, 64, 64, 64), (128, 64, 9, 9))
+    assert FFT_TILING.supports(problem, None) is None  # type: ignore[arg-type]  # not looked at
+    assert FFT_TILING.workspace_bytes(one) < FFT_TILING.workspace_bytes(problem) <= 2**30
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("direction", Direction)
+def test_a_batch_in_parts_gives_the_same(
+    direction: Direction, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conv = ConvolutionDescriptor.make(padding=2, groups=2)
+    problem = _problem(direction, (5, 4, 12, 11), (6, 2, 5, 5), conv)
+    whole = FFT_TILING.workspace_bytes(problem)
+    monkeypatch.setattr(fft, "_MANY_BYTES", whole - 1)
+    assert FFT_TILING.workspace_bytes(problem) < whole  # 3 images, then 2
+    check(fresh_handle, Case(f"parts-{direction.value}", problem, alpha=0.5, beta=2.0), "fft_tiling")
+    monkeypatch.setattr(fft, "_MANY_BYTES", 1)
+    with Handle(CUDA_DEVICES[0]) as another:
+        check(another, Case(f"single-images-{direction.value}", problem, alpha=0.5, beta=2.0), "fft_tiling")
+
+
+def _forward(handle: Handle, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    problem = _problem(Direction.FORWARD, x.shape, w.shape)
+    plan = handle.plan(problem, algorithm="fft_tiling")
+    with handle.upload(x) as tx, handle.upload(w) as tw, handle.tensor(problem.y.shape) as ty:
+        inputs: list[Tensor] = [tx, tw]
+        handle.run(plan, 1.0, inputs, 0.0, [ty])
+        return ty.numpy()
+
+
+@pytest.mark.cuda
+def test_an_image_gets_the_same_bits_alone_and_in_a_batch(fresh_handle: Handle) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((20, 3, 11, 26), np.float32), rng.standard_normal((4, 3, 5, 5), np.float32)
+    batch = _forward(fresh_handle, x, w)
+    assert np.array_equal(batch[7:8], _forward(fresh_handle, x[7:8], w))
+
+
+@pytest.mark.cuda
+def test_a_nan_makes_nan_of_its_tiles_and_of_nothing_else(fresh_handle: Handle) -> None:
+    x, w = np.ones((2, 3, 26, 36), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    assert _tile_size(x.shape, w.shape) == 16  # of 14 x 14 outputs
+    x[1, 2, 17, 20] = (
+        np.nan
+    )  # in the second tile down, and the second across; tiles share inputs only at 14, 15, 28, 29
+    found = np.isnan(_forward(fresh_handle, x, w))
+    expected = np.zeros_like(found)
+    expected[1, :, 14:28, 14:28] = True
+    assert np.array_equal(found, expected)

@@ -1,0 +1,120 @@
+"""dnncore.torch on a GPU: gradients, cuDNN as the judge, PyTorch's streams and autograd threads."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dnncore.torch as dt
+from dnncore.descriptors import ConvolutionDescriptor
+from tests.torch.test_convert import LAYERS
+from tests.torch.test_gradients import FUNCTIONS
+
+Tensor = Any
+_CUDA = torch.device("cuda:0")
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def _inputs(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(s, dtype=torch.float64, generator=generator).to(_CUDA).requires_grad_() for s in shapes]
+
+
+# What closes over tensors of the CPU is left out.
+ON_CUDA = [pytest.param(*f[1:], id=f[0]) for f in FUNCTIONS if f[0] not in ("batch-norm-inference", "cross-entropy")]
+
+
+@pytest.mark.parametrize(("ours", "_theirs", "shapes"), ON_CUDA)
+def test_gradcheck(ours: Callable[..., Tensor], _theirs: object, shapes: tuple[tuple[int, ...], ...]) -> None:
+    assert torch.autograd.gradcheck(ours, _inputs(shapes))
+
+
+@pytest.mark.parametrize(("ours", "theirs", "shapes"), ON_CUDA)
+def test_values_and_gradients_are_those_of_pytorch(
+    ours: Callable[..., Tensor], theirs: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    inputs = _inputs(shapes)
+    mine, yours = ours(*inputs), theirs(*inputs)
+    torch.testing.assert_close(mine, yours)
+    seed = torch.linspace(-1, 1, mine.numel(), dtype=torch.float64, device=_CUDA).reshape(mine.shape)
+    for a, b in zip(torch.autograd.grad(mine, inputs, seed), torch.autograd.grad(yours, inputs, seed), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))
+def test_a_converted_layer_agrees_with_cudnn(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    theirs = copy.deepcopy(module).to(_CUDA)
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.LayerNorm | nn.GroupNorm):
+        theirs, ours = theirs.to(dtype), ours.to(dtype)  # the parameters of these stay in float32
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(_CUDA, dtype)
+    a, b = x.clone().requires_grad_(), x.clone().float().requires_grad_()
+    y, expected = ours(a), theirs.float()(b)
+    tolerance = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(y.float(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+    seed = torch.linspace(-1, 1, y.numel(), device=_CUDA).reshape(y.shape).to(dtype)
+    y.backward(seed)
+    expected.backward(seed.float())
+    torch.testing.assert_close(a.grad.float(), b.grad, rtol=tolerance, atol=2 * tolerance * float(b.grad.abs().max()))
+
+
+def test_work_is_in_order_on_whichever_stream_is_current() -> None:
+    x, w = torch.randn(8, 16, 64, 64, device=_CUDA), torch.randn(32, 16, 3, 3, device=_CUDA)
+    expected = nn.functional.conv2d(x * 3, w).relu()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        results = []
+        for _ in range(20):
+            # Each temporary is freed, and its memory used again, while our work on it may still be waiting.
+            results.append(dt.convolution(x * 3, w, None, ConvolutionDescriptor.make()).relu().clone())
+    torch.cuda.current_stream().wait_stream(stream)
+    for result in results:
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_threads_have_handles_of_their_own() -> None:
+    x, w = torch.randn(4, 8, 16, 16, device=_CUDA), torch.randn(8, 8, 3, 3, device=_CUDA)
+    expected = nn.functional.conv2d(x, w)
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            a = x.clone().requires_grad_()
+            for _ in range(10):
+                y = dt.convolution(a, w)
+                torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+                y.sum().backward()
+        except Exception as error:  # noqa: BLE001 (told to the test, in its own thread)
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_a_tensor_beyond_32_bit_offsets() -> None:
+    free, _ = torch.cuda.mem_get_info()
+    if free < 30 << 30:
+        pytest.fail(f"{free >> 30} GiB are free; this needs 30")
+    x = torch.randn(2, 70, 4096, 4096, device=_CUDA)  # 2.3e9 elements, 9.4 GB
+    w = torch.randn(2, 70, 3, 3, device=_CUDA)
+    ours = dt.convolution(x, w, None, ConvolutionDescriptor.make(padding=1))
+    theirs = torch.cat([nn.functional.conv2d(image[None], w, padding=1) for image in x])
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-3)

@@ -1,0 +1,1 @@
+"""Random convolutions: what nobody thought of writing a case for."""

@@ -1,0 +1,162 @@
+"""`convert` swaps layers in place and changes nothing else: outputs, gradients, state_dict, hooks, training."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dnncore.torch as dt
+from dnncore.torch.modules import MODULES
+
+Tensor = Any
+
+IMAGE = (2, 4, 8, 8)
+# Each class once or more, with settings that are not its defaults, and a shape that it takes.
+LAYERS: tuple[tuple[nn.Module, tuple[int, ...]], ...] = (
+    (nn.Conv1d(4, 6, 3, padding="same", dilation=2), (2, 4, 9)),
+    (nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), IMAGE),
+    (nn.Conv2d(4, 6, (3, 2), padding="valid", bias=False), (4, 8, 8)),
+    (nn.Conv3d(2, 3, 2), (1, 2, 4, 4, 3)),
+    (nn.MaxPool1d(3, 2), (2, 4, 9)),
+    (nn.MaxPool2d(3, 2, 1, ceil_mode=True), IMAGE),
+    (nn.MaxPool3d(2), (1, 2, 4, 4, 4)),
+    (nn.AvgPool1d(3), (2, 4, 9)),
+    (nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGE),
+    (nn.AvgPool3d(2), (1, 2, 4, 4, 4)),
+    (nn.AdaptiveAvgPool1d(1), (2, 4, 9)),
+    (nn.AdaptiveAvgPool2d((1, 1)), IMAGE),
+    (nn.AdaptiveAvgPool3d(1), (1, 2, 4, 4, 4)),
+    (nn.ReLU(), IMAGE),
+    (nn.ReLU6(), IMAGE),
+    (nn.LeakyReLU(0.2), IMAGE),
+    (nn.Sigmoid(), IMAGE),
+    (nn.Tanh(), IMAGE),
+    (nn.ELU(0.7), IMAGE),
+    (nn.SiLU(), IMAGE),
+    (nn.GELU(), IMAGE),
+    (nn.GELU(approximate="tanh"), IMAGE),
+    (nn.Hardsigmoid(), IMAGE),
+    (nn.Hardswish(), IMAGE),
+    (nn.Softmax(dim=1), IMAGE),
+    (nn.LogSoftmax(dim=-1), (3, 5)),
+    (nn.Linear(5, 3), (2, 7, 5)),
+    (nn.BatchNorm1d(4), (6, 4)),
+    (nn.BatchNorm2d(4, momentum=0.3), IMAGE),
+    (nn.BatchNorm2d(4, track_running_stats=False, affine=False), IMAGE),
+    (nn.BatchNorm3d(2), (2, 2, 3, 3, 3)),
+    (nn.LayerNorm((8, 8)), IMAGE),
+    (nn.GroupNorm(2, 4), IMAGE),
+    (nn.LocalResponseNorm(3, 0.1), IMAGE),
+    (nn.Dropout(0.0), IMAGE),
+)
+LEFT = (
+    (nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), "padding_mode reflect"),
+    (nn.MaxPool2d(2, return_indices=True), "return_indices"),
+    (nn.MaxPool2d(2, dilation=2), "dilation 2"),
+    (nn.AvgPool2d(2, divisor_override=3), "divisor_override 3"),
+    (nn.AdaptiveAvgPool2d(2), "output_size 2"),
+    (nn.LeakyReLU(-0.1), "negative_slope -0.1"),
+    (nn.ELU(-1.0), "alpha -1.0"),
+    (nn.Softmax(), "dim is not given"),
+    (nn.BatchNorm2d(4, momentum=None), "momentum None"),
+    (nn.LocalResponseNorm(4), "even size, 4"),
+    (nn.LocalResponseNorm(3, k=0.0), "k 0.0"),
+)
+
+
+def _close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b)
+
+
+def test_every_class_is_among_the_layers() -> None:
+    assert {type(module) for module, _ in LAYERS} == set(MODULES)
+
+
+@pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))
+@pytest.mark.parametrize("training", [True, False])
+def test_a_converted_layer_computes_what_it_did(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
+    theirs = copy.deepcopy(module).double().train(training)
+    ours = copy.deepcopy(theirs)
+    conversion = dt.convert(ours)
+    assert conversion.converted == ("",)
+    assert isinstance(ours, type(module))
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, expected = ours(a), theirs(b)
+    _close(y, expected)
+    seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape)
+    y.backward(seed)
+    expected.backward(seed)
+    _close(a.grad, b.grad)
+    for (name, p), (_, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert p.grad is not None, name
+        _close(p.grad, q.grad)
+    for p, q in zip(ours.buffers(), theirs.buffers(), strict=True):
+        _close(p, q)
+
+
+@pytest.mark.parametrize(("module", "reason"), LEFT, ids=lambda value: str(value))
+def test_settings_that_we_do_not_compute_are_left_and_named(module: nn.Module, reason: str) -> None:
+    before = type(module)
+    conversion = dt.convert(nn.Sequential(module))
+    assert type(module) is before
+    assert conversion.converted == ()
+    ((name, why),) = conversion.left
+    assert name == "0"
+    assert reason in why
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout(0.0)
+        )
+        self.head = nn.Linear(8 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).flatten(1))
+
+
+def test_a_converted_net_trains_as_before() -> None:
+    torch.manual_seed(0)
+    theirs = _Net()
+    ours = copy.deepcopy(theirs)
+    seen: list[str] = []
+    ours.features[0].register_forward_hook(lambda *_: seen.append("hook"))
+    conversion = dt.convert(ours)
+    assert conversion.model is ours
+    assert conversion.converted == ("features.0", "features.1", "features.2", "features.3", "features.4", "head")
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    x, labels = torch.randn(6, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4, 0])
+    for net in (ours, theirs):
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        for _ in range(5):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), labels).backward()
+            optimizer.step()
+    assert seen == ["hook"] * 5
+    for name, value in ours.state_dict().items():
+        torch.testing.assert_close(value, theirs.state_dict()[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_converted_net_can_be_saved_and_loaded() -> None:
+    ours = dt.convert(_Net()).model
+    other = _Net()
+    other.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    _close(ours.eval()(x), other.eval()(x))
+
+
+def test_a_subclass_is_left_alone() -> None:
+    class Mine(nn.ReLU):
+        def forward(self, x: Tensor) -> Tensor:
+            return -x
+
+    module = Mine()
+    assert dt.convert(module).converted == ()
+    assert type(module) is Mine

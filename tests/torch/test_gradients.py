@@ -1,0 +1,180 @@
+"""Gradients against finite differences, and values and gradients against torch.nn.functional, on the reference backend in fp64.
+
+On a GPU host the same runs on cuda:0 with PyTorch's CUDA build (tests/gpu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dnncore.torch as dt
+from dnncore.descriptors import (
+    ActivationDescriptor,
+    ActivationMode,
+    ConvolutionDescriptor,
+    LRNDescriptor,
+    PoolingDescriptor,
+)
+from dnncore.errors import BadParamError
+from dnncore.ops import dropout_state
+
+Tensor = Any
+_RELU6 = ActivationDescriptor.make("clipped_relu", 1.5)
+_STATE = torch.tensor(dropout_state(7))
+_LABELS = torch.tensor([1, 0, 3])
+
+# name, ours, theirs, shapes of the inputs
+FUNCTIONS: tuple[tuple[str, Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
+    (
+        "convolution",
+        lambda x, w, b: dt.convolution(x, w, b, ConvolutionDescriptor.make(padding=1, stride=2)),
+        lambda x, w, b: F.conv2d(x, w, b, padding=1, stride=2),
+        ((2, 3, 6, 5), (4, 3, 3, 3), (4,)),
+    ),
+    (
+        "convolution-3d-groups",
+        lambda x, w: dt.convolution(x, w, None, ConvolutionDescriptor.make(3, groups=2)),
+        lambda x, w: F.conv3d(x, w, groups=2),
+        ((1, 4, 3, 4, 3), (4, 2, 2, 2, 2)),
+    ),
+    (
+        "max-pool",
+        lambda x: dt.max_pool(x, PoolingDescriptor.make("max", 3, stride=2, padding=1)),
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        ((2, 2, 7, 6),),
+    ),
+    (
+        "average-pool",
+        lambda x: dt.avg_pool(x, PoolingDescriptor.make("average_exclude_padding", 3, stride=2, padding=1)),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        ((2, 2, 7, 6),),
+    ),
+    ("softmax", lambda x: dt.softmax(x, 2), lambda x: F.softmax(x, 2), ((2, 3, 4, 2),)),
+    ("softmax-vector", lambda x: dt.softmax(x, 0), lambda x: F.softmax(x, 0), ((7,),)),
+    ("log-softmax", lambda x: dt.log_softmax(x, -1), lambda x: F.log_softmax(x, -1), ((3, 5),)),
+    ("linear", dt.linear, F.linear, ((2, 3, 5), (4, 5), (4,))),
+    (
+        "batch-norm",
+        lambda x, w, b: dt.batch_norm(x, None, None, w, b, training=True),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        ((3, 2, 4, 3), (2,), (2,)),
+    ),
+    (
+        "batch-norm-inference",
+        lambda x, w, b: dt.batch_norm(x, torch.full((2,), 0.3).double(), torch.full((2,), 2.0).double(), w, b),
+        lambda x, w, b: F.batch_norm(x, torch.full((2,), 0.3).double(), torch.full((2,), 2.0).double(), w, b),
+        ((3, 2, 4), (2,), (2,)),
+    ),
+    (
+        "layer-norm",
+        lambda x, w, b: dt.layer_norm(x, (4, 3), w, b),
+        lambda x, w, b: F.layer_norm(x, (4, 3), w, b),
+        ((2, 3, 4, 3), (4, 3), (4, 3)),
+    ),
+    (
+        "layer-norm-plain",
+        lambda x: dt.layer_norm(x, (5,)),
+        lambda x: F.layer_norm(x, (5,)),
+        ((3, 5),),
+    ),
+    (
+        "group-norm",
+        lambda x, w, b: dt.group_norm(x, 2, w, b),
+        lambda x, w, b: F.group_norm(x, 2, w, b),
+        ((2, 4, 3, 3), (4,), (4,)),
+    ),
+    (
+        "lrn",
+        lambda x: dt.local_response_norm(x, LRNDescriptor.make(n=3, alpha=0.5, k=1.0)),
+        lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 1.0),
+        ((2, 5, 3, 2),),
+    ),
+    (
+        "cross-entropy",
+        lambda x: dt.cross_entropy(x, _LABELS),
+        lambda x: F.cross_entropy(x, _LABELS, reduction="none"),
+        ((3, 5),),
+    ),
+    ("relu6", lambda x: dt.activation(x, _RELU6), lambda x: F.hardtanh(x, 0, 1.5), ((4, 5),)),
+    (
+        "gelu",
+        lambda x: dt.activation(x, ActivationDescriptor(ActivationMode.GELU)),
+        F.gelu,
+        ((3, 7),),
+    ),
+)
+
+
+def _inputs(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize(("ours", "shapes"), [pytest.param(f[1], f[3], id=f[0]) for f in FUNCTIONS])
+def test_gradcheck(ours: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...]) -> None:
+    assert torch.autograd.gradcheck(ours, _inputs(shapes))
+
+
+@pytest.mark.parametrize(("ours", "theirs", "shapes"), [pytest.param(*f[1:], id=f[0]) for f in FUNCTIONS])
+def test_values_and_gradients_are_those_of_pytorch(
+    ours: Callable[..., Tensor], theirs: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    inputs = _inputs(shapes)
+    mine, yours = ours(*inputs), theirs(*inputs)
+    torch.testing.assert_close(mine, yours)
+    seed = torch.linspace(-1, 1, mine.numel(), dtype=torch.float64).reshape(mine.shape)
+    for a, b in zip(torch.autograd.grad(mine, inputs, seed), torch.autograd.grad(yours, inputs, seed), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_dropout_passes_gradcheck_and_is_its_own_adjoint() -> None:
+    (x,) = _inputs(((5, 7),))
+    assert torch.autograd.gradcheck(lambda x: dt.dropout(x, 0.4, state=_STATE), [x])
+    assert dt.dropout(x, 0.4, training=False) is x
+    torch.manual_seed(3)
+    first = dt.dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(first, dt.dropout(x))
+    assert not torch.equal(first, dt.dropout(x))
+
+
+def test_channels_last_comes_back_as_channels_last() -> None:
+    x = torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last)
+    y = dt.convolution(x, torch.randn(4, 3, 3, 3))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert not y.is_contiguous()
+
+
+def test_an_expanded_gradient_is_read_where_it_lies() -> None:
+    (x,) = _inputs(((2, 3, 4, 4),))
+    dt.max_pool(x, PoolingDescriptor.make("max", 2)).sum().backward()  # its gradient has strides of 0
+    assert x.grad.sum() == 24
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_lower_precision(dtype: torch.dtype) -> None:
+    x, w = torch.randn(2, 3, 5, 5).to(dtype), torch.randn(4, 3, 3, 3).to(dtype)
+    y = dt.convolution(x, w)
+    assert y.dtype is dtype
+    torch.testing.assert_close(y.double(), F.conv2d(x.double(), w.double()), rtol=0.02, atol=0.02)
+
+
+def test_what_we_do_not_have_is_refused_by_name() -> None:
+    with pytest.raises(BadParamError, match="complex64"):
+        dt.activation(torch.zeros(3, dtype=torch.complex64), _RELU6)
+    with pytest.raises(BadParamError, match="meta"):
+        dt.activation(torch.zeros(3, device="meta"), _RELU6)
+    with pytest.raises(BadParamError, match="running_mean"):
+        dt.batch_norm(torch.zeros(2, 3), None, None)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    (x,) = _inputs(((3,),))
+    (g,) = torch.autograd.grad((dt.activation(x, _RELU6) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
