@@ -6,6 +6,7 @@ PyTorch does not have, come from a loop over every index. One module a family re
 
 from __future__ import annotations
 
+# ruff: noqa: F401 (they register)
 from tests.ops.oracle import (
     activation,
     convolution,
