@@ -69,6 +69,10 @@ class Memory(Protocol):
         """Give the memory back, once nobody holds it; a second call does nothing."""
         ...
 
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
+        ...
+
 
 class Event(Protocol):
     """A moment in a stream's work. Thread-safe; freed with its last reference."""
@@ -128,6 +132,14 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Wait for the work, then give the stream back; a second call does nothing."""
+        ...
+
+    def take_over(self, other: Stream) -> None:
+        """Go on after another stream of the same device and thread: wait for what it was given, on the device, and give it back."""
+        ...
+
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
         ...
 
 

@@ -56,12 +56,16 @@ def borrow(array: Any) -> tuple[Borrowed, int | None]:
         raise BadParamError(
             "__cuda_array_interface__ names stream 0, which is ambiguous: 1 is the legacy default, 2 a thread's"
         )
+    descriptor = _descriptor(found)
     pointer, read_only = found["data"]
     keep = [array]
-    return Borrowed(int(pointer or 0), _descriptor(found), None, bool(read_only), keep.clear), stream
+    return Borrowed(int(pointer or 0), descriptor, None, bool(read_only), keep.clear), stream
 
 
 def _descriptor(found: dict[str, Any]) -> TensorDescriptor:
+    missing = {"typestr", "shape", "data"} - found.keys()
+    if missing:
+        raise BadParamError(f"__cuda_array_interface__ has no {', '.join(sorted(missing))}")
     dtype, shape, strides = np.dtype(found["typestr"]), tuple(found["shape"]), found.get("strides")
     if not dtype.isnative:
         raise BadParamError(

@@ -55,7 +55,9 @@ class DType(Enum):
         if isinstance(value, DType):
             return value
         try:
-            return cls(value if isinstance(value, str) else np.dtype(value).name)
+            return cls(
+                value if isinstance(value, str | None) else np.dtype(value).name
+            )  # of None NumPy makes a float64
         except (TypeError, ValueError) as error:
             names = ", ".join(member.value for member in cls)
             raise BadParamError(f"dtype {value!r} is not supported; use one of {names}") from error

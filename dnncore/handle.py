@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -10,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dnncore import cuda_array, devices, dlpack, find
-from dnncore.backend import Address, DeviceInfo, Event, Memory
+from dnncore.aliasing import check_apart
+from dnncore.backend import Address, DeviceInfo, Event, Memory, Stream
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OwnerError
@@ -21,6 +23,9 @@ from dnncore.tensor import Tensor
 from dnncore.workspace import Workspace
 
 __all__ = ["Handle", "SupportsCudaStream"]
+
+_MOST_PLANS = 1024
+"""Plans a handle keeps: a problem holds factors and probabilities, which may be new ones at every call."""
 
 
 class SupportsCudaStream(Protocol):
@@ -41,7 +46,8 @@ class Handle:
         device: "cpu" or "cuda:N".
         preference: What algorithms may take, unless an operation says otherwise.
         stream: A stream of another library to enqueue on, as a CUstream or an object with `__cuda_stream__`; 0 and 1 are the legacy
-            default stream. Whoever made it destroys it, after the handle is closed. None for a stream of the handle's own.
+            default stream. Whoever made it destroys it, after the handle is closed or has another stream (`set_stream`). None for a
+            stream of the handle's own.
         autotune: Whether `plan` times the algorithms of a problem when it first sees it, and takes the fastest.
 
     Raises:
@@ -64,15 +70,37 @@ class Handle:
         self.autotune = autotune
         self.device = devices.open_device(device)
         self._stream_owner = stream  # lives as long as we enqueue on it
-        if stream is None:
-            self.stream = self.device.create_stream()
-        else:
-            self.stream = self.device.wrap_stream(stream if isinstance(stream, int) else stream.__cuda_stream__()[1])
-        self._workspace = Workspace(self.device, self.stream)
-        self._plans: dict[tuple[Problem, Preference, str | None], Plan] = {}
+        self._stream = self._open_stream(stream)
+        self._workspace = Workspace(self.device, self._stream)
+        self._plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()  # last used last
         self._memory: dict[int, Memory] = {}
         self._recording: Program | None = None
         self._closed = False
+
+    def _open_stream(self, stream: int | SupportsCudaStream | None) -> Stream:
+        if stream is None:
+            return self.device.create_stream()
+        return self.device.wrap_stream(stream if isinstance(stream, int) else stream.__cuda_stream__()[1])
+
+    @property
+    def stream(self) -> Stream:
+        """What operations are enqueued on; `stream.handle` is the CUstream, None on "cpu"."""
+        return self._stream
+
+    def set_stream(self, stream: int | SupportsCudaStream | None) -> None:
+        """Enqueue on another stream from now on, recorded programs too; it first waits for what was enqueued. The host does not.
+
+        Args:
+            stream: As the constructor takes it; None for a new stream of the handle's own.
+
+        Raises:
+            BadParamError: the stream is not this device's, or the handle is recording.
+        """
+        self.check_not_recording("a change of stream")
+        opened = self._open_stream(stream)
+        opened.take_over(self._stream)
+        self._stream, self._stream_owner = opened, stream
+        self._workspace.rebind(opened)
 
     @property
     def info(self) -> DeviceInfo:
@@ -117,7 +145,13 @@ class Handle:
         return Tensor(self, descriptor, memory)
 
     def upload(self, array: np.ndarray, layout: Layout | str = Layout.NCHW) -> Tensor:
-        """Allocate a tensor and fill it; waits for the copy."""
+        """Allocate a tensor and fill it; waits for the copy.
+
+        Raises:
+            BadParamError: a dtype that is not ours, or the handle is recording.
+            OutOfMemoryError: the device has no room.
+        """
+        self.check_not_recording("an upload")
         array = np.asarray(array)
         tensor = self.tensor(array.shape, DType.of(array.dtype), layout)
         tensor.assign(array)
@@ -137,7 +171,7 @@ class Handle:
                 more than 8 dimensions.
         """
         self.check_owner()
-        return self._adopt(dlpack.borrow(array, self.device.dlpack_device, self.stream.handle))
+        return self._adopt(dlpack.borrow(array, self.device.dlpack_device, self._stream.handle))
 
     def from_cuda_array(self, array: Any) -> Tensor:
         """Share the memory of what has `__cuda_array_interface__`; everything else as `from_dlpack`.
@@ -145,13 +179,13 @@ class Handle:
         Where the interface names no stream, as PyTorch's does not, there is nothing to wait for: the producer's work must be done.
         """
         self.check_owner()
-        if self.stream.handle is None:
+        if self._stream.handle is None:
             raise BadParamError(f"a CUDA array cannot be shared with {self.info.name}; use a handle of its device")
         borrowed, stream = cuda_array.borrow(array)
         tensor = self._adopt(borrowed)
         try:
             if stream is not None:
-                self.stream.follow(stream)
+                self._stream.follow(stream)
         except BaseException:
             tensor.close()
             raise
@@ -171,12 +205,12 @@ class Handle:
         if self._closed:
             return
         self.check_owner()
-        self.stream.synchronize()
+        self._stream.synchronize()
         del self._memory[id(memory)]
         memory.close()
 
     def plan(self, problem: Problem, *, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
-        """The plan for a problem, chosen once and kept.
+        """The plan for a problem, chosen once and kept as long as it is one of the 1,024 last used.
 
         Raises:
             NotSupportedError: no algorithm fits the preference; the message lists each and why.
@@ -188,6 +222,10 @@ class Handle:
             if algorithm is None and self.autotune:
                 algorithm = self._fastest(problem, key[1])
             plan = self._plans[key] = make_plan(problem, self.device, key[1], algorithm)
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
         return plan
 
     def _fastest(self, problem: Problem, preference: Preference) -> str | None:
@@ -239,14 +277,15 @@ class Handle:
             return self.plan(problem, preference=preference, algorithm=algorithm)
 
         ranked = self.get_algorithms(problem, preference=preference)
-        return find.find_algorithms(ranked, problem, self.device, self.stream, plan, operands)
+        return find.find_algorithms(ranked, problem, self.device, self._stream, plan, operands)
 
     def run(self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]) -> None:
         """Enqueue outputs = alpha * operation(inputs) + beta * outputs.
 
         Raises:
             BadParamError: the plan or a tensor belongs to another handle, a descriptor is not the problem's, there are too few
-                tensors or too many, or an output is read-only.
+                tensors or too many, an output is read-only, or it shares memory with another operand where the problem does
+                not say that it may (`Problem.in_place`).
         """
         self._check_own(plan)
         self._check_operands(plan.problem, inputs, outputs)
@@ -292,11 +331,12 @@ class Handle:
                 raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
         for tensor in outputs:
             tensor.check_writable()
+        check_apart(problem, inputs, outputs)
 
     def _enqueue(self, step: Step) -> None:
         self.check_owner()
         workspace = self._workspace.reserve(step.plan.workspace_bytes)
-        step.plan.launch(self.stream, step.alpha, step.inputs, step.beta, step.outputs, workspace)
+        step.plan.launch(self._stream, step.alpha, step.inputs, step.beta, step.outputs, workspace)
 
     @contextmanager
     def record(self) -> Iterator[Program]:
@@ -312,8 +352,8 @@ class Handle:
 
     def record_event(self) -> Event:
         """Mark what was enqueued so far: for `wait` of other handles, and for the time between two of them (`Event.elapsed_ms`)."""
-        self._check_not_recording("an event")
-        return self.stream.record_event()
+        self.check_not_recording("an event")
+        return self._stream.record_event()
 
     def wait(self, event: Event) -> None:
         """Let what is enqueued from now on wait for an event of another handle, also one of another thread or CUDA device.
@@ -321,10 +361,15 @@ class Handle:
         Raises:
             BadParamError: the event is of another backend.
         """
-        self._check_not_recording("a wait")
-        self.stream.wait(event)
+        self.check_not_recording("a wait")
+        self._stream.wait(event)
 
-    def _check_not_recording(self, what: str) -> None:
+    def check_not_recording(self, what: str) -> None:
+        """Refuse what acts at once and so cannot be part of a recorded program, as well as what `check_owner` refuses.
+
+        Raises:
+            BadParamError: this is the block of `record`.
+        """
         self.check_owner()
         if self._recording is not None:
             raise BadParamError(f"{what} is no part of a recorded program; use it outside the block of record()")
@@ -336,7 +381,7 @@ class Handle:
             DeviceFaultError: something that was enqueued failed.
         """
         self.check_owner()
-        self.stream.synchronize()
+        self._stream.synchronize()
 
     def close(self) -> None:
         """Wait for the work, then give back every tensor, the workspace and the stream; a second call does nothing.
@@ -350,13 +395,28 @@ class Handle:
         self._closed = True
         try:
             self._workspace.close()
-            self.stream.close()
+            self._stream.close()
         finally:
             self._plans.clear()
             for memory in self._memory.values():
                 memory.close()
             self._memory.clear()
             self.device.close()
+
+    def abandon(self) -> None:
+        """Give everything back, from whichever thread, for an owner that has ended; a second call does nothing.
+
+        The caller answers for nobody using the handle any more.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._plans.clear()
+        self._stream.abandon()
+        self._workspace.abandon()
+        for memory in self._memory.values():
+            memory.abandon()
+        self._memory.clear()
 
     def __enter__(self) -> Handle:
         return self

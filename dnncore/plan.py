@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dnncore.backend import Algorithm, Device, Launch
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.problems import Problem
 
@@ -27,8 +28,12 @@ class Preference:
     PREFER_FASTEST: ClassVar[Preference]
 
     def __post_init__(self) -> None:
-        if self.workspace_limit_bytes is not None and self.workspace_limit_bytes < 0:
-            raise BadParamError(f"workspace limit {self.workspace_limit_bytes} B must not be negative")
+        if self.workspace_limit_bytes is None:
+            return
+        limit = whole(self.workspace_limit_bytes, "workspace_limit_bytes")
+        if limit < 0:
+            raise BadParamError(f"workspace limit {limit} B must not be negative")
+        settle(self, workspace_limit_bytes=limit)
 
     def refuses(self, nbytes: int, *, deterministic: bool = True) -> str | None:
         """The reason why an algorithm with such a workspace is not allowed, None when it is."""

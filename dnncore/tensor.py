@@ -10,6 +10,7 @@ import numpy as np
 from dnncore import cuda_array, dlpack
 from dnncore.backend import Address, Memory
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import whole
 from dnncore.errors import BadParamError, ClosedError
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ class Tensor:
         owned: bool = True,
         read_only: bool = False,
     ) -> None:
-        if offset_bytes < 0 or offset_bytes + descriptor.nbytes > memory.nbytes:
+        nbytes = descriptor.nbytes
+        if offset_bytes < 0 or offset_bytes + nbytes > memory.nbytes:
             raise BadParamError(
-                f"{descriptor} at byte {offset_bytes} ends at {offset_bytes + descriptor.nbytes}, "
+                f"{descriptor} at byte {offset_bytes} ends at {offset_bytes + nbytes}, "
                 f"the memory has {memory.nbytes} bytes"
             )
         if offset_bytes % descriptor.dtype.itemsize:
@@ -54,6 +56,7 @@ class Tensor:
             )
         self.handle = handle
         self.descriptor = descriptor
+        self.nbytes = nbytes  # from the first element to the end of the last
         self.read_only = read_only
         self._memory: Memory | None = memory
         self._offset_bytes = offset_bytes
@@ -63,6 +66,11 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         """Extents."""
         return self.descriptor.shape
+
+    @property
+    def pointer(self) -> int:
+        """Where the first element lies, as a number."""
+        return self._open().pointer(self._offset_bytes)
 
     @property
     def address(self) -> Address:
@@ -79,9 +87,9 @@ class Tensor:
         """See part of the same memory through another descriptor; valid as long as this tensor is.
 
         Raises:
-            BadParamError: the descriptor reaches beyond the memory, or its elements would not be aligned.
+            BadParamError: the descriptor reaches beyond the memory, its elements would not be aligned, or the offset is no integer.
         """
-        offset = self._offset_bytes + offset_elements * self.descriptor.dtype.itemsize
+        offset = self._offset_bytes + whole(offset_elements, "offset_elements") * self.descriptor.dtype.itemsize
         return Tensor(self.handle, descriptor, self._open(), offset, owned=False, read_only=self.read_only)
 
     def reshape(self, *shape: int) -> Tensor:
@@ -106,16 +114,33 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(flat, descriptor.shape, descriptor.byte_strides)
 
     def numpy(self) -> np.ndarray:
-        """Wait for the stream and copy to the host, as a row-major array."""
+        """Wait for the stream and copy to the host, as a row-major array.
+
+        Raises:
+            BadParamError: the handle is recording, so that what would be read has yet to be computed.
+        """
         self._open()
+        self.handle.check_not_recording("a copy to the host")
         return np.ascontiguousarray(self._laid_over(self._download()))
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        """`numpy()`, for `np.asarray(tensor)` and its like.
+
+        Raises:
+            ValueError: the caller wants no copy; `np.from_dlpack` makes none, on "cpu".
+        """
+        if copy is False:
+            raise ValueError(f"{self} cannot be given to NumPy without a copy; numpy.from_dlpack() shares host memory")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     def assign(self, array: np.ndarray) -> None:
         """Overwrite with an array of the same shape and dtype; gaps between elements keep what they hold. Waits for the copy.
 
         Raises:
-            BadParamError: shape or dtype differ, or the tensor is read-only.
+            BadParamError: shape or dtype differ, the tensor is read-only, or the handle is recording.
         """
+        self.handle.check_not_recording("an assignment from the host")
         self.check_writable()
         array = np.asarray(array)
         descriptor = self.descriptor
@@ -152,8 +177,7 @@ class Tensor:
         stream = self.handle.stream.handle
         if stream is None:
             raise AttributeError(f"{self} is in host memory; numpy.from_dlpack() shares it, numpy() copies it")
-        pointer = self._open().pointer(self._offset_bytes)
-        return cuda_array.interface(pointer, self.descriptor, read_only=self.read_only, stream=stream)
+        return cuda_array.interface(self.pointer, self.descriptor, read_only=self.read_only, stream=stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(DLPack device type, index): (1, 0) for "cpu", (2, N) for "cuda:N"."""

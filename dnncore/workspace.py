@@ -34,6 +34,16 @@ class Workspace:
             self._memory = self._device.allocate(nbytes)
         return self._memory.at(0)
 
+    def rebind(self, stream: Stream) -> None:
+        """Serve another stream, which waits for what the one before was given."""
+        self._stream = stream
+
+    def abandon(self) -> None:
+        """Give it back from whichever thread, for an owner that has ended."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.abandon()
+
     def close(self) -> None:
         """Wait for the launches that use it, then give it back."""
         if self._memory is not None:

@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, blocks_for, single
-from dnncore.cuda.params import ADDRESS, BLEND, TENSOR_VIEW, c_type, collapse, generate, record, struct, view
-from dnncore.dtypes import DType
+from dnncore.cuda.params import (
+    ADDRESS,
+    BLEND,
+    ELEMENT_TYPES,
+    TENSOR_VIEW,
+    collapse,
+    generate,
+    record,
+    struct,
+    view,
+)
 from dnncore.problems import AddProblem
 
 __all__ = ["Convert"]
 
 _THREADS = 128
-_TYPES = {dtype: i for i, dtype in enumerate(DType)}
-"""`dnncore::ElementType`."""
 
 _PARAMS = struct(
     *BLEND,
@@ -25,7 +32,10 @@ _PARAMS = struct(
     ("a_view", TENSOR_VIEW),
     ("c_view", TENSOR_VIEW),
     ("a_type", "<i4"),
+    ("c_type", "<i4"),
 )
+
+_UNIT = generate("dnncore/convert.cuh", "convert", "dnncore::convert", "ConvertParams", _PARAMS, _THREADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ class Convert:
 
     name: str = "convert"
     deterministic: bool = True
-    math: str = "fp64"
+    math: str = "dtype"
 
     def supports(self, problem: AddProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
         """None: it supports everything that is legal."""
@@ -45,8 +55,8 @@ class Convert:
         return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype of c."""
-        return tuple(self._unit(dtype) for dtype in DType)
+        """One for all types."""
+        return (_UNIT,)
 
     def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
         """Compile, load and fill in the parameters."""
@@ -58,17 +68,8 @@ class Convert:
             size=c.size,
             a_view=view(extents, a_strides),
             c_view=view(extents, c_strides),
-            a_type=_TYPES[a.dtype],
+            a_type=ELEMENT_TYPES.index(a.dtype),
+            c_type=ELEMENT_TYPES.index(c.dtype),
         )
         grid = (blocks_for(c.size, _THREADS), 1, 1)
-        return single(device.kernel(self._unit(c.dtype)), grid, (_THREADS, 1, 1), params, ("a",), ("c",))
-
-    def _unit(self, dtype: DType) -> Unit:
-        return generate(
-            header="dnncore/convert.cuh",
-            entry=f"convert_to_{c_type(dtype)}",
-            function=f"convert<{c_type(dtype)}>",
-            struct_name="ConvertParams",
-            dtype=_PARAMS,
-            threads=_THREADS,
-        )
+        return single(device.kernel(_UNIT), grid, (_THREADS, 1, 1), params, ("a",), ("c",))

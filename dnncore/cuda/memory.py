@@ -104,8 +104,13 @@ class CudaMemory:
     def close(self) -> None:
         """Give the memory back once nobody holds it; a second call does nothing. The driver waits for work that still uses it."""
         self._owner.check()
-        if not self._closed:
-            self._closed = True
+        self.abandon()
+
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
             self._let_go()
 
     def release(self) -> None:

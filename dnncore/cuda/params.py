@@ -18,6 +18,7 @@ __all__ = [
     "ADDRESS",
     "BLEND",
     "DIVISOR",
+    "ELEMENT_TYPES",
     "FLOATING",
     "FULL_PRECISION",
     "SMALL_DIVISOR",
@@ -64,6 +65,10 @@ _C_TYPES = {
 }
 
 Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int, ...]]
+
+
+ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT32)
+"""In the order of `dnncore::ElementType` of common/element.cuh."""
 
 
 def struct(*fields: Field) -> np.dtype:

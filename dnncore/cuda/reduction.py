@@ -141,7 +141,7 @@ def _in_order(problem: ReduceProblem) -> tuple[tuple[int, ...], tuple[int, ...]]
     """Extents and strides of what is reduced in the order in which indices count it, which need not be that of memory."""
     x, y = problem.x, problem.y
     axes = [axis for axis in range(x.ndim) if y.shape[axis] != x.shape[axis]]
-    return (1, *(x.shape[axis] for axis in axes)), (0, *(x.strides[axis] for axis in axes))
+    return tuple(x.shape[axis] for axis in axes) or (1,), tuple(x.strides[axis] for axis in axes) or (0,)
 
 
 ALGORITHMS = (

@@ -8,7 +8,7 @@ from dnncore.cuda import driver, libcuda
 from dnncore.cuda.context import Context
 from dnncore.cuda.event import CudaEvent
 from dnncore.cuda.owner import Owner
-from dnncore.errors import BadParamError, ClosedError
+from dnncore.errors import BadParamError, ClosedError, DeviceError
 
 __all__ = ["CudaStream"]
 
@@ -117,8 +117,30 @@ class CudaStream:
             finally:
                 self.release()
 
+    def take_over(self, other: object) -> None:
+        """Go on after another stream of the same device and thread: wait for what it was given, on the device, and give it back."""
+        assert isinstance(other, CudaStream)
+        self.follow(other.handle)
+        self._copying.update(other._copying)
+        other.release()  # the driver destroys a stream only after its work
+
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
+        if self._stream is None or self._context.forked:
+            return
+        try:
+            if self._copying:  # else there is nothing whose memory could go too early
+                with self._context:
+                    self._stream.synchronize()
+        except DeviceError:
+            pass  # a lost device copies nothing any more
+        finally:
+            self.release()
+
     def release(self) -> None:
-        """Give the stream back from whichever thread ends the process, without asking how its work went."""
+        """Give the stream back from whichever thread, without asking how its work went; a second call does nothing."""
+        if self._stream is None:
+            return
         self._context.remove_user(self)
         with self._context:
             self._stream = None  # the last reference: PyCUDA destroys the stream here

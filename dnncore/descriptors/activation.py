@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member
+from dnncore.descriptors.settings import member, settle
 from dnncore.errors import BadParamError
 
 __all__ = ["ActivationDescriptor", "ActivationMode"]
@@ -63,6 +63,7 @@ class ActivationDescriptor:
     coefficient: float = 0.0
 
     def __post_init__(self) -> None:
+        settle(self, mode=member(ActivationMode, self.mode))
         if not math.isfinite(self.coefficient) or self.coefficient < 0:
             raise BadParamError(f"coefficient {self.coefficient} of {self.mode.value} must be finite and not negative")
         if self.coefficient and self.mode not in _WITH_COEFFICIENT:

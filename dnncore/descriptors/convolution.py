@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import Pairs, each, member, pairs
+from dnncore.descriptors.settings import Pairs, each, member, pairs, settle, whole, whole_pairs, wholes
 from dnncore.descriptors.tensor import MAX_NDIM
 from dnncore.errors import BadParamError
 
@@ -39,6 +39,14 @@ class ConvolutionDescriptor:
     mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
 
     def __post_init__(self) -> None:
+        settle(
+            self,
+            padding=whole_pairs(self.padding, "padding"),
+            stride=wholes(self.stride, "stride"),
+            dilation=wholes(self.dilation, "dilation"),
+            groups=whole(self.groups, "groups"),
+            mode=member(ConvolutionMode, self.mode),
+        )
         if not len(self.padding) == len(self.stride) == len(self.dilation):
             raise BadParamError(
                 f"padding {self.padding}, stride {self.stride} and dilation {self.dilation} differ in length"
@@ -68,7 +76,7 @@ class ConvolutionDescriptor:
             pairs(padding, spatial_ndim, "padding"),
             each(stride, spatial_ndim, "stride"),
             each(dilation, spatial_ndim, "dilation"),
-            int(groups),
+            groups,
             member(ConvolutionMode, mode),
         )
 
@@ -85,16 +93,13 @@ class ConvolutionDescriptor:
         Raises:
             BadParamError: dimensions, channels or groups disagree, or the filter is larger than the padded input.
         """
-        ndim = self.spatial_ndim + 2
+        x, w, ndim = wholes(x, "x"), wholes(w, "w"), self.spatial_ndim + 2
         if len(x) != ndim or len(w) != ndim:
             raise BadParamError(
-                f"x {tuple(x)} and w {tuple(w)} need {ndim} dimensions for a convolution with "
-                f"{self.spatial_ndim} spatial ones"
+                f"x {x} and w {w} need {ndim} dimensions for a convolution with {self.spatial_ndim} spatial ones"
             )
         if x[1] != w[1] * self.groups:
-            raise BadParamError(
-                f"x has {x[1]} channels, w {tuple(w)} with {self.groups} groups expects {w[1] * self.groups}"
-            )
+            raise BadParamError(f"x has {x[1]} channels, w {w} with {self.groups} groups expects {w[1] * self.groups}")
         if w[0] % self.groups:
             raise BadParamError(f"w has {w[0]} output channels, which {self.groups} groups do not divide")
         output = []

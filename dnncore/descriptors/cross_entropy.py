@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["CrossEntropyDescriptor"]
@@ -24,5 +25,7 @@ class CrossEntropyDescriptor:
     ignore_index: int | None = None
 
     def __post_init__(self) -> None:
+        if self.ignore_index is not None:
+            settle(self, ignore_index=whole(self.ignore_index, "ignore_index"))
         if not 0 <= self.label_smoothing <= 1:
             raise BadParamError(f"label smoothing {self.label_smoothing} must be from 0 to 1")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member
+from dnncore.descriptors.settings import member, settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["BatchNormMode", "LRNDescriptor", "LRNMode"]
@@ -50,6 +50,7 @@ class LRNDescriptor:
     k: float = 2.0
 
     def __post_init__(self) -> None:
+        settle(self, mode=member(LRNMode, self.mode), n=whole(self.n, "n"))
         if self.n < 1:
             raise BadParamError(f"n {self.n} must be 1 or more")
         if not math.isfinite(self.alpha) or self.alpha < 0:
@@ -70,7 +71,7 @@ class LRNDescriptor:
         k: float = 2.0,
     ) -> LRNDescriptor:
         """Build one by name; without more it is cuDNN's default."""
-        return cls(member(LRNMode, mode), int(n), float(alpha), float(beta), float(k))
+        return cls(member(LRNMode, mode), n, float(alpha), float(beta), float(k))
 
     @property
     def before(self) -> int:

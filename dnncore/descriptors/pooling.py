@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import Pairs, each, member, pairs
+from dnncore.descriptors.settings import Pairs, each, member, pairs, settle, whole_pairs, wholes
 from dnncore.descriptors.tensor import MAX_NDIM
 from dnncore.errors import BadParamError
 
@@ -45,6 +45,13 @@ class PoolingDescriptor:
     propagate_nan: bool = True
 
     def __post_init__(self) -> None:
+        settle(
+            self,
+            mode=member(PoolingMode, self.mode),
+            window=wholes(self.window, "window"),
+            padding=whole_pairs(self.padding, "padding"),
+            stride=wholes(self.stride, "stride"),
+        )
         if not len(self.window) == len(self.padding) == len(self.stride):
             raise BadParamError(
                 f"window {self.window}, padding {self.padding} and stride {self.stride} differ in length"
@@ -91,13 +98,14 @@ class PoolingDescriptor:
         Raises:
             BadParamError: the number of dimensions disagrees, or a window is larger than the padded input.
         """
+        x = wholes(x, "x")
         if len(x) != self.spatial_ndim + 2:
-            raise BadParamError(f"x {tuple(x)} needs {self.spatial_ndim + 2} dimensions for a window {self.window}")
+            raise BadParamError(f"x {x} needs {self.spatial_ndim + 2} dimensions for a window {self.window}")
         output = []
         for extent, window, (before, after), stride in zip(x[2:], self.window, self.padding, self.stride, strict=True):
             room = extent + before + after - window
             if room < 0:
-                raise BadParamError(f"window {self.window} is larger than the padded input of x {tuple(x)}")
+                raise BadParamError(f"window {self.window} is larger than the padded input of x {x}")
             count = (-(-room // stride) if self.ceil_mode else room // stride) + 1
             if self.ceil_mode and (count - 1) * stride >= extent + before:
                 count -= 1

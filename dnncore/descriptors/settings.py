@@ -1,16 +1,17 @@
-"""How the makers of descriptors read what they are given: one number or a sequence, a member of an enum or its name."""
+"""How descriptors and problems read what they are given: any integers, one or a sequence, a member of an enum or its name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TypeVar
+from operator import index
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dnncore.errors import BadParamError
 
-__all__ = ["Pairs", "each", "member", "pairs"]
+__all__ = ["Pairs", "each", "member", "pairs", "settle", "whole", "whole_pairs", "wholes"]
 
 Pairs = tuple[tuple[int, int], ...]
 _Member = TypeVar("_Member", bound=Enum)
@@ -29,23 +30,59 @@ def member(kind: type[_Member], value: _Member | str) -> _Member:
         raise BadParamError(f"{value!r} is no {kind.__name__}; use one of {names}") from error
 
 
+def settle(frozen: object, **fields: object) -> None:
+    """Give fields of a frozen value, while it is made, what they stand for: members for text, plain integers for NumPy's."""
+    for name, value in fields.items():
+        object.__setattr__(frozen, name, value)
+
+
+def whole(value: int, what: str) -> int:
+    """A plain integer, which NumPy's fixed widths cannot overflow.
+
+    Raises:
+        BadParamError: it is no integer; the message gives its name and value.
+    """
+    try:
+        return index(value)
+    except TypeError as error:
+        raise BadParamError(f"{what} {value!r} must be an integer") from error
+
+
+def wholes(values: Sequence[int], what: str) -> tuple[int, ...]:
+    """Plain integers, from any sequence of integers."""
+    try:
+        return tuple(map(index, values))
+    except TypeError as error:
+        raise BadParamError(f"{what} {values!r} must be a sequence of integers") from error
+
+
+def whole_pairs(values: Sequence[tuple[int, int]], what: str) -> Pairs:
+    """Plain integers in pairs (before, after)."""
+    try:
+        return tuple((index(before), index(after)) for before, after in values)
+    except (TypeError, ValueError) as error:
+        raise BadParamError(f"{what} {values!r} must be pairs (before, after) of integers") from error
+
+
 def each(value: int | Sequence[int], spatial_ndim: int, what: str) -> tuple[int, ...]:
     """One number a spatial dimension, from one for all or a sequence of them."""
-    values = (value,) * spatial_ndim if isinstance(value, int | np.integer) else tuple(int(v) for v in value)
-    if len(values) != spatial_ndim:
-        raise BadParamError(f"{what} {value} must be one number or {spatial_ndim}, one a spatial dimension")
-    return values
+    return wholes(_spread(value, spatial_ndim, what), what)
 
 
 def pairs(value: int | Sequence[int | tuple[int, int]], spatial_ndim: int, what: str) -> Pairs:
     """A pair (before, after) a spatial dimension; a single number stands for both."""
-    values = (value,) * spatial_ndim if isinstance(value, int | np.integer) else tuple(value)
+    values: list[Any] = [
+        (one, one) if isinstance(one, int | np.integer) else one for one in _spread(value, spatial_ndim, what)
+    ]
+    return whole_pairs(values, what)
+
+
+def _spread(value: Any, spatial_ndim: int, what: str) -> tuple[Any, ...]:
+    spatial_ndim = whole(spatial_ndim, "spatial_ndim")
+    try:
+        values = (value,) * spatial_ndim if isinstance(value, int | np.integer) else tuple(value)
+    except TypeError as error:
+        raise BadParamError(f"{what} {value!r} must be an integer or a sequence") from error
     if len(values) != spatial_ndim:
         raise BadParamError(f"{what} {value} must be one number or {spatial_ndim}, one a spatial dimension")
-    pairs = []
-    for each in values:
-        before, *after = (each, each) if isinstance(each, int | np.integer) else each
-        if len(after) != 1:
-            raise BadParamError(f"{what} {value} has {each}; a number or a pair (before, after) is needed")
-        pairs.append((int(before), int(after[0])))
-    return tuple(pairs)
+    return values

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from dnncore.descriptors.settings import member
+from dnncore.descriptors.settings import member, settle, wholes
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
@@ -45,6 +45,12 @@ class TensorDescriptor:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        settle(
+            self,
+            dtype=DType.of(self.dtype),
+            shape=wholes(self.shape, "shape"),
+            strides=wholes(self.strides, "strides"),
+        )
         if not 1 <= len(self.shape) <= MAX_NDIM:
             raise BadParamError(f"shape {self.shape} has {len(self.shape)} dimensions; 1 to {MAX_NDIM} are supported")
         if len(self.strides) != len(self.shape):
@@ -65,17 +71,18 @@ class TensorDescriptor:
             dtype: Element type.
             layout: Which dimension is contiguous; for fewer than 3 dimensions NCHW is row-major order.
         """
-        layout, ndim = member(Layout, layout), len(shape)
+        layout, shape = member(Layout, layout), wholes(shape, "shape")
+        ndim = len(shape)
         order, spatial = list(range(ndim)), list(range(2, ndim))
         if layout is not Layout.NCHW:
             if ndim < 2:
-                raise BadParamError(f"layout {layout.value} needs at least 2 dimensions, shape is {tuple(shape)}")
+                raise BadParamError(f"layout {layout.value} needs at least 2 dimensions, shape is {shape}")
             order = [0, *spatial, 1] if layout is Layout.NHWC else [1, *spatial, 0]
         strides, step = [0] * ndim, 1
         for axis in reversed(order):
             strides[axis] = step
-            step *= max(int(shape[axis]), 1)
-        return cls(DType.of(dtype), tuple(int(extent) for extent in shape), tuple(strides))
+            step *= max(shape[axis], 1)
+        return cls(DType.of(dtype), shape, tuple(strides))
 
     @classmethod
     def of(cls, array: np.ndarray) -> TensorDescriptor:
@@ -133,7 +140,10 @@ class TensorDescriptor:
 
     @property
     def overlaps(self) -> bool:
-        """Whether two indices may share an element: such a tensor can be read, not written."""
+        """Whether two indices may share an element: such a tensor can be read, not written.
+
+        False is certain. True is also the answer for dimensions that interleave without sharing, as (2, 3) with strides (3, 2) do.
+        """
         reach = 1
         for stride, extent in sorted(zip(self.strides, self.shape, strict=True)):
             if extent > 1:
@@ -144,11 +154,17 @@ class TensorDescriptor:
 
     def with_shape(self, shape: Sequence[int]) -> TensorDescriptor:
         """Describe the first `shape` elements along each dimension of the same memory."""
-        return TensorDescriptor(self.dtype, tuple(shape), self.strides)
+        return TensorDescriptor(self.dtype, wholes(shape, "shape"), self.strides)
 
     def transposed(self, *axes: int) -> TensorDescriptor:
-        """Describe the same memory with its dimensions in another order; without arguments, reversed."""
-        order = axes or tuple(reversed(range(self.ndim)))
+        """Describe the same memory with its dimensions in another order; without arguments, reversed.
+
+        Raises:
+            BadParamError: the axes are not each dimension once.
+        """
+        order = wholes(axes, "axes") or tuple(reversed(range(self.ndim)))
+        if sorted(order) != list(range(self.ndim)):
+            raise BadParamError(f"axes {axes} must name each of the {self.ndim} dimensions of shape {self.shape} once")
         return TensorDescriptor(
             self.dtype, tuple(self.shape[axis] for axis in order), tuple(self.strides[axis] for axis in order)
         )

@@ -7,6 +7,7 @@ from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.ops.tensor import sum_to
 from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems.problem import at_least_2d
 from dnncore.tensor import Tensor
 
 __all__ = [
@@ -86,6 +87,7 @@ def _convolve(
 
 def convolution_backward_bias(handle: Handle, alpha: float, dy: Tensor, beta: float, db: Tensor) -> None:
     """db [1, K, 1, ...] = dy [N, K, *output] summed over the batch and all places."""
+    at_least_2d(dy=dy.descriptor)
     expected = (1, dy.shape[1], *(1,) * (len(dy.shape) - 2))
     if db.shape != expected:
         raise BadParamError(f"db has shape {db.shape} but dy {dy.shape} needs {expected}")

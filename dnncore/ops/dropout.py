@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnncore.descriptors.settings import whole
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.problems import DropoutProblem
@@ -19,6 +20,7 @@ def dropout_state(seed: int, offset: int = 0) -> np.ndarray:
         seed: 64 bits: another seed, other elements.
         offset: 64 bits: the step of a training run, say. Every offset gives elements that have nothing to do with the others'.
     """
+    seed, offset = whole(seed, "seed"), whole(offset, "offset")
     if not (0 <= seed < 2**64 and 0 <= offset < 2**64):
         raise BadParamError(f"seed {seed} and offset {offset} must be from 0 to 2^64 - 1")
     return np.array([seed, offset], np.uint64).astype("<u8").view("<i4")

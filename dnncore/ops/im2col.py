@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.descriptors.settings import wholes
 from dnncore.handle import Handle
 from dnncore.problems import Col2ImProblem, Im2ColProblem
 from dnncore.tensor import Tensor
@@ -28,7 +29,7 @@ def im2col(
 
     w [K, C, *filter], seen as [K, C * taps], times columns is the convolution of x with w, seen as [N, K, places].
     """
-    problem = Im2ColProblem(x.descriptor, columns.descriptor, conv, tuple(filter_shape))
+    problem = Im2ColProblem(x.descriptor, columns.descriptor, conv, wholes(filter_shape, "filter_shape"))
     handle.run(handle.plan(problem), alpha, (x,), beta, (columns,))
 
 
@@ -46,5 +47,5 @@ def col2im(
     Args:
         filter_shape: The filter's spatial extents.
     """
-    problem = Col2ImProblem(columns.descriptor, x.descriptor, conv, tuple(filter_shape))
+    problem = Col2ImProblem(columns.descriptor, x.descriptor, conv, wholes(filter_shape, "filter_shape"))
     handle.run(handle.plan(problem), alpha, (columns,), beta, (x,))

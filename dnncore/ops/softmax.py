@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
+from dnncore.descriptors.settings import member
 from dnncore.handle import Handle
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
 from dnncore.tensor import Tensor
@@ -12,22 +13,23 @@ __all__ = ["softmax_backward", "softmax_forward"]
 
 def softmax_forward(
     handle: Handle,
-    algorithm: SoftmaxAlgorithm,
-    mode: SoftmaxMode,
+    algorithm: SoftmaxAlgorithm | str,
+    mode: SoftmaxMode | str,
     alpha: float,
     x: Tensor,
     beta: float,
     y: Tensor,
 ) -> None:
     """y = softmax of x [N, C, *spatial], or its logarithm; y may be x."""
-    problem = SoftmaxForwardProblem(x.descriptor, y.descriptor, algorithm, mode)
+    how, over = member(SoftmaxAlgorithm, algorithm), member(SoftmaxMode, mode)
+    problem = SoftmaxForwardProblem(x.descriptor, y.descriptor, how, over)
     handle.run(handle.plan(problem), alpha, (x,), beta, (y,))
 
 
 def softmax_backward(
     handle: Handle,
-    algorithm: SoftmaxAlgorithm,
-    mode: SoftmaxMode,
+    algorithm: SoftmaxAlgorithm | str,
+    mode: SoftmaxMode | str,
     alpha: float,
     y: Tensor,
     dy: Tensor,
@@ -35,5 +37,6 @@ def softmax_backward(
     dx: Tensor,
 ) -> None:
     """dx from what the forward operation wrote (y) and from dy; dx may be dy."""
-    problem = SoftmaxBackwardProblem(y.descriptor, dy.descriptor, dx.descriptor, algorithm, mode)
+    how, over = member(SoftmaxAlgorithm, algorithm), member(SoftmaxMode, mode)
+    problem = SoftmaxBackwardProblem(y.descriptor, dy.descriptor, dx.descriptor, how, over)
     handle.run(handle.plan(problem), alpha, (y, dy), beta, (dx,))

@@ -20,6 +20,7 @@ class ActivationForwardProblem(Operands):
     activation: ActivationDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("x",)
     output_names: ClassVar[tuple[str, ...]] = ("y",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
         same_dtype(x=self.x, y=self.y)
@@ -38,6 +39,7 @@ class ActivationBackwardProblem(Operands):
     activation: ActivationDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("y", "dy", "x")
     output_names: ClassVar[tuple[str, ...]] = ("dx",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("dy", "dx")})
 
     def __post_init__(self) -> None:
         same_dtype(y=self.y, dy=self.dy, x=self.x, dx=self.dx)

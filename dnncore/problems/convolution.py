@@ -7,6 +7,7 @@ from enum import Enum
 from typing import ClassVar
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors.settings import member, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import same_dtype, writable
@@ -47,9 +48,10 @@ class ConvolutionProblem:
     w: TensorDescriptor
     y: TensorDescriptor
     convolution: ConvolutionDescriptor
-    input_names: ClassVar[tuple[str, ...]] = ("x or w", "w or dy")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     def __post_init__(self) -> None:
+        settle(self, direction=member(Direction, self.direction))
         self._check_dtypes()
         expected = self.convolution.output_shape(self.x.shape, self.w.shape)
         if self.y.shape != expected:
@@ -68,6 +70,24 @@ class ConvolutionProblem:
         if self.y.dtype not in _OF_INT8:
             names = ", ".join(dtype.value for dtype in _OF_INT8)
             raise BadParamError(f"y is {self.y.dtype.value} but x and w are int8, which needs one of {names}")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, as the gradients that they are backward."""
+        return {
+            Direction.FORWARD: ("x", "w"),
+            Direction.BACKWARD_DATA: ("w", "dy"),
+            Direction.BACKWARD_FILTER: ("x", "dy"),
+        }[self.direction]
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Name of the output."""
+        return {
+            Direction.FORWARD: ("y",),
+            Direction.BACKWARD_DATA: ("dx",),
+            Direction.BACKWARD_FILTER: ("dw",),
+        }[self.direction]
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:

@@ -37,6 +37,7 @@ class DropoutProblem(Operands):
     probability: float
     input_names: ClassVar[tuple[str, ...]] = ("x", "state")
     output_names: ClassVar[tuple[str, ...]] = ("y",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
         same_dtype(x=self.x, y=self.y)

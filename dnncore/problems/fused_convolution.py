@@ -56,6 +56,7 @@ class FusedConvolutionProblem(OptionalOperands):
     alpha2: float = 1.0
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "w", "scale", "bias", "z")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("z", "y")})
 
     def __post_init__(self) -> None:
         if not self.x.dtype.is_floating and self.y.dtype not in _OF_INT8:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors.settings import settle, wholes
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, same_dtype, writable
@@ -62,6 +63,7 @@ class Im2ColProblem(_Patches):
     output_names: ClassVar[tuple[str, ...]] = ("columns",)
 
     def __post_init__(self) -> None:
+        settle(self, filter_shape=wholes(self.filter_shape, "filter_shape"))
         if not self.x.dtype is self.columns.dtype is DType.INT8:
             same_dtype(x=self.x, columns=self.columns)
         self._check_shapes()
@@ -80,6 +82,7 @@ class Col2ImProblem(_Patches):
     output_names: ClassVar[tuple[str, ...]] = ("x",)
 
     def __post_init__(self) -> None:
+        settle(self, filter_shape=wholes(self.filter_shape, "filter_shape"))
         same_dtype(columns=self.columns, x=self.x)
         self._check_shapes()
         writable(x=self.x)

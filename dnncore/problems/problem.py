@@ -19,6 +19,16 @@ class Problem(Protocol):
         ...
 
     @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, also of such as are not asked for at the end."""
+        ...
+
+    @property
+    def in_place(self) -> frozenset[tuple[str, str]]:
+        """Pairs (input, output) that may be the same memory, seen through equal descriptors; no others may share any."""
+        ...
+
+    @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:
         """Descriptors of what is read."""
         ...
@@ -35,6 +45,7 @@ class Operands:
     __slots__ = ()
     input_names: ClassVar[tuple[str, ...]]
     output_names: ClassVar[tuple[str, ...]]
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:
@@ -66,10 +77,10 @@ def same_shape(**tensors: TensorDescriptor) -> None:
 
 
 def writable(**tensors: TensorDescriptor) -> None:
-    """Refuse outputs, given by name, whose elements share memory."""
+    """Refuse outputs, given by name, whose elements may share memory."""
     for name, tensor in tensors.items():
         if tensor.overlaps:
-            raise BadParamError(f"{name} ({tensor}) is written, but its strides let elements overlap")
+            raise BadParamError(f"{name} ({tensor}) is written, but by its strides elements may share memory")
 
 
 def at_least_2d(**tensors: TensorDescriptor) -> None:

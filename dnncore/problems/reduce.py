@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import ReduceOperator, TensorDescriptor
+from dnncore.descriptors.settings import member, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, broadcasts, same_dtype, same_shape, writable
@@ -33,6 +34,7 @@ class ReduceProblem(Operands):
     output_names: ClassVar[tuple[str, ...]] = ("y", "indices")
 
     def __post_init__(self) -> None:
+        settle(self, operator=member(ReduceOperator, self.operator))
         same_dtype(x=self.x, y=self.y)
         broadcasts("y", self.y, "x", self.x)
         writable(y=self.y)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import BinaryOperator, TensorDescriptor
+from dnncore.descriptors.settings import member, settle
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, broadcasts, same_dtype, writable
 
@@ -36,6 +37,7 @@ class AddProblem(Operands):
     c: TensorDescriptor
     input_names: ClassVar[tuple[str, ...]] = ("a",)
     output_names: ClassVar[tuple[str, ...]] = ("c",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("a", "c")})
 
     def __post_init__(self) -> None:
         broadcasts("a", self.a, "c", self.c)
@@ -54,8 +56,10 @@ class BinaryProblem(Operands):
     alpha2: float = 1.0
     input_names: ClassVar[tuple[str, ...]] = ("a", "b")
     output_names: ClassVar[tuple[str, ...]] = ("c",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("a", "c"), ("b", "c")})
 
     def __post_init__(self) -> None:
+        settle(self, operator=member(BinaryOperator, self.operator))
         same_dtype(a=self.a, b=self.b, c=self.c)
         broadcasts("a", self.a, "c", self.c)
         broadcasts("b", self.b, "c", self.c)

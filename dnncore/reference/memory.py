@@ -74,3 +74,5 @@ class ReferenceMemory:
     def close(self) -> None:
         """Give the memory back."""
         self._bytes = None
+
+    abandon = close

@@ -69,3 +69,8 @@ class ReferenceStream:
 
     def close(self) -> None:
         """Return at once."""
+
+    abandon = close
+
+    def take_over(self, other: object) -> None:
+        """Return at once."""

@@ -4,9 +4,15 @@
 
 Tensors are used where they lie, CPU tensors by the reference backend; work is enqueued on PyTorch's current stream, and so in order
 with everything else that PyTorch does. Functions are named and called as torch.nn.functional's where it has them; geometry comes as
-our descriptors. Results take the memory format of x. First derivatives only. Needs PyTorch, which `import dnncore` does not.
+our descriptors. Results take the memory format of x. Needs PyTorch, which `import dnncore` does not.
+
+`dnncore.torch.modules` has the classes that `convert` swaps in, to build nets from. Both kinds of net are pickled and saved as any.
+
+First derivatives only: a gradient with `create_graph=True` raises RuntimeError. Under `torch.autocast` convolution and linear cast
+their operands to its dtype, softmax and cross-entropy theirs to float32, and the rest computes in the dtype of x.
 """
 
+from dnncore.torch import modules
 from dnncore.torch.conversion import Conversion, convert
 from dnncore.torch.functions.batch_norm import batch_norm
 from dnncore.torch.functions.convolution import convolution
@@ -31,5 +37,6 @@ __all__ = [
     "local_response_norm",
     "log_softmax",
     "max_pool",
+    "modules",
     "softmax",
 ]

@@ -6,7 +6,9 @@ may be freed as soon as its launch is enqueued.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,10 +34,25 @@ _DTYPES = {
 
 
 class _Handles(threading.local):
-    """The calling thread's handles, by device and stream. They live as long as the process, as PyTorch's autograd threads do."""
+    """The calling thread's handles, by device and stream. They are given back when it ends; PyTorch's autograd threads never do."""
 
     def __init__(self) -> None:
         self.opened: dict[tuple[str, int | None], Handle] = {}
+        self.life = _Life()
+        finalizer = weakref.finalize(self.life, _abandon, self.opened, os.getpid())
+        finalizer.atexit = False  # the context gives everything back then
+
+
+class _Life:
+    """Lasts as long as the thread in whose storage it is."""
+
+
+def _abandon(opened: dict[tuple[str, int | None], Handle], process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child has lost the parent's other threads; what they had is the parent's still
+    for handle in opened.values():
+        handle.abandon()
+    opened.clear()
 
 
 _handles = _Handles()

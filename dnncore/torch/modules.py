@@ -1,25 +1,31 @@
 """PyTorch's modules with our forward; parameters, buffers, settings and state_dict are theirs, so that one becomes ours in place.
 
-Each class says in `why_not` which settings it does not compute; `convert` leaves such modules as they are.
+They are made and saved as PyTorch's: `dnncore.torch.modules.Conv2d(3, 8, 3)`, `pickle.dumps(net)`. Each class says in `why_not`
+which settings it does not compute: its constructor raises BadParamError for them, and `convert` leaves such modules as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import (
     ActivationDescriptor,
     ActivationMode,
     ConvolutionDescriptor,
+    CrossEntropyDescriptor,
     LRNDescriptor,
     LRNMode,
     PoolingDescriptor,
     PoolingMode,
 )
+from dnncore.errors import BadParamError
 from dnncore.torch.functions import batch_norm, convolution, elementwise, linear, normalization, pooling, softmax
+from dnncore.torch.functions.formats import statistics_dtype
 
 __all__ = ["MODULES"]
 
@@ -28,7 +34,16 @@ def _each(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
     return (value,) * ndim if isinstance(value, int) else tuple(value)
 
 
-class _Convolution:
+class _Layer:
+    """Mixed into a class of PyTorch's."""
+
+    @staticmethod
+    def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
+        """The setting of one of PyTorch's modules that this class does not compute, or None."""
+        return None
+
+
+class _Convolution(_Layer):
     """Mixed into nn.Conv1d, 2d and 3d."""
 
     @staticmethod
@@ -52,7 +67,7 @@ class _Convolution:
         return convolution.convolution(x, self.weight, self.bias, conv)
 
 
-class _Pooling:
+class _Pooling(_Layer):
     """What the pooling modules share: a batch dimension for inputs without one."""
 
     _ndim: ClassVar[int]
@@ -121,12 +136,8 @@ class _GlobalAveragePooling(_Pooling):
         return pooling.avg_pool(x, descriptor)
 
 
-class _Activation:
+class _Activation(_Layer):
     """An activation without, or with one, coefficient."""
-
-    @staticmethod
-    def why_not(module: Any) -> str | None:  # noqa: ARG004 (the others' signature)
-        return None
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return elementwise.activation(x, self._activation())
@@ -162,7 +173,7 @@ class _Gelu(_Activation):
         return ActivationDescriptor(mode)
 
 
-class _Softmax:
+class _Softmax(_Layer):
     @staticmethod
     def why_not(module: Any) -> str | None:
         return "dim is not given" if module.dim is None else None
@@ -176,16 +187,12 @@ class _LogSoftmax(_Softmax):
         return softmax.log_softmax(x, self.dim)
 
 
-class _Linear:
-    @staticmethod
-    def why_not(module: Any) -> str | None:  # noqa: ARG004 (the others' signature)
-        return None
-
+class _Linear(_Layer):
     def forward(self: Any, x: Tensor) -> Tensor:
         return linear.linear(x, self.weight, self.bias)
 
 
-class _BatchNorm:
+class _BatchNorm(_Layer):
     @staticmethod
     def why_not(module: Any) -> str | None:
         return "momentum None, a cumulative average" if module.momentum is None else None
@@ -206,25 +213,17 @@ class _BatchNorm:
         )
 
 
-class _LayerNorm:
-    @staticmethod
-    def why_not(module: Any) -> str | None:  # noqa: ARG004 (the others' signature)
-        return None
-
+class _LayerNorm(_Layer):
     def forward(self: Any, x: Tensor) -> Tensor:
         return normalization.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
-class _GroupNorm:
-    @staticmethod
-    def why_not(module: Any) -> str | None:  # noqa: ARG004 (the others' signature)
-        return None
-
+class _GroupNorm(_Layer):
     def forward(self: Any, x: Tensor) -> Tensor:
         return normalization.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
-class _LocalResponseNorm:
+class _LocalResponseNorm(_Layer):
     @staticmethod
     def why_not(module: Any) -> str | None:
         if module.size % 2 == 0:
@@ -236,13 +235,30 @@ class _LocalResponseNorm:
         return normalization.local_response_norm(x, lrn)
 
 
-class _Dropout:
-    @staticmethod
-    def why_not(module: Any) -> str | None:  # noqa: ARG004 (the others' signature)
-        return None
-
+class _Dropout(_Layer):
     def forward(self: Any, x: Tensor) -> Tensor:
         return elementwise.dropout(x, self.p, self.training)
+
+
+class _CrossEntropyLoss(_Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return None if module.weight is None else "class weights"
+
+    def forward(self: Any, x: Tensor, target: Tensor) -> Tensor:
+        soft = target.is_floating_point()
+        settings = CrossEntropyDescriptor(self.label_smoothing, None if soft else self.ignore_index)
+        loss = softmax.cross_entropy(x, target, settings)
+        if self.reduction == "none":
+            return loss
+        if self.reduction == "sum":
+            return loss.sum()
+        total = loss.sum(dtype=statistics_dtype(loss))  # of many rows it can be beyond float16
+        if soft:
+            return (total / loss.numel()).to(loss.dtype)
+        counted = (target != self.ignore_index).sum()
+        # As PyTorch's: without a label that counts the loss is not a number, but its gradient is 0.
+        return (total / counted.clamp(min=1)).masked_fill(counted == 0, torch.nan).to(loss.dtype)
 
 
 _SIMPLE: dict[type[nn.Module], type] = {
@@ -266,6 +282,7 @@ _SIMPLE: dict[type[nn.Module], type] = {
     nn.GroupNorm: _GroupNorm,
     nn.LocalResponseNorm: _LocalResponseNorm,
     nn.Dropout: _Dropout,
+    nn.CrossEntropyLoss: _CrossEntropyLoss,
     nn.Conv1d: _Convolution,
     nn.Conv2d: _Convolution,
     nn.Conv3d: _Convolution,
@@ -284,7 +301,18 @@ _POOLING: dict[type[nn.Module], tuple[type, int]] = {
 
 
 def _ours(theirs: type[nn.Module], behaviour: type, **attributes: object) -> type[nn.Module]:
-    attributes |= {"__module__": __name__, "__doc__": f"torch.nn.{theirs.__name__} on dnncore's kernels."}
+    @wraps(theirs.__init__)
+    def guarded(self: Any, *args: Any, **settings: Any) -> None:
+        theirs.__init__(self, *args, **settings)
+        reason = self.why_not(self)
+        if reason is not None:
+            raise BadParamError(f"{__name__}.{theirs.__name__} does not compute this: {reason}")
+
+    attributes |= {
+        "__module__": __name__,
+        "__doc__": f"torch.nn.{theirs.__name__} on dnncore's kernels.",
+        "__init__": guarded,
+    }
     return type(theirs.__name__, (behaviour, theirs), attributes)
 
 
@@ -293,3 +321,11 @@ MODULES: dict[type[nn.Module], Any] = {
     **{theirs: _ours(theirs, behaviour, _ndim=ndim) for theirs, (behaviour, ndim) in _POOLING.items()},
 }
 """Our class for each of PyTorch's; each is a subclass of it."""
+
+# Under their names here, where users and pickle look for them.
+globals().update({ours.__name__: ours for ours in MODULES.values()})
+__all__ += [ours.__name__ for ours in MODULES.values()]
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

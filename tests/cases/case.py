@@ -14,10 +14,17 @@ __all__ = ["Case", "describe"]
 
 @dataclass(frozen=True)
 class Case:
+    """A problem to be solved by every algorithm that supports it.
+
+    Args:
+        written_for: Algorithms whose corners it explores, by name; the emulator, where time is dear, runs it by these alone.
+    """
+
     name: str
     problem: Problem
     alpha: float = 1.0
     beta: float = 0.0
+    written_for: tuple[str, ...] = ()
 
 
 def describe(shape: Sequence[int], dtype: DType, layout: str) -> TensorDescriptor:

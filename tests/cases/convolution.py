@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases.case import Case, describe
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "Geometry", "cases"]
 
 F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 I8, I32 = DType.INT8, DType.INT32
@@ -31,6 +32,16 @@ class Geometry:
     @property
     def directions(self) -> tuple[Direction, ...]:
         return tuple(Direction) if self.dtype.is_floating else (Direction.FORWARD,)
+
+    def problem(self, direction: Direction) -> ConvolutionProblem:
+        settings = dict(self.settings)
+        conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), **settings)
+        shapes, dtypes = (
+            (self.x, self.w, conv.output_shape(self.x, self.w)),
+            (self.dtype, self.dtype, self.y_dtype or self.dtype),
+        )
+        x, w, y = (describe(*each) for each in zip(shapes, dtypes, self.layouts, strict=True))
+        return ConvolutionProblem(direction, x, w, y, conv)
 
 
 GEOMETRIES = (
@@ -96,17 +107,13 @@ GEOMETRIES = (
 )
 
 
-def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
-    settings = dict(geometry.settings)
-    conv = ConvolutionDescriptor.make(settings.pop("spatial_ndim", 2), **settings)
-    y = conv.output_shape(geometry.x, geometry.w)
-    shapes, dtypes = (geometry.x, geometry.w, y), (geometry.dtype, geometry.dtype, geometry.y_dtype or geometry.dtype)
-    x, w, y_ = (describe(*each) for each in zip(shapes, dtypes, geometry.layouts, strict=True))
-    return ConvolutionProblem(direction, x, w, y_, conv)
+def cases(prefix: str, geometries: Iterable[Geometry], *written_for: str) -> tuple[Case, ...]:
+    """A case for each direction of each geometry."""
+    return tuple(
+        Case(f"{prefix}-{d.value}-{geometry.name}", geometry.problem(d), geometry.alpha, geometry.beta, written_for)
+        for geometry in geometries
+        for d in geometry.directions
+    )
 
 
-CASES = tuple(
-    Case(f"convolution-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
-    for geometry in GEOMETRIES
-    for direction in geometry.directions
-)
+CASES = cases("convolution", GEOMETRIES)

@@ -90,7 +90,7 @@ def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
 
 
 CASES = tuple(
-    Case(f"depthwise-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
+    Case(f"depthwise-{d.value}-{geometry.name}", _problem(geometry, d), geometry.alpha, geometry.beta, ("depthwise",))
     for geometry in GEOMETRIES
-    for direction in geometry.directions
+    for d in geometry.directions
 )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dnncore.dtypes import DType
-from dnncore.problems import Direction
-from tests.cases.case import Case
-from tests.cases.convolution import Geometry, _problem
+from tests.cases.convolution import Geometry, cases
 
 __all__ = ["CASES"]
 
@@ -51,8 +49,4 @@ GEOMETRIES = (
     Geometry("bf16-large-tiles", (1, 2, 30, 28), (3, 2, 11, 11), {"padding": 5}, dtype=BF16),
 )
 
-CASES = tuple(
-    Case(f"fft-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
-    for geometry in GEOMETRIES
-    for direction in Direction
-)
+CASES = cases("fft", GEOMETRIES, "fft_tiling")

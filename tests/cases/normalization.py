@@ -161,8 +161,9 @@ def _lrn() -> list[Case]:
     cases = []
     for name, mode, n, alpha, exponent, k, shape, dtype, layout, *blend in WINDOWS:
         lrn, t = LRNDescriptor.make(mode, n, alpha=alpha, beta=exponent, k=k), describe(shape, dtype, layout)
-        cases.append(Case(f"lrn-forward-{name}", LRNForwardProblem(t, t, lrn), *blend))
-        cases.append(Case(f"lrn-backward-{name}", LRNBackwardProblem(t, t, t, t, lrn), *blend))
+        factor, kept = blend or (1.0, 0.0)
+        cases.append(Case(f"lrn-forward-{name}", LRNForwardProblem(t, t, lrn), factor, kept))
+        cases.append(Case(f"lrn-backward-{name}", LRNBackwardProblem(t, t, t, t, lrn), factor, kept))
     transposed = LRNForwardProblem(
         describe((2, 9, 3, 4), F32, "NCHW"), describe((2, 9, 3, 4), F32, "NHWC"), LRNDescriptor()
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dnncore.dtypes import DType
-from dnncore.problems import Direction
-from tests.cases.case import Case
-from tests.cases.convolution import Geometry, _problem
+from tests.cases.convolution import Geometry, cases
 
 __all__ = ["CASES"]
 
@@ -38,8 +36,4 @@ GEOMETRIES = (
     Geometry("long-sum", (8, 2, 33, 30), (3, 2, 3, 3), {"padding": 1}),
 )
 
-CASES = tuple(
-    Case(f"winograd-{direction.value}-{geometry.name}", _problem(geometry, direction), geometry.alpha, geometry.beta)
-    for geometry in GEOMETRIES
-    for direction in Direction
-)
+CASES = cases("winograd", GEOMETRIES, "winograd", "winograd_nonfused")

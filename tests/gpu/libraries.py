@@ -53,7 +53,7 @@ class Torch(Library):
         super().__init__("torch", self.torch.__version__)
 
     def upload(self, values: np.ndarray) -> Any:
-        return self.torch.from_numpy(values).cuda()
+        return self.torch.from_numpy(values).cuda(0)
 
     def download(self, array: Any) -> np.ndarray:
         result: np.ndarray = array.cpu().numpy()
@@ -66,7 +66,7 @@ class Torch(Library):
         return self.torch.as_tensor(tensor, device="cuda:0")
 
     def new_stream(self) -> Any:
-        return self.torch.cuda.Stream()
+        return self.torch.cuda.Stream(0)
 
     def handle_of(self, stream: Any) -> int:
         return int(stream.cuda_stream)
@@ -84,7 +84,8 @@ class Cupy(Library):
         super().__init__("cupy", self.cupy.__version__)
 
     def upload(self, values: np.ndarray) -> Any:
-        return self.cupy.asarray(values)
+        with self.cupy.cuda.Device(0):
+            return self.cupy.asarray(values)
 
     def download(self, array: Any) -> np.ndarray:
         result: np.ndarray = self.cupy.asnumpy(array)
@@ -97,7 +98,8 @@ class Cupy(Library):
         return self.cupy.asarray(tensor)
 
     def new_stream(self) -> Any:
-        return self.cupy.cuda.Stream(non_blocking=True)
+        with self.cupy.cuda.Device(0):
+            return self.cupy.cuda.Stream(non_blocking=True)
 
     def handle_of(self, stream: Any) -> int:
         return int(stream.ptr)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from dnncore import RELU, DType, Handle, TensorDescriptor, ops
+from tests.conftest import CUDA_DEVICES
 from tests.gpu.libraries import MISSING, STREAMED, USABLE, Library
 from tests.unit.foreign import Device
 
@@ -155,3 +157,14 @@ def test_pytorch_frees_what_we_give_back(on_gpu: Handle) -> None:
     assert torch.cuda.memory_allocated() > before
     ours.close()
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[1:])
+def test_using_another_gpu_leaves_pytorchs_current_device_alone(name: str) -> None:
+    before = torch.cuda.current_device()
+    with Handle(name) as handle, handle.upload(np.arange(8, dtype=np.float32)) as x:
+        ops.activation_forward(handle, RELU, 1.0, x, 0.0, x)
+        x.numpy()
+        assert torch.cuda.current_device() == before
+    assert torch.cuda.current_device() == before
+    assert torch.zeros(1, device="cuda").device.index == before

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dnncore import Handle, Tensor, TensorDescriptor
+from dnncore.problems import ConvolutionProblem
 from dnncore.testing import assert_close
 from tests.cases import Case
 from tests.ops.oracle import Answer, make_inputs, solve
+from tests.ops.oracle.convolution import plane_magnitudes
 
 __all__ = ["GUARD", "check"]
 
@@ -57,18 +59,20 @@ def _workspace(handle: Handle, nbytes: int) -> Guarded:
     return Guarded(handle, words, None, guard=64)  # 64 words are 256 bytes, the alignment that launches are promised
 
 
-def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer) -> np.ndarray:
+def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer, inputs: list[np.ndarray]) -> np.ndarray:
     """What the error is relative to: an algorithm that transforms tiles spreads its rounding errors over them.
 
-    It says so with an `error_factor`, and is judged by that many times the largest magnitude among an image's and channel's places.
+    It says so with an `error_factor`, and is judged by that many times the largest sum that the planes it transforms could give.
     """
     chosen = next(a for a in handle.device.algorithms(case.problem) if a.name == algorithm)
     factor: float | None = getattr(chosen, "error_factor", None)
-    if factor is None or not answer.magnitude.size:
+    if factor is None:
         return answer.magnitude
-    places = tuple(range(2, answer.magnitude.ndim))
-    largest: np.ndarray = np.broadcast_to(answer.magnitude.max(axis=places, keepdims=True), answer.magnitude.shape)
-    return largest * factor
+    assert isinstance(case.problem, ConvolutionProblem)
+    planes = plane_magnitudes(case.problem, *inputs)
+    return factor * np.broadcast_to(
+        planes.reshape(*planes.shape, *(1,) * (answer.magnitude.ndim - 2)), answer.magnitude.shape
+    )
 
 
 def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> None:
@@ -103,7 +107,7 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     expected = [
         Answer(
             alpha * blended.value + beta * old,
-            abs(alpha) * _magnitude(handle, case, algorithm, blended) + abs(beta) * np.abs(old),
+            abs(alpha) * _magnitude(handle, case, algorithm, blended, values) + abs(beta) * np.abs(old),
             blended.length,
         ),
         *others,

@@ -13,11 +13,17 @@ from dnncore.plan import candidates
 from dnncore.problems import ConvolutionProblem, Direction, PoolingForwardProblem
 from dnncore.testing import tolerance
 from tests.cases import CASES, Case
+from tests.conftest import EMULATOR
+
+MOST_MACS = 20_000 if EMULATOR else 10**9
+"""Multiply-adds of a convolution whose three directions every algorithm computes."""
 
 FORWARD = [
     case
     for case in CASES
     if isinstance(case.problem, ConvolutionProblem)
+    and case.problem.macs <= MOST_MACS
+    and not (EMULATOR and case.written_for)
     and case.problem.direction is Direction.FORWARD
     and case.problem.x.ndim == 4
     and case.problem.y.dtype.is_floating
@@ -44,9 +50,11 @@ def test_the_three_directions_of_a_convolution_are_adjoint(handle: Handle, case:
     assert isinstance(problem, ConvolutionProblem)
     rng = np.random.default_rng(7)
     dtype = problem.x.dtype
-    x, w, dy = (rng.standard_normal(d.shape).astype(dtype.numpy) for d in (problem.x, problem.w, problem.y))
+    # Positive, so that nothing cancels and the allowance is a small part of the product.
+    x, w, dy = (rng.uniform(0.5, 1.5, d.shape).astype(dtype.numpy) for d in (problem.x, problem.w, problem.y))
     arrays = {Direction.FORWARD: (x, w, dy), Direction.BACKWARD_DATA: (w, dy, x), Direction.BACKWARD_FILTER: (x, dy, w)}
     products: dict[str, float] = {}
+    factor = 1.0
     for direction, (first, second, other) in arrays.items():
         turned = replace(problem, direction=direction)
         with (
@@ -60,11 +68,12 @@ def test_the_three_directions_of_a_convolution_are_adjoint(handle: Handle, case:
                 if why is None:
                     handle.run(handle.plan(turned, algorithm=algorithm.name), 1.0, (a, b), 0.0, (c,))
                     products[f"{direction.value} by {algorithm.name}"] = _inner(c.numpy(), other)
-    scale = math.prod(
-        (float(np.abs(x.astype(np.float64)).sum()), *(float(np.abs(a).max()) for a in (w, dy)), w.shape[0])
-    )
-    allowed = tolerance(dtype, problem.macs) * scale
-    assert max(products.values()) - min(products.values()) <= allowed, products
+                    factor = max(factor, getattr(algorithm, "error_factor", 1.0))
+    largest, smallest = max(products.values()), min(products.values())
+    terms = max(math.prod(problem.w.shape[1:]), problem.w.shape[0] * math.prod(problem.w.shape[2:]), problem.y.size)
+    allowed = factor * tolerance(dtype, terms) * largest
+    assert largest - smallest <= allowed, products
+    assert allowed <= 0.1 * largest
 
 
 @pytest.mark.parametrize("case", AVERAGES, ids=lambda case: case.name)
@@ -73,7 +82,7 @@ def test_average_pooling_backward_is_the_adjoint_of_forward(handle: Handle, case
     assert isinstance(problem, PoolingForwardProblem)
     rng = np.random.default_rng(8)
     dtype = problem.x.dtype
-    x, dy = (rng.standard_normal(d.shape).astype(dtype.numpy) for d in (problem.x, problem.y))
+    x, dy = (rng.uniform(0.5, 1.5, d.shape).astype(dtype.numpy) for d in (problem.x, problem.y))
     with (
         handle.upload(x) as tx,
         handle.upload(dy) as tdy,
@@ -83,4 +92,5 @@ def test_average_pooling_backward_is_the_adjoint_of_forward(handle: Handle, case
         ops.pooling_forward(handle, 1.0, tx, problem.pooling, 0.0, ty)
         ops.pooling_backward(handle, 1.0, ty, tdy, tx, problem.pooling, 0.0, tdx)
         by_y, by_x = _inner(dy, ty.numpy()), _inner(tdx.numpy(), x)
-    assert abs(by_y - by_x) <= tolerance(dtype, x.size) * float(np.abs(x).sum() * np.abs(dy).max())
+    allowed = tolerance(dtype, math.prod(problem.pooling.window)) * by_y
+    assert abs(by_y - by_x) <= allowed <= 0.1 * by_y

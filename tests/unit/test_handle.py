@@ -88,6 +88,37 @@ def test_a_host_array_with_gaps_is_refused_for_copies(handle: Handle) -> None:
             handle.device.copy_to_device(handle.stream, tensor.address, rows)
 
 
+def test_a_views_offset_is_a_whole_number_that_does_not_wrap(handle: Handle) -> None:
+    with handle.tensor((4,)) as tensor:
+        one = TensorDescriptor.packed((1,))
+        assert tensor.view(one, np.int64(3)).pointer == tensor.pointer + 12  # type: ignore[arg-type]
+        with pytest.raises(BadParamError, match="the memory has 16 bytes"):
+            tensor.view(one, np.int64(2**62))  # type: ignore[arg-type]
+        with pytest.raises(BadParamError, match=r"offset_elements 1\.5 must be an integer"):
+            tensor.view(one, 1.5)  # type: ignore[arg-type]
+
+
+def test_numpy_takes_a_copy_of_a_tensor(handle: Handle) -> None:
+    with handle.upload(np.array([[1, 2], [3, 4]], np.float32)) as x:
+        array = np.asarray(x.view(TensorDescriptor(x.descriptor.dtype, (2, 2), (1, 2))))
+        array64 = np.array(x, np.float64)
+        ops.set_tensor(handle, 0.0, x)
+        assert (str(array.dtype), array.tolist()) == ("float32", [[1, 3], [2, 4]])
+        assert (str(array64.dtype), array64.tolist()) == ("float64", [[1, 2], [3, 4]])
+        with pytest.raises(ValueError, match="without a copy"):
+            x.__array__(copy=False)
+
+
+def test_copies_from_and_to_the_host_are_no_part_of_a_program(handle: Handle) -> None:
+    one = np.ones(3, np.float32)
+    with handle.upload(one) as x:
+        with handle.record():
+            for copy in (x.numpy, lambda: x.assign(2 * one), lambda: np.asarray(x), lambda: handle.upload(one)):
+                with pytest.raises(BadParamError, match="no part of a recorded program"):
+                    copy()
+        assert x.numpy().tolist() == [1, 1, 1]
+
+
 def test_assign_refuses_another_shape_or_dtype(handle: Handle) -> None:
     with handle.tensor((4,)) as tensor:
         with pytest.raises(BadParamError, match=r"float32\[5\]"):

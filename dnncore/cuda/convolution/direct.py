@@ -11,14 +11,12 @@ from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
 from dnncore.cuda.launch import Unit, blocks_for, single
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, FLOATING, c_type, generate, record, struct
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["DIRECT", "ELEMENT_TYPES", "DirectConvolution"]
+__all__ = ["DIRECT", "DirectConvolution"]
 
-ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT32)
-"""In the order of `dnncore::ElementType`."""
 
 _FEW_SPATIAL = 2
 _THREADS = 128

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.convolution.direct import ELEMENT_TYPES
 from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import EPILOGUE, fill_epilogue, fill_inputs
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
 from dnncore.cuda.launch import Unit, blocks_for
-from dnncore.cuda.params import ADDRESS, BLEND, generate, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, generate, record, struct
 from dnncore.cuda.stream import CudaStream
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import FusedConvolutionProblem

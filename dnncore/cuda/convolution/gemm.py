@@ -142,7 +142,9 @@ def _of_images(problem: ConvolutionProblem, images: int) -> ConvolutionProblem:
 def _parts(problem: ConvolutionProblem) -> list[tuple[int, ConvolutionProblem]]:
     """The first image of each part and the problem of that part; all but the last are equal."""
     images, most = problem.x.shape[0], _images_at_a_time(problem)
-    return [(first, _of_images(problem, min(most, images - first))) for first in range(0, images, most)]
+    whole, rest = _of_images(problem, min(most, images)), images % most
+    last = _of_images(problem, rest) if rest else whole
+    return [(first, last if first + most > images else whole) for first in range(0, images, most)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dnncore.descriptors import BatchNormMode
+from dnncore.descriptors.settings import member
 from dnncore.handle import Handle
 from dnncore.ops.normalization.optional import described, there
 from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
@@ -13,7 +14,7 @@ __all__ = ["batch_norm_backward", "batch_norm_forward", "batch_norm_inference"]
 
 def batch_norm_inference(
     handle: Handle,
-    mode: BatchNormMode,
+    mode: BatchNormMode | str,
     alpha: float,
     x: Tensor,
     beta: float,
@@ -36,7 +37,7 @@ def batch_norm_inference(
         mean=mean.descriptor,
         variance=variance.descriptor,
         y=y.descriptor,
-        mode=mode,
+        mode=member(BatchNormMode, mode),
         epsilon=epsilon,
     )
     handle.run(handle.plan(problem), alpha, (x, scale, bias, mean, variance), beta, (y,))
@@ -44,7 +45,7 @@ def batch_norm_inference(
 
 def batch_norm_forward(
     handle: Handle,
-    mode: BatchNormMode,
+    mode: BatchNormMode | str,
     alpha: float,
     x: Tensor,
     beta: float,
@@ -80,7 +81,7 @@ def batch_norm_forward(
         y=y.descriptor,
         saved_mean=saved_mean.descriptor,
         saved_inv_std=saved_inv_std.descriptor,
-        mode=mode,
+        mode=member(BatchNormMode, mode),
         epsilon=epsilon,
         momentum=0.0 if running_mean is None else momentum,
         running_mean=means,
@@ -95,7 +96,7 @@ def batch_norm_forward(
 
 def batch_norm_backward(
     handle: Handle,
-    mode: BatchNormMode,
+    mode: BatchNormMode | str,
     alpha: float,
     beta: float,
     parameter_alpha: float,
@@ -125,7 +126,7 @@ def batch_norm_backward(
         dx=dx.descriptor,
         dscale=dscale.descriptor,
         dbias=dbias.descriptor,
-        mode=mode,
+        mode=member(BatchNormMode, mode),
         parameter_alpha=parameter_alpha,
         parameter_beta=parameter_beta,
         old_dscale=described(old[0]),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import BatchNormMode, TensorDescriptor
+from dnncore.descriptors.settings import member, settle
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -61,8 +62,10 @@ class BatchNormInferenceProblem(Operands):
     epsilon: float
     input_names: ClassVar[tuple[str, ...]] = ("x", "scale", "bias", "mean", "variance")
     output_names: ClassVar[tuple[str, ...]] = ("y",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
+        settle(self, mode=member(BatchNormMode, self.mode))
         same_dtype(x=self.x, y=self.y)
         same_shape(x=self.x, y=self.y)
         at_least_2d(x=self.x)
@@ -101,8 +104,12 @@ class BatchNormForwardProblem(OptionalOperands):
         "new_running_mean",
         "new_running_variance",
     )
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
+        {("x", "y"), ("running_mean", "new_running_mean"), ("running_variance", "new_running_variance")}
+    )
 
     def __post_init__(self) -> None:
+        settle(self, mode=member(BatchNormMode, self.mode))
         same_dtype(x=self.x, y=self.y)
         same_shape(x=self.x, y=self.y)
         at_least_2d(x=self.x)
@@ -170,8 +177,12 @@ class BatchNormBackwardProblem(OptionalOperands):
         "old_dbias",
     )
     possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
+        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
+    )
 
     def __post_init__(self) -> None:
+        settle(self, mode=member(BatchNormMode, self.mode))
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         at_least_2d(x=self.x)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -55,8 +56,10 @@ class GroupNormForwardProblem(OptionalOperands):
     bias: TensorDescriptor | None = None
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "scale", "bias")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y", "saved_mean", "saved_inv_std")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
+        settle(self, groups=whole(self.groups, "groups"))
         same_dtype(x=self.x, y=self.y)
         same_shape(x=self.x, y=self.y)
         at_least_2d(x=self.x)
@@ -100,8 +103,12 @@ class GroupNormBackwardProblem(OptionalOperands):
         "old_dbias",
     )
     possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
+        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
+    )
 
     def __post_init__(self) -> None:
+        settle(self, groups=whole(self.groups, "groups"))
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         at_least_2d(x=self.x)

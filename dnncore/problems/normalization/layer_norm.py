@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -53,8 +54,10 @@ class LayerNormForwardProblem(OptionalOperands):
     bias: TensorDescriptor | None = None
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "scale", "bias")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y", "saved_mean", "saved_inv_std")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
+        settle(self, axis=whole(self.axis, "axis"))
         same_dtype(x=self.x, y=self.y)
         same_shape(x=self.x, y=self.y)
         _statistics(self.x, self.axis, saved_mean=self.saved_mean, saved_inv_std=self.saved_inv_std)
@@ -93,8 +96,12 @@ class LayerNormBackwardProblem(OptionalOperands):
         "old_dbias",
     )
     possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
+        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
+    )
 
     def __post_init__(self) -> None:
+        settle(self, axis=whole(self.axis, "axis"))
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         _statistics(self.x, self.axis, saved_mean=self.saved_mean, saved_inv_std=self.saved_inv_std)

@@ -18,6 +18,7 @@ class OptionalOperands:
     __slots__ = ()
     possible_inputs: ClassVar[tuple[str, ...]]
     possible_outputs: ClassVar[tuple[str, ...]]
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import BatchNormMode
 from dnncore.errors import BadParamError
 from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
 from dnncore.torch.bridge import describe, launch
 from dnncore.torch.functions.formats import along_channels, statistics_dtype
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["batch_norm"]
 
@@ -24,7 +24,7 @@ class _BatchNorm(torch.autograd.Function):
         x: Tensor,
         scale: Tensor,
         bias: Tensor,
-        running: tuple[Tensor, Tensor] | None,
+        running: tuple[Tensor, ...] | None,
         momentum: float,
         epsilon: float,
     ) -> Tensor:
@@ -53,7 +53,7 @@ class _BatchNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, mean, inv_std = ctx.saved_tensors
         s = along_channels(scale, x.dim())
@@ -96,7 +96,7 @@ class _BatchNormInference(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, mean, variance = ctx.saved_tensors
         factor = (variance + ctx.epsilon).rsqrt()
@@ -119,17 +119,23 @@ def batch_norm(
     """Batch normalisation of x [N, C, *spatial] over batch and places, with the arguments of torch's.
 
     Args:
-        running_mean: [C], in the compute type (float32, float64 for float64), as are all parameters; updated in training.
+        running_mean, running_var: [C]; updated in training.
+
+    Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x.
     """
     dtype = statistics_dtype(x)
-    scale = x.new_ones(x.shape[1], dtype=dtype) if weight is None else weight
-    offset = x.new_zeros(x.shape[1], dtype=dtype) if bias is None else bias
+    scale = x.new_ones(x.shape[1], dtype=dtype) if weight is None else weight.to(dtype)
+    offset = x.new_zeros(x.shape[1], dtype=dtype) if bias is None else bias.to(dtype)
+    running = None if running_mean is None or running_var is None else (running_mean, running_var)
+    wide = None if running is None else tuple(statistic.to(dtype) for statistic in running)
     y: Tensor
     if training:
-        running = None if running_mean is None or running_var is None else (running_mean, running_var)
-        y = _BatchNorm.apply(x, scale, offset, running, momentum, eps)
+        y = _BatchNorm.apply(x, scale, offset, wide, momentum, eps)
+        for statistic, updated in zip(running or (), wide or (), strict=True):
+            if statistic is not updated:
+                statistic.copy_(updated)
         return y
-    if running_mean is None or running_var is None:
+    if wide is None:
         raise BadParamError("batch_norm outside training needs running_mean and running_var")
-    y = _BatchNormInference.apply(x, scale, offset, running_mean, running_var, eps)
+    y = _BatchNormInference.apply(x, scale, offset, *wide, eps)
     return y

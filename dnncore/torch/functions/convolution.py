@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, SumProblem
 from dnncore.torch.bridge import describe, launch
-from dnncore.torch.functions.formats import along_channels, new
+from dnncore.torch.functions.formats import along_channels, autocast, new
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["convolution"]
 
@@ -32,7 +32,7 @@ class _Convolution(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         dx = dw = db = None
@@ -56,6 +56,9 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
 
     Args:
         conv: Padding, stride, dilation, groups, mode; None for the plain one.
+
+    Under `torch.autocast` all three are cast to its dtype.
     """
+    x, w, bias = autocast(x, w, bias)
     y: Tensor = _Convolution.apply(x, w, bias, conv or ConvolutionDescriptor.make(x.dim() - 2))
     return y

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, DropoutProblem
 from dnncore.torch.bridge import describe, launch
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["activation", "dropout"]
 
@@ -25,7 +25,7 @@ class _Activation(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
         dx = torch.empty_like(x)
@@ -50,7 +50,7 @@ class _Dropout(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (state,) = ctx.saved_tensors
         dx = torch.empty_like(dy)

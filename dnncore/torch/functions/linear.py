@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.problems import AddProblem, MatmulProblem, SumProblem
 from dnncore.torch.bridge import describe, launch
+from dnncore.torch.functions.formats import autocast
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["linear"]
 
@@ -29,7 +30,7 @@ class _Linear(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         dx = dw = db = None
@@ -47,7 +48,11 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K]."""
+    """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K].
+
+    Under `torch.autocast` all three are cast to its dtype.
+    """
+    x, w, bias = autocast(x, w, bias)
     rows = x.reshape(-1, x.shape[-1])
     y: Tensor = _Linear.apply(rows, w, bias)
     return y.reshape(*x.shape[:-1], w.shape[0])

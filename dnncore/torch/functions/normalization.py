@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import LRNDescriptor
 from dnncore.errors import BadParamError
@@ -20,7 +19,8 @@ from dnncore.problems import (
     LRNForwardProblem,
 )
 from dnncore.torch.bridge import describe, launch
-from dnncore.torch.functions.formats import along_channels, statistics_dtype
+from dnncore.torch.functions.formats import along_channels, in_statistics_dtype, statistics_dtype
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
 
@@ -49,7 +49,7 @@ class _LayerNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inv_std, *given = ctx.saved_tensors
         scale = given[0] if ctx.has_scale else None
@@ -86,11 +86,11 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalisation over the last dimensions, with the arguments of torch's."""
+    """Normalisation over the last dimensions, with the arguments of torch's; parameters of any floating dtype."""
     axis = x.dim() - len(normalized_shape)
     if tuple(x.shape[axis:]) != tuple(normalized_shape):
         raise BadParamError(f"normalized_shape {tuple(normalized_shape)} is not how x {tuple(x.shape)} ends")
-    y: Tensor = _LayerNorm.apply(x, axis, weight, bias, eps)
+    y: Tensor = _LayerNorm.apply(x, axis, in_statistics_dtype(x, weight), in_statistics_dtype(x, bias), eps)
     return y
 
 
@@ -118,7 +118,7 @@ class _GroupNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inv_std, *given = ctx.saved_tensors
         scale = given[0] if ctx.has_scale else None
@@ -150,8 +150,8 @@ class _GroupNorm(torch.autograd.Function):
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Normalisation over groups of channels, with the arguments of torch's."""
-    y: Tensor = _GroupNorm.apply(x, num_groups, weight, bias, eps)
+    """Normalisation over groups of channels, with the arguments of torch's; parameters of any floating dtype."""
+    y: Tensor = _GroupNorm.apply(x, num_groups, in_statistics_dtype(x, weight), in_statistics_dtype(x, bias), eps)
     return y
 
 
@@ -165,7 +165,7 @@ class _LRN(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
         dx = torch.empty_like(x)

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import PoolingDescriptor, PoolingMode
 from dnncore.errors import BadParamError
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from dnncore.torch.bridge import describe, launch
 from dnncore.torch.functions.formats import new
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["avg_pool", "max_pool"]
 
@@ -28,7 +28,7 @@ class _MaxPool(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (indices,) = ctx.saved_tensors
         dx = new(dy, ctx.shape)
@@ -54,7 +54,7 @@ class _AvgPool(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dx = new(dy, ctx.shape)
         # Averages do not depend on x and y: dx and dy stand in for them.

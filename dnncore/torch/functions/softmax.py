@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dnncore.descriptors import CrossEntropyDescriptor, SoftmaxAlgorithm, SoftmaxMode
+from dnncore.errors import BadParamError
 from dnncore.problems import (
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
@@ -16,6 +16,8 @@ from dnncore.problems import (
     SoftmaxForwardProblem,
 )
 from dnncore.torch.bridge import describe, launch
+from dnncore.torch.functions.formats import widened
+from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["cross_entropy", "log_softmax", "softmax"]
 
@@ -31,7 +33,7 @@ class _Softmax(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (y,) = ctx.saved_tensors
         dx = torch.empty_like(y)
@@ -41,6 +43,7 @@ class _Softmax(torch.autograd.Function):
 
 
 def _softmax(x: Tensor, dim: int, algorithm: SoftmaxAlgorithm) -> Tensor:
+    x = widened(x)
     # The dimension becomes C of [N, C, *spatial]; a view, whatever it is.
     if x.dim() == 1:
         flat: Tensor = _Softmax.apply(x.unsqueeze(0), algorithm)
@@ -50,12 +53,12 @@ def _softmax(x: Tensor, dim: int, algorithm: SoftmaxAlgorithm) -> Tensor:
 
 
 def softmax(x: Tensor, dim: int) -> Tensor:
-    """exp(x) over its sum along a dimension, computed so that it does not overflow."""
+    """exp(x) over its sum along a dimension, computed so that it does not overflow; in float32 under `torch.autocast`."""
     return _softmax(x, dim, SoftmaxAlgorithm.ACCURATE)
 
 
 def log_softmax(x: Tensor, dim: int) -> Tensor:
-    """Its logarithm."""
+    """The logarithm of softmax; in float32 under `torch.autocast`."""
     return _softmax(x, dim, SoftmaxAlgorithm.LOG)
 
 
@@ -73,7 +76,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         x, labels = ctx.saved_tensors
         dx = torch.empty_like(x)
@@ -86,6 +89,33 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(x: Tensor, labels: Tensor, cross_entropy: CrossEntropyDescriptor | None = None) -> Tensor:
-    """loss [N] of logits x [N, K] and labels [N]; 0 where a label is no class. Take its mean or sum as torch's `reduction` does."""
-    loss: Tensor = _CrossEntropy.apply(x, labels.to(torch.int32), cross_entropy or CrossEntropyDescriptor())
-    return loss
+    """loss [N, *places] of logits x [N, K, *places], and of [K] a scalar; in float32 under `torch.autocast`.
+
+    Args:
+        labels: Classes, integers of the shape of the loss, with a loss of 0 where one is no class; or probabilities of x's shape,
+            which get no gradient.
+        cross_entropy: Label smoothing and the label to ignore.
+
+    Take the loss's mean or sum as torch's `reduction` does.
+
+    Raises:
+        BadParamError: labels of another shape, or that need a gradient.
+    """
+    if x.dim() == 1:
+        return _losses(x.unsqueeze(0), labels.unsqueeze(0), cross_entropy).squeeze(0)
+    return _losses(x, labels, cross_entropy)
+
+
+def _losses(x: Tensor, labels: Tensor, cross_entropy: CrossEntropyDescriptor | None) -> Tensor:
+    soft = labels.is_floating_point()
+    expected = x.shape if soft else (x.shape[0], *x.shape[2:])
+    if labels.shape != expected:
+        raise BadParamError(
+            f"labels have shape {tuple(labels.shape)} but logits {tuple(x.shape)} need {tuple(expected)}"
+        )
+    if labels.requires_grad and torch.is_grad_enabled():
+        raise BadParamError("labels need a gradient, which cross_entropy does not compute; detach them")
+    logits = widened(x).movedim(1, -1)
+    targets = labels.to(logits.dtype).movedim(1, -1).flatten(0, -2) if soft else labels.to(torch.int32).flatten()
+    loss: Tensor = _CrossEntropy.apply(logits.flatten(0, -2), targets, cross_entropy or CrossEntropyDescriptor())
+    return loss.reshape(logits.shape[:-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -13,7 +14,7 @@ from dnncore.problems import ConvolutionProblem, Direction
 from tests.ops.oracle.answer import Tensor, Terms, answers
 from tests.ops.oracle.padding import pad
 
-__all__ = ["convolve"]
+__all__ = ["convolve", "plane_magnitudes"]
 
 
 def convolve(x: Tensor, w: Tensor, conv: ConvolutionDescriptor) -> Tensor:
@@ -58,3 +59,35 @@ def _(problem: ConvolutionProblem, *inputs: Tensor) -> Terms:
     by_filter = problem.x.shape[0] * math.prod(problem.y.shape[2:])
     length = by_data if problem.direction is Direction.BACKWARD_DATA else by_filter
     return gradient(*inputs), gradient(*(t.abs() for t in inputs)), max(length, 1)
+
+
+def plane_magnitudes(problem: ConvolutionProblem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """For each plane of the output, the largest sum of absolute terms that the planes of the operands could give.
+
+    That is the largest value of one times the sum of the other, added up over what is summed besides places: what an output would
+    be if all taps met the largest value. A plane's own terms may all be tiny, where its taps meet mostly padding.
+    """
+    groups = problem.convolution.groups
+    a, b = (
+        np.abs(operand.astype(np.float64)).reshape(*operand.shape[:2], math.prod(operand.shape[2:]))
+        for operand in (first, second)
+    )
+    if problem.direction is Direction.BACKWARD_DATA:
+        a, b = b, a  # dy, w
+
+    def grouped(planes: np.ndarray) -> np.ndarray:
+        """[N, channels] -> [N, G, channels of a group]; of a filter [K, C/G] -> [G, K/G, C/G]."""
+        return planes.reshape(planes.shape[0], groups, planes.shape[1] // groups)
+
+    largest, sums = a.max(2, initial=0.0), b.sum(2)
+    match problem.direction:
+        case Direction.FORWARD:
+            w = sums.reshape(groups, sums.shape[0] // groups, sums.shape[1])
+            found = np.einsum("ngc,gkc->ngk", grouped(largest), w)
+        case Direction.BACKWARD_DATA:
+            w = sums.reshape(groups, sums.shape[0] // groups, sums.shape[1])
+            found = np.einsum("ngk,gkc->ngc", grouped(largest), w)
+        case Direction.BACKWARD_FILTER:
+            found = np.einsum("ngc,ngk->gkc", grouped(largest), grouped(sums)).reshape(problem.w.shape[:2])
+    planes: np.ndarray = found.reshape(problem.outputs[0].shape[:2])
+    return planes

@@ -24,7 +24,7 @@ struct TransposeParams {
 };
 
 constexpr int kTransposeTile = 32;  // _TILE in transpose.py
-constexpr int kTransposeWarps = 4;  // _WARPS
+constexpr int kTransposeWarps = 4;  // _THREADS / 32
 
 template <typename T>
 __device__ void transpose(const TransposeParams& params) {

@@ -5,7 +5,7 @@
 
 namespace dnncore {
 
-// ELEMENT_TYPES in dnncore/cuda/convolution/direct.py.
+// ELEMENT_TYPES in params.py.
 enum class ElementType : int32 { kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt32 };
 
 template <typename T>
@@ -13,28 +13,21 @@ __device__ __forceinline__ double element_of(const void* tensor, int64 offset) {
   return widen(static_cast<const T*>(tensor)[offset]);
 }
 
-// A floating-point or int8 element.
+// The element, which double precision holds whatever its type.
 __device__ __forceinline__ double element_of(const void* tensor, int64 offset, ElementType type) {
   switch (type) {
     case ElementType::kFloat16: return element_of<float16>(tensor, offset);
     case ElementType::kBfloat16: return element_of<bfloat16>(tensor, offset);
     case ElementType::kFloat32: return element_of<float>(tensor, offset);
     case ElementType::kFloat64: return element_of<double>(tensor, offset);
-    default: return element_of<int8>(tensor, offset);
+    case ElementType::kInt8: return element_of<int8>(tensor, offset);
+    default: return element_of<int32>(tensor, offset);
   }
 }
 
 template <typename T>
 __device__ __forceinline__ void blend_element(const Blend& blend, double value, void* tensor, int64 offset) {
   blend_into(blend, static_cast<Compute<T>>(value), static_cast<T*>(tensor) + offset);
-}
-
-// int32 is blended in double, which holds every one of them; rounded to even and saturated.
-template <>
-__device__ __forceinline__ void blend_element<int32>(const Blend& blend, double value, void* tensor, int64 offset) {
-  int32* const output = static_cast<int32*>(tensor) + offset;
-  const double scaled = blend.alpha * value;
-  *output = __double2int_rn(blend.beta == 0.0 ? scaled : scaled + blend.beta * *output);
 }
 
 __device__ __forceinline__ void blend_element(

@@ -159,10 +159,10 @@ __device__ void lrn_across_backward(const LrnParams& params) {
 }
 
 // An element by its index in each dimension.
-struct Place {
+struct LrnPlace {
   int64 at[kMaxNdim];
 
-  __device__ Place(const LrnParams& params, int64 index) {
+  __device__ LrnPlace(const LrnParams& params, int64 index) {
     for (int axis = params.ndim - 1; axis >= 0; --axis) {
       const QuotientRemainder split = divide(index, params.extents[axis]);
       at[axis] = split.remainder;
@@ -178,7 +178,7 @@ struct Place {
 
 // Calls visit(place) for every element from `before` places before to `after` behind another, in each dimension of the window.
 template <typename Visit>
-__device__ void visit_rows(const LrnParams& params, const Place& centre, int64 before, int64 after, const Visit& visit) {
+__device__ void visit_rows(const LrnParams& params, const LrnPlace& centre, int64 before, int64 after, const Visit& visit) {
   int64 low[kMaxNdim], length[kMaxNdim];
   int64 rows = 1;
   for (int axis = 0; axis < params.ndim; ++axis) {
@@ -189,7 +189,7 @@ __device__ void visit_rows(const LrnParams& params, const Place& centre, int64 b
     if (axis != params.axis) rows *= length[axis];
   }
   for (int64 row = 0; row < rows; ++row) {
-    Place place = centre;
+    LrnPlace place = centre;
     int64 rest = row;
     for (int axis = params.ndim - 1; axis >= 0; --axis) {
       place.at[axis] = low[axis];
@@ -203,9 +203,9 @@ __device__ void visit_rows(const LrnParams& params, const Place& centre, int64 b
 }
 
 template <typename T>
-__device__ Compute<T> base_at(const LrnParams& params, const Place& centre) {
+__device__ Compute<T> base_at(const LrnParams& params, const LrnPlace& centre) {
   Compute<T> squares = 0;
-  visit_rows(params, centre, params.before, params.after, [&](const Place& row, int64 length) {
+  visit_rows(params, centre, params.before, params.after, [&](const LrnPlace& row, int64 length) {
     const T* x = static_cast<const T*>(params.x) + row.offset(params, kLrnX);
     squares += squares_between(x, params.strides[kLrnX][params.axis], 0, length - 1);
   });
@@ -215,14 +215,14 @@ __device__ Compute<T> base_at(const LrnParams& params, const Place& centre) {
 template <typename T>
 __device__ void lrn_windows(const LrnParams& params) {
   using C = Compute<T>;
-  const auto x_at = [&](const Place& place) { return widen(static_cast<const T*>(params.x)[place.offset(params, kLrnX)]); };
-  const auto dy_at = [&](const Place& place) { return widen(static_cast<const T*>(params.dy)[place.offset(params, kLrnDy)]); };
-  const auto share_at = [&](const Place& place) {
+  const auto x_at = [&](const LrnPlace& place) { return widen(static_cast<const T*>(params.x)[place.offset(params, kLrnX)]); };
+  const auto dy_at = [&](const LrnPlace& place) { return widen(static_cast<const T*>(params.dy)[place.offset(params, kLrnDy)]); };
+  const auto share_at = [&](const LrnPlace& place) {
     const C base = base_at<T>(params, place);
     return dy_at(place) * x_at(place) * shrink(params, base) / base;
   };
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {
-    const Place place(params, index);
+    const LrnPlace place(params, index);
     if (params.stage == LrnStage::kShares) {
       static_cast<C*>(params.shares)[index] = share_at(place);
       continue;
@@ -233,8 +233,8 @@ __device__ void lrn_windows(const LrnParams& params) {
       value = x_at(place) * factor;
     } else {
       C shares = 0;
-      visit_rows(params, place, params.after, params.before, [&](const Place& row, int64 length) {
-        Place other = row;
+      visit_rows(params, place, params.after, params.before, [&](const LrnPlace& row, int64 length) {
+        LrnPlace other = row;
         const int64 first = row.offset(params, kLrnShares), step = params.strides[kLrnShares][params.axis];
         for (int64 i = 0; i < length; ++i) {
           if (params.stage == LrnStage::kGather) {

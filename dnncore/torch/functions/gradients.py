@@ -1,0 +1,33 @@
+"""What every backward here shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+__all__ = ["first_derivative"]
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A `backward` of a torch.autograd.Function that refuses to become part of a graph.
+
+    PyTorch's `once_differentiable` refuses only where dy needs a gradient. But the gradient depends on the saved tensors too, and
+    with a dy that is constant that part of a second derivative would be left out in silence. Autograd calls a backward with
+    gradients enabled exactly for `create_graph=True`, and only for a function one of whose inputs needs a gradient.
+
+    Raises:
+        RuntimeError: by the returned function, under `create_graph=True`.
+    """
+
+    @wraps(backward)
+    def checked(ctx: Any, *dy: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "dnncore.torch has first derivatives only: call backward() or grad() with create_graph=False"
+            )
+        return backward(ctx, *dy)
+
+    return checked

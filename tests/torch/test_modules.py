@@ -1,0 +1,89 @@
+"""Our modules by name: nets that are built from them, pickled and saved."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dnncore.torch as dt
+from dnncore.errors import BadParamError
+from dnncore.torch import modules
+
+Tensor = Any
+
+
+def _net(layers: Any) -> nn.Module:
+    torch.manual_seed(0)
+    net: nn.Module = nn.Sequential(
+        layers.Conv2d(3, 8, 3, padding=1),
+        layers.BatchNorm2d(8),
+        layers.ReLU(),
+        layers.MaxPool2d(2),
+        nn.Flatten(),
+        layers.Linear(8 * 16, 5),
+    )
+    return net
+
+
+X = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+def _check(net: nn.Module) -> None:
+    """A net of our classes computes what PyTorch's does."""
+    ours = {"Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d", "Linear"}
+    assert {type(m) for m in net.modules()} >= {getattr(modules, name) for name in ours}
+    torch.testing.assert_close(net.eval()(X), _net(nn).eval()(X), rtol=1e-4, atol=1e-5)
+
+
+def test_each_class_has_its_name_here() -> None:
+    for theirs, ours in modules.MODULES.items():
+        assert getattr(modules, theirs.__name__) is ours
+        assert theirs.__name__ in modules.__all__
+        assert inspect.signature(ours) == inspect.signature(theirs)
+
+
+def test_a_net_is_built_from_our_modules() -> None:
+    _check(_net(modules))
+
+
+def test_a_converted_net_is_pickled() -> None:
+    _check(pickle.loads(pickle.dumps(dt.convert(_net(nn)).model)))
+
+
+def test_a_converted_net_is_saved_whole() -> None:
+    file = io.BytesIO()
+    torch.save(dt.convert(_net(nn)).model, file)
+    file.seek(0)
+    _check(torch.load(file, weights_only=False))
+
+
+@pytest.mark.parametrize("name", sorted(modules.__all__))
+def test_an_object_of_each_class_is_pickled(name: str) -> None:
+    if name == "MODULES":
+        assert pickle.loads(pickle.dumps(modules.MODULES)) == modules.MODULES
+        return
+    module = getattr(modules, name).__new__(getattr(modules, name))
+    nn.Module.__init__(module)
+    assert type(pickle.loads(pickle.dumps(module))) is type(module)
+
+
+def test_a_subclass_keeps_its_own_constructor() -> None:
+    class Narrow(modules.Conv2d):
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels, channels, 1)
+
+    assert list(inspect.signature(Narrow).parameters) == ["channels"]
+    assert Narrow(3)(torch.ones(1, 3, 2, 2)).shape == (1, 3, 2, 2)
+
+
+def test_a_setting_that_we_do_not_compute_is_refused_by_the_constructor() -> None:
+    with pytest.raises(BadParamError, match="Conv2d does not compute this: padding_mode reflect"):
+        modules.Conv2d(3, 8, 3, padding_mode="reflect")
+    with pytest.raises(BadParamError, match="class weights"):
+        modules.CrossEntropyLoss(weight=torch.ones(3))
