@@ -246,7 +246,11 @@ class Tensor:
     def _copied(self) -> Memory:
         device, source, nbytes = self.handle.device, self.address, self.descriptor.nbytes
         memory = device.allocate(max(nbytes, 1))
-        device.copy(self.handle.stream, memory.at(0), source, nbytes)
+        try:
+            device.copy(self.handle.stream, memory.at(0), source, nbytes)
+        except BaseException:
+            memory.close()
+            raise
         return memory
 
     def _let_follow(self, stream: int | None) -> None:
@@ -266,9 +270,9 @@ class Tensor:
         Memory that another library holds (`__dlpack__`) is given back when that lets go of it; memory that came from another
         library (`Handle.from_dlpack`) is given back to it.
         """
-        memory, self._memory = self._memory, None
-        if memory is not None and self._owned:
-            self.handle.release(memory)
+        if self._memory is not None and self._owned:
+            self.handle.release(self._memory)  # which refuses a foreign thread, and then nothing has changed
+        self._memory = None
 
     def __enter__(self) -> Tensor:
         return self

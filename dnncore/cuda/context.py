@@ -92,8 +92,14 @@ class Context:
             return
         with self._lock:
             users = list(self._users)
+        first: DeviceError | None = None
         for user in users:
-            user.release()
+            try:
+                user.release()
+            except DeviceError as error:  # of a lost device; the others are let go of all the same
+                first = first or error
+        if first is not None:
+            raise first
 
     def disown(self) -> None:
         """Refuse every use from now on, in a forked child: nothing there belongs to it, and no destructor may run there."""

@@ -16,7 +16,7 @@ from dnncore.ops.convolution import (
 )
 from dnncore.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward
 from dnncore.ops.dropout import dropout_backward, dropout_forward, dropout_state
-from dnncore.ops.fused_convolution import convolution_bias_activation_forward
+from dnncore.ops.fused_convolution import convolution_bias_activation_backward, convolution_bias_activation_forward
 from dnncore.ops.im2col import col2im, im2col
 from dnncore.ops.matmul import (
     inner_product_backward_data,
@@ -56,6 +56,7 @@ __all__ = [
     "convolution_backward_bias",
     "convolution_backward_data",
     "convolution_backward_filter",
+    "convolution_bias_activation_backward",
     "convolution_bias_activation_forward",
     "convolution_forward",
     "cross_entropy_backward",

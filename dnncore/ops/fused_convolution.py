@@ -1,13 +1,26 @@
-"""Convolution with scale, bias, residual and activation in one operation."""
+"""Convolution with scale, bias, residual and activation in one operation, and its gradients."""
 
 from __future__ import annotations
 
-from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
+from dnncore.descriptors import ActivationDescriptor, ActivationMode, BinaryOperator, ConvolutionDescriptor
+from dnncore.errors import BadParamError
 from dnncore.handle import Handle
+from dnncore.ops.activation import activation_backward
+from dnncore.ops.convolution import convolution_backward_bias, convolution_backward_data, convolution_backward_filter
+from dnncore.ops.tensor import binary, transform
 from dnncore.problems import FusedConvolutionProblem
 from dnncore.tensor import Tensor
 
-__all__ = ["convolution_bias_activation_forward"]
+__all__ = ["convolution_bias_activation_backward", "convolution_bias_activation_forward"]
+
+_SLOPE_FROM_RESULT = (
+    ActivationMode.RELU,
+    ActivationMode.CLIPPED_RELU,
+    ActivationMode.LEAKY_RELU,
+    ActivationMode.SIGMOID,
+    ActivationMode.TANH,
+)
+"""Activations whose slope the result tells, so that nothing else has to be kept for the backward pass."""
 
 
 def convolution_bias_activation_forward(
@@ -54,3 +67,64 @@ def convolution_bias_activation_forward(
         alpha2=alpha2,
     )
     handle.run(handle.plan(problem, algorithm=algorithm), 1.0, (x, w, *given.values()), 0.0, (y,))
+
+
+def convolution_bias_activation_backward(
+    handle: Handle,
+    alpha1: float,
+    x: Tensor,
+    w: Tensor,
+    conv: ConvolutionDescriptor,
+    activation: ActivationDescriptor | None,
+    y: Tensor,
+    dy: Tensor,
+    gradient: Tensor,
+    *,
+    scale: Tensor | None = None,
+    alpha2: float = 1.0,
+    beta: float = 0.0,
+    dx: Tensor | None = None,
+    dw: Tensor | None = None,
+    dbias: Tensor | None = None,
+    dz: Tensor | None = None,
+) -> None:
+    """Gradients of `convolution_bias_activation_forward`, each where a tensor is given for it: a few operations in turn.
+
+    A scale is constant (that of a batch normalisation that was folded); one that is trained belongs to `batch_norm_backward`.
+
+    Args:
+        alpha1: As forward; so are x, w, conv, activation, scale and alpha2.
+        activation: One whose slope y tells (RELU, CLIPPED_RELU, LEAKY_RELU, SIGMOID, TANH), or None.
+        y: What the forward operation wrote.
+        dy: [N, K, *output].
+        gradient: [N, K, *output], scratch of the dtype and strides of dy, which it may be: overwritten.
+        beta: Each gradient becomes itself + beta * what it held.
+        dx: [N, C, *input].
+        dw: [K, C/G, *filter].
+        dbias: [1, K, 1, ...].
+        dz: [N, K, *output].
+
+    Raises:
+        BadParamError: also for an activation whose slope the result does not tell.
+    """
+    if activation is None:
+        if gradient is not dy:
+            transform(handle, 1.0, dy, 0.0, gradient)
+    elif activation.mode in _SLOPE_FROM_RESULT:
+        activation_backward(handle, activation, 1.0, y, dy, y, 0.0, gradient)
+    else:
+        names = ", ".join(mode.value for mode in _SLOPE_FROM_RESULT)
+        raise BadParamError(
+            f"the slope of {activation.mode.value} cannot be told from y, only that of {names}; keep what goes into the "
+            "activation and call activation_backward and the convolution's gradients"
+        )
+    if dbias is not None:
+        convolution_backward_bias(handle, 1.0, gradient, beta, dbias)
+    if dz is not None:
+        transform(handle, alpha2, gradient, beta, dz)
+    if scale is not None and not (dx is None and dw is None):
+        binary(handle, BinaryOperator.MUL, 1.0, gradient, 1.0, scale, 0.0, gradient)
+    if dx is not None:
+        convolution_backward_data(handle, alpha1, w, gradient, conv, beta, dx)
+    if dw is not None:
+        convolution_backward_filter(handle, alpha1, x, gradient, conv, beta, dw)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, Preference, TensorDescriptor, devices, ops
+from dnncore.backend import Memory
 from dnncore.errors import (
     BadParamError,
     ClosedError,
@@ -34,6 +36,22 @@ def test_a_foreign_thread_is_refused_by_name(handle: Handle) -> None:
     thread.join()
     assert len(errors) == 1
     assert "'stranger'" in str(errors[0])
+
+
+def test_a_tensor_that_a_foreign_thread_could_not_close_is_whole(handle: Handle) -> None:
+    with handle.upload(np.ones(3, np.float32)) as tensor:
+        refused: list[bool] = []
+
+        def close() -> None:
+            with pytest.raises(OwnerError):
+                tensor.close()
+            refused.append(True)
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+        assert refused == [True]
+        assert tensor.numpy().tolist() == [1, 1, 1]
 
 
 def test_a_closed_handle_and_its_tensors_are_refused(handle: Handle) -> None:
@@ -197,11 +215,22 @@ class TestFind:
         assert found[: len(timed)] == timed
         assert handle.plan(convolution, algorithm=timed[0].name).workspace_bytes == timed[0].workspace_bytes
 
-    def test_scratch_memory_is_given_back(self, handle: Handle, convolution: ConvolutionProblem) -> None:
+    def test_scratch_memory_is_given_back(
+        self, handle: Handle, convolution: ConvolutionProblem, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with Handle(handle.info.name) as own:
-            before = own.workspace_bytes
+            allocated: list[Memory] = []
+
+            def allocate(nbytes: int, real: Callable[[int], Memory] = own.device.allocate) -> Memory:
+                allocated.append(real(nbytes))
+                return allocated[-1]
+
+            monkeypatch.setattr(own.device, "allocate", allocate)
             own.find_algorithms(convolution)
-            assert (own.workspace_bytes, repr(own)) == (before, f"Handle({own.info.name}, 0 tensors)")
+            assert allocated
+            for memory in allocated:
+                with pytest.raises(ClosedError):
+                    memory.at(0)
 
     def test_tensors_of_the_caller_are_used(self, handle: Handle) -> None:
         with handle.upload(np.array([-1, 2], np.float32)) as x, handle.upload(np.array([7, 7], np.float32)) as y:
@@ -266,23 +295,22 @@ class TestEvents:
             assert start.query()
             end.synchronize()
 
-    def test_a_handle_of_another_thread_waits(self, handle: Handle) -> None:
+    def test_an_event_may_be_waited_for_in_another_thread(self, handle: Handle) -> None:
         with handle.upload(np.arange(4, dtype=np.float32)) as x:
             ops.activation_forward(handle, RELU, 2.0, x, 0.0, x)
             event = handle.record_event()
-            seen: list[list[float]] = []
+            seen: list[bool] = []
 
             def read() -> None:
                 with Handle(handle.info.name) as other:
                     other.wait(event)
                     event.synchronize()
-                    y = other.upload(np.zeros(4, np.float32))
-                    seen.append(y.numpy().tolist())
+                    seen.append(event.query())
 
             thread = threading.Thread(target=read)
             thread.start()
             thread.join()
-            assert seen == [[0, 0, 0, 0]]
+            assert seen == [True]
             assert x.numpy().tolist() == [0, 2, 4, 6]
 
     @pytest.mark.parametrize("name", [*CUDA_DEVICES[:2]])
