@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import DEVICES
 from tests.random_problems.run import run_batch
 
-_BATCHES = {"cpu": (20, 25, 4_000_000), "cuda": (20, 5, 40_000)}
+_BATCHES = {"cpu": (40, 50, 1 << 40), "cuda": (20, 5, 40_000)}
 """Batches, problems a batch, most multiply-adds of a problem."""
 
 
