@@ -15,7 +15,7 @@ from dnncore.cuda.jit import Unit
 from dnncore.cuda.stream import CudaStream
 from dnncore.errors import ClosedError
 
-__all__ = ["Kernel", "Unit", "blocks_for", "kernel", "single"]
+__all__ = ["Kernel", "Unit", "blocks_for", "kernel", "single", "through_workspace"]
 
 _STATIC_SHARED_BYTES = 48 * 1024
 """Dynamic shared memory that every launch may have; more needs a word to the driver (CUDA C++ Programming Guide, 16.8.3)."""
@@ -169,6 +169,23 @@ def single(
         kernel.launch(stream, grid, block, params, shared_bytes)
 
     return launch if math.prod(grid) else _nothing
+
+
+def through_workspace(to_parts: Launch, from_parts: Launch) -> Launch:
+    """Build the launch of an algorithm that leaves parts in the workspace and then puts them together, blended."""
+
+    def launch(
+        stream: Stream,
+        alpha: float,
+        inputs: Sequence[Address],
+        beta: float,
+        outputs: Sequence[Address],
+        workspace: Address | None,
+    ) -> None:
+        to_parts(stream, 1.0, inputs, 0.0, (workspace,), None)
+        from_parts(stream, alpha, (workspace,), beta, outputs, None)
+
+    return launch
 
 
 def _nothing(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Launch
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.cuda.launch import Unit, blocks_for, single, through_workspace
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -149,18 +148,7 @@ class Sum:
             ("output",),
         )
 
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            to_parts(stream, 1.0, inputs, 0.0, (workspace,), None)
-            from_parts(stream, alpha, (workspace,), beta, outputs, None)
-
-        return launch
+        return through_workspace(to_parts, from_parts)
 
 
 def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:

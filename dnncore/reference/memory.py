@@ -23,6 +23,7 @@ class ReferenceMemory:
     def __init__(self, raw: np.ndarray) -> None:
         self._bytes: np.ndarray | None = raw
         self.nbytes = raw.size
+        self._start = int(raw.ctypes.data)  # asking NumPy takes longer than a small operation's checks together
 
     @classmethod
     def allocated(cls, nbytes: int) -> ReferenceMemory:
@@ -65,7 +66,9 @@ class ReferenceMemory:
 
     def pointer(self, offset_bytes: int) -> int:
         """The address of the byte at an offset."""
-        return int(self.at(0).ctypes.data) + offset_bytes
+        if self._bytes is None:
+            raise ClosedError("the memory was closed")
+        return self._start + offset_bytes
 
     def hold(self) -> Callable[[], None]:
         """Keep the bytes beyond `close`, until the returned function is called, once, in any thread."""

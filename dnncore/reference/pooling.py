@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,23 +67,39 @@ class _Windows:
         return result
 
     def numbers(self) -> Indices:
-        """Under each place of the padded input its place in its plane of x, in row-major order; -1 in the padding."""
-        padded, interior = self.padded(-1)
+        """Under each place of a padded plane, [1, 1, *padded], its place in the plane, in row-major order; -1 in the padding."""
+        padded, interior = replace(self, x=(1, 1, *self.x[2:])).padded(-1)
         padded[interior] = np.arange(math.prod(self.x[2:])).reshape(self.x[2:])
         return padded.astype(np.int64)
 
-    def maxima(self, x: Array) -> tuple[Array, Indices]:
-        """The maximum of each window, and where it is first."""
+    def _candidates(self, x: Array) -> Array:
         padded, interior = self.padded(-np.inf)
         padded[interior] = x if self.pooling.propagate_nan else np.where(np.isnan(x), -np.inf, x)
-        numbers = self.numbers()
-        best, winner = np.full(self.y, -np.inf), np.full(self.y, -1, np.int64)
+        return padded
+
+    def maximum(self, x: Array) -> Array:
+        """The maximum of each window."""
+        padded, best = self._candidates(x), np.full(self.y, -np.inf)
         for place in self.places():
-            value, number = padded[place], numbers[place]
-            larger = (winner < 0) | (value > best) | (np.isnan(value) & ~np.isnan(best))
-            takes = (number >= 0) & larger
-            best, winner = np.where(takes, value, best), np.where(takes, number, winner)
-        return best, winner
+            np.maximum(best, padded[place], out=best)
+        return best
+
+    def winners(self, x: Array) -> Indices:
+        """Where the maximum of each window is first; of nothing but minus infinity, the first place in the input."""
+        padded, numbers = self._candidates(x), self.numbers()
+        has_nan = bool(np.isnan(padded).any())
+        first = np.full((1, 1, *self.y[2:]), -1)
+        for place in self.places():
+            first = np.where(first < 0, numbers[place], first)
+        best, winner = np.full(self.y, -np.inf), np.broadcast_to(first, self.y)
+        for place in self.places():
+            value = padded[place]
+            takes = value > best
+            if has_nan:
+                takes |= np.isnan(value) & ~np.isnan(best)
+            winner = np.where(takes, numbers[place], winner)
+            np.maximum(best, value, out=best)
+        return winner
 
     def average(self, x: Array) -> Array:
         padded, interior = self.padded(0.0)
@@ -96,9 +112,9 @@ class _Windows:
     def spread(self, share: Array, winner: Indices | None = None) -> Array:
         """Add a share to every place of its window, or only to that one which wins it."""
         gradient, interior = self.padded(0.0)
-        numbers = self.numbers()
+        numbers = None if winner is None else self.numbers()
         for place in self.places():
-            gradient[place] += share if winner is None else np.where(numbers[place] == winner, share, 0.0)
+            gradient[place] += share if numbers is None else np.where(numbers[place] == winner, share, 0.0)
         return gradient[interior]
 
 
@@ -106,16 +122,15 @@ def _forward(problem: PoolingForwardProblem, x: Array) -> Array | tuple[Array, .
     windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
     if problem.pooling.mode is not PoolingMode.MAX:
         return windows.average(x)
-    best, winner = windows.maxima(x)
-    return best if problem.indices is None else (best, winner.astype(np.float64))
+    best = windows.maximum(x)
+    return best if problem.indices is None else (best, windows.winners(x).astype(np.float64))
 
 
 def _backward(problem: PoolingBackwardProblem, _y: Array, dy: Array, x: Array) -> Array:
     windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
     if problem.pooling.mode is not PoolingMode.MAX:
         return windows.spread(dy / windows.divisor())
-    _, winner = windows.maxima(x)
-    return windows.spread(dy, winner)
+    return windows.spread(dy, windows.winners(x))
 
 
 def _backward_indices(problem: PoolingBackwardIndicesProblem, dy: Array, indices: npt.NDArray[np.int32]) -> Array:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Launch
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, single
+from dnncore.cuda.launch import Unit, single, through_workspace
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -199,18 +198,7 @@ def _prepare(problem: ConvolutionProblem, plane: Plane, device: CudaDevice) -> L
         device.kernel(_sum_unit(dtype)), (-(-w.size // 32), 1, 1), (_SUM_THREADS, 1, 1), second, ("parts",), ("dw",)
     )
 
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        to_parts(stream, 1.0, inputs, 0.0, (workspace,), None)
-        from_parts(stream, alpha, (workspace,), beta, outputs, None)
-
-    return launch
+    return through_workspace(to_parts, from_parts)
 
 
 def filter_workspace_bytes(problem: ConvolutionProblem) -> int:

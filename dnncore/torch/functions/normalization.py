@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnncore.descriptors import LRNDescriptor
+from dnncore.descriptors import LRNDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.problems import (
     GroupNormBackwardProblem,
@@ -25,58 +25,72 @@ from dnncore.torch.functions.gradients import first_derivative
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
 
 
+def _described(parameter: Tensor | None) -> TensorDescriptor | None:
+    return None if parameter is None else describe(parameter)
+
+
+def _normalize(
+    ctx: Any, kind: Any, x: Tensor, kept: Sequence[int], affine: Sequence[Tensor | None], epsilon: float, **cut: int
+) -> Tensor:
+    """What the forward passes share.
+
+    Args:
+        ctx: Keeps what the backward pass needs.
+        kind: The problem.
+        x: What is normalised.
+        kept: Shape of the statistics.
+        affine: Scale and bias, as the problem has them.
+        epsilon: Added to variances.
+        cut: The problem's field that says what is normalised together.
+    """
+    y = torch.empty_like(x)
+    mean, inv_std = (torch.empty(tuple(kept), dtype=statistics_dtype(x), device=x.device) for _ in range(2))
+    statistics = {"saved_mean": describe(mean), "saved_inv_std": describe(inv_std)}
+    scale, bias = map(_described, affine)
+    problem = kind(x=describe(x), y=describe(y), **statistics, epsilon=epsilon, scale=scale, bias=bias, **cut)
+    given = [parameter for parameter in affine if parameter is not None]
+    launch(problem, (x, *given), (y, mean, inv_std))
+    ctx.save_for_backward(x, mean, inv_std, *given)
+    ctx.cut, ctx.has_scale, ctx.has_bias = cut, scale is not None, bias is not None
+    return y
+
+
+def _gradients(ctx: Any, kind: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """dx, dscale and dbias: what the backward passes share."""
+    x, mean, inv_std, *given = ctx.saved_tensors
+    scale = given[0] if ctx.has_scale else None
+    dx = torch.empty_like(x)
+    dscale = torch.empty_like(given[0]) if ctx.has_scale else None
+    dbias = torch.empty_like(given[-1]) if ctx.has_bias else None
+    problem = kind(
+        x=describe(x),
+        dy=describe(dy),
+        saved_mean=describe(mean),
+        saved_inv_std=describe(inv_std),
+        dx=describe(dx),
+        scale=_described(scale),
+        dscale=_described(dscale),
+        dbias=_described(dbias),
+        **ctx.cut,
+    )
+    inputs = [t for t in (x, dy, scale, mean, inv_std) if t is not None]
+    launch(problem, inputs, [t for t in (dx, dscale, dbias) if t is not None])
+    return dx, dscale, dbias
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
-        y = torch.empty_like(x)
         kept = (*x.shape[:axis], *(1,) * (x.dim() - axis))
-        mean, inv_std = (torch.empty(kept, dtype=statistics_dtype(x), device=x.device) for _ in range(2))
         affine = [None if p is None else p.reshape(*(1,) * axis, *x.shape[axis:]) for p in (weight, bias)]
-        given = [p for p in affine if p is not None]
-        problem = LayerNormForwardProblem(
-            x=describe(x),
-            y=describe(y),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            axis=axis,
-            epsilon=epsilon,
-            scale=None if affine[0] is None else describe(affine[0]),
-            bias=None if affine[1] is None else describe(affine[1]),
-        )
-        launch(problem, (x, *given), (y, mean, inv_std))
-        ctx.save_for_backward(x, mean, inv_std, *given)
-        ctx.axis, ctx.has_scale, ctx.has_bias = axis, weight is not None, bias is not None
-        return y
+        return _normalize(ctx, LayerNormForwardProblem, x, kept, affine, epsilon, axis=axis)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, inv_std, *given = ctx.saved_tensors
-        scale = given[0] if ctx.has_scale else None
-        dx = torch.empty_like(x)
-        dscale = torch.empty_like(given[0]) if ctx.has_scale else None
-        dbias = torch.empty_like(given[-1]) if ctx.has_bias else None
-        problem = LayerNormBackwardProblem(
-            x=describe(x),
-            dy=describe(dy),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            dx=describe(dx),
-            axis=ctx.axis,
-            scale=None if scale is None else describe(scale),
-            dscale=None if dscale is None else describe(dscale),
-            dbias=None if dbias is None else describe(dbias),
-        )
-        inputs = [t for t in (x, dy, scale, mean, inv_std) if t is not None]
-        launch(problem, inputs, [t for t in (dx, dscale, dbias) if t is not None])
-        shape = x.shape[ctx.axis :]
-        return (
-            dx,
-            None,
-            None if dscale is None else dscale.reshape(shape),
-            None if dbias is None else dbias.reshape(shape),
-            None,
-        )
+        dx, *parameters = _gradients(ctx, LayerNormBackwardProblem, dy)
+        shape = dx.shape[ctx.cut["axis"] :]
+        return dx, None, *(None if gradient is None else gradient.reshape(shape) for gradient in parameters), None
 
 
 def layer_norm(
@@ -97,54 +111,15 @@ def layer_norm(
 class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
-        y = torch.empty_like(x)
         kept = (x.shape[0], groups, *(1,) * (x.dim() - 2))
-        mean, inv_std = (torch.empty(kept, dtype=statistics_dtype(x), device=x.device) for _ in range(2))
         affine = [None if p is None else along_channels(p, x.dim()) for p in (weight, bias)]
-        given = [p for p in affine if p is not None]
-        problem = GroupNormForwardProblem(
-            x=describe(x),
-            y=describe(y),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            groups=groups,
-            epsilon=epsilon,
-            scale=None if affine[0] is None else describe(affine[0]),
-            bias=None if affine[1] is None else describe(affine[1]),
-        )
-        launch(problem, (x, *given), (y, mean, inv_std))
-        ctx.save_for_backward(x, mean, inv_std, *given)
-        ctx.groups, ctx.has_scale, ctx.has_bias = groups, weight is not None, bias is not None
-        return y
+        return _normalize(ctx, GroupNormForwardProblem, x, kept, affine, epsilon, groups=groups)
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, inv_std, *given = ctx.saved_tensors
-        scale = given[0] if ctx.has_scale else None
-        dx = torch.empty_like(x)
-        dscale = torch.empty_like(given[0]) if ctx.has_scale else None
-        dbias = torch.empty_like(given[-1]) if ctx.has_bias else None
-        problem = GroupNormBackwardProblem(
-            x=describe(x),
-            dy=describe(dy),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            dx=describe(dx),
-            groups=ctx.groups,
-            scale=None if scale is None else describe(scale),
-            dscale=None if dscale is None else describe(dscale),
-            dbias=None if dbias is None else describe(dbias),
-        )
-        inputs = [t for t in (x, dy, scale, mean, inv_std) if t is not None]
-        launch(problem, inputs, [t for t in (dx, dscale, dbias) if t is not None])
-        return (
-            dx,
-            None,
-            None if dscale is None else dscale.reshape(-1),
-            None if dbias is None else dbias.reshape(-1),
-            None,
-        )
+        dx, *parameters = _gradients(ctx, GroupNormBackwardProblem, dy)
+        return dx, None, *(None if gradient is None else gradient.reshape(-1) for gradient in parameters), None
 
 
 def group_norm(
