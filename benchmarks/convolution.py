@@ -1,121 +1,126 @@
-"""Every convolution algorithm on well-known layers in fp32, beside PyTorch with cuDNN (TF32 off) in the same run.
+"""Every convolution algorithm on well-known layers, beside PyTorch with cuDNN in the same run.
 
 Milliseconds are medians over repetitions of a batch of launches between two synchronisations; TFLOP/s count two operations a
-multiply-add of the direct method. Results are checked against PyTorch's before they are timed.
+multiply-add of the direct method. Results are checked against PyTorch's before they are timed. In float32 cuDNN's TF32 is off.
+Beside the three directions there is `fused`: convolution, bias and ReLU in one, theirs cuDNN's fused operation.
 
     python -m benchmarks.convolution --out benchmarks/results
+    python -m benchmarks.convolution --out benchmarks/results --dtype float16 --layout NHWC
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 
+from benchmarks.comparison import DEFAULT_STREAM, algorithms, difference, empty, launcher, noise, release, time_ms
 from benchmarks.environment import environment
 from benchmarks.layers import LAYERS, LayerGeometry
-from benchmarks.timing import milliseconds
-from dnncore import Handle, Preference
-from dnncore.plan import candidates
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore import RELU, DType, Handle, TensorDescriptor
+from dnncore.descriptors import Layout
+from dnncore.problems import Direction, FusedConvolutionProblem, Problem
 
 
-class CuDNN:
-    """PyTorch's convolutions, on the tensors of one layer."""
+@dataclass(frozen=True)
+class Pass:
+    """One direction of a layer: our problem, its inputs, and PyTorch's function without arguments. Immutable."""
 
-    def __init__(self, layer: LayerGeometry, arrays: dict[str, np.ndarray]) -> None:
-        import torch
-
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
-        self._torch = torch
-        self._layer = layer
-        self._x, self._w, self._dy = (torch.tensor(arrays[name], device="cuda") for name in ("x", "w", "dy"))
-
-    def run(self, direction: Direction) -> Any:
-        conv = self._torch.ops.aten.convolution_backward
-        stride, padding = [self._layer.stride] * 2, [self._layer.padding] * 2
-        if direction is Direction.FORWARD:
-            return self._torch.nn.functional.conv2d(self._x, self._w, stride=stride, padding=padding)
-        mask = [direction is Direction.BACKWARD_DATA, direction is Direction.BACKWARD_FILTER, False]
-        results = conv(self._dy, self._x, self._w, None, stride, padding, [1, 1], False, [0, 0], 1, mask)
-        return results[0 if mask[0] else 1]
-
-    def synchronize(self) -> None:
-        self._torch.cuda.synchronize()
+    name: str
+    problem: Problem
+    inputs: tuple[torch.Tensor, ...]
+    torch: Callable[[], torch.Tensor]
 
 
-def inputs_of(problem: ConvolutionProblem) -> tuple[str, str]:
-    return {
-        Direction.FORWARD: ("x", "w"),
-        Direction.BACKWARD_DATA: ("w", "dy"),
-        Direction.BACKWARD_FILTER: ("x", "dy"),
-    }[problem.direction]
+def passes(layer: LayerGeometry, dtype: DType, layout: Layout) -> Iterator[Pass]:
+    forward = layer.problem(Direction.FORWARD, dtype, layout)
+    x, w, dy = (noise(descriptor, seed) for seed, descriptor in enumerate((forward.x, forward.w, forward.y)))
+    geometry = ([layer.stride] * 2, [layer.padding] * 2, [1, 1])
+
+    def gradient(which: int) -> Callable[[], torch.Tensor]:
+        mask = [which == 0, which == 1, False]
+        backward = torch.ops.aten.convolution_backward
+        return lambda: backward(dy, x, w, None, *geometry, False, [0, 0], 1, mask)[which]
+
+    yield Pass("forward", forward, (x, w), lambda: torch.nn.functional.conv2d(x, w, None, *geometry))
+    for direction, inputs in ((Direction.BACKWARD_DATA, (w, dy)), (Direction.BACKWARD_FILTER, (x, dy))):
+        which = int(direction is Direction.BACKWARD_FILTER)
+        yield Pass(direction.value, layer.problem(direction, dtype, layout), inputs, gradient(which))
+    bias = noise(TensorDescriptor.packed((1, layer.k, 1, 1), dtype), 3)
+    fused = FusedConvolutionProblem(
+        forward.x,
+        forward.w,
+        forward.y,
+        forward.convolution,
+        bias=TensorDescriptor.packed((1, layer.k, 1, 1), dtype),
+        activation=RELU,
+    )
+    flat = bias.flatten()
+    yield Pass("fused", fused, (x, w, bias), lambda: torch.cudnn_convolution_relu(x, w, flat, *geometry, 1))
 
 
-def measure(handle: Handle, layer: LayerGeometry) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(0)
-    forward = layer.problem(Direction.FORWARD)
-    shapes = {"x": forward.x.shape, "w": forward.w.shape, "dy": forward.y.shape}
-    arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    tensors = {name: handle.upload(array) for name, array in arrays.items()}
-    cudnn = CuDNN(layer, arrays)
+def measure(handle: Handle, layer: LayerGeometry, one: Pass, most: int | None) -> list[dict[str, Any]]:
+    (output,) = one.problem.outputs
+    result = empty(output)
+    expected = one.torch().clone()
+    theirs = time_ms(one.torch)
+    macs = layer.problem(Direction.FORWARD).macs
     rows = []
-    for direction in Direction:
-        problem = layer.problem(direction)
-        (output,) = problem.outputs
-        result = handle.tensor(output)
-        reference = cudnn.run(direction).cpu().numpy()
-        theirs = milliseconds(lambda d=direction: cudnn.run(d), cudnn.synchronize)  # type: ignore[misc]
-        for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-            if why is not None:
-                continue
-            plan = handle.plan(problem, algorithm=algorithm.name)
-            operands = [tensors[name] for name in inputs_of(problem)]
-
-            def launch(plan: Any = plan, operands: Any = operands, result: Any = result) -> None:
-                handle.run(plan, 1.0, operands, 0.0, [result])
-
-            ours = milliseconds(launch, handle.synchronize)
-            error = float(np.linalg.norm(result.numpy() - reference) / np.linalg.norm(reference))
-            rows.append(
-                {
-                    "layer": layer.name,
-                    "direction": direction.value,
-                    "algorithm": algorithm.name,
-                    "ms": round(ours, 4),
-                    "tflops": round(2 * problem.macs / ours / 1e9, 2),
-                    "cudnn_ms": round(theirs, 4),
-                    "of_cudnn": round(theirs / ours, 3),
-                    "relative_difference": float(f"{error:.2e}"),
-                    "workspace_bytes": plan.workspace_bytes,
-                }
-            )
-            print(json.dumps(rows[-1]), flush=True)
-        result.close()
-    for tensor in tensors.values():
-        tensor.close()
+    for algorithm in itertools.islice(algorithms(handle, one.problem), most):
+        launch = launcher(handle, one.problem, algorithm, one.inputs, [result])
+        launch()
+        error = difference(result, expected)
+        ours = time_ms(launch)
+        rows.append(
+            {
+                "layer": layer.name,
+                "direction": one.name,
+                "algorithm": algorithm,
+                "ms": round(ours, 4),
+                "tflops": round(2 * macs / ours / 1e9, 2),
+                "cudnn_ms": round(theirs, 4),
+                "of_cudnn": round(theirs / ours, 3),
+                "relative_difference": float(f"{error:.2e}"),
+                "workspace_bytes": handle.plan(one.problem, algorithm=algorithm).workspace_bytes,
+            }
+        )
+        print(" ".join(f"{value!s:>10}" for value in rows[-1].values()), flush=True)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
-    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
+    parser.add_argument("--layout", default="NCHW", help="of all tensors (default: %(default)s)")
     parser.add_argument("--layers", default="", help="only those whose name contains this")
+    parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    path = options.out / "convolution.json"
-    with Handle(options.device) as handle:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    dtype, layout = DType.of(options.dtype), Layout(options.layout)
+    rows: list[dict[str, Any]] = []
+    path = options.out / f"convolution-{dtype.value}-{layout.value}.json"
+    with Handle("cuda:0", stream=DEFAULT_STREAM) as handle:
         for layer in LAYERS:
             if options.layers in layer.name:
-                rows += measure(handle, layer)
-                document = {"environment": environment(), "dtype": "float32", "results": rows}
-                path.write_text(json.dumps(document, indent=1) + "\n")
+                for one in passes(layer, dtype, layout):
+                    rows += measure(handle, layer, one, 1 if options.chosen else None)
+                    document = {
+                        "environment": environment(),
+                        "dtype": dtype.value,
+                        "layout": layout.value,
+                        "results": rows,
+                    }
+                    path.write_text(json.dumps(document, indent=1) + "\n")
+                release()
     print(f"wrote {path}")
 
 

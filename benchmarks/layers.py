@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore import ConvolutionDescriptor, TensorDescriptor
+from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore.descriptors import Layout
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["LAYERS", "LayerGeometry"]
@@ -26,14 +27,17 @@ class LayerGeometry:
     stride: int
     padding: int
 
-    def problem(self, direction: Direction) -> ConvolutionProblem:
+    def problem(
+        self, direction: Direction, dtype: DType = DType.FLOAT32, layout: Layout = Layout.NCHW
+    ) -> ConvolutionProblem:
+        """One direction, all tensors in one layout (NHWC: the filter is KRSC)."""
         conv = ConvolutionDescriptor.make(stride=self.stride, padding=self.padding)
         x, w = (self.n, self.c, self.size, self.size), (self.k, self.c, self.filter, self.filter)
         return ConvolutionProblem(
             direction,
-            TensorDescriptor.packed(x),
-            TensorDescriptor.packed(w),
-            TensorDescriptor.packed(conv.output_shape(x, w)),
+            TensorDescriptor.packed(x, dtype, layout),
+            TensorDescriptor.packed(w, dtype, layout),
+            TensorDescriptor.packed(conv.output_shape(x, w), dtype, layout),
             conv,
         )
 
