@@ -36,4 +36,4 @@ GEOMETRIES = (
     Geometry("long-sum", (8, 2, 33, 30), (3, 2, 3, 3), {"padding": 1}),
 )
 
-CASES = cases("winograd", GEOMETRIES, "winograd", "winograd_nonfused")
+CASES = cases("winograd", GEOMETRIES, "winograd", "winograd_4x4", "winograd_nonfused", "winograd_nonfused_2x2")

@@ -44,6 +44,11 @@ class Filtering:
     taps: int
     points: tuple[Fraction, ...]
 
+    @property
+    def tile_points(self) -> int:
+        """Of a tile of outputs x outputs."""
+        return (self.outputs + self.taps - 1) ** 2
+
     def _others(self, point: Fraction) -> list[Fraction]:
         return [other for other in self.points if other != point]
 
@@ -101,7 +106,7 @@ def _symmetric(*points: Fraction) -> tuple[Fraction, ...]:
 
 
 F2 = Filtering(2, 3, _symmetric(Fraction(1)))
-"""dnncore::winograd::f2."""
+"""dnncore::winograd::F2."""
 
 F4 = Filtering(4, 3, _symmetric(Fraction(5, 8), Fraction(3, 2)))
-"""dnncore::winograd::f4."""
+"""dnncore::winograd::F4."""

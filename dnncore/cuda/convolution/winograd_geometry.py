@@ -1,4 +1,4 @@
-"""What both Winograd algorithms make of a convolution: one correlation with a 3x3 filter, in tiles, for all three directions.
+"""What all Winograd algorithms make of a convolution: one correlation with a 3x3 filter, in tiles, for all three directions.
 
     forward          y  = x correlated with w
     backward-data    dx = dy correlated with w rotated, padded by 2 - padding; filters and channels change places

@@ -1,8 +1,12 @@
-"""Winograd's minimal filtering F(4x4, 3x3) with a workspace: 2.25 multiplications an output in place of 9.
+"""Winograd's minimal filtering with a workspace: F(4x4, 3x3), 2.25 multiplications an output in place of 9, and F(2x2, 3x3), 4.
 
-Transforms write both operands' 36 points to the workspace, the tiled GEMM multiplies them as 36 independent products (a group
-each), and a last transform gives the outputs. The workspace holds the compute type. Tiles have 6 x 6 inputs: a NaN or an infinity
-spreads to all outputs of its tiles, and rounding errors are relative to what is in the tile (`winograd_error`).
+Transforms write both operands' 36 or 16 points to the workspace, the tiled GEMM multiplies them as so many independent products (a
+group each), and a last transform gives the outputs. The workspace holds the compute type. Tiles have 6 x 6 or 4 x 4 inputs: a NaN
+or an infinity spreads to all outputs of its tiles, and rounding errors are relative to what is in the tile (`winograd_error`).
+
+F(2x2) has a quarter of the error of F(4x4), and four times the tensors for a workspace instead of 2.25. Choose it by name for a
+gradient of the filter, which the fused kernel does not have, or for many channels and filters, where errors matter more than time.
+It is the faster one only where F(4x4)'s tiles would stay half empty: outputs of one or two rows or columns.
 
     forward, backward-data   output points [k, t] = sum over c  filter points [c, k] * input points [c, t]
     backward-filter          filter points [k, c] = sum over t  output points [k, t] * input points [c, t]
@@ -17,32 +21,32 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.convolution.winograd_error import F4
+from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.launch import Kernel, Unit, blocks_for
+from dnncore.cuda.memory import aligned
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.stream import CudaStream
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["WINOGRAD_NONFUSED", "NonfusedWinograd"]
+__all__ = ["WINOGRAD_NONFUSED", "WINOGRAD_NONFUSED_2X2", "NonfusedWinograd"]
 
 _THREADS = 128
-_POINTS = (F4.outputs + F4.taps - 1) ** 2
-_ALIGNMENT = 256
 
 _MOST_BYTES = 2**29
 """Of workspace for transformed inputs and outputs [not measured]: the batch is taken in as few parts as that allows."""
 
-# Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 on an H200, which it meets within 18 %
-# [fp64: half the rate].
+# Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 by F(4x4) on an H200, which it meets within 18 %
+# [fp64: half the rate; F(2x2): not measured].
 _LAUNCHES_SECONDS = 54e-6
 _BYTES_PER_SECOND = 2.1e12
 _RATE = {DType.FLOAT32: 20.6e12, DType.FLOAT64: 10.3e12}
@@ -102,13 +106,14 @@ _TRANSFORMS = {
 """Every transform, and of which operand it makes or reads the points."""
 
 
-def _units(dtype: DType) -> dict[str, Unit]:
+def _units(filtering: Filtering, dtype: DType) -> dict[str, Unit]:
     """The transforms of a dtype, by name."""
-    element = c_type(dtype)
-    entries = {name: f"convolution_winograd_{name}_{element}" for name in _TRANSFORMS}
+    element, tile = c_type(dtype), f"F{filtering.outputs}"
+    size = "" if filtering is F4 else f"{filtering.outputs}x{filtering.outputs}_"
+    entries = {name: f"convolution_winograd_{size}{name}_{element}" for name in _TRANSFORMS}
     units = generate_together(
         header="dnncore/convolution/winograd_nonfused.cuh",
-        functions={entry: f"winograd::{name}<{element}>" for name, entry in entries.items()},
+        functions={entry: f"winograd::{name}<{element}, winograd::{tile}>" for name, entry in entries.items()},
         struct_name="winograd::Params",
         dtype=PARAMS,
         threads=_THREADS,
@@ -120,6 +125,7 @@ def _units(dtype: DType) -> dict[str, Unit]:
 class _Points:
     """The transformed operands: how many elements each has, a point, and their product. Immutable."""
 
+    points: int
     dtype: DType
     groups: int
     channels: int
@@ -127,13 +133,14 @@ class _Points:
     tiles: int
 
     @classmethod
-    def of(cls, correlation: Correlation) -> _Points:
+    def of(cls, correlation: Correlation, filtering: Filtering) -> _Points:
         return cls(
+            filtering.tile_points,
             correlation.input.dtype.compute,
             correlation.groups,
             correlation.channels,
             correlation.filters,
-            correlation.tiles(F4.outputs),
+            correlation.tiles(filtering.outputs),
         )
 
     def count(self, operand: str) -> int:
@@ -149,7 +156,7 @@ class _Points:
 
     def nbytes(self, operand: str) -> int:
         """Bytes of all its points, up to where something aligned can follow."""
-        return -(-_POINTS * self.count(operand) * self.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        return aligned(self.points * self.count(operand) * self.dtype.itemsize)
 
     def offsets(self) -> dict[str, int]:
         """Bytes from the workspace's start to each operand's points, and to their end ("end")."""
@@ -158,16 +165,16 @@ class _Points:
         return dict(zip(names, itertools.accumulate(map(self.nbytes, operands), initial=0), strict=True))
 
     def product(self, direction: Direction) -> Product:
-        """The 36 products, those of a point's groups next to each other."""
+        """The products, those of a point's groups next to each other."""
         channels, filters, tiles = self.channels, self.filters, self.tiles
         if direction is Direction.BACKWARD_FILTER:
             return Product(
-                dtype=self.dtype, rows=filters, a_row_stride=tiles, c_row_stride=channels, groups=_POINTS * self.groups,
+                dtype=self.dtype, rows=filters, a_row_stride=tiles, c_row_stride=channels, groups=self.points * self.groups,
                 a_group_stride=filters * tiles, b_group_stride=channels * tiles, c_group_stride=filters * channels,
                 bounds=(), phases=(Phase.of([Digit(channels, tiles, 1)], [Digit(tiles, 1, 1)]),), inputs=("a", "b"),
             )  # fmt: skip
         return Product(
-            dtype=self.dtype, rows=filters, a_row_stride=1, c_row_stride=tiles, groups=_POINTS * self.groups,
+            dtype=self.dtype, rows=filters, a_row_stride=1, c_row_stride=tiles, groups=self.points * self.groups,
             a_group_stride=channels * filters, b_group_stride=channels * tiles, c_group_stride=filters * tiles,
             bounds=(), phases=(Phase.of([Digit(tiles, 1, 1)], [Digit(channels, tiles, filters)]),), inputs=("a", "b"),
         )  # fmt: skip
@@ -178,10 +185,10 @@ def _gemm(product: Product) -> TiledGemm | SplitGemm:
     return _TILED if _SPLIT.supports(product, None) is not None else _SPLIT
 
 
-def _parts(correlation: Correlation) -> list[tuple[int, Correlation]]:
+def _parts(correlation: Correlation, filtering: Filtering) -> list[tuple[int, Correlation]]:
     """The batch in parts about equally large, each with the number of its first image."""
     images = correlation.output.shape[0]
-    one = _Points.of(correlation.part(1))
+    one = _Points.of(correlation.part(1), filtering)
     most = max(_MOST_BYTES // max(one.nbytes("input") + one.nbytes("output"), 1), 1)
     size = max(-(-images // max(-(-images // most), 1)), 1)
     starts = range(0, images, size) if images else (0,)
@@ -190,27 +197,35 @@ def _parts(correlation: Correlation) -> list[tuple[int, Correlation]]:
 
 @dataclass(frozen=True)
 class NonfusedWinograd:
-    """3x3 filters, stride 1, all three directions; a workspace of about 2.25 times each tensor, bounded in batches. Immutable."""
+    """3x3 filters, stride 1, all three directions; a workspace that is bounded in batches. Immutable.
 
-    name: str = "winograd_nonfused"
+    Args:
+        filtering: F2 or F4: about 4 or 2.25 times each tensor in the workspace.
+    """
+
+    name: str
+    filtering: Filtering
     deterministic: bool = True
     math: str = "dtype winograd"
-    error_factor: ClassVar[float] = max(F4.forward_factor(), F4.filter_gradient_factor())
-    """Tolerances are this many times wider, and relative to the largest magnitude of each output plane."""
+
+    @cached_property
+    def error_factor(self) -> float:
+        """Tolerances are this many times wider, and relative to the largest magnitude of each output plane."""
+        return max(self.filtering.forward_factor(), self.filtering.filter_gradient_factor())
 
     def supports(self, problem: ConvolutionProblem, device: Any) -> str | None:
         """None when it can solve the problem, else the reason why not."""
         reason = why_not_winograd(problem)
         if reason is not None:
             return reason
-        (_, largest), *_ = _parts(Correlation.of(problem))
-        return _TILED.supports(_Points.of(largest).product(problem.direction), device)
+        (_, largest), *_ = _parts(Correlation.of(problem), self.filtering)
+        return _TILED.supports(_Points.of(largest, self.filtering).product(problem.direction), device)
 
     def workspace_bytes(self, problem: ConvolutionProblem) -> int:
         """Bytes of the three transformed operands, and of the product's parts where its reduction is cut."""
         if why_not_winograd(problem) is not None:
             return 0
-        parts = [_Points.of(part) for _, part in _parts(Correlation.of(problem))]
+        parts = [_Points.of(part, self.filtering) for _, part in _parts(Correlation.of(problem), self.filtering)]
         products = [points.product(problem.direction) for points in (parts[0], parts[-1])]
         return parts[0].offsets()["end"] + max(_gemm(product).workspace_bytes(product) for product in products)
 
@@ -218,22 +233,23 @@ class NonfusedWinograd:
         """Estimated time on an H200: the launches, what goes through the workspace, and the products."""
         if why_not_winograd(problem) is not None:
             return math.inf
-        points = _Points.of(Correlation.of(problem))
+        points = _Points.of(Correlation.of(problem), self.filtering)
         nbytes = sum(map(points.nbytes, ("input", "filter", "output"))) + (problem.x.nbytes + problem.y.nbytes) / 2
-        multiplications = _POINTS * points.groups * points.channels * points.filters * points.tiles
+        multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
         return _LAUNCHES_SECONDS + nbytes / _BYTES_PER_SECOND + multiplications / _RATE[points.dtype]
 
     def units(self) -> tuple[Unit, ...]:
         """The transforms; the products' units are the tiled GEMM's."""
-        return tuple(unit for dtype in FLOATING for unit in _units(dtype).values())
+        return tuple(unit for dtype in FLOATING for unit in _units(self.filtering, dtype).values())
 
     def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
         """Fill in the parameters of the transforms and prepare the product, for each part of the batch."""
         steps, correlation = _STEPS[problem.direction], Correlation.of(problem)
-        parts = _parts(correlation)
-        offsets = _Points.of(parts[0][1]).offsets()
-        kernels = {name: device.kernel(unit) for name, unit in _units(problem.x.dtype).items() if steps.has(name)}
-        prepared = [_Part.of(start, part, problem, device) for start, part in parts]
+        parts = _parts(correlation, self.filtering)
+        offsets = _Points.of(parts[0][1], self.filtering).offsets()
+        units = _units(self.filtering, problem.x.dtype)
+        kernels = {name: device.kernel(unit) for name, unit in units.items() if steps.has(name)}
+        prepared = [_Part.of(start, part, self.filtering, problem.direction, device) for start, part in parts]
         input_fields, output_fields = FIELDS[problem.direction]
 
         def launch(
@@ -279,12 +295,12 @@ class _Part:
     multiply: Launch
 
     @classmethod
-    def of(cls, start: int, part: Correlation, problem: ConvolutionProblem, device: CudaDevice) -> _Part:
-        points = _Points.of(part)
-        product = points.product(problem.direction)
+    def of(cls, start: int, part: Correlation, filtering: Filtering, direction: Direction, device: CudaDevice) -> _Part:
+        points = _Points.of(part, filtering)
+        product = points.product(direction)
         tensors = {"input": part.input, "output": part.output}
         return cls(
-            part.params(F4.outputs),
+            part.params(filtering.outputs),
             {name: start * tensor.strides[0] * tensor.dtype.itemsize for name, tensor in tensors.items()},
             {name: points.count(operand) for name, operand in _TRANSFORMS.items()},
             _gemm(product).prepare(product, device),
@@ -306,4 +322,5 @@ class _Part:
                 kernels[name].launch(stream, (blocks, 1, 1), (_THREADS, 1, 1), self.params)
 
 
-WINOGRAD_NONFUSED = NonfusedWinograd()
+WINOGRAD_NONFUSED = NonfusedWinograd("winograd_nonfused", F4)
+WINOGRAD_NONFUSED_2X2 = NonfusedWinograd("winograd_nonfused_2x2", F2)

@@ -80,118 +80,135 @@ __device__ __forceinline__ void transform(const C (&in)[kIn][kIn], C (&out)[kOut
   for (int i = 0; i < kOut; ++i) axis(lines[i], out[i]);
 }
 
-// F(2, 3) along one axis: G, B^T and A^T.
-namespace f2 {
+// F(2, 3) along one axis, at the points 0, 1, -1 and infinity.
+struct F2 {
+  static constexpr int kOutputs = 2;
+  static constexpr int kPoints = 4;
 
-constexpr int kOutputs = 2;
-constexpr int kPoints = 4;
+  struct Filter {  // G
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&g)[3], C (&u)[4]) const {
+      const C even = C(0.5) * (g[0] + g[2]), odd = C(0.5) * g[1];
+      u[0] = g[0];
+      u[1] = even + odd;
+      u[2] = even - odd;
+      u[3] = g[2];
+    }
+  };
 
-struct Filter {
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&g)[3], C (&u)[4]) const {
-    const C even = C(0.5) * (g[0] + g[2]), odd = C(0.5) * g[1];
-    u[0] = g[0];
-    u[1] = even + odd;
-    u[2] = even - odd;
-    u[3] = g[2];
-  }
+  struct Input {  // B^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&d)[4], C (&v)[4]) const {
+      v[0] = d[0] - d[2];
+      v[1] = d[1] + d[2];
+      v[2] = d[2] - d[1];
+      v[3] = d[1] - d[3];
+    }
+  };
+
+  struct Output {  // A^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&m)[4], C (&y)[2]) const {
+      y[0] = m[0] + (m[1] + m[2]);
+      y[1] = (m[1] - m[2]) - m[3];
+    }
+  };
+
+  struct OutputGradient {  // A
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&e)[2], C (&t)[4]) const {
+      t[0] = e[0];
+      t[1] = e[0] + e[1];
+      t[2] = e[0] - e[1];
+      t[3] = -e[1];
+    }
+  };
+
+  struct FilterGradient {  // G^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&u)[4], C (&g)[3]) const {
+      const C even = C(0.5) * (u[1] + u[2]);
+      g[0] = u[0] + even;
+      g[1] = C(0.5) * (u[1] - u[2]);
+      g[2] = even + u[3];
+    }
+  };
 };
-
-struct Input {
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&d)[4], C (&v)[4]) const {
-    v[0] = d[0] - d[2];
-    v[1] = d[1] + d[2];
-    v[2] = d[2] - d[1];
-    v[3] = d[1] - d[3];
-  }
-};
-
-struct Output {
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&m)[4], C (&y)[2]) const {
-    y[0] = m[0] + (m[1] + m[2]);
-    y[1] = (m[1] - m[2]) - m[3];
-  }
-};
-
-}  // namespace f2
 
 // F(4, 3) along one axis, at the points 0, a, -a, b, -b and infinity. What belongs to a and to -a is the sum and the difference of
 // an even and an odd part.
-namespace f4 {
+struct F4 {
+  static constexpr int kOutputs = 4;
+  static constexpr int kPoints = 6;
 
-constexpr int kOutputs = 4;
-constexpr int kPoints = 6;
+  static constexpr double kA = 5.0 / 8, kA2 = kA * kA, kB = 3.0 / 2, kB2 = kB * kB;
+  // Denominators of the Lagrange polynomials.
+  static constexpr double kScale0 = 1 / (kA2 * kB2);
+  static constexpr double kScaleA = 1 / (2 * kA2 * (kA2 - kB2)), kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
 
-constexpr double kA = 5.0 / 8, kA2 = kA * kA, kB = 3.0 / 2, kB2 = kB * kB;
-// Denominators of the Lagrange polynomials.
-constexpr double kScale0 = 1 / (kA2 * kB2), kScaleA = 1 / (2 * kA2 * (kA2 - kB2)), kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
+  struct Filter {  // G
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&g)[3], C (&u)[6]) const {
+      const C even_a = C(kScaleA) * g[0] + C(kScaleA * kA2) * g[2], odd_a = C(kScaleA * kA) * g[1];
+      const C even_b = C(kScaleB) * g[0] + C(kScaleB * kB2) * g[2], odd_b = C(kScaleB * kB) * g[1];
+      u[0] = C(kScale0) * g[0];
+      u[1] = even_a + odd_a;
+      u[2] = even_a - odd_a;
+      u[3] = even_b + odd_b;
+      u[4] = even_b - odd_b;
+      u[5] = g[2];
+    }
+  };
 
-struct Filter {  // G
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&g)[3], C (&u)[6]) const {
-    const C even_a = C(kScaleA) * g[0] + C(kScaleA * kA2) * g[2], odd_a = C(kScaleA * kA) * g[1];
-    const C even_b = C(kScaleB) * g[0] + C(kScaleB * kB2) * g[2], odd_b = C(kScaleB * kB) * g[1];
-    u[0] = C(kScale0) * g[0];
-    u[1] = even_a + odd_a;
-    u[2] = even_a - odd_a;
-    u[3] = even_b + odd_b;
-    u[4] = even_b - odd_b;
-    u[5] = g[2];
-  }
+  struct Input {  // B^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&d)[6], C (&v)[6]) const {
+      const C even_a = d[4] - C(kB2) * d[2], odd_a = C(kA) * (d[3] - C(kB2) * d[1]);
+      const C even_b = d[4] - C(kA2) * d[2], odd_b = C(kB) * (d[3] - C(kA2) * d[1]);
+      v[0] = C(kA2 * kB2) * d[0] + (d[4] - C(kA2 + kB2) * d[2]);
+      v[1] = even_a + odd_a;
+      v[2] = even_a - odd_a;
+      v[3] = even_b + odd_b;
+      v[4] = even_b - odd_b;
+      v[5] = C(kA2 * kB2) * d[1] + (d[5] - C(kA2 + kB2) * d[3]);
+    }
+  };
+
+  struct Output {  // A^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&m)[6], C (&y)[4]) const {
+      const C even_a = m[1] + m[2], odd_a = C(kA) * (m[1] - m[2]);
+      const C even_b = m[3] + m[4], odd_b = C(kB) * (m[3] - m[4]);
+      y[0] = m[0] + (even_a + even_b);
+      y[1] = odd_a + odd_b;
+      y[2] = C(kA2) * even_a + C(kB2) * even_b;
+      y[3] = (C(kA2) * odd_a + C(kB2) * odd_b) + m[5];
+    }
+  };
+
+  struct OutputGradient {  // A
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&e)[4], C (&t)[6]) const {
+      const C even_a = e[0] + C(kA2) * e[2], odd_a = C(kA) * (e[1] + C(kA2) * e[3]);
+      const C even_b = e[0] + C(kB2) * e[2], odd_b = C(kB) * (e[1] + C(kB2) * e[3]);
+      t[0] = e[0];
+      t[1] = even_a + odd_a;
+      t[2] = even_a - odd_a;
+      t[3] = even_b + odd_b;
+      t[4] = even_b - odd_b;
+      t[5] = e[3];
+    }
+  };
+
+  struct FilterGradient {  // G^T
+    template <typename C>
+    __device__ __forceinline__ void operator()(const C (&u)[6], C (&g)[3]) const {
+      const C even_a = C(kScaleA) * (u[1] + u[2]), even_b = C(kScaleB) * (u[3] + u[4]);
+      g[0] = C(kScale0) * u[0] + (even_a + even_b);
+      g[1] = C(kScaleA * kA) * (u[1] - u[2]) + C(kScaleB * kB) * (u[3] - u[4]);
+      g[2] = (C(kA2) * even_a + C(kB2) * even_b) + u[5];
+    }
+  };
 };
-
-struct Input {  // B^T
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&d)[6], C (&v)[6]) const {
-    const C even_a = d[4] - C(kB2) * d[2], odd_a = C(kA) * (d[3] - C(kB2) * d[1]);
-    const C even_b = d[4] - C(kA2) * d[2], odd_b = C(kB) * (d[3] - C(kA2) * d[1]);
-    v[0] = C(kA2 * kB2) * d[0] + (d[4] - C(kA2 + kB2) * d[2]);
-    v[1] = even_a + odd_a;
-    v[2] = even_a - odd_a;
-    v[3] = even_b + odd_b;
-    v[4] = even_b - odd_b;
-    v[5] = C(kA2 * kB2) * d[1] + (d[5] - C(kA2 + kB2) * d[3]);
-  }
-};
-
-struct Output {  // A^T
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&m)[6], C (&y)[4]) const {
-    const C even_a = m[1] + m[2], odd_a = C(kA) * (m[1] - m[2]);
-    const C even_b = m[3] + m[4], odd_b = C(kB) * (m[3] - m[4]);
-    y[0] = m[0] + (even_a + even_b);
-    y[1] = odd_a + odd_b;
-    y[2] = C(kA2) * even_a + C(kB2) * even_b;
-    y[3] = (C(kA2) * odd_a + C(kB2) * odd_b) + m[5];
-  }
-};
-
-struct OutputGradient {  // A
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&e)[4], C (&t)[6]) const {
-    const C even_a = e[0] + C(kA2) * e[2], odd_a = C(kA) * (e[1] + C(kA2) * e[3]);
-    const C even_b = e[0] + C(kB2) * e[2], odd_b = C(kB) * (e[1] + C(kB2) * e[3]);
-    t[0] = e[0];
-    t[1] = even_a + odd_a;
-    t[2] = even_a - odd_a;
-    t[3] = even_b + odd_b;
-    t[4] = even_b - odd_b;
-    t[5] = e[3];
-  }
-};
-
-struct FilterGradient {  // G^T
-  template <typename C>
-  __device__ __forceinline__ void operator()(const C (&u)[6], C (&g)[3]) const {
-    const C even_a = C(kScaleA) * (u[1] + u[2]), even_b = C(kScaleB) * (u[3] + u[4]);
-    g[0] = C(kScale0) * u[0] + (even_a + even_b);
-    g[1] = C(kScaleA * kA) * (u[1] - u[2]) + C(kScaleB * kB) * (u[3] - u[4]);
-    g[2] = (C(kA2) * even_a + C(kB2) * even_b) + u[5];
-  }
-};
-
-}  // namespace f4
 
 }  // namespace dnncore::winograd

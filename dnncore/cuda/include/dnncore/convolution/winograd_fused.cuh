@@ -5,7 +5,7 @@
 // one's inputs are on their way to registers; they are transformed into the other half of shared memory before the one barrier.
 #pragma once
 
-#include "dnncore/convolution/winograd.cuh"
+#include "dnncore/convolution/winograd_output.cuh"
 #include "dnncore/gemm/tile.cuh"
 
 namespace dnncore::winograd {
@@ -16,7 +16,7 @@ struct Fused {
   using Vector = gemm::Vector<C>;
   static constexpr int kVector = Vector::kSize;
   static constexpr int kThreads = 256;
-  static constexpr int kPoints = f2::kPoints * f2::kPoints;
+  static constexpr int kPoints = F2::kPoints * F2::kPoints;
   static constexpr int kPointsPerWarp = kPoints / (kThreads / 32);
   static constexpr int kSlab = 4;  // channels
   // A warp is 8 threads along the filters by 4 along the tiles, each with two vectors along either, a whole warp apart.
@@ -83,11 +83,11 @@ struct Fused {
 
     __device__ __forceinline__ void store(Slab& slab) const {
       if (!mine()) return;
-      C points[f2::kPoints][f2::kPoints];
-      transform(taps, points, f2::Filter{});
+      C points[F2::kPoints][F2::kPoints];
+      transform(taps, points, F2::Filter{});
 #pragma unroll
       for (int i = 0; i < kPoints; ++i) {
-        slab.filters[i][channel][place_of_filter(filter, channel)] = points[i / f2::kPoints][i % f2::kPoints];
+        slab.filters[i][channel][place_of_filter(filter, channel)] = points[i / F2::kPoints][i % F2::kPoints];
       }
     }
   };
@@ -114,7 +114,7 @@ struct Fused {
       if (share < 0) {
         channel = kSlab;
       } else if (first_tile + tile < params.tiles.value) {
-        const Place place = Place::of<f2::kOutputs>(static_cast<int32>(first_tile + tile), params);
+        const Place place = Place::of<F2::kOutputs>(static_cast<int32>(first_tile + tile), params);
         const int32 row = place.row - params.top + half, column = place.column - params.left;
 #pragma unroll
         for (int i = 0; i < 12; ++i) {
@@ -157,13 +157,13 @@ struct Fused {
         outer[j] = pixels[0][j] - pixels[2][j];
         inner[j] = pixels[1][j] + (half == 0 ? pixels[2][j] : -pixels[0][j]);
       }
-      f2::Input{}(outer, outer_points);
-      f2::Input{}(inner, inner_points);
+      F2::Input{}(outer, outer_points);
+      F2::Input{}(inner, inner_points);
       const int outer_row = half == 0 ? 0 : 3, inner_row = half == 0 ? 1 : 2;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        slab.tiles[outer_row * f2::kPoints + j][channel][tile] = outer_points[j];
-        slab.tiles[inner_row * f2::kPoints + j][channel][tile] = inner_points[j];
+        slab.tiles[outer_row * F2::kPoints + j][channel][tile] = outer_points[j];
+        slab.tiles[inner_row * F2::kPoints + j][channel][tile] = inner_points[j];
       }
     }
   };
@@ -244,61 +244,24 @@ struct Fused {
     }
   };
 
-  struct alignas(2 * sizeof(T)) Pair {
-    T at[2];
-  };
-
   // The outputs of one tile, which is the same in every round.
   struct Writer {
-    T* output;    // of the group's first filter
-    Blend blend;  // what is left of it: alpha is in the sums
+    OutputTile<T, F2> outputs;
     int tile;
-    int rows;  // of the tile, as far as they exist
-    int columns;
-    bool pairs;
 
     __device__ Writer(const Params& params, int group, int64 first_tile)
-        : output(nullptr),
-          blend{1.0, params.blend.beta},
-          tile(static_cast<int>(threadIdx.x) % kTiles),
-          rows(0),
-          columns(0),
-          pairs(false) {
-      if (first_tile + tile >= params.tiles.value) return;
-      const Place place = Place::of<f2::kOutputs>(static_cast<int32>(first_tile + tile), params);
-      rows = params.output_rows - place.row;
-      columns = params.output_columns - place.column;
-      output = static_cast<T*>(params.output) + place.image * params.output_strides[0] +
-               group * params.filters.value * params.output_strides[1] + place.row * params.output_strides[2] +
-               place.column * params.output_strides[3];
-      pairs = params.pairs != 0 && reinterpret_cast<uint64>(output) % sizeof(Pair) == 0;
-    }
+        : outputs(params, group, first_tile + threadIdx.x % kTiles), tile(static_cast<int>(threadIdx.x) % kTiles) {}
 
     template <int kRound>
     __device__ __forceinline__ void write(const Shared& shared, int first_filter, const Params& params) const {
 #pragma unroll
       for (int row = static_cast<int>(threadIdx.x) / kTiles; row < kRoundFilters; row += kThreads / kTiles) {
         const int64 filter = first_filter + Accumulator::template filter_of<kRound>(row);
-        if (rows <= 0 || filter >= params.filters.value) continue;
-        C points[f2::kPoints][f2::kPoints], outputs[f2::kOutputs][f2::kOutputs];
+        if (!outputs.exists() || filter >= params.filters.value) continue;
+        C points[F2::kPoints][F2::kPoints];
 #pragma unroll
-        for (int i = 0; i < kPoints; ++i) points[i / f2::kPoints][i % f2::kPoints] = shared.sums[i][row][tile];
-        transform(points, outputs, f2::Output{});
-#pragma unroll
-        for (int i = 0; i < f2::kOutputs; ++i) {
-          if (i >= rows) continue;
-          T* const line = output + filter * params.output_strides[1] + i * params.output_strides[2];
-          if (pairs && columns > 1) {
-            Pair pair;
-            if (blend.beta != 0.0) pair = *reinterpret_cast<const Pair*>(line);
-#pragma unroll
-            for (int j = 0; j < 2; ++j) pair.at[j] = blended(blend, outputs[i][j], &pair.at[j]);
-            *reinterpret_cast<Pair*>(line) = pair;
-          } else {
-            blend_into(blend, outputs[i][0], line);
-            if (columns > 1) blend_into(blend, outputs[i][1], line + params.output_strides[3]);
-          }
-        }
+        for (int i = 0; i < kPoints; ++i) points[i / F2::kPoints][i % F2::kPoints] = shared.sums[i][row][tile];
+        outputs.write(points, filter, params);
       }
     }
   };

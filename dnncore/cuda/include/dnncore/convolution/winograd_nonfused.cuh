@@ -1,26 +1,25 @@
-// The transforms of F(4x4, 3x3) to and from a workspace, where the 36 points are as many matrix products for the tiled GEMM.
+// The transforms of F(2x2, 3x3) and F(4x4, 3x3) to and from a workspace, where the 16 or 36 points are as many matrix products for
+// the tiled GEMM.
 //
-// One thread a tile of a channel, or a filter of a channel, with its 36 points in registers; neighbouring threads have neighbouring
-// places in the workspace. The workspace holds the compute type. All of it is memory-bound.
+// One thread a tile of a channel, or a filter of a channel, with all points in registers; neighbouring threads have neighbouring
+// places in the workspace. The workspace holds the compute type. All of it is memory-bound. F is F2 or F4.
 #pragma once
 
 #include "dnncore/convolution/winograd.cuh"
 
 namespace dnncore::winograd {
 
-constexpr int kNonfusedPoints = f4::kPoints * f4::kPoints;
-
 // Store to, or load from, one place in each point's plane.
-template <typename C>
-__device__ __forceinline__ void store_points(const C (&points)[f4::kPoints][f4::kPoints], C* first, int64 plane) {
+template <int kPoints, typename C>
+__device__ __forceinline__ void store_points(const C (&points)[kPoints][kPoints], C* first, int64 plane) {
 #pragma unroll
-  for (int i = 0; i < kNonfusedPoints; ++i) first[i * plane] = points[i / f4::kPoints][i % f4::kPoints];
+  for (int i = 0; i < kPoints * kPoints; ++i) first[i * plane] = points[i / kPoints][i % kPoints];
 }
 
-template <typename C>
-__device__ __forceinline__ void load_points(const C* first, int64 plane, C (&points)[f4::kPoints][f4::kPoints]) {
+template <int kPoints, typename C>
+__device__ __forceinline__ void load_points(const C* first, int64 plane, C (&points)[kPoints][kPoints]) {
 #pragma unroll
-  for (int i = 0; i < kNonfusedPoints; ++i) points[i / f4::kPoints][i % f4::kPoints] = first[i * plane];
+  for (int i = 0; i < kPoints * kPoints; ++i) points[i / kPoints][i % kPoints] = first[i * plane];
 }
 
 // A square of an image, 0 where there is none; `first` is where its corner is or would be.
@@ -40,28 +39,28 @@ __device__ __forceinline__ void load_square(
 }
 
 // B^T d B of every tile of every channel.
-template <typename T>
+template <typename T, typename F>
 __device__ void transform_input(const Params& params) {
   using C = Compute<T>;
   const int64 count = params.groups * params.channels.value * params.tiles.value;
   for (int64 index = grid_index(); index < count; index += grid_size()) {
     const QuotientRemainder split = divide(index, params.tiles);
-    const Place place = Place::of<f4::kOutputs>(static_cast<int32>(split.remainder), params);
+    const Place place = Place::of<F::kOutputs>(static_cast<int32>(split.remainder), params);
     const int32 row = place.row - params.top, column = place.column - params.left;
     const T* const first = static_cast<const T*>(params.input) + place.image * params.input_strides[0] +
                            split.quotient * params.input_strides[1] + row * params.input_strides[2] +
                            column * params.input_strides[3];
-    C square[f4::kPoints][f4::kPoints], points[f4::kPoints][f4::kPoints];
+    C square[F::kPoints][F::kPoints], points[F::kPoints][F::kPoints];
     load_square(
         first, params.input_strides[2], params.input_strides[3], row, column, params.input_rows, params.input_columns,
         square);
-    transform(square, points, f4::Input{});
+    transform(square, points, typename F::Input{});
     store_points(points, static_cast<C*>(params.input_points) + index, count);
   }
 }
 
 // G g G^T of every filter of every channel, the filter fastest.
-template <typename T>
+template <typename T, typename F>
 __device__ void transform_filter(const Params& params) {
   using C = Compute<T>;
   const int64 count = params.groups * params.channels.value * params.filters.value;
@@ -71,34 +70,34 @@ __device__ void transform_filter(const Params& params) {
     const T* const first = static_cast<const T*>(params.filter) + params.filter_offset +
                            group.quotient * params.filter_group_stride + filter.remainder * params.filter_strides[0] +
                            group.remainder * params.filter_strides[1];
-    C taps[3][3], points[f4::kPoints][f4::kPoints];
+    C taps[3][3], points[F::kPoints][F::kPoints];
 #pragma unroll
     for (int i = 0; i < 9; ++i) {
       taps[i / 3][i % 3] = widen(first[i / 3 * params.filter_strides[2] + i % 3 * params.filter_strides[3]]);
     }
-    transform(taps, points, f4::Filter{});
+    transform(taps, points, typename F::Filter{});
     store_points(points, static_cast<C*>(params.filter_points) + index, count);
   }
 }
 
 // A^T m A of every tile of every filter, blended into the output.
-template <typename T>
+template <typename T, typename F>
 __device__ void transform_output(const Params& params) {
   using C = Compute<T>;
   const int64 count = params.groups * params.filters.value * params.tiles.value;
   for (int64 index = grid_index(); index < count; index += grid_size()) {
     const QuotientRemainder split = divide(index, params.tiles);
-    const Place place = Place::of<f4::kOutputs>(static_cast<int32>(split.remainder), params);
+    const Place place = Place::of<F::kOutputs>(static_cast<int32>(split.remainder), params);
     T* const first = static_cast<T*>(params.output) + place.image * params.output_strides[0] +
                      split.quotient * params.output_strides[1] + place.row * params.output_strides[2] +
                      place.column * params.output_strides[3];
-    C points[f4::kPoints][f4::kPoints], outputs[f4::kOutputs][f4::kOutputs];
+    C points[F::kPoints][F::kPoints], outputs[F::kOutputs][F::kOutputs];
     load_points(static_cast<const C*>(params.output_points) + index, count, points);
-    transform(points, outputs, f4::Output{});
+    transform(points, outputs, typename F::Output{});
 #pragma unroll
-    for (int i = 0; i < f4::kOutputs; ++i) {
+    for (int i = 0; i < F::kOutputs; ++i) {
 #pragma unroll
-      for (int j = 0; j < f4::kOutputs; ++j) {
+      for (int j = 0; j < F::kOutputs; ++j) {
         if (place.row + i < params.output_rows && place.column + j < params.output_columns) {
           blend_into(params.blend, outputs[i][j], first + (i * params.output_strides[2] + j * params.output_strides[3]));
         }
@@ -108,27 +107,27 @@ __device__ void transform_output(const Params& params) {
 }
 
 // A e A^T of every tile of every filter's gradient dy.
-template <typename T>
+template <typename T, typename F>
 __device__ void transform_output_gradient(const Params& params) {
   using C = Compute<T>;
   const int64 count = params.groups * params.filters.value * params.tiles.value;
   for (int64 index = grid_index(); index < count; index += grid_size()) {
     const QuotientRemainder split = divide(index, params.tiles);
-    const Place place = Place::of<f4::kOutputs>(static_cast<int32>(split.remainder), params);
+    const Place place = Place::of<F::kOutputs>(static_cast<int32>(split.remainder), params);
     const T* const first = static_cast<const T*>(params.output) + place.image * params.output_strides[0] +
                            split.quotient * params.output_strides[1] + place.row * params.output_strides[2] +
                            place.column * params.output_strides[3];
-    C square[f4::kOutputs][f4::kOutputs], points[f4::kPoints][f4::kPoints];
+    C square[F::kOutputs][F::kOutputs], points[F::kPoints][F::kPoints];
     load_square(
         first, params.output_strides[2], params.output_strides[3], place.row, place.column, params.output_rows,
         params.output_columns, square);
-    transform(square, points, f4::OutputGradient{});
+    transform(square, points, typename F::OutputGradient{});
     store_points(points, static_cast<C*>(params.output_points) + index, count);
   }
 }
 
 // G^T u G of every filter of every channel, the channel fastest, blended into dw.
-template <typename T>
+template <typename T, typename F>
 __device__ void transform_filter_gradient(const Params& params) {
   using C = Compute<T>;
   const int64 count = params.groups * params.channels.value * params.filters.value;
@@ -138,9 +137,9 @@ __device__ void transform_filter_gradient(const Params& params) {
     T* const first = static_cast<T*>(params.filter) + params.filter_offset +
                      group.quotient * params.filter_group_stride + group.remainder * params.filter_strides[0] +
                      channel.remainder * params.filter_strides[1];
-    C points[f4::kPoints][f4::kPoints], taps[3][3];
+    C points[F::kPoints][F::kPoints], taps[3][3];
     load_points(static_cast<const C*>(params.filter_points) + index, count, points);
-    transform(points, taps, f4::FilterGradient{});
+    transform(points, taps, typename F::FilterGradient{});
 #pragma unroll
     for (int i = 0; i < 9; ++i) {
       T* const tap = first + (i / 3 * params.filter_strides[2] + i % 3 * params.filter_strides[3]);
