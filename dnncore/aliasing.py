@@ -12,6 +12,10 @@ from dnncore.tensor import Tensor
 __all__ = ["check_apart"]
 
 
+_NOWHERE = (0, 0)
+"""Where an empty tensor lies: before everything else, so that it meets nothing."""
+
+
 def check_apart(problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
     """Refuse outputs that share memory with an input or with each other.
 
@@ -20,23 +24,27 @@ def check_apart(problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Te
     Raises:
         BadParamError: two operands share an element; the message names both.
     """
-    written = [(tensor, tensor.pointer) for tensor in outputs]
-    operands = [*((tensor, tensor.pointer) for tensor in inputs), *written]
-    for index, (output, start) in enumerate(written):
-        end = start + output.nbytes
-        for other_index, (other, other_start) in enumerate(operands[: len(inputs) + index]):
-            if max(start, other_start) >= min(end, other_start + other.nbytes):
-                continue
-            names = (*problem.input_names, *problem.output_names[: len(outputs)])
-            name, other_name = names[len(inputs) + index], names[other_index]
-            paired = (other_name, name) in problem.in_place
-            if paired and start == other_start and output.descriptor == other.descriptor:
-                continue
-            if not _interleaved(output.descriptor, other.descriptor, other_start - start):
-                remedy = "with the same first element and equal descriptors they may" if paired else "it must not"
-                raise BadParamError(
-                    f"{name} ({output.descriptor}) shares memory with {other_name} ({other.descriptor}): {remedy}"
-                )
+    operands = (*inputs, *outputs)
+    spans = [(start := tensor.pointer, start + tensor.nbytes) if tensor.nbytes else _NOWHERE for tensor in operands]
+    for index in range(len(inputs), len(operands)):
+        start, end = spans[index]
+        for other_index in range(index):
+            other_start, other_end = spans[other_index]
+            if start < other_end and other_start < end:
+                _check_pair(problem, operands, index, other_index, other_start - start)
+
+
+def _check_pair(problem: Problem, operands: Sequence[Tensor], index: int, other_index: int, distance: int) -> None:
+    """Refuse an output that shares elements with another operand, which begins `distance` bytes behind it and meets its span."""
+    output, other = operands[index].descriptor, operands[other_index].descriptor
+    names = (*problem.input_names, *problem.output_names)
+    name, other_name = names[index], names[other_index]
+    paired = (other_name, name) in problem.in_place
+    if paired and distance == 0 and output == other:
+        return
+    if not _interleaved(output, other, distance):
+        remedy = "with the same first element and equal descriptors they may" if paired else "it must not"
+        raise BadParamError(f"{name} ({output}) shares memory with {other_name} ({other}): {remedy}")
 
 
 def _interleaved(a: TensorDescriptor, b: TensorDescriptor, distance: int) -> bool:

@@ -6,34 +6,29 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dnncore import cuda_array, devices, dlpack, find
+from dnncore import devices, find, interchange
 from dnncore.aliasing import check_apart
 from dnncore.backend import Address, DeviceInfo, Event, Memory, Stream
 from dnncore.descriptors import Layout, TensorDescriptor
+from dnncore.descriptors.settings import number
+from dnncore.dlpack import Borrowed
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OwnerError
+from dnncore.interchange import SupportsCudaStream
 from dnncore.plan import AlgorithmPerformance, Plan, Preference, get_algorithms, make_plan
 from dnncore.problems import Problem
 from dnncore.program import Program, Step
 from dnncore.tensor import Tensor
 from dnncore.workspace import Workspace
 
-__all__ = ["Handle", "SupportsCudaStream"]
+__all__ = ["Handle"]
 
 _MOST_PLANS = 1024
 """Plans a handle keeps: a problem holds factors and probabilities, which may be new ones at every call."""
-
-
-class SupportsCudaStream(Protocol):
-    """A stream of another library that says its handle, as those of PyTorch, CuPy and cuda.core do."""
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        """(0, CUstream)."""
-        ...
 
 
 class Handle:
@@ -70,17 +65,12 @@ class Handle:
         self.autotune = autotune
         self.device = devices.open_device(device)
         self._stream_owner = stream  # lives as long as we enqueue on it
-        self._stream = self._open_stream(stream)
+        self._stream = interchange.open_stream(self.device, stream)
         self._workspace = Workspace(self.device, self._stream)
         self._plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()  # last used last
         self._memory: dict[int, Memory] = {}
         self._recording: Program | None = None
         self._closed = False
-
-    def _open_stream(self, stream: int | SupportsCudaStream | None) -> Stream:
-        if stream is None:
-            return self.device.create_stream()
-        return self.device.wrap_stream(stream if isinstance(stream, int) else stream.__cuda_stream__()[1])
 
     @property
     def stream(self) -> Stream:
@@ -97,7 +87,7 @@ class Handle:
             BadParamError: the stream is not this device's, or the handle is recording.
         """
         self.check_not_recording("a change of stream")
-        opened = self._open_stream(stream)
+        opened = interchange.open_stream(self.device, stream)
         opened.take_over(self._stream)
         self._stream, self._stream_owner = opened, stream
         self._workspace.rebind(opened)
@@ -171,7 +161,7 @@ class Handle:
                 more than 8 dimensions.
         """
         self.check_owner()
-        return self._adopt(dlpack.borrow(array, self.device.dlpack_device, self._stream.handle))
+        return self._adopt(*interchange.borrow_dlpack(self.device, self._stream, array))
 
     def from_cuda_array(self, array: Any) -> Tensor:
         """Share the memory of what has `__cuda_array_interface__`; everything else as `from_dlpack`.
@@ -179,24 +169,9 @@ class Handle:
         Where the interface names no stream, as PyTorch's does not, there is nothing to wait for: the producer's work must be done.
         """
         self.check_owner()
-        if self._stream.handle is None:
-            raise BadParamError(f"a CUDA array cannot be shared with {self.info.name}; use a handle of its device")
-        borrowed, stream = cuda_array.borrow(array)
-        tensor = self._adopt(borrowed)
-        try:
-            if stream is not None:
-                self._stream.follow(stream)
-        except BaseException:
-            tensor.close()
-            raise
-        return tensor
+        return self._adopt(*interchange.borrow_cuda_array(self.device, self._stream, array))
 
-    def _adopt(self, borrowed: dlpack.Borrowed) -> Tensor:
-        try:
-            memory = self.device.wrap_memory(borrowed)
-        except BaseException:
-            borrowed.release()
-            raise
+    def _adopt(self, memory: Memory, borrowed: Borrowed) -> Tensor:
         self._memory[id(memory)] = memory
         return Tensor(self, borrowed.descriptor, memory, read_only=borrowed.read_only)
 
@@ -285,7 +260,7 @@ class Handle:
         Raises:
             BadParamError: the plan or a tensor belongs to another handle, a descriptor is not the problem's, there are too few
                 tensors or too many, an output is read-only, or it shares memory with another operand where the problem does
-                not say that it may (`Problem.in_place`).
+                not say that it may (`Problem.in_place`); or alpha or beta is no number.
         """
         self._check_own(plan)
         self._check_operands(plan.problem, inputs, outputs)
@@ -302,8 +277,13 @@ class Handle:
             inputs: On CUDA where each tensor's first element lies, an int; on the reference backend the bytes from there on, uint8.
             beta: Factor of what is there.
             outputs: Likewise.
+
+        Raises:
+            BadParamError: the plan belongs to another handle, or alpha or beta is no number.
         """
         self._check_own(plan)
+        if type(alpha) is not float or type(beta) is not float:
+            alpha, beta = number(alpha, "alpha"), number(beta, "beta")
         step = Step(plan, alpha, list(inputs), beta, list(outputs))
         if self._recording is None:
             self._enqueue(step)
@@ -319,15 +299,15 @@ class Handle:
             )
 
     def _check_operands(self, problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        if len(inputs) != len(problem.inputs) or len(outputs) != len(problem.outputs):
+        read, written = problem.inputs, problem.outputs
+        if len(inputs) != len(read) or len(outputs) != len(written):
             raise BadParamError(
-                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(problem.inputs)} and "
-                f"{len(problem.outputs)}"
+                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(read)} and {len(written)}"
             )
-        for tensor, descriptor in zip((*inputs, *outputs), (*problem.inputs, *problem.outputs), strict=True):
+        for tensor, descriptor in zip((*inputs, *outputs), (*read, *written), strict=True):
             if tensor.handle is not self:
                 raise BadParamError(f"{tensor} belongs to another handle")
-            if tensor.descriptor != descriptor:
+            if tensor.descriptor is not descriptor and tensor.descriptor != descriptor:
                 raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
         for tensor in outputs:
             tensor.check_writable()

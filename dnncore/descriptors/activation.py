@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member, settle
+from dnncore.descriptors.settings import member, number, settle
 from dnncore.errors import BadParamError
 
 __all__ = ["ActivationDescriptor", "ActivationMode"]
@@ -63,7 +63,7 @@ class ActivationDescriptor:
     coefficient: float = 0.0
 
     def __post_init__(self) -> None:
-        settle(self, mode=member(ActivationMode, self.mode))
+        settle(self, mode=member(ActivationMode, self.mode), coefficient=number(self.coefficient, "coefficient"))
         if not math.isfinite(self.coefficient) or self.coefficient < 0:
             raise BadParamError(f"coefficient {self.coefficient} of {self.mode.value} must be finite and not negative")
         if self.coefficient and self.mode not in _WITH_COEFFICIENT:
@@ -74,4 +74,4 @@ class ActivationDescriptor:
         """Build one by name; without a coefficient the customary one: a ceiling of 6, a slope of 0.01, a depth of 1."""
         mode = member(ActivationMode, mode)
         usual = {ActivationMode.CLIPPED_RELU: 6.0, ActivationMode.LEAKY_RELU: 0.01, ActivationMode.ELU: 1.0}
-        return cls(mode, usual.get(mode, 0.0) if coefficient is None else float(coefficient))
+        return cls(mode, usual.get(mode, 0.0) if coefficient is None else coefficient)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.descriptors.settings import settle, whole
+from dnncore.descriptors.settings import number, settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["CrossEntropyDescriptor"]
@@ -25,6 +25,7 @@ class CrossEntropyDescriptor:
     ignore_index: int | None = None
 
     def __post_init__(self) -> None:
+        settle(self, label_smoothing=number(self.label_smoothing, "label_smoothing"))
         if self.ignore_index is not None:
             settle(self, ignore_index=whole(self.ignore_index, "ignore_index"))
         if not 0 <= self.label_smoothing <= 1:

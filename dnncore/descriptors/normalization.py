@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member, settle, whole
+from dnncore.descriptors.settings import member, number, settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["BatchNormMode", "LRNDescriptor", "LRNMode"]
@@ -50,7 +50,14 @@ class LRNDescriptor:
     k: float = 2.0
 
     def __post_init__(self) -> None:
-        settle(self, mode=member(LRNMode, self.mode), n=whole(self.n, "n"))
+        settle(
+            self,
+            mode=member(LRNMode, self.mode),
+            n=whole(self.n, "n"),
+            alpha=number(self.alpha, "alpha"),
+            beta=number(self.beta, "beta"),
+            k=number(self.k, "k"),
+        )
         if self.n < 1:
             raise BadParamError(f"n {self.n} must be 1 or more")
         if not math.isfinite(self.alpha) or self.alpha < 0:
@@ -71,7 +78,7 @@ class LRNDescriptor:
         k: float = 2.0,
     ) -> LRNDescriptor:
         """Build one by name; without more it is cuDNN's default."""
-        return cls(member(LRNMode, mode), n, float(alpha), float(beta), float(k))
+        return cls(member(LRNMode, mode), n, alpha, beta, k)
 
     @property
     def before(self) -> int:

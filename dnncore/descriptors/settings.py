@@ -1,9 +1,10 @@
-"""How descriptors and problems read what they are given: any integers, one or a sequence, a member of an enum or its name."""
+"""How descriptors and problems read what they are given: any numbers, one or a sequence, a member of an enum or its name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from math import ldexp
 from operator import index
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from dnncore.errors import BadParamError
 
-__all__ = ["Pairs", "each", "member", "pairs", "settle", "whole", "whole_pairs", "wholes"]
+__all__ = ["Pairs", "each", "member", "number", "pairs", "settle", "whole", "whole_pairs", "wholes"]
 
 Pairs = tuple[tuple[int, int], ...]
 _Member = TypeVar("_Member", bound=Enum)
@@ -46,6 +47,18 @@ def whole(value: int, what: str) -> int:
         return index(value)
     except TypeError as error:
         raise BadParamError(f"{what} {value!r} must be an integer") from error
+
+
+def number(value: float, what: str) -> float:
+    """A plain float, from a number of any kind, NaN and infinities among them.
+
+    Raises:
+        BadParamError: it is no real number; the message gives its name and value.
+    """
+    try:
+        return ldexp(value, 0)  # as float(value), but that reads text as well
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadParamError(f"{what} {value!r} must be a number") from error
 
 
 def wholes(values: Sequence[int], what: str) -> tuple[int, ...]:

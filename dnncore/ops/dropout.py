@@ -36,7 +36,7 @@ def dropout_forward(
 
     Source: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11 (Philox4x32-10).
     """
-    problem = DropoutProblem(x.descriptor, state.descriptor, y.descriptor, float(probability))
+    problem = DropoutProblem(x.descriptor, state.descriptor, y.descriptor, probability)
     handle.run(handle.plan(problem), alpha, (x, state), beta, (y,))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode, BinaryOperator, ConvolutionDescriptor
+from dnncore.descriptors.settings import number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.ops.activation import activation_backward
@@ -87,26 +88,36 @@ def convolution_bias_activation_backward(
     dw: Tensor | None = None,
     dbias: Tensor | None = None,
     dz: Tensor | None = None,
+    dscale: Tensor | None = None,
+    filter_gradient: Tensor | None = None,
 ) -> None:
     """Gradients of `convolution_bias_activation_forward`, each where a tensor is given for it: a few operations in turn.
 
-    A scale is constant (that of a batch normalisation that was folded); one that is trained belongs to `batch_norm_backward`.
+    The convolution's result need not be kept for the gradient of scale. It is linear in w: what its product with a gradient adds up
+    to for a filter is also the product of that filter's weights with their own gradient.
 
     Args:
-        alpha1: As forward; so are x, w, conv, activation, scale and alpha2.
+        alpha1: As forward; so are x, w, conv, activation and alpha2.
         activation: One whose slope y tells (RELU, CLIPPED_RELU, LEAKY_RELU, SIGMOID, TANH), or None.
         y: What the forward operation wrote.
         dy: [N, K, *output].
         gradient: [N, K, *output], scratch of the dtype and strides of dy, which it may be: overwritten.
+        scale: As forward, of x's dtype.
         beta: Each gradient becomes itself + beta * what it held.
         dx: [N, C, *input].
         dw: [K, C/G, *filter].
         dbias: [1, K, 1, ...].
         dz: [N, K, *output].
+        dscale: [1, K, 1, ...], of w's dtype; summed in the compute type over products of w and `filter_gradient`.
+        filter_gradient: [K, C/G, *filter], scratch of w's dtype that dscale needs; with beta 0 it may be dw. Overwritten.
 
     Raises:
-        BadParamError: also for an activation whose slope the result does not tell.
+        BadParamError: also for an activation whose slope the result does not tell, for a dscale without a scale or without its
+            scratch, and where the scratch is a dw that beta wants to keep.
     """
+    alpha1, alpha2, beta = number(alpha1, "alpha1"), number(alpha2, "alpha2"), number(beta, "beta")
+    if dscale is not None:
+        _check_scratch(scale, filter_gradient, dw, beta)
     if activation is None:
         if gradient is not dy:
             transform(handle, 1.0, dy, 0.0, gradient)
@@ -122,9 +133,41 @@ def convolution_bias_activation_backward(
         convolution_backward_bias(handle, 1.0, gradient, beta, dbias)
     if dz is not None:
         transform(handle, alpha2, gradient, beta, dz)
+    if dscale is not None and scale is not None and filter_gradient is not None:
+        convolution_backward_filter(handle, 1.0, x, gradient, conv, 0.0, filter_gradient)
+        _sum_of_products(handle, alpha1, w, filter_gradient, beta, dscale)
+        if dw is not None:
+            of_filters = _swapped(scale)
+            binary(handle, BinaryOperator.MUL, alpha1, filter_gradient, 1.0, of_filters, beta, dw)
+            dw = None
     if scale is not None and not (dx is None and dw is None):
         binary(handle, BinaryOperator.MUL, 1.0, gradient, 1.0, scale, 0.0, gradient)
     if dx is not None:
         convolution_backward_data(handle, alpha1, w, gradient, conv, beta, dx)
     if dw is not None:
         convolution_backward_filter(handle, alpha1, x, gradient, conv, beta, dw)
+
+
+def _check_scratch(scale: Tensor | None, filter_gradient: Tensor | None, dw: Tensor | None, beta: float) -> None:
+    if scale is None or filter_gradient is None:
+        missing = "scale" if scale is None else "filter_gradient"
+        raise BadParamError(f"dscale is given but {missing} is not")
+    if dw is not None and beta != 0 and filter_gradient.pointer == dw.pointer:
+        raise BadParamError(f"filter_gradient is dw, which beta {beta} keeps part of; give scratch of its own")
+
+
+def _sum_of_products(handle: Handle, alpha: float, a: Tensor, b: Tensor, beta: float, y: Tensor) -> None:
+    """y [1, K, 1, ...] = a times b, both [K, ...], summed over all but K.
+
+    That is the filter gradient of a depthwise convolution with one tap, whose channels are K and whose batch is the next dimension:
+    one launch, which takes any strides and rounds once.
+    """
+    if a.shape[0] == 0:
+        return  # no groups at all are not a convolution
+    one_tap = ConvolutionDescriptor.make(len(a.shape) - 2, groups=a.shape[0])
+    convolution_backward_filter(handle, alpha, _swapped(a), _swapped(b), one_tap, beta, _swapped(y))
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """View a tensor with its first two dimensions in each other's place."""
+    return tensor.view(tensor.descriptor.transposed(1, 0, *range(2, tensor.descriptor.ndim)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnncore.descriptors import BinaryOperator, ReduceOperator
-from dnncore.descriptors.settings import member
+from dnncore.descriptors.settings import member, number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.problems import AddProblem, BinaryProblem, FillProblem, ReduceProblem, SumProblem
@@ -14,7 +14,7 @@ __all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "t
 
 def set_tensor(handle: Handle, value: float, y: Tensor) -> None:
     """y = value in every element; gaps between elements keep what they hold. Any dtype; integers are rounded and saturated."""
-    handle.run(handle.plan(FillProblem(y.descriptor)), value, (), 0.0, (y,))
+    handle.run(handle.plan(FillProblem(y.descriptor)), number(value, "value"), (), 0.0, (y,))
 
 
 def scale_tensor(handle: Handle, alpha: float, y: Tensor) -> None:
@@ -49,7 +49,7 @@ def binary(
 ) -> None:
     """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b."""
     chosen = member(BinaryOperator, operator)
-    problem = BinaryProblem(a.descriptor, b.descriptor, c.descriptor, chosen, float(alpha1), float(alpha2))
+    problem = BinaryProblem(a.descriptor, b.descriptor, c.descriptor, chosen, alpha1, alpha2)
     handle.run(handle.plan(problem), 1.0, (a, b), beta, (c,))
 
 

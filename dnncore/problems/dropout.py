@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import number, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, same_dtype, same_shape, writable
@@ -40,6 +41,7 @@ class DropoutProblem(Operands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
+        settle(self, probability=number(self.probability, "probability"))
         same_dtype(x=self.x, y=self.y)
         same_shape(x=self.x, y=self.y)
         writable(y=self.y)

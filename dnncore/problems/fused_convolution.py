@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors.settings import number, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.convolution import ConvolutionProblem, Direction
@@ -59,6 +60,7 @@ class FusedConvolutionProblem(OptionalOperands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("z", "y")})
 
     def __post_init__(self) -> None:
+        settle(self, alpha1=number(self.alpha1, "alpha1"), alpha2=number(self.alpha2, "alpha2"))
         if not self.x.dtype.is_floating and self.y.dtype not in _OF_INT8:
             names = " or ".join(dtype.value for dtype in _OF_INT8)
             raise BadParamError(f"y is {self.y.dtype.value} but x is {self.x.dtype.value}; y must be {names}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import BinaryOperator, TensorDescriptor
-from dnncore.descriptors.settings import member, settle
+from dnncore.descriptors.settings import member, number, settle
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, broadcasts, same_dtype, writable
 
@@ -59,7 +59,12 @@ class BinaryProblem(Operands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("a", "c"), ("b", "c")})
 
     def __post_init__(self) -> None:
-        settle(self, operator=member(BinaryOperator, self.operator))
+        settle(
+            self,
+            operator=member(BinaryOperator, self.operator),
+            alpha1=number(self.alpha1, "alpha1"),
+            alpha2=number(self.alpha2, "alpha2"),
+        )
         same_dtype(a=self.a, b=self.b, c=self.c)
         broadcasts("a", self.a, "c", self.c)
         broadcasts("b", self.b, "c", self.c)

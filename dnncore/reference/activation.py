@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
@@ -62,10 +63,14 @@ def _silu_slope(x: Array) -> Array:
     return s * (1 + x * (1 - s))
 
 
-# Of (y, x, coefficient). A slope of exactly 0 lets no NaN or infinity of dy through.
+# Of (x, coefficient): where those have a slope of 1 that have no other but 0.
+_GATES: dict[ActivationMode, Callable[[Array, float], npt.NDArray[np.bool_]]] = {
+    ActivationMode.RELU: lambda x, _: x > 0,
+    ActivationMode.CLIPPED_RELU: lambda x, c: (x > 0) & (x < c),
+}
+
+# Of (y, x, coefficient), for the others.
 _SLOPES: dict[ActivationMode, Callable[[Array, Array, float], Array]] = {
-    ActivationMode.RELU: lambda _, x, __: np.where(x > 0, 1.0, 0.0),
-    ActivationMode.CLIPPED_RELU: lambda _, x, c: np.where((x > 0) & (x < c), 1.0, 0.0),
     ActivationMode.LEAKY_RELU: lambda _, x, c: np.where(x > 0, 1.0, c),
     ActivationMode.SIGMOID: lambda y, _, __: y * (1 - y),
     ActivationMode.TANH: lambda y, _, __: 1 - y * y,
@@ -88,7 +93,11 @@ def _forward(problem: ActivationForwardProblem, x: Array) -> Array:
 
 
 def _backward(problem: ActivationBackwardProblem, y: Array, dy: Array, x: Array) -> Array:
-    slope = _SLOPES[problem.activation.mode](y, x, problem.activation.coefficient)
+    """dy times the slope; a slope of exactly 0 lets no NaN or infinity of dy through."""
+    mode, coefficient = problem.activation.mode, problem.activation.coefficient
+    if mode in _GATES:
+        return np.where(_GATES[mode](x, coefficient), dy, 0.0)
+    slope = _SLOPES[mode](y, x, coefficient)
     return np.where(slope == 0, 0.0, dy * slope)
 
 

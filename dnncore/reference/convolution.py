@@ -69,14 +69,12 @@ def _backward_filter_taps(problem: ConvolutionProblem, x: Array, dy: Array) -> A
 def _patches(problem: ConvolutionProblem, x: Array) -> Array:
     """im2col: [G, C/G * taps, N * places], the taps in the filter's order."""
     groups = problem.convolution.groups
-    padded = pad(problem.convolution, x)
-    n, c = x.shape[:2]
-    filter_shape = problem.w.shape[2:]
-    columns = np.empty((groups, c // groups, *filter_shape, n, math.prod(problem.y.shape[2:])))
+    padded = pad(problem.convolution, x).swapaxes(0, 1)
+    (n, c), output = x.shape[:2], problem.y.shape[2:]
+    columns = np.empty((groups, c // groups, *problem.w.shape[2:], n, *output))
     for tap, slices in _taps(problem):
-        patch = _group_x(problem, padded[slices])
-        columns[tap] = np.moveaxis(patch, 0, 2)
-    return columns.reshape(groups, -1, columns.shape[-2] * columns.shape[-1])
+        columns[tap] = padded[slices].reshape(groups, c // groups, n, *output)
+    return columns.reshape(groups, -1, n * math.prod(output))
 
 
 def _rows(problem: ConvolutionProblem, dy: Array) -> Array:

@@ -84,7 +84,7 @@ class ReferenceAlgorithm:
             with np.errstate(all="ignore"):
                 found = self.compute(problem, *arrays)
                 first, *rest = found if isinstance(found, tuple) else (found,)
-                value = alpha * first
+                value = first if alpha == 1 else alpha * first
                 _store(target, value if beta == 0 else value + beta * _widen(target))
                 for other, further in zip(others, rest, strict=True):
                     _store(other, further)

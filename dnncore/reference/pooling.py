@@ -20,7 +20,7 @@ from dnncore.reference.launch import Array, ReferenceAlgorithm
 
 __all__ = ["BACKWARD", "BACKWARD_INDICES", "FORWARD"]
 
-Indices = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,24 @@ class _Windows:
                 ),
             )
 
-    def padded(self, fill: float) -> tuple[Array, tuple[slice, ...]]:
-        """An array large enough for every window, and where x lies in it."""
+    def _frame(self) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+        """The shape of an array large enough for every window, and where x lies in it."""
         shape, interior = list(self.x), [slice(None), slice(None)]
         for i, extent in enumerate(self.x[2:]):
             before, after = self.pooling.padding[i]
             reach = (self.y[2 + i] - 1) * self.pooling.stride[i] + self.pooling.window[i]
             shape[2 + i] = max(extent + before + after, reach)
             interior.append(slice(before, before + extent))
-        return np.full(shape, fill), tuple(interior)
+        return tuple(shape), tuple(interior)
+
+    def _padded(self, x: Array, fill: float) -> Array:
+        """x with `fill` around it; itself where there is nothing around it."""
+        shape, interior = self._frame()
+        if shape == x.shape:
+            return x
+        padded = np.full(shape, fill)
+        padded[interior] = x
+        return padded
 
     def divisor(self) -> Array:
         """How many places each window averages over, [*output]."""
@@ -66,16 +75,14 @@ class _Windows:
             result = result[..., None] * counts
         return result
 
-    def numbers(self) -> Indices:
+    def _numbers(self) -> Indices:
         """Under each place of a padded plane, [1, 1, *padded], its place in the plane, in row-major order; -1 in the padding."""
-        padded, interior = replace(self, x=(1, 1, *self.x[2:])).padded(-1)
-        padded[interior] = np.arange(math.prod(self.x[2:])).reshape(self.x[2:])
-        return padded.astype(np.int64)
+        plane = replace(self, x=(1, 1, *self.x[2:]))
+        values = np.arange(math.prod(self.x[2:]), dtype=np.float64).reshape(plane.x)
+        return plane._padded(values, -1).astype(np.int64)
 
     def _candidates(self, x: Array) -> Array:
-        padded, interior = self.padded(-np.inf)
-        padded[interior] = x if self.pooling.propagate_nan else np.where(np.isnan(x), -np.inf, x)
-        return padded
+        return self._padded(x if self.pooling.propagate_nan else np.fmax(x, -np.inf), -np.inf)
 
     def maximum(self, x: Array) -> Array:
         """The maximum of each window."""
@@ -85,36 +92,53 @@ class _Windows:
         return best
 
     def winners(self, x: Array) -> Indices:
-        """Where the maximum of each window is first; of nothing but minus infinity, the first place in the input."""
-        padded, numbers = self._candidates(x), self.numbers()
-        has_nan = bool(np.isnan(padded).any())
-        first = np.full((1, 1, *self.y[2:]), -1)
-        for place in self.places():
-            first = np.where(first < 0, numbers[place], first)
-        best, winner = np.full(self.y, -np.inf), np.broadcast_to(first, self.y)
-        for place in self.places():
+        """Which place of each window has its maximum first; of nothing but minus infinity, the first that is in the input."""
+        padded, best = self._candidates(x), np.full(self.y, -np.inf)
+        has_nan = bool(np.isnan(np.max(padded, initial=-np.inf)))
+        winner = np.broadcast_to(self._first_places(), self.y).astype(np.int32)
+        for number, place in enumerate(self.places()):
             value = padded[place]
             takes = value > best
             if has_nan:
                 takes |= np.isnan(value) & ~np.isnan(best)
-            winner = np.where(takes, numbers[place], winner)
+            winner[takes] = number
             np.maximum(best, value, out=best)
         return winner
 
+    def _first_places(self) -> Indices:
+        """The first place of each window that is in the input, [*output]; one in the padding where there is none."""
+        first = np.zeros((), np.int64)
+        for i, extent in enumerate(self.pooling.window):
+            start = np.arange(self.y[2 + i]) * self.pooling.stride[i] - self.pooling.padding[i][0]
+            first = first[..., None] * extent + np.clip(-start, 0, extent - 1)
+        return first
+
+    def indices(self, winner: Indices) -> Indices:
+        """Places in the plane, in row-major order, from places in the windows; -1 for one in the padding."""
+        found, numbers = np.full(self.y, -1), self._numbers()
+        for number, place in enumerate(self.places()):
+            np.copyto(found, numbers[place], where=winner == number)
+        return found
+
+    def winners_of(self, indices: Indices) -> Indices:
+        """Places in the windows from places in the plane; -1 for one that is not in its window."""
+        winner, numbers = np.full(self.y, -1), self._numbers()
+        for number, place in enumerate(self.places()):
+            winner[numbers[place] == indices] = number
+        return winner
+
     def average(self, x: Array) -> Array:
-        padded, interior = self.padded(0.0)
-        padded[interior] = x
-        total = np.zeros(self.y)
+        padded, total = self._padded(x, 0.0), np.zeros(self.y)
         for place in self.places():
             total += padded[place]
         return total / self.divisor()
 
     def spread(self, share: Array, winner: Indices | None = None) -> Array:
         """Add a share to every place of its window, or only to that one which wins it."""
-        gradient, interior = self.padded(0.0)
-        numbers = None if winner is None else self.numbers()
-        for place in self.places():
-            gradient[place] += share if numbers is None else np.where(numbers[place] == winner, share, 0.0)
+        shape, interior = self._frame()
+        gradient = np.zeros(shape)
+        for number, place in enumerate(self.places()):
+            gradient[place] += share if winner is None else np.where(winner == number, share, 0.0)
         return gradient[interior]
 
 
@@ -123,7 +147,7 @@ def _forward(problem: PoolingForwardProblem, x: Array) -> Array | tuple[Array, .
     if problem.pooling.mode is not PoolingMode.MAX:
         return windows.average(x)
     best = windows.maximum(x)
-    return best if problem.indices is None else (best, windows.winners(x).astype(np.float64))
+    return best if problem.indices is None else (best, windows.indices(windows.winners(x)).astype(np.float64))
 
 
 def _backward(problem: PoolingBackwardProblem, _y: Array, dy: Array, x: Array) -> Array:
@@ -135,7 +159,7 @@ def _backward(problem: PoolingBackwardProblem, _y: Array, dy: Array, x: Array) -
 
 def _backward_indices(problem: PoolingBackwardIndicesProblem, dy: Array, indices: npt.NDArray[np.int32]) -> Array:
     windows = _Windows(problem.pooling, problem.dx.shape, problem.dy.shape)
-    return windows.spread(dy, np.where(indices < 0, -2, indices).astype(np.int64))  # -1 is the padding's number
+    return windows.spread(dy, windows.winners_of(indices))
 
 
 FORWARD = (ReferenceAlgorithm("window", _forward),)

@@ -18,7 +18,7 @@ def _fill(problem: FillProblem) -> Array:
 
 
 def _add(problem: AddProblem, a: Array) -> Array:
-    return np.broadcast_to(a, problem.c.shape)
+    return a if a.shape == problem.c.shape else np.broadcast_to(a, problem.c.shape)
 
 
 _BINARY = {

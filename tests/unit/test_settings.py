@@ -1,9 +1,11 @@
-"""What descriptors and problems take for an enum's member and for an integer, and what they refuse."""
+"""What descriptors, problems and operations take for an enum's member and for a number, and what they refuse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,8 @@ from dnncore.problems import (
     Col2ImProblem,
     ConvolutionProblem,
     Direction,
+    DropoutProblem,
+    FusedConvolutionProblem,
     GroupNormBackwardProblem,
     GroupNormForwardProblem,
     Im2ColProblem,
@@ -198,6 +202,86 @@ SEQUENCE_FIELDS: dict[str, tuple[Maker, str, Any]] = {
     "col2im": (lambda v: Col2ImProblem(COLUMNS, X, CONV, v), "filter_shape", (3, 3)),
 }
 """Values that have a field of several integers, and what it may be."""
+
+
+STATE = TensorDescriptor.packed((4,), "int32")
+STATISTIC = TensorDescriptor.packed((2, 2, 1, 1))
+FUSED = (X, TensorDescriptor.packed((4, 4, 3, 3)), X, CONV)
+
+NUMBER_FIELDS: dict[str, tuple[Maker, str]] = {
+    "coefficient": (lambda v: ActivationDescriptor(ActivationMode.ELU, v), "coefficient"),
+    "alpha of LRN": (lambda v: LRNDescriptor(alpha=v), "alpha"),
+    "beta of LRN": (lambda v: LRNDescriptor(beta=v), "beta"),
+    "k of LRN": (lambda v: LRNDescriptor.make(k=v), "k"),
+    "label_smoothing": (lambda v: CrossEntropyDescriptor(v), "label_smoothing"),
+    "alpha1 of binary": (lambda v: BinaryProblem(X, X, X, BinaryOperator.ADD, alpha1=v), "alpha1"),
+    "alpha2 of binary": (lambda v: BinaryProblem(X, X, X, BinaryOperator.ADD, alpha2=v), "alpha2"),
+    "alpha1 of fused": (lambda v: FusedConvolutionProblem(*FUSED, alpha1=v), "alpha1"),
+    "alpha2 of fused": (lambda v: FusedConvolutionProblem(*FUSED, z=X, alpha2=v), "alpha2"),
+    "probability": (lambda v: DropoutProblem(X, STATE, X, v), "probability"),
+    "epsilon": (lambda v: BatchNormInferenceProblem(X, C, C, C, C, X, BatchNormMode.SPATIAL, v), "epsilon"),
+    "momentum": (lambda v: BatchNormForwardProblem(X, C, C, X, C, C, BatchNormMode.SPATIAL, 0.5, v), "momentum"),
+    **{
+        f"{field} of {name}": (partial(make, field), field)
+        for field in ("parameter_alpha", "parameter_beta")
+        for name, make in {
+            "batch_norm": lambda f, v: BatchNormBackwardProblem(
+                X,
+                X,
+                C,
+                C,
+                C,
+                X,
+                C,
+                C,
+                BatchNormMode.SPATIAL,
+                **{"old_dscale": C, "old_dbias": C, "parameter_beta": 1.0, f: v},
+            ),
+            "group_norm": lambda f, v: GroupNormBackwardProblem(X, X, STATISTIC, STATISTIC, X, 2, **{f: v}),
+            "layer_norm": lambda f, v: LayerNormBackwardProblem(X, X, ONE, X, 1, **{f: v}),
+        }.items()
+    },
+}
+"""Values that have a field of a real number; all take a half."""
+
+
+@pytest.mark.parametrize("what", NUMBER_FIELDS)
+def test_a_number_of_any_kind_is_as_good_as_a_plain_one(what: str) -> None:
+    make, field = NUMBER_FIELDS[what]
+    for half in (np.float16(0.5), np.float64(0.5), Fraction(1, 2), np.array(0.5, np.float32)):
+        assert getattr(make(half), field) == 0.5
+
+
+@pytest.mark.parametrize("what", NUMBER_FIELDS)
+@pytest.mark.parametrize("bad", ["0.5", None, (0.5,), 0.5j, 10**400], ids=lambda bad: type(bad).__name__)
+def test_what_is_no_number_is_refused_by_name_and_value(what: str, bad: object) -> None:
+    make, field = NUMBER_FIELDS[what]
+    with pytest.raises(BadParamError) as refusal:
+        make(bad)
+    assert f"{field} {bad!r} must be a number" in str(refusal.value)
+
+
+@pytest.mark.parametrize("bad", ["1", b"1", None, 1j, [1.0]], ids=repr)
+def test_factors_of_an_operation_that_are_no_numbers_are_refused_by_name(handle: Handle, bad: Any) -> None:
+    with handle.upload(np.ones((2, 2), np.float32)) as x, handle.upload(np.ones((2, 2), np.float32)) as y:
+        for alpha, beta, name in ((bad, 0.0, "alpha"), (1.0, bad, "beta")):
+            with pytest.raises(BadParamError) as refusal:
+                ops.transform(handle, alpha, x, beta, y)
+            assert str(refusal.value) == f"{name} {bad!r} must be a number"
+        with pytest.raises(BadParamError, match=r"value .* must be a number"):
+            ops.set_tensor(handle, bad, y)
+        with handle.record() as program, pytest.raises(BadParamError, match=r"alpha .* must be a number"):
+            ops.scale_tensor(handle, bad, y)
+        assert program.steps == []
+        assert (y.numpy() == 1).all()
+
+
+def test_factors_of_an_operation_may_be_numbers_of_any_kind(handle: Handle) -> None:
+    with handle.upload(np.ones((2, 2), np.float32)) as x, handle.upload(np.ones((2, 2), np.float32)) as y:
+        for alpha, beta in ((2, True), (np.float32(0.5), np.int8(2)), (Fraction(1, 4), np.array(0.5))):
+            factors: Any = (alpha, beta)
+            ops.transform(handle, factors[0], x, factors[1], y)
+        assert (y.numpy() == 0.25 + 0.5 * (0.5 + 2 * (2 + 1))).all()
 
 
 @pytest.mark.parametrize("what", INTEGER_FIELDS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import BatchNormMode, TensorDescriptor
-from dnncore.descriptors.settings import member, settle
+from dnncore.descriptors.settings import member, number, settle
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -131,7 +131,7 @@ class BatchNormForwardProblem(OptionalOperands):
         )
         is_epsilon(self.epsilon)
         has_elements(self.x, batch_norm_axes(self.x, self.mode), "for a mean")
-        if not 0 <= self.momentum <= 1:
+        if not 0 <= number(self.momentum, "momentum") <= 1:
             raise BadParamError(f"momentum {self.momentum} must be between 0 and 1")
         if self.running_mean is not None and self.length == 1 and self.x.size:
             raise BadParamError(
@@ -182,7 +182,12 @@ class BatchNormBackwardProblem(OptionalOperands):
     )
 
     def __post_init__(self) -> None:
-        settle(self, mode=member(BatchNormMode, self.mode))
+        settle(
+            self,
+            mode=member(BatchNormMode, self.mode),
+            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
+            parameter_beta=number(self.parameter_beta, "parameter_beta"),
+        )
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         at_least_2d(x=self.x)

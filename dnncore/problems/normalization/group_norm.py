@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.descriptors.settings import settle, whole
+from dnncore.descriptors.settings import number, settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -108,7 +108,12 @@ class GroupNormBackwardProblem(OptionalOperands):
     )
 
     def __post_init__(self) -> None:
-        settle(self, groups=whole(self.groups, "groups"))
+        settle(
+            self,
+            groups=whole(self.groups, "groups"),
+            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
+            parameter_beta=number(self.parameter_beta, "parameter_beta"),
+        )
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         at_least_2d(x=self.x)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.descriptors.settings import settle, whole
+from dnncore.descriptors.settings import number, settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
     OptionalOperands,
@@ -101,7 +101,12 @@ class LayerNormBackwardProblem(OptionalOperands):
     )
 
     def __post_init__(self) -> None:
-        settle(self, axis=whole(self.axis, "axis"))
+        settle(
+            self,
+            axis=whole(self.axis, "axis"),
+            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
+            parameter_beta=number(self.parameter_beta, "parameter_beta"),
+        )
         same_dtype(x=self.x, dy=self.dy, dx=self.dx)
         same_shape(x=self.x, dy=self.dy, dx=self.dx)
         _statistics(self.x, self.axis, saved_mean=self.saved_mean, saved_inv_std=self.saved_inv_std)

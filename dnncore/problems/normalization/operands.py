@@ -6,6 +6,7 @@ import math
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import number
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
@@ -82,5 +83,5 @@ def blends_parameters(
 
 def is_epsilon(epsilon: float) -> None:
     """Refuse an epsilon that is negative or not finite."""
-    if not 0 <= epsilon < math.inf:
+    if not 0 <= number(epsilon, "epsilon") < math.inf:
         raise BadParamError(f"epsilon {epsilon} must be finite and not negative")
