@@ -19,7 +19,7 @@ from dnncore.cuda import (
     summation,
     tensor,
 )
-from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.fused import FUSED, ranked_fused
 from dnncore.cuda.jit import Unit
 from dnncore.problems import (
     ActivationBackwardProblem,
@@ -85,6 +85,8 @@ def algorithms_for(problem: Problem) -> tuple[CudaAlgorithm, ...]:
     """Algorithms for a problem, fastest first; the last supports everything that is legal."""
     if isinstance(problem, ConvolutionProblem):
         return convolution.ranked(problem)
+    if isinstance(problem, FusedConvolutionProblem):
+        return ranked_fused(problem)
     return _ALGORITHMS[type(problem)]
 
 

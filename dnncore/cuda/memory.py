@@ -13,10 +13,15 @@ from dnncore.cuda.context import Context
 from dnncore.cuda.owner import Owner
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "CudaMemory", "host_buffer"]
+__all__ = ["ALIGNMENT_BYTES", "CudaMemory", "aligned", "host_buffer"]
 
 ALIGNMENT_BYTES = 256
 """What cuMemAlloc promises for every allocation."""
+
+
+def aligned(nbytes: int) -> int:
+    """How far into a block something aligned may follow what takes `nbytes` at its beginning."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class CudaMemory:

@@ -104,6 +104,29 @@ GEOMETRIES = (
     ),
     Geometry("int8-3d", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3, "padding": 1}, dtype=I8, alpha=1 / 512),
     Geometry("int8-3d-to-int32", (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), {"spatial_ndim": 3}, dtype=I8, y_dtype=I32),
+    Geometry("int8-4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4}, dtype=I8, y_dtype=I32),
+    Geometry("int8-1d", (2, 6, 17), (8, 3, 5), {"spatial_ndim": 1, "groups": 2, "padding": 2}, I8, y_dtype=I32),
+    Geometry(
+        "int8-true-convolution", (2, 5, 8, 6), (7, 5, 3, 2), {"padding": 1, "mode": "convolution"}, I8, y_dtype=I32
+    ),
+    Geometry("int8-dilation", (2, 3, 13, 12), (5, 3, 3, 2), {"dilation": (3, 2), "stride": 2}, I8, y_dtype=I32),
+    Geometry("int8-padding-wider", (1, 7, 2, 3), (9, 7, 3, 3), {"padding": ((4, 3), (0, 5))}, I8, y_dtype=I32),
+    Geometry("int8-chwn", (3, 5, 6, 4), (6, 5, 3, 3), {"padding": 1}, I8, ("CHWN",) * 3, y_dtype=I32),
+    Geometry("int8-gaps-blend", (2, 6, 5, 6), (8, 3, 3, 2), {"groups": 2}, I8, ("gaps",) * 3, 3.0, -2.0, I32),
+    Geometry(
+        "int8-nhwc-odd", (2, 11, 6, 7), (13, 11, 3, 3), {"padding": 1}, I8, ("NHWC",) * 3, alpha=1 / 4096, beta=0.5
+    ),
+    Geometry(
+        "int8-nhwc-vectors", (2, 32, 7, 6), (40, 32, 3, 3), {"padding": 1, "stride": 2}, I8, ("NHWC",) * 3, 1 / 8192
+    ),
+    Geometry(
+        "int8-nhwc-vectors-groups", (1, 48, 6, 5), (12, 16, 2, 3), {"groups": 3}, I8, ("NHWC",) * 3, -1.0, 1.0, I32
+    ),
+    Geometry("int8-nhwc-in-nchw-out", (1, 16, 5, 6), (5, 16, 1, 1), {}, I8, ("NHWC", "NHWC", "NCHW"), 0.01, 0.0, F32),
+    Geometry("int8-depthwise", (2, 5, 7, 7), (5, 1, 3, 3), {"groups": 5, "padding": 1}, I8, y_dtype=I32),
+    Geometry("int8-many-channels", (1, 70, 6, 5), (67, 70, 1, 3), {}, I8, y_dtype=I32),
+    Geometry("int8-long-sum-nhwc", (1, 400, 3, 3), (6, 400, 3, 3), {}, I8, ("NHWC",) * 3, 1 / 65536, 1.0),
+    Geometry("int8-batch-0", (0, 2, 5, 5), (3, 2, 3, 3), {}, I8),
 )
 
 

@@ -77,6 +77,12 @@ FUSED = (
     Fused("bf16-long-sum", (1, 600, 2, 2), (6, 600, 2, 1), "sb", dtype=BF16),
     Fused("int8", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}, I8, parameters=F32, alpha1=2.0**-10),
     Fused("int8-nhwc", (1, 8, 6, 5), (6, 8, 3, 3), "sb", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12),
+    Fused("int8-vectors", (2, 32, 7, 6), (24, 32, 3, 3), "sbz", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12, beta=1.0),
+    Fused("int8-long-sum", (1, 400, 2, 3), (9, 400, 1, 3), "sbz", {}, I8, None, F32, alpha1=2.0**-12, alpha2=-0.5),
+    Fused("int8-long-sum-blend", (1, 400, 2, 3), (5, 400, 2, 1), "b", {}, I8, F32, F32, ("NHWC", "NHWC"), alpha=0.5, beta=-2.0),
+    Fused("int8-3d", *_WIDE, I8, None, F32, alpha1=2.0**-9),
+    Fused("int8-depthwise", (2, 5, 7, 7), (5, 1, 3, 3), "sb", {"groups": 5, "padding": 1}, I8, None, F32, alpha1=2.0**-9),
+    Fused("int8-z-in-another-layout", (2, 4, 6, 5), (9, 4, 3, 3), "bz", {}, I8, None, F32, z_layout="NHWC", alpha1=2.0**-9),
     Fused("int8-to-fp32", (2, 4, 6, 6), (4, 2, 3, 3), "sbz", {"groups": 2}, I8, F32, F32, activation=SILU, alpha1=2.0**-12),
 )  # fmt: skip
 

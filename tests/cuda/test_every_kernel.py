@@ -6,6 +6,7 @@ The cases of `tests/ops` run every algorithm, but their problems are small, and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,13 +45,17 @@ def fresh_handle(device: str) -> Iterator[Handle]:
 
 
 def _padded(variant: Variant) -> ConvolutionProblem:
-    """A few more filters than the tile has rows over 2 images: 140 columns, sums of 27, or of 72 for those who read vectors."""
+    """A few more filters than the tile has rows over 2 images: 140 columns, sums of 27, of 72 or 144 for those who read vectors.
+
+    Sums of int8 stay int32, and must be equal.
+    """
+    dtype = variant.tile.dtype
     conv, rows = ConvolutionDescriptor.make(padding=1), variant.tile.rows + 3
-    channels, layout = (8, "NHWC") if Walk.VECTORS in variant.walks else (3, "NCHW")
+    channels, layout = (16 // dtype.itemsize, "NHWC") if Walk.VECTORS in variant.walks else (3, "NCHW")
     x, w = (2, channels, 7, 10), (rows, channels, 3, 3)
-    shapes = (x, w, conv.output_shape(x, w))
-    x_, w_, y_ = (TensorDescriptor.packed(shape, variant.tile.dtype, layout) for shape in shapes)
-    return ConvolutionProblem(Direction.FORWARD, x_, w_, y_, conv)
+    y = TensorDescriptor.packed(conv.output_shape(x, w), DType.INT32 if dtype is DType.INT8 else dtype, layout)
+    x_, w_ = (TensorDescriptor.packed(shape, dtype, layout) for shape in (x, w))
+    return ConvolutionProblem(Direction.FORWARD, x_, w_, y, conv)
 
 
 def _dense(variant: Variant) -> MatmulProblem:
@@ -60,13 +65,12 @@ def _dense(variant: Variant) -> MatmulProblem:
 
 
 def _fused(variant: Variant) -> FusedConvolutionProblem:
-    """The same convolution with everything that may follow it."""
+    """The same convolution with everything that may follow it; of int8 into fp32, which shows more than int8 would."""
     plain = _padded(variant)
-    parameter = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1), variant.tile.dtype)
+    dtype = DType.FLOAT32 if plain.x.dtype is DType.INT8 else plain.x.dtype
+    parameter, y = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1), dtype), replace(plain.y, dtype=dtype)
     gelu = ActivationDescriptor.make("gelu")
-    return FusedConvolutionProblem(
-        plain.x, plain.w, plain.y, plain.convolution, parameter, parameter, plain.y, gelu, 0.5, -2.0
-    )
+    return FusedConvolutionProblem(plain.x, plain.w, y, plain.convolution, parameter, parameter, y, gelu, 0.5, -2.0)
 
 
 def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +111,7 @@ def test_a_table_of_a_product_that_fills_one_tile_and_begins_another(
     _check_with(variant, _padded(variant), "implicit_precomp_gemm", fresh_handle, monkeypatch)
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.INT8])
 @pytest.mark.parametrize("name", ["implicit_gemm", "implicit_precomp_gemm", "fused"])
 def test_vectors_are_not_read_from_operands_that_start_at_an_odd_element(
     dtype: DType, name: str, fresh_handle: Handle

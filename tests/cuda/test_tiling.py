@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -238,24 +239,27 @@ def test_neighbouring_threads_follow_the_dense_dimension(layout: str, walk: Walk
 
 
 @pytest.mark.parametrize(
-    ("channels", "layout", "direction", "vectors"),
+    ("dtype", "channels", "layout", "direction", "vectors"),
     [
-        (16, "NHWC", Direction.FORWARD, True),
-        (12, "NHWC", Direction.FORWARD, False),  # 24 bytes
-        (16, "NCHW", Direction.FORWARD, False),
-        (16, "NHWC", Direction.BACKWARD_DATA, False),  # the filter is not dense along its filters
-        (16, "NHWC", Direction.BACKWARD_FILTER, False),
+        ("float16", 16, "NHWC", Direction.FORWARD, True),
+        ("float16", 12, "NHWC", Direction.FORWARD, False),  # 24 bytes
+        ("float16", 16, "NCHW", Direction.FORWARD, False),
+        ("float16", 16, "NHWC", Direction.BACKWARD_DATA, False),  # the filter is not dense along its filters
+        ("float16", 16, "NHWC", Direction.BACKWARD_FILTER, False),
+        ("int8", 32, "NHWC", Direction.FORWARD, True),
+        ("int8", 24, "NHWC", Direction.FORWARD, False),
+        ("int8", 16, "NCHW", Direction.FORWARD, False),
     ],
 )
-def test_operands_of_16_bits_are_read_in_vectors_where_both_are_dense_along_the_reduction(
-    channels: int, layout: str, direction: Direction, *, vectors: bool
+def test_operands_of_16_and_8_bits_are_read_in_vectors_where_both_are_dense_along_the_reduction(
+    dtype: str, channels: int, layout: str, direction: Direction, *, vectors: bool
 ) -> None:
     x, w = (2, channels, 9, 7), (24, channels, 3, 3)
-    product = convolution_product(_problem(direction, x, w, ConvolutionDescriptor.make(padding=1), "float16", layout))
+    product = convolution_product(_problem(direction, x, w, ConvolutionDescriptor.make(padding=1), dtype, layout))
     assert isinstance(product, Product)
     assert product.reads_vectors is vectors
     assert (choose_walks(product) == (Walk.VECTORS, Walk.VECTORS)) is vectors
-    assert Walk.VECTORS not in choose_variant(product, TILES[DType.FLOAT16][0], aligned=False).walks
+    assert Walk.VECTORS not in choose_variant(product, TILES[DType(dtype)][0], aligned=False).walks
 
 
 def test_vectors_do_not_cross_a_row_that_is_not_a_multiple_of_them() -> None:
@@ -299,30 +303,63 @@ def test_offsets_that_may_leave_32_bits_take_the_wide_variant() -> None:
         assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile).wide is wide
 
 
-def test_every_variant_that_is_chosen_is_among_those_that_are_built() -> None:
+def _for_each_dtype(x: Shape, w: Shape, options: dict[str, Any], layout: Layout) -> Iterator[Product]:
+    """Every convolution of a geometry that has columns."""
+    conv = ConvolutionDescriptor.make(len(x) - 2, **options)
+    for dtype in TILES:
+        for direction in Direction if dtype.is_floating else (Direction.FORWARD,):
+            product = convolution_product(_problem(direction, x, w, conv, dtype.value, layout))
+            assert isinstance(product, Product)
+            if product.num_columns:
+                yield product
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_variant_that_is_chosen_is_among_those_that_are_built(layout: Layout) -> None:
     built = set(variants())
     assert len({variant.unit.entry for variant in built}) == len(built)
-    for x, w, options in GEOMETRIES.values():
-        for direction in Direction:
-            for dtype in ("float16", "bfloat16", "float32", "float64"):
-                problem = _problem(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), dtype)
-                product = convolution_product(problem)
-                assert isinstance(product, Product)
-                if product.num_columns:
-                    assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile) in built
+    for geometry in GEOMETRIES.values():
+        for product in _for_each_dtype(*geometry, layout):
+            assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile) in built
 
 
-def test_every_extended_variant_that_is_chosen_is_among_those_that_are_built() -> None:
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_extended_variant_that_is_chosen_is_among_those_that_are_built(layout: Layout) -> None:
     built = set(variants(extended=True))
     assert len({variant.unit.entry for variant in built}) == len(built)
-    for x, w, options in GEOMETRIES.values():
-        for direction in Direction:
-            for dtype in ("float16", "bfloat16", "float32", "float64"):
-                problem = _problem(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), dtype)
-                product = convolution_product(problem)
-                assert isinstance(product, Product)
-                for tile in tiles_for(product, extended=True) if product.num_columns else ():
-                    assert choose_variant(product, tile, extended=True) in built
+    for geometry in GEOMETRIES.values():
+        for product in _for_each_dtype(*geometry, layout):
+            for tile in tiles_for(product, extended=True):
+                assert choose_variant(product, tile, extended=True) in built
+
+
+def _long(length: int, y: str = "int32") -> ConvolutionProblem:
+    """Sums of so many products of int8."""
+    x, w = (TensorDescriptor.packed((n, length, 1, 1), "int8", "NHWC") for n in (2, 3))
+    return ConvolutionProblem(
+        Direction.FORWARD, x, w, TensorDescriptor.packed((2, 3, 1, 1), y), ConvolutionDescriptor.make()
+    )
+
+
+def test_sums_of_int8_that_int32_may_not_hold_are_cut_into_parts_that_it_holds() -> None:
+    whole = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
+    (split,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_gemm_split_k")
+    longest = (2**31 - 1) // (128 * 128)
+    for algorithm in whole:
+        assert algorithm.supports(_long(longest), NO_DEVICE) is None
+        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1), NO_DEVICE))
+    for length in (2**15, 2**16 - 1, longest + 1, 10 * longest, 2**24 + 1, 2**25 - 1):
+        assert split.supports(_long(length), NO_DEVICE) is None
+        product = convolution_product(_long(length))
+        assert isinstance(product, Product)
+        assert choose_schedule(product, tiles_for(product), split=True).split_length <= longest
+    assert split.supports(_long(2**26), NO_DEVICE) is not None  # more parts than there may be
+
+
+def test_parts_of_int8_are_stored_in_int32() -> None:
+    product = convolution_product(_long(2**17, "float32"))
+    assert isinstance(product, Product)
+    assert (product.output, product.partial_sums().output) == (DType.FLOAT32, DType.INT32)
 
 
 def test_sums_of_16_bit_types_are_vectors_of_fp32() -> None:
@@ -370,6 +407,24 @@ def test_a_table_has_an_entry_of_each_reduction_index_of_a_launch(direction: Dir
     lengths = [sum(max(phase.reduction_length, 1) for phase in phases) for phases in batches(product)]
     assert len(lengths) == (2 if direction is Direction.BACKWARD_DATA else 1)
     assert precomputed.workspace_bytes(problem) == max(lengths) * TABLE_ENTRY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "strides", "reason"),
+    [
+        ((2, 1, 4, 4, 4), (4, 1, 3, 3, 3), None, "an index of 4 digits; narrow kernels take 3"),
+        ((1, 1, 4, 4, 4), (4, 1, 3, 3, 3), None, "3 coordinates in padding; narrow kernels take 2"),
+        ((2, 4, 8), (4, 4, 3), (8, 2**30, 1), "offsets of more than 32 bits"),
+    ],
+)
+def test_without_a_table_the_reason_that_applies_is_given(
+    x: Shape, w: Shape, strides: Shape | None, reason: str
+) -> None:
+    problem = _problem(Direction.FORWARD, x, w, ConvolutionDescriptor.make(len(x) - 2, padding=1))
+    if strides is not None:
+        problem = replace(problem, x=replace(problem.x, strides=strides))
+    (precomputed,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_precomp_gemm")
+    assert precomputed.supports(problem, NO_DEVICE) == f"only narrow kernels read a table: {reason}"
 
 
 def _fused(z: TensorDescriptor | None, y_layout: str = "NCHW") -> FusedConvolutionProblem:

@@ -81,7 +81,8 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     values = make_inputs(problem, rng)
     blended, *others = solve(problem, values)
     output = problem.outputs[0]
-    before = rng.uniform(-1, 1, output.shape).astype(output.dtype.numpy) if beta else None
+    spread = 1 if output.dtype.is_floating else 100  # of integers, fractions would all be 0
+    before = rng.uniform(-spread, spread, output.shape).astype(output.dtype.numpy) if beta else None
 
     plan = handle.plan(problem, algorithm=algorithm)
     inputs = [Guarded(handle, d, v, guard) for d, v in zip(problem.inputs, values, strict=True)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.dtypes import DType
@@ -13,6 +15,7 @@ from tests.cases.case import describe
 __all__ = ["random_case"]
 
 _DTYPES = (DType.FLOAT32,) * 5 + (DType.FLOAT64, DType.FLOAT16, DType.FLOAT16, DType.BFLOAT16)
+_OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
 _LAYOUTS = ("NCHW", "NCHW", "NHWC", "CHWN", "gaps")
 _BLENDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1.0), (-0.5, 2.0), (0.0, 1.0))
 
@@ -21,7 +24,8 @@ def random_case(number: int, max_macs: int = 1 << 40) -> Case:
     """Draw a convolution.
 
     Batch up to 3, up to 70 channels each way, images up to 19 x 19, filters up to 7 x 7, stride up to 3, dilation up to 2, groups,
-    padding that may be wider than the image and differ at the four sides, any layouts, any direction and dtype, blending.
+    padding that may be wider than the image and differ at the four sides, any layouts, any direction and dtype, blending; of int8
+    forward alone, into int8, int32 and fp32.
 
     Args:
         number: Which one.
@@ -32,6 +36,8 @@ def random_case(number: int, max_macs: int = 1 << 40) -> Case:
         problem = _draw(rng)
         if problem is not None and problem.macs <= max_macs:
             alpha, beta = rng.choice(_BLENDS)
+            if problem.y.dtype is DType.INT8:  # not all of them saturated
+                alpha /= 64 * math.sqrt(math.prod(problem.w.shape[1:]))
             return Case(f"random-{number}", problem, alpha, beta)
 
 
@@ -56,9 +62,15 @@ def _draw(rng: random.Random) -> ConvolutionProblem | None:
     ):
         return None
     dtype = rng.choice(_DTYPES)
-    tensors = (describe(s, dtype, rng.choice(_LAYOUTS)) for s in (x, w, conv.output_shape(x, w)))
-    tx, tw, ty = tensors
-    return ConvolutionProblem(rng.choice(list(Direction)), tx, tw, ty, conv)
+    tx, tw, ty = (describe(s, dtype, rng.choice(_LAYOUTS)) for s in (x, w, conv.output_shape(x, w)))
+    direction = rng.choice(list(Direction))
+    if direction is Direction.FORWARD and rng.random() < 0.25:
+        tx, tw, ty = (
+            replace(tx, dtype=DType.INT8),
+            replace(tw, dtype=DType.INT8),
+            replace(ty, dtype=rng.choice(_OF_INT8)),
+        )
+    return ConvolutionProblem(direction, tx, tw, ty, conv)
 
 
 def _channels(rng: random.Random, most: int) -> int:

@@ -15,12 +15,12 @@ from dnncore.cuda.convolution.gemm import GEMM, GemmConvolution
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
-from dnncore.cuda.convolution.winograd import WINOGRAD, FusedWinograd
-from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, NonfusedWinograd
+from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4, FusedWinograd
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, NonfusedWinograd
 from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["ConvolutionAlgorithm", "algorithms", "ranked"]
+__all__ = ["ConvolutionAlgorithm", "algorithms", "ranked", "seconds"]
 
 ConvolutionAlgorithm = (
     SplitGemm
@@ -43,12 +43,14 @@ _ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
     IMPLICIT_GEMM,
     IMPLICIT_PRECOMP_GEMM,
     WINOGRAD_NONFUSED,
+    WINOGRAD_NONFUSED_2X2,
     WINOGRAD,
+    WINOGRAD_4X4,
     FFT_TILING,
     GEMM,
     DIRECT,
 )
-_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if algorithm is not WINOGRAD)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if not isinstance(algorithm, FusedWinograd))
 
 
 def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
@@ -56,10 +58,11 @@ def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
     return _BACKWARD_FILTER if direction is Direction.BACKWARD_FILTER else _ALGORITHMS
 
 
+def seconds(algorithm: ConvolutionAlgorithm, problem: ConvolutionProblem) -> float:
+    """Estimated time on an H200; infinite where there is no estimate, or the algorithm does not apply."""
+    return math.inf if isinstance(algorithm, _UNRANKED) else algorithm.seconds(problem)
+
+
 def ranked(problem: ConvolutionProblem) -> tuple[ConvolutionAlgorithm, ...]:
     """Algorithms for a problem, fastest first by estimate; the last supports everything that is legal."""
-
-    def seconds(algorithm: ConvolutionAlgorithm) -> float:
-        return math.inf if isinstance(algorithm, _UNRANKED) else algorithm.seconds(problem)
-
-    return tuple(sorted(algorithms(problem.direction), key=seconds))
+    return tuple(sorted(algorithms(problem.direction), key=lambda algorithm: seconds(algorithm, problem)))

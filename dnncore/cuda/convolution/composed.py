@@ -1,23 +1,25 @@
 """Fused convolution in two steps: any algorithm's convolution into the workspace, then its epilogue as a kernel of its own.
 
-For what has no tiled kernel, or a better one: depthwise convolutions, int8, a residual that is laid out otherwise than y. The sums
+For what has no tiled kernel, or a better one: depthwise convolutions, a residual that is laid out otherwise than y. The sums
 are stored in x's dtype (of int8: float32), so with 16 bits they are rounded once more than by the other algorithms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dnncore.backend import Address, Algorithm, Launch, Stream
+from dnncore.backend import Address, Launch, Stream
+from dnncore.cuda.convolution import ConvolutionAlgorithm, ranked, seconds
 from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import EPILOGUE, fill_epilogue, fill_inputs
 from dnncore.cuda.launch import Unit, blocks_for
+from dnncore.cuda.memory import aligned
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -41,7 +43,10 @@ __all__ = ["ComposedConvolution"]
 
 _THREADS = 128
 _PACK_BYTES = 16
-_ALIGNMENT = 256
+
+# Of `seconds`: what the epilogue's pass over the sums and y reaches on an H200, and its launch.
+_BYTES_PER_SECOND = 2.8e12
+_LAUNCH_SECONDS = 5e-6
 
 _OPERANDS = 4
 _PARAMS = struct(
@@ -97,26 +102,17 @@ def _params(problem: FusedConvolutionProblem) -> np.ndarray:
     return params
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
 @dataclass(frozen=True)
 class ComposedConvolution:
-    """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable.
+    """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable."""
 
-    Args:
-        ranked: The algorithms of a convolution, fastest first.
-    """
-
-    ranked: Callable[[ConvolutionProblem], Sequence[Algorithm]]
     name: str = "composed"
     deterministic: bool = True
     math: str = "dtype"
 
-    def _fastest(self, problem: FusedConvolutionProblem, device: Any) -> Algorithm:
+    def _fastest(self, problem: FusedConvolutionProblem, device: Any) -> ConvolutionAlgorithm:
         plain = _plain(problem)
-        return next(algorithm for algorithm in self.ranked(plain) if algorithm.supports(plain, device) is None)
+        return next(algorithm for algorithm in ranked(plain) if algorithm.supports(plain, device) is None)
 
     def supports(self, problem: FusedConvolutionProblem, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's)
         """None: it supports everything that is legal."""
@@ -124,7 +120,13 @@ class ComposedConvolution:
 
     def workspace_bytes(self, problem: FusedConvolutionProblem) -> int:
         """Bytes of the sums, and behind them what the convolution takes."""
-        return _aligned(_sums(problem).nbytes) + self._fastest(problem, None).workspace_bytes(_plain(problem))
+        return aligned(_sums(problem).nbytes) + self._fastest(problem, None).workspace_bytes(_plain(problem))
+
+    def seconds(self, problem: FusedConvolutionProblem) -> float:
+        """Estimated time on an H200; infinite where there is no estimate for the convolution."""
+        nbytes = sum(tensor.nbytes for tensor in (_sums(problem), problem.y, problem.z) if tensor is not None)
+        convolution = seconds(self._fastest(problem, None), _plain(problem))
+        return convolution + _LAUNCH_SECONDS + nbytes / _BYTES_PER_SECOND
 
     def units(self) -> tuple[Unit, ...]:
         """Those of the epilogue; the others are the convolution's own."""
@@ -151,7 +153,7 @@ class ComposedConvolution:
             if not problem.y.size:
                 return
             assert workspace is not None
-            rest = workspace + _aligned(sums.nbytes) if takes_workspace else None
+            rest = workspace + aligned(sums.nbytes) if takes_workspace else None
             convolve(stream, 1.0, inputs[:2], 0.0, (workspace,), rest)
             params["alpha"], params["beta"], params["sums"] = alpha, beta, workspace
             fill_inputs(params, problem.input_names[2:], inputs[2:])

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnncore.cuda.convolution.fft_tiles import SIZES, Operand, frequencies
 from dnncore.cuda.launch import Unit
+from dnncore.cuda.memory import aligned
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -210,8 +211,8 @@ class Spectra:
 
     @property
     def nbytes(self) -> int:
-        """A multiple of 256, so that what comes behind is aligned."""
-        return -(-frequencies(self.size) * self.items * 2 * self.dtype.compute.itemsize // 256) * 256
+        """A multiple of the alignment, so that what comes behind is aligned."""
+        return aligned(frequencies(self.size) * self.items * 2 * self.dtype.compute.itemsize)
 
     def params(self) -> np.ndarray:
         """For the kernels that write or read them; all but addresses, alpha and beta."""

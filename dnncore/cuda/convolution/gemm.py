@@ -20,6 +20,7 @@ from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.im2col import Columns, gather, gather_units, scatter, scatter_units
 from dnncore.cuda.launch import Unit
+from dnncore.cuda.memory import aligned
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem, Direction
 
@@ -27,8 +28,6 @@ __all__ = ["GEMM", "GemmConvolution"]
 
 _COLUMNS_BYTES = 256 * 1024 * 1024
 """Most that the columns of several images take together; those of one image take what they take."""
-
-_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +218,7 @@ class GemmConvolution:
 
 
 def _columns_bytes(problem: ConvolutionProblem) -> int:
-    nbytes = _images_at_a_time(problem) * _columns(problem).batch * problem.x.dtype.itemsize
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return aligned(_images_at_a_time(problem) * _columns(problem).batch * problem.x.dtype.itemsize)
 
 
 def _launches(part: ConvolutionProblem, device: CudaDevice) -> tuple[Launch, Launch]:

@@ -146,7 +146,7 @@ def _forward(problem: ConvolutionProblem) -> Product:
     return Product(
         dtype=x.dtype, rows=filters, a_row_stride=w.strides[0], c_row_stride=y.strides[1], groups=conv.groups,
         a_group_stride=filters * w.strides[0], b_group_stride=w.shape[1] * x.strides[1],
-        c_group_stride=filters * y.strides[1], bounds=bounds, phases=phases, inputs=("b", "a"),
+        c_group_stride=filters * y.strides[1], bounds=bounds, phases=phases, inputs=("b", "a"), output=y.dtype,
     )  # fmt: skip
 
 
@@ -222,8 +222,6 @@ _DIRECTIONS = {
 
 def convolution_product(problem: ConvolutionProblem) -> Product | str:
     """Describe a convolution as a product; a reason instead where tiles do not suit it."""
-    if not problem.x.dtype.is_floating:
-        return f"x is {problem.x.dtype.value}; tiles are for floating-point types"
     conv = problem.convolution
     rows = problem.w.shape[1] if problem.direction is Direction.BACKWARD_DATA else problem.w.shape[0] // conv.groups
     if conv.groups > 1 and rows < _MIN_GROUP_ROWS:

@@ -97,7 +97,7 @@ class TiledGemm:
         schedule = _schedule(product)
         if schedule is None:
             return "its offsets, digits or coordinates are too many for the kernels that know epilogues"
-        return why_not_launched(product, schedule.tile)
+        return product.why_not_one_sum() or why_not_launched(product, schedule.tile)
 
     def seconds(self, problem: Any) -> float:
         """Estimated time on an H200."""
@@ -204,7 +204,8 @@ def _split_schedule(product: Product) -> Schedule:
 class SplitGemm:
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
 
-    The workspace holds the sums of every part. How many parts there are depends on the problem alone.
+    The workspace holds the sums of every part; of int8 they and their total are exact, however long it is. How many parts there are
+    depends on the problem alone.
 
     Args:
         name: See `backend.Algorithm`.
@@ -246,7 +247,7 @@ class SplitGemm:
         if isinstance(product, str) or len(product.phases) != 1:
             return 0
         elements = product.groups * product.rows * product.num_columns
-        return _split_schedule(product).splits * elements * product.dtype.compute.itemsize
+        return _split_schedule(product).splits * elements * product.sum_dtype.itemsize
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that `prepare` can ask for."""

@@ -15,10 +15,23 @@ from itertools import accumulate
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 
-__all__ = ["MAX_COORDINATES", "MAX_DIGITS", "Digit", "Epilogue", "Phase", "Product", "length", "simplified"]
+__all__ = [
+    "LONGEST_INT8_SUM",
+    "MAX_COORDINATES",
+    "MAX_DIGITS",
+    "Digit",
+    "Epilogue",
+    "Phase",
+    "Product",
+    "length",
+    "simplified",
+]
 
 MAX_DIGITS = 4
 MAX_COORDINATES = 3
+LONGEST_INT8_SUM = (2**31 - 1) // 128**2
+"""Most products of int8 whose sum int32 holds always; 128 times 128 is the largest."""
+
 _INDEX_LIMIT = 2**31 - 2**12
 """Rows, columns and reduction count in 32 bits; the kernel looks a few slabs and up to 512 entries past the end."""
 
@@ -153,7 +166,7 @@ class Product:
     """Everything that a tiled kernel computes. Immutable.
 
     Args:
-        dtype: Element type of all three; the sums are of its compute type.
+        dtype: Element type of A and B.
         rows: Rows of A and C, in a group.
         a_row_stride: Elements from one row of A to the next.
         c_row_stride: The same for C.
@@ -165,6 +178,7 @@ class Product:
         phases: The dense products; together they write each element of C once.
         inputs: What the problem's inputs are, in its order: "a", "b"; of an epilogue also "scale", "bias", "z".
         epilogue: What is done before blending, in a product of one phase.
+        output: Element type of C; None for that of A and B, which it must be unless they are int8.
     """
 
     dtype: DType
@@ -179,6 +193,12 @@ class Product:
     phases: tuple[Phase, ...]
     inputs: tuple[str, ...]
     epilogue: Epilogue | None = None
+    output: DType | None = None
+
+    @property
+    def sum_dtype(self) -> DType:
+        """What products are added up in: the compute type; int32 where they are of int8."""
+        return DType.INT32 if self.dtype is DType.INT8 else self.dtype.compute
 
     @property
     def num_columns(self) -> int:
@@ -219,7 +239,7 @@ class Product:
         return all(stride % size == 0 for stride in strides)
 
     def partial_sums(self) -> Product:
-        """The same with a C that holds packed [group][row][column], in the compute type and before any epilogue; one phase."""
+        """The same with a C that holds packed [group][row][column], the sums before any epilogue; one phase."""
         (phase,) = self.phases
         strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=1)
         column = tuple(
@@ -231,6 +251,7 @@ class Product:
             c_group_stride=self.rows * self.num_columns,
             phases=(replace(phase, column=column, c_offset=0),),
             epilogue=None,
+            output=self.sum_dtype,
         )
 
     def why_not_tiled(self) -> str | None:
@@ -246,6 +267,13 @@ class Product:
                 f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
             )
         return next((reason for phase in self.phases if (reason := self._why_not_addressed(phase))), None)
+
+    def why_not_one_sum(self) -> str | None:
+        """None when each sum can be added up in one accumulator, else the reason why not."""
+        longest = max((phase.reduction_length for phase in self.phases), default=0)
+        if self.dtype is DType.INT8 and longest > LONGEST_INT8_SUM:
+            return f"sums of {longest} products of int8; int32 holds {LONGEST_INT8_SUM} whatever they are"
+        return None
 
     def _why_not_addressed(self, phase: Phase) -> str | None:
         """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""

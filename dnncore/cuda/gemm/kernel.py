@@ -2,7 +2,7 @@
 
 Of fp32 and fp64 there are plain kernels in every combination of tile, walks and padding, and *extended* ones, which know epilogues
 and tables in the workspace and would cost the plain ones registers, in the few combinations that matter most. Kernels of 16-bit
-types, which the tensor cores compute, are always extended.
+types and of int8, which the tensor cores compute, are always extended; those of int8 write int8, int32 or fp32.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
     "TABLE_THREADS",
     "Variant",
     "choose_variant",
-    "needs_wide",
     "sum_unit",
     "table_unit",
     "tiles_for",
     "variants",
+    "why_wide",
 ]
 
 SUM_THREADS = 256
@@ -74,7 +74,7 @@ class Variant:
     def stages(self) -> int:
         """Slabs in shared memory at a time: 3 where B is read along the reduction, in short runs that take longer.
 
-        Of single elements of 16 bits 2: they wait in registers, not in a third slab.
+        Of single elements of 16 or 8 bits 2: they wait in registers, not in a third slab.
         """
         if isinstance(self.tile, MatrixTile):
             return self.tile.stages if self.walks[0] is Walk.VECTORS else 2
@@ -121,6 +121,11 @@ def _is_widened(dtype: DType) -> bool:
     return dtype is not dtype.compute
 
 
+def _has_all_walks(dtype: DType, *, extended: bool) -> bool:
+    """Whether there are kernels that read A along its rows, as filters rarely lie: not of int8, nor extended ones of fp32, fp64."""
+    return dtype is not DType.INT8 and (_is_widened(dtype) or not extended)
+
+
 def _wide(dtype: DType) -> Variant:
     walks = Walk.REDUCTION, Walk.OUTER
     return Variant(WIDE_TILES[dtype], walks, padded=True, wide=True, extended=_is_widened(dtype))
@@ -132,7 +137,9 @@ def variants(*, extended: bool = False) -> tuple[Variant, ...]:
     for dtype, tiles in (EXTENDED_TILES if extended else TILES).items():
         widened = _is_widened(dtype)
         scalar = (Walk.OUTER, Walk.REDUCTION)
-        walks = list(itertools.product(scalar if widened or not extended else (Walk.REDUCTION,), scalar))
+        walks = list(
+            itertools.product(scalar if _has_all_walks(dtype, extended=extended) else (Walk.REDUCTION,), scalar)
+        )
         walks += [(Walk.VECTORS, Walk.VECTORS)] if widened else []
         paddings = (True,) if widened or extended else (False, True)
         found += [
@@ -144,18 +151,18 @@ def variants(*, extended: bool = False) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def needs_wide(product: Product) -> bool:
-    """Whether only the variant with 64-bit offsets and all digits can compute a product."""
-    return (
-        product.num_digits > _NARROW_DIGITS
-        or len(product.bounds) > _NARROW_COORDINATES
-        or not product.fits_32_bit_offsets
-    )
+def why_wide(product: Product) -> str | None:
+    """Why only the variant with 64-bit offsets and all digits can compute a product; None where a narrow one can."""
+    if product.num_digits > _NARROW_DIGITS:
+        return f"an index of {product.num_digits} digits; narrow kernels take {_NARROW_DIGITS}"
+    if len(product.bounds) > _NARROW_COORDINATES:
+        return f"{len(product.bounds)} coordinates in padding; narrow kernels take {_NARROW_COORDINATES}"
+    return None if product.fits_32_bit_offsets else "offsets of more than 32 bits"
 
 
 def tiles_for(product: Product, *, extended: bool = False) -> tuple[AnyTile, ...]:
     """Tiles in which some variant, or some extended one, can compute a product; none where there is no such variant."""
-    if needs_wide(product):
+    if why_wide(product):
         return (WIDE_TILES[product.dtype],) if _wide(product.dtype).extended or not extended else ()
     return (EXTENDED_TILES if extended else TILES)[product.dtype]
 
@@ -169,18 +176,18 @@ def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, a
         extended: Whether it must know epilogues and tables.
         aligned: Whether A and B start at multiples of 16 bytes.
     """
-    if needs_wide(product):
+    if why_wide(product):
         return _wide(product.dtype)
     walk_a, walk_b = (choose_walks if aligned else choose_scalar_walks)(product)
-    if _is_widened(product.dtype):
+    if walk_a is Walk.OUTER and not _has_all_walks(product.dtype, extended=extended):
+        walk_a = Walk.REDUCTION
+    if extended or _is_widened(product.dtype):
         return Variant(tile, (walk_a, walk_b), padded=True, extended=True)
-    if extended:
-        return Variant(tile, (Walk.REDUCTION, walk_b), padded=True, extended=True)
     return Variant(tile, (walk_a, walk_b), padded=bool(product.bounds))
 
 
 def sum_unit(dtype: DType, *, extended: bool = False) -> Unit:
-    """The kernel that adds up the parts of a split reduction; an extended one knows epilogues, as every one of 16 bits does."""
+    """The kernel that adds up the parts of a split reduction; an extended one knows epilogues, as all of 16 and 8 bits do."""
     element, extended = c_type(dtype), extended or _is_widened(dtype)
     entry = f"gemm_sum_splits_{element}" + ("_extended" if extended else "")
     return _struct_unit(

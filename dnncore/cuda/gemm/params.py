@@ -10,7 +10,7 @@ import numpy as np
 
 from dnncore.cuda.activation import ACTIVATION, activation_record
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Epilogue, Phase, Product
-from dnncore.cuda.params import ADDRESS, BLEND, struct
+from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, struct
 
 __all__ = ["EPILOGUE", "MAX_PHASES", "PARAMS", "Store", "choose_store", "fill_epilogue", "make_params"]
 
@@ -80,6 +80,7 @@ PARAMS = struct(
     ("phase", _PHASE, MAX_PHASES),
     ("epilogue", EPILOGUE),
     ("table", ADDRESS),
+    ("output_type", "<i4"),
 )
 
 
@@ -170,6 +171,7 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
     params["row_tiles"] = math.ceil(product.rows / tile_rows)
     params["column_tiles"] = max(math.ceil(phase.num_columns / tile_columns) for phase in phases)
     params["store"] = choose_store(product)
+    params["output_type"] = ELEMENT_TYPES.index(product.output or product.dtype)
     params["splits"] = 1
     params["split_length"] = max(phase.reduction_length for phase in phases)
     for record, phase in zip(params["phase"], phases, strict=False):

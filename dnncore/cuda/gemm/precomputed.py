@@ -28,10 +28,10 @@ from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import (
     TABLE_ENTRY_BYTES,
     TABLE_THREADS,
-    needs_wide,
     table_unit,
     tiles_for,
     variants,
+    why_wide,
 )
 from dnncore.cuda.gemm.params import make_params
 from dnncore.cuda.gemm.tiling import AnyTile, choose_schedule
@@ -72,11 +72,12 @@ class PrecomputedGemm:
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
-        if needs_wide(product):
-            return "an entry of its table has no room for 64-bit offsets, more than 3 digits or 2 coordinates"
+        reason = why_wide(product)
+        if reason is not None:
+            return f"only narrow kernels read a table: {reason}"
         if self.workspace_bytes(problem) > _MAX_ENTRIES * TABLE_ENTRY_BYTES:
             return f"its table would have more than {_MAX_ENTRIES} entries"
-        return why_not_launched(product, _tile(product))
+        return product.why_not_one_sum() or why_not_launched(product, _tile(product))
 
     def workspace_bytes(self, problem: Any) -> int:
         """Bytes of the largest table that a launch needs: 16 a reduction index of each of its phases."""

@@ -35,18 +35,22 @@ _LINE_BYTES = 128
 _WARP = 32
 _MIN_SPLIT_LENGTH = 128
 LONGEST_SUM = 1 << 15
-"""Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length."""
+"""Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length.
+
+The parts of a longer one are less than twice as long, and so int32 holds those of int8.
+"""
 
 _SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
 
 # Multiply-adds a second: two thirds of 128 (64) a cycle at 1.98 GHz, as measured for the largest tile in fp32 [fp64: estimated]; of
-# 16 bits a third of what tensor cores do through mma.sync [estimated]; the memory's rate; one more launch and its wait [both
-# estimated].
+# 16 bits a third of what tensor cores do through mma.sync [estimated]; of int8, of which they do twice as many, no more [not
+# measured]; the memory's rate; one more launch and its wait [both estimated].
 _RATE_PER_MULTIPROCESSOR = {
     DType.FLOAT32: 168e9,
     DType.FLOAT64: 84e9,
     DType.FLOAT16: 500e9,
     DType.BFLOAT16: 500e9,
+    DType.INT8: 500e9,
 }
 _BYTES_PER_SECOND = 4e12
 _LAUNCH_SECONDS = 4e-6
@@ -121,7 +125,7 @@ class MatrixTile:
     """A block's tile of C that the tensor cores compute, `dnncore::gemm::MatrixTile`. Immutable.
 
     Args:
-        dtype: Element type of the operands, of 16 bits; sums are of its compute type.
+        dtype: Element type of the operands: of 16 bits, whose sums are of the compute type, or int8, whose sums are int32.
         warp_rows: Blocks of 16 rows that a warp computes, of which two lie below each other.
         warp_columns: Blocks of 8 columns of each of two neighbouring warps.
         depth: See `Tile`.
@@ -182,9 +186,10 @@ _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, ef
 
 
 def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
+    step = 32 // dtype.itemsize  # of the reduction, in one instruction
     return (
-        MatrixTile(dtype, 2, 8, depth=16, stages=4, min_blocks=2, efficiency=1.0),
-        MatrixTile(dtype, 1, 4, depth=32, stages=4, min_blocks=4, efficiency=0.6),
+        MatrixTile(dtype, 2, 8, depth=step, stages=4, min_blocks=2, efficiency=1.0),
+        MatrixTile(dtype, 1, 4, depth=2 * step, stages=4, min_blocks=4, efficiency=0.6),
     )
 
 
@@ -193,15 +198,17 @@ TILES: dict[DType, tuple[AnyTile, ...]] = {
     DType.FLOAT64: _tiles(DType.FLOAT64),
     DType.FLOAT16: _matrix_tiles(DType.FLOAT16),
     DType.BFLOAT16: _matrix_tiles(DType.BFLOAT16),
+    DType.INT8: _matrix_tiles(DType.INT8),
 }
 """Tiles of each element type: in fp32 128 x 256, 64 x 128, 64 x 64, 32 x 64 and 8 x 256, in fp64 half the first four each way; of
-16 bits 64 x 128 and 32 x 64."""
+16 and 8 bits 64 x 128 and 32 x 64."""
 
 EXTENDED_TILES: dict[DType, tuple[AnyTile, ...]] = {
     DType.FLOAT32: (replace(_tiles(DType.FLOAT32)[1], min_blocks=2), _tiles(DType.FLOAT32)[3]),
     DType.FLOAT64: _tiles(DType.FLOAT64)[1::2],
     DType.FLOAT16: TILES[DType.FLOAT16],
     DType.BFLOAT16: TILES[DType.BFLOAT16],
+    DType.INT8: TILES[DType.INT8],
 }
 """Tiles of the kernels that know epilogues and tables in the workspace: those whose sums fit into shared memory.
 
@@ -213,6 +220,7 @@ WIDE_TILES: dict[DType, AnyTile] = {
     DType.FLOAT64: TILES[DType.FLOAT64][2],
     DType.FLOAT16: TILES[DType.FLOAT16][1],
     DType.BFLOAT16: TILES[DType.BFLOAT16][1],
+    DType.INT8: TILES[DType.INT8][1],
 }
 """The tile of the kernel that computes everything that the structs can hold."""
 
@@ -254,7 +262,7 @@ def _seconds(product: Product, tile: AnyTile, splits: int, split_length: int) ->
     seconds = max(turns * mean, *summands) * tile.rows * tile.columns / rate
     if splits > 1:  # the parts' sums are written and read
         sums = splits * product.groups * product.rows * product.num_columns
-        seconds += 2 * sums * product.dtype.compute.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
+        seconds += 2 * sums * product.sum_dtype.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
     return seconds
 
 
@@ -296,9 +304,9 @@ def _offset(digits: tuple[Digit, ...], number: int, stride: str) -> int:
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
     """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same.
 
-    Of 16 bits it is vectors for both where both allow it.
+    Of 16 and 8 bits it is vectors for both where both allow it.
     """
-    if product.dtype.itemsize == 2 and product.reads_vectors:
+    if product.dtype.itemsize <= 2 and product.reads_vectors:
         return Walk.VECTORS, Walk.VECTORS
     return choose_scalar_walks(product)
 

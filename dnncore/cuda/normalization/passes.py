@@ -10,6 +10,7 @@ import numpy as np
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Kernel, Unit
+from dnncore.cuda.memory import aligned
 from dnncore.cuda.normalization.frame import PARAMS, THREADS, Operand
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.stream import CudaStream
@@ -21,7 +22,6 @@ __all__ = ["Pass", "Scratch", "all_passes", "launch_passes"]
 
 NormalizationOperands = Operands | OptionalOperands
 
-_ALIGNMENT = 256
 _MAX_BLOCKS = 1 << 20
 
 FIELDS = {
@@ -57,7 +57,7 @@ class Scratch:
     @property
     def end(self) -> int:
         """Where the next piece may begin."""
-        return -(-(self.offset_bytes + self.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        return aligned(self.offset_bytes + self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-// Convolution from its definition: any strides, any number of spatial dimensions, 64-bit indices, sums in double precision.
+// Convolution from its definition: any strides, any number of spatial dimensions, 64-bit indices, sums in double precision; of int8
+// they are exact however long.
 //
 // Slow where channels are many, right everywhere: it computes what no other algorithm supports, and it is the reference on the
 // device for shapes that take a CPU too long. Forward, an output is the sum over its taps of x * w where x is 0 in the padding, so a
@@ -92,6 +93,22 @@ __device__ __forceinline__ typename Elements::Sum dot(
   for (int64 i = 0; i < count; ++i) {
     const typename Elements::Sum first = inside ? a[a_offset + i * a_stride] : 0;
     sum += first * b[b_offset + i * b_stride];
+  }
+  return sum;
+}
+
+// Of int8: in 32 bits as far as they hold every sum, which takes a fraction of the instructions that 64 take.
+__device__ __forceinline__ int64 dot(
+    const Typed<int8>& a, int64 a_offset, int64 a_stride, bool inside, const Typed<int8>& b, int64 b_offset, int64 b_stride,
+    int64 count) {
+  constexpr int64 kLongest = 1 << 16;
+  int64 sum = 0;
+  if (!inside) return sum;
+  for (int64 start = 0; start < count; start += kLongest) {
+    const int64 end = count - start < kLongest ? count : start + kLongest;
+    int32 part = 0;
+    for (int64 i = start; i < end; ++i) part += a[a_offset + i * a_stride] * b[b_offset + i * b_stride];
+    sum += part;
   }
   return sum;
 }

@@ -15,7 +15,7 @@ namespace dnncore::gemm {
 
 // Index is the type of offsets into the operands:
 // 32 bits only where the launcher proved that they suffice. Extended kernels know epilogues, tables in the workspace, and operands of
-// 16 bits.
+// 16 and 8 bits.
 template <
     typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index,
     bool kExtended>

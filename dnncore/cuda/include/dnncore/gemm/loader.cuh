@@ -1,6 +1,6 @@
 // From global memory into a slab of shared memory: one operand, one step of the reduction at a time. Copies gather and transpose on
 // their way, element by element, or 16 bytes where so many neighbours are wanted. Those of 4 bytes or more are asynchronous and hold
-// no registers; an element of 16 bits waits in a register while the slab before is multiplied.
+// no registers; an element of 16 or 8 bits waits in a register while the slab before is multiplied.
 //
 // An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
 // depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
@@ -120,17 +120,21 @@ class Loader {
   static constexpr bool kAsynchronous = kWalk == Walk::kVectors || sizeof(T) >= 4;
   // Neighbours in the reduction that are copied at once.
   static constexpr int kWidth = kWalk == Walk::kVectors ? 16 / sizeof(T) : 1;
-  static constexpr int kLanes = kDepth / kWidth;
-  static constexpr int kCopies = kOuter * kLanes / kThreads;
+  // Neighbours in the reduction that a thread copies one after the other: of single bytes as many as a register holds, so that a
+  // thread has few rows or columns.
+  static constexpr int kInTurn = kWalk == Walk::kReduction && sizeof(T) == 1 ? 4 : 1;
+  static constexpr int kLanes = kDepth / (kWidth * kInTurn);
+  static constexpr int kCopies = kOuter * kDepth / kWidth / kThreads;
   // How many rows or columns a thread copies elements of.
-  static constexpr int kOuters = kWalk != Walk::kOuter ? kCopies : kOuter > kThreads ? kOuter / kThreads : 1;
+  static constexpr int kOuters = kWalk != Walk::kOuter ? kCopies / kInTurn : kOuter > kThreads ? kOuter / kThreads : 1;
   static_assert(kThreads % kLanes == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
-  static_assert(kCopies > 0 && kCopies * kThreads == kOuter * kLanes);
+  static_assert(kCopies >= kInTurn && kCopies * kWidth * kThreads == kOuter * kDepth);
   static_assert(kWidth == 1 || !Tile::kReductionFirst);
   static_assert(kAsynchronous || kOuters == 1 || kWalk != Walk::kOuter);
 
   // What is held of one row or column is stored together.
-  static constexpr int kRun = kWalk == Walk::kReduction || kAsynchronous ? 1 : kCopies * sizeof(T) > 16 ? 16 / sizeof(T) : kCopies;
+  static constexpr int kHeldAtMost = kWalk == Walk::kReduction ? kInTurn : 16 / sizeof(T);
+  static constexpr int kRun = kAsynchronous ? 1 : kCopies > kHeldAtMost ? kHeldAtMost : kCopies;
   struct alignas(kRun * sizeof(T)) Run {
     T at[kRun];
   };
@@ -139,18 +143,20 @@ class Loader {
   Outer outer_[kOuters];
   Run held_[kAsynchronous ? 1 : kCopies / kRun];  // between `copy` and `arrive`
 
-  // Place in the slab of this thread's i-th copy, which is of its (i % kOuters)-th row or column.
-  static __device__ int outer_index(int i) {
+  // Which of this thread's rows or columns its i-th copy is of, and the copy's place in the slab.
+  static constexpr __device__ int outer_of(int i) { return kWalk != Walk::kOuter ? i / kInTurn : i % kOuters; }
+  static __device__ int outer_index(int i) {  // of the i-th row or column
     const int thread = static_cast<int>(threadIdx.x);
-    return kWalk != Walk::kOuter ? thread / kLanes + i * (kThreads / kLanes) : (thread + i % kOuters * kThreads) % kOuter;
+    return kWalk != Walk::kOuter ? thread / kLanes + i * (kThreads / kLanes) : (thread + i * kThreads) % kOuter;
   }
   static __device__ int reduction_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    if (kWalk != Walk::kOuter) return thread % kLanes * kWidth;
+    if (kWalk != Walk::kOuter) return thread % kLanes * (kWidth * kInTurn) + i % kInTurn;
     return kAsynchronous ? (thread + i * kThreads) / kOuter : thread / kOuter * kCopies + i;
   }
   static __device__ T* place(Slab& slab, int i) {
-    return Tile::kReductionFirst ? &slab[reduction_index(i)][outer_index(i)] : &slab[outer_index(i)][reduction_index(i)];
+    const int outer = outer_index(outer_of(i));
+    return Tile::kReductionFirst ? &slab[reduction_index(i)][outer] : &slab[outer][reduction_index(i)];
   }
 
 public:
@@ -171,7 +177,7 @@ public:
       if (i * kDepth / kCopies != part) continue;
       const int k = reduction_index(i);
       const Entry entry = table[k];
-      const Outer& outer = outer_[i % kOuters];
+      const Outer& outer = outer_[outer_of(i)];
       // No short circuit, and so no branch between the multiplications.
       const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
       const T* const source = base_ + outer.offset_of(entry);

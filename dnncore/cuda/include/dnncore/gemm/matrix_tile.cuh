@@ -1,5 +1,7 @@
-// The block tile of operands of 16 bits: which warp computes which outputs, and the product of two slabs on the tensor cores.
+// The block tile of operands of 16 or 8 bits: which warp computes which outputs, and the product of two slabs on the tensor cores.
 #pragma once
+
+#include <type_traits>
 
 #include "dnncore/common/tensor.cuh"
 #include "dnncore/ptx/matrix.cuh"
@@ -10,17 +12,19 @@ namespace dnncore::gemm {
 template <typename Element, int kWarpsDown, int kWarpsAcross, int kRowFragments, int kColumnFragments, int kSlabDepth>
 struct MatrixTile {
   using T = Element;
-  using C = float;
+  using C = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   static constexpr int kThreads = 32 * kWarpsDown * kWarpsAcross;
   static constexpr int kWarpRows = 16 * kRowFragments;
   static constexpr int kWarpColumns = 8 * kColumnFragments;
   static constexpr int kRows = kWarpsDown * kWarpRows;
   static constexpr int kColumns = kWarpsAcross * kWarpColumns;
   static constexpr int kDepth = kSlabDepth;
-  static_assert(kDepth % 16 == 0 && kColumnFragments % 2 == 0 && kDepth % kColumnFragments == 0);
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kStep = 2 * kVector;  // of the reduction, in one instruction
+  static_assert(kDepth % kStep == 0 && kColumnFragments % 2 == 0 && kDepth % kColumnFragments == 0);
   // A slab holds the reduction of one row, or column, after the other, each with 16 bytes of padding: eight neighbours then lie in
   // different banks.
-  static constexpr int kPitch = kDepth + 8;
+  static constexpr int kPitch = kDepth + kVector;
   static constexpr bool kReductionFirst = false;
   using SlabA = T[kRows][kPitch];
   using SlabB = T[kColumns][kPitch];
@@ -32,17 +36,17 @@ struct MatrixTile {
     template <typename Meanwhile>
     __device__ void multiply_add(const SlabA& a, const SlabB& b, const Meanwhile& meanwhile) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
-      const T* const rows = &a[first_row() + lane % 16][lane / 16 * 8];
-      const T* const columns = &b[first_column() + lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8];
-      constexpr int kSteps = kDepth / 16;
+      const T* const rows = &a[first_row() + lane % 16][lane / 16 * kVector];
+      const T* const columns = &b[first_column() + lane % 8 + lane / 16 * 8][lane / 8 % 2 * kVector];
+      constexpr int kSteps = kDepth / kStep;
       constexpr int kPartsAtATime = kDepth / kSteps / kColumnFragments;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         uint32 row_fragments[kRowFragments][4], column_fragments[kColumnFragments / 2][4];
 #pragma unroll
-        for (int i = 0; i < kRowFragments; ++i) load_matrices(row_fragments[i], rows + i * 16 * kPitch + step * 16);
+        for (int i = 0; i < kRowFragments; ++i) load_matrices(row_fragments[i], rows + i * 16 * kPitch + step * kStep);
 #pragma unroll
-        for (int j = 0; j < kColumnFragments / 2; ++j) load_matrices(column_fragments[j], columns + j * 16 * kPitch + step * 16);
+        for (int j = 0; j < kColumnFragments / 2; ++j) load_matrices(column_fragments[j], columns + j * 16 * kPitch + step * kStep);
 #pragma unroll
         for (int j = 0; j < kColumnFragments; ++j) {
           const uint32(&pair)[4] = column_fragments[j / 2];

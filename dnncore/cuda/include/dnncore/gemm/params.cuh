@@ -7,6 +7,7 @@
 // such sums; which digits there are is decided on the host (dnncore/cuda/gemm/index_space.py).
 #pragma once
 
+#include "dnncore/common/element.cuh"
 #include "dnncore/common/tensor.cuh"
 #include "dnncore/gemm/epilogue.cuh"
 
@@ -70,11 +71,12 @@ struct Params {
   Phase phase[kMaxPhases];
   Epilogue epilogue;              // of a fused convolution, which has one phase; read by extended kernels only, as is the table
   void* table;                    // null, or the entries of every phase's reduction index
+  ElementType output_type;        // of C; read where the operands are int8
 };
 
 static_assert(sizeof(Digit) == 40);
 static_assert(sizeof(Phase) == 368);
-static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 8);
+static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 16);
 
 // Visit the digits of `number`, fastest first: visit(digit, value).
 template <int kDigits, typename Visit>

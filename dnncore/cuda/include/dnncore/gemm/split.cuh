@@ -1,6 +1,7 @@
 // Second half of a product whose reduction was cut into parts: add the parts' sums, always in the same order, and blend into C.
 #pragma once
 
+#include "dnncore/gemm/output.cuh"
 #include "dnncore/gemm/params.cuh"
 #include "dnncore/gemm/store.cuh"
 
@@ -8,7 +9,36 @@ namespace dnncore::gemm {
 
 inline constexpr int kSumThreads = 256;
 
-// Params.a holds the sums [split][group][row][column] in the compute type; a block takes kSumThreads columns of one row.
+// What a part's sums are stored in, and what they are added up in.
+template <typename T>
+struct PartSums {
+  using Part = Compute<T>;
+  using Total = Compute<T>;
+};
+
+// Exact: each part's sum is an int32, and so may be none of several together.
+template <>
+struct PartSums<int8> {
+  using Part = int32;
+  using Total = int64;
+};
+
+template <typename T, typename Output, typename Total>
+__device__ __forceinline__ void finish(const Output& output, const Params& params, Total sum, int64 k, int64 offset) {
+  using C = typename Output::C;
+  C value = static_cast<C>(sum);
+  if constexpr (Output::kFused) {
+    const Epilogue& epilogue = params.epilogue;
+    if (epilogue.is_present) {
+      const C z = epilogue.reads_z() ? output.z(params, offset) : C(0);
+      value = epilogue.affine(value, epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
+      value = activate(epilogue.activation, value);
+    }
+  }
+  output.blend(params, value, offset);
+}
+
+// Params.a holds the sums [split][group][row][column] of the parts; a block takes kSumThreads columns of one row.
 template <typename T, bool kExtended>
 __device__ void sum_splits(const Params& params) {
   const Phase& phase = params.phase[0];
@@ -17,25 +47,21 @@ __device__ void sum_splits(const Params& params) {
   const int64 group = blockIdx.x / params.column_tiles / params.rows;
   if (column >= phase.columns) return;
 
-  using C = Compute<T>;
-  const C* __restrict__ parts =
-    static_cast<const C*>(params.a) + (group * params.a_group_stride + row * params.a_row_stride + column);
-  C sum = C(0);
+  using Part = typename PartSums<T>::Part;
+  const Part* __restrict__ parts =
+    static_cast<const Part*>(params.a) + (group * params.a_group_stride + row * params.a_row_stride + column);
+  typename PartSums<T>::Total sum = 0;
 #pragma unroll 4
   for (uint32 split = 0; split < params.splits; ++split) sum += parts[split * params.split_stride];
 
   int64 offset = phase.c_offset + group * params.c_group_stride + row * params.c_row_stride;
   offset += column_offset<kMaxDigits>(column, phase);
-  if constexpr (kExtended) {
-    const Epilogue& epilogue = params.epilogue;
-    if (epilogue.is_present) {
-      const int64 k = group * params.rows + row;
-      const C z = epilogue.reads_z() ? widen(static_cast<const T*>(epilogue.z)[offset]) : C(0);
-      const C value = epilogue.affine(sum, epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
-      sum = activate(epilogue.activation, value);
-    }
+  const int64 k = group * params.rows + row;
+  if constexpr (std::is_same_v<T, int8>) {
+    with_output_of_int8(params, [&](const auto& output) { finish<T>(output, params, sum, k, offset); });
+  } else {
+    finish<T>(KnownOutput<T, kExtended>(params), params, sum, k, offset);
   }
-  blend_into(params.blend, sum, static_cast<T*>(params.c) + offset);
 }
 
 }  // namespace dnncore::gemm

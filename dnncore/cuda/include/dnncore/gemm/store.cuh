@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "dnncore/gemm/output.cuh"
 #include "dnncore/gemm/params.cuh"
 #include "dnncore/gemm/tile.cuh"
 
@@ -91,11 +92,11 @@ struct PlainStore {
 
 // Sums go through shared memory once, so that there is one copy of the epilogue's code for a few elements and not one for each of
 // a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the operands; C is stored in it,
-// or in the compute type where it takes the sums of a part of the reduction.
+// or in the compute type where it takes the sums of a part of the reduction. Of int8 the launch tells what C is.
 template <typename T, typename Tile, int kDigits>
 struct StagedStore {
-  using C = Compute<T>;
-  using Staged = C[Tile::kRows][Tile::kColumns + 1];  // one more: neither rows nor columns then share a bank
+  using Sum = typename Tile::C;
+  using Staged = Sum[Tile::kRows][Tile::kColumns + 1];  // one more: neither rows nor columns then share a bank
   static constexpr int kStep = 4;                     // elements of a thread at a time
   static_assert(Tile::kRows * Tile::kColumns % (kStep * Tile::kThreads) == 0);
 
@@ -103,31 +104,35 @@ struct StagedStore {
   static __device__ void store(
       const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
       const Params& params) {
-    accumulator.for_each([&](int row, int column, C sum) { staged[row][column] = sum; });
+    accumulator.for_each([&](int row, int column, Sum sum) { staged[row][column] = sum; });
     __syncthreads();
-    if (std::is_same_v<T, C> || params.splits == 1) {
-      store_as<T>(staged, place, phase, params);
+    const auto store_as = [&](const auto& output) { store_all(output, staged, place, phase, params); };
+    if constexpr (std::is_same_v<T, int8>) {
+      with_output_of_int8(params, store_as);
+    } else if (std::is_same_v<T, Sum> || params.splits == 1) {
+      store_as(KnownOutput<T, true>(params));
     } else {
-      store_as<C>(staged, place, phase, params);
+      store_as(KnownOutput<Sum, false>(params));
     }
   }
 
 private:
-  template <typename Out>
-  static __device__ void store_as(const Staged& staged, const Place& place, const Phase& phase, const Params& params) {
+  template <typename Output>
+  static __device__ void store_all(
+      const Output& output, const Staged& staged, const Place& place, const Phase& phase, const Params& params) {
 #pragma unroll 1
     for (int first = 0; first < Tile::kRows * Tile::kColumns; first += kStep * Tile::kThreads) {
-      store_some<Out>(staged, first + static_cast<int>(threadIdx.x), place, phase, params);
+      store_some(output, staged, first + static_cast<int>(threadIdx.x), place, phase, params);
     }
   }
 
-  template <typename Out>
+  template <typename Output>
   static __device__ void store_some(
-      const Staged& staged, int first, const Place& place, const Phase& phase, const Params& params) {
+      const Output& output, const Staged& staged, int first, const Place& place, const Phase& phase, const Params& params) {
     const int64 start = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride;
     const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
     const Epilogue& epilogue = params.epilogue;
-    const bool is_fused = std::is_same_v<Out, T> && epilogue.is_present;  // sums of a part have no epilogue
+    using C = typename Output::C;
     C values[kStep] = {};
     int64 offsets[kStep];
     bool exists[kStep];
@@ -140,23 +145,25 @@ private:
       exists[e] = row < params.rows && column < phase.columns;
       if (!exists[e]) continue;
       offsets[e] = start + column_offset<kDigits>(column, phase) + row * params.c_row_stride;
-      values[e] = staged[i][j];
-      if (is_fused) {
+      values[e] = static_cast<C>(staged[i][j]);
+      if constexpr (Output::kFused) {
+        if (!epilogue.is_present) continue;
         const int64 k = static_cast<int64>(place.group) * params.rows + row;
-        const C z = epilogue.reads_z() ? widen(static_cast<const T*>(epilogue.z)[offsets[e]]) : C(0);
+        const C z = epilogue.reads_z() ? output.z(params, offsets[e]) : C(0);
         values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
       }
     }
-    if (is_fused) {
-      with_mode(epilogue.activation, [&](auto chosen) {
+    if constexpr (Output::kFused) {
+      if (epilogue.is_present) {
+        with_mode(epilogue.activation, [&](auto chosen) {
 #pragma unroll
-        for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
-      });
+          for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
+        });
+      }
     }
-    Out* const c = static_cast<Out*>(params.c);
 #pragma unroll
     for (int e = 0; e < kStep; ++e) {
-      if (exists[e]) blend_into(params.blend, values[e], c + offsets[e]);
+      if (exists[e]) output.blend(params, values[e], offsets[e]);
     }
   }
 };

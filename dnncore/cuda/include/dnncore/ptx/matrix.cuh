@@ -1,5 +1,5 @@
 // Instructions of the tensor cores and of the loads that feed them (PTX ISA, 9.7.14.5). A fragment is a warp's share of a matrix:
-// each thread holds some elements, pairs of 16-bit ones in a register.
+// each thread holds some elements, two of 16 bits or four of 8 in a register.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace dnncore {
 
-// Four 8 x 8 matrices of 16-bit elements: lanes 8 i to 8 i + 7 give the addresses of the i-th one's rows, 16 bytes each. Of every
-// matrix lane l gets elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+// Four matrices of 8 rows of 16 bytes: lanes 8 i to 8 i + 7 give the addresses of the i-th one's rows. Of every matrix lane l gets
+// 4 bytes of row l / 4, from byte 4 (l % 4) on.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&fragments)[4], const void* shared) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -18,14 +18,14 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&fragments)[4], con
                : "memory");
 }
 
-// c += a * b of 16 x 16 and 16 x 8 elements. Lane l holds of c rows l / 4 and l / 4 + 8 of columns 2 (l % 4) and 2 (l % 4) + 1; T is
-// what a and b are made of.
-template <typename T>
+// c += a * b; a has 16 rows of 32 bytes, b 8 columns of as many. Lane l holds of c rows l / 4 and l / 4 + 8 of columns 2 (l % 4) and
+// 2 (l % 4) + 1; T is what a and b are made of. Sums of int8 are exact while int32 holds them, and wrap around beyond.
+template <typename T, typename C>
 __device__ __forceinline__ void multiply_add_matrices(
-    float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower);
+    C (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower);
 
 template <>
-__device__ __forceinline__ void multiply_add_matrices<float16>(
+__device__ __forceinline__ void multiply_add_matrices<float16, float>(
     float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -33,10 +33,18 @@ __device__ __forceinline__ void multiply_add_matrices<float16>(
 }
 
 template <>
-__device__ __forceinline__ void multiply_add_matrices<bfloat16>(
+__device__ __forceinline__ void multiply_add_matrices<bfloat16, float>(
     float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_upper), "r"(b_lower));
+}
+
+template <>
+__device__ __forceinline__ void multiply_add_matrices<int8, std::int32_t>(
+    std::int32_t (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_upper), "r"(b_lower));
 }
 
