@@ -28,6 +28,10 @@ from dnncore.descriptors import Layout
 from dnncore.problems import Direction, FusedConvolutionProblem, Problem
 
 
+_MOST_PLAIN_MACS = 10**11
+"""The plain kernel is there to be right: on larger problems it takes seconds, and is left out."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """One direction of a layer: our problem, its inputs, and PyTorch's function without arguments. Immutable."""
@@ -73,6 +77,8 @@ def measure(handle: Handle, layer: LayerGeometry, one: Pass, most: int | None) -
     macs = layer.problem(Direction.FORWARD).macs
     rows = []
     for algorithm in itertools.islice(algorithms(handle, one.problem), most):
+        if algorithm == "direct" and macs > _MOST_PLAIN_MACS:
+            continue
         launch = launcher(handle, one.problem, algorithm, one.inputs, [result])
         launch()
         error = difference(result, expected)

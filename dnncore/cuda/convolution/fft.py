@@ -26,6 +26,7 @@ from dnncore.cuda.convolution.fft_kernels import (
     units,
 )
 from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, correlation, frequencies
+from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Kernel, Unit
 from dnncore.cuda.params import FLOATING, record
@@ -186,7 +187,8 @@ class FftTiling:
         )
         multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * part.a.slow
         rate = _RATE[dtype.compute]
-        return _LAUNCHES_SECONDS + parts * (_nbytes(part, dtype) / _BYTES_PER_SECOND + multiplications / rate)
+        strided = strided_seconds(problem.x) + strided_seconds(problem.y)
+        return _LAUNCHES_SECONDS + strided + parts * (_nbytes(part, dtype) / _BYTES_PER_SECOND + multiplications / rate)
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that `prepare` can ask for."""

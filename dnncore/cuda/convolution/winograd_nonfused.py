@@ -6,7 +6,7 @@ or an infinity spreads to all outputs of its tiles, and rounding errors are rela
 
 F(2x2) has a quarter of the error of F(4x4), and four times the tensors for a workspace instead of 2.25. Choose it by name for a
 gradient of the filter, which the fused kernel does not have, or for many channels and filters, where errors matter more than time.
-It is the faster one only where F(4x4)'s tiles would stay half empty: outputs of one or two rows or columns.
+On an H200 it takes 1.2 to 1.5 times as long, and less only where there are few tiles: a single image of 14 x 14.
 
     forward, backward-data   output points [k, t] = sum over c  filter points [c, k] * input points [c, t]
     backward-filter          filter points [k, c] = sum over t  output points [k, t] * input points [c, t]
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
+from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
 from dnncore.cuda.device import CudaDevice
@@ -46,7 +47,7 @@ _MOST_BYTES = 2**29
 """Of workspace for transformed inputs and outputs [not measured]: the batch is taken in as few parts as that allows."""
 
 # Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 by F(4x4) on an H200, which it meets within 18 %
-# [fp64: half the rate; F(2x2): not measured].
+# and F(2x2) on 21, which is up to 30 % faster where images are small [fp64: half the rate].
 _LAUNCHES_SECONDS = 54e-6
 _BYTES_PER_SECOND = 2.1e12
 _RATE = {DType.FLOAT32: 20.6e12, DType.FLOAT64: 10.3e12}
@@ -235,8 +236,9 @@ class NonfusedWinograd:
             return math.inf
         points = _Points.of(Correlation.of(problem), self.filtering)
         nbytes = sum(map(points.nbytes, ("input", "filter", "output"))) + (problem.x.nbytes + problem.y.nbytes) / 2
+        memory = nbytes / _BYTES_PER_SECOND + strided_seconds(problem.x) + strided_seconds(problem.y)
         multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
-        return _LAUNCHES_SECONDS + nbytes / _BYTES_PER_SECOND + multiplications / _RATE[points.dtype]
+        return _LAUNCHES_SECONDS + memory + multiplications / _RATE[points.dtype]
 
     def units(self) -> tuple[Unit, ...]:
         """The transforms; the products' units are the tiled GEMM's."""
