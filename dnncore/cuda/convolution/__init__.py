@@ -10,6 +10,7 @@ import math
 
 from dnncore.cuda.convolution.depthwise import DEPTHWISE, DepthwiseConvolution
 from dnncore.cuda.convolution.direct import DIRECT, DirectConvolution
+from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS, FewChannelsConvolution
 from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
 from dnncore.cuda.convolution.gemm import GEMM, GemmConvolution
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
@@ -30,6 +31,7 @@ ConvolutionAlgorithm = (
     | FusedWinograd
     | FftTiling
     | DepthwiseConvolution
+    | FewChannelsConvolution
     | GemmConvolution
     | DirectConvolution
 )
@@ -39,6 +41,7 @@ _UNRANKED = (PrecomputedGemm, GemmConvolution, DirectConvolution)
 
 _ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
     DEPTHWISE,
+    DIRECT_FEW_CHANNELS,
     IMPLICIT_GEMM_SPLIT_K,
     IMPLICIT_GEMM,
     IMPLICIT_PRECOMP_GEMM,
@@ -50,7 +53,8 @@ _ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
     GEMM,
     DIRECT,
 )
-_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if not isinstance(algorithm, FusedWinograd))
+_NO_BACKWARD_FILTER = (FusedWinograd, FewChannelsConvolution)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if not isinstance(algorithm, _NO_BACKWARD_FILTER))
 
 
 def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
