@@ -1,0 +1,95 @@
+"""The tables of `performance.md`, made from what the benchmarks wrote: `<!-- convolution float16 NHWC -->` becomes one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+__all__ = ["convolution", "insert", "memory_bound", "setup"]
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+_PLACE = re.compile(r"<!-- (convolution|memory_bound) ([^>]+) -->")
+
+Rows = Sequence[dict[str, Any]]
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(header), *map(tuple, rows)]
+    lines.insert(1, ("---",) * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _ratio(value: float) -> str:
+    return f"**{value:.2f}**" if value > 1 else f"{value:.2f}"
+
+
+def convolution(rows: Rows) -> str:
+    """A line a layer: what would be chosen in each direction, its TFLOP/s, and cuDNN's time over its time."""
+    chosen: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        chosen.setdefault((row["layer"], row["direction"]), row)  # the first is the one that would be chosen
+    layers = dict.fromkeys(layer for layer, _ in chosen)
+    directions = tuple(dict.fromkeys(direction for _, direction in chosen))
+
+    def cell(layer: str, direction: str) -> str:
+        row = chosen.get((layer, direction))
+        return f"{row['tflops']:.3g} `{row['algorithm']}` ({_ratio(row['of_cudnn'])})" if row else ""
+
+    faster = sum(row["of_cudnn"] > 1 for row in chosen.values())
+    table = _table(
+        ("layer", *(direction.replace("_", "-") for direction in directions)),
+        ((layer, *(cell(layer, direction) for direction in directions)) for layer in layers),
+    )
+    return f"{table}\n\nFaster than cuDNN: {faster} of {len(chosen)}."
+
+
+def memory_bound(documents: Sequence[dict[str, Any]]) -> str:
+    """A line an operation, a column an element type: of the copy rate, and PyTorch's time over ours."""
+    columns = []
+    for document in documents:
+        first: dict[str, dict[str, Any]] = {}
+        for row in document["results"]:
+            first.setdefault(row["name"], row)
+        columns.append(first)
+
+    def cell(row: dict[str, Any] | None) -> str:
+        return f"{row['of_copy']:.2f} ({_ratio(row['of_torch'])})" if row else ""
+
+    names = dict.fromkeys(name for column in columns for name in column)
+    return _table(
+        ("operation", *(document["dtype"] for document in documents)),
+        ((name, *(cell(column.get(name)) for column in columns)) for name in names),
+    )
+
+
+def _document(*parts: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
+    return document
+
+
+def insert(text: str) -> str:
+    """Replace every place of a table by the table."""
+
+    def made(place: re.Match[str]) -> str:
+        kind, words = place[1], place[2].split()
+        if kind == "convolution":
+            return convolution(_document(kind, *words)["results"])
+        return memory_bound([_document(kind, dtype) for dtype in words])
+
+    return _PLACE.sub(made, text)
+
+
+def _insert(_app: Sphinx, page: str, source: list[str]) -> None:
+    if page == "performance":
+        source[0] = insert(source[0])
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect to the reading of pages."""
+    app.connect("source-read", _insert)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,45 @@
+"""The measured tables are what the benchmarks wrote, and every place for one on the page has its file."""
+
+from __future__ import annotations
+
+from measurements import RESULTS, convolution, insert, memory_bound
+
+
+def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
+    def row(direction: str, algorithm: str, tflops: float, of_cudnn: float) -> dict[str, object]:
+        return {
+            "layer": "conv1", "direction": direction, "algorithm": algorithm, "tflops": tflops, "of_cudnn": of_cudnn,
+        }  # fmt: skip
+
+    table = convolution(
+        [
+            row("forward", "fft_tiling", 123.4, 1.5),
+            row("forward", "direct", 0.1, 0.01),
+            row("backward_data", "gemm", 2.0, 0.5),
+        ]
+    )
+    assert table.splitlines() == [
+        "| layer | forward | backward-data |",
+        "| --- | --- | --- |",
+        "| conv1 | 123 `fft_tiling` (**1.50**) | 2 `gemm` (0.50) |",
+        "",
+        "Faster than cuDNN: 1 of 2.",
+    ]
+
+
+def test_element_types_stand_side_by_side() -> None:
+    def document(dtype: str, *names: str) -> dict[str, object]:
+        return {"dtype": dtype, "results": [{"name": name, "of_copy": 0.756, "of_torch": 1.234} for name in names]}
+
+    table = memory_bound([document("float32", "relu", "lrn"), document("float16", "relu")])
+    assert table.splitlines()[2:] == [
+        "| relu | 0.76 (**1.23**) | 0.76 (**1.23**) |",
+        "| lrn | 0.76 (**1.23**) |  |",
+    ]
+
+
+def test_the_page_has_tables_and_no_places_left() -> None:
+    text = insert((RESULTS.parents[1] / "docs" / "performance.md").read_text())
+    assert "<!--" not in text
+    assert "| r50-3x3-64 |" in text
+    assert "| relu-forward |" in text
