@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dnncore.backend import Launch
@@ -24,7 +25,7 @@ from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.dtypes import DType
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
 
-__all__ = ["BACKWARD", "FORWARD", "Softmax"]
+__all__ = ["BACKWARD", "FORWARD", "Softmax", "has_packs", "kept", "threads_for"]
 
 SoftmaxProblem = SoftmaxForwardProblem | SoftmaxBackwardProblem
 
@@ -38,12 +39,11 @@ _PARAMS = struct(
     ("row_views", TENSOR_VIEW, (3,)),
     ("element_views", TENSOR_VIEW, (3,)),
     ("kind", "<i4"),
+    ("has_packs", "<i4"),
 )
 
-_THREADS = {"thread_per_row": 128, "warp_per_row": 128, "block_per_row": 256}
-_ROWS_PER_BLOCK = {"thread_per_row": 128, "warp_per_row": 4, "block_per_row": 1}
-_KEPT = {"thread_per_row": 32, "warp_per_row": 32 * 32, "block_per_row": 256 * 16}
-"""Longest row that fits in a team's registers: its members times kKept in softmax_row.cuh."""
+_KEPT_BYTES = 128
+"""Computed values that a thread keeps in registers: kKept in softmax_row.cuh."""
 
 _KERNELS = {
     "thread_per_row": "ThreadPerRow, true",
@@ -54,7 +54,12 @@ _KERNELS = {
 }
 """Template arguments of those that keep a row in registers, and of those that do not."""
 
-_SHORT = _KEPT["thread_per_row"]
+_THREADS = dict(zip(_KERNELS, (128, 128, 128, 1024, 512), strict=True))
+"""Most threads a block; a block that has a row takes as many as the row needs."""
+
+_ROWS_PER_BLOCK = {"thread_per_row": 128, "warp_per_row": 4, "block_per_row": 1}
+
+_SHORT = 32
 """Rows up to this long would leave much of a warp idle."""
 
 _KINDS = (SoftmaxAlgorithm.FAST, SoftmaxAlgorithm.ACCURATE, SoftmaxAlgorithm.LOG)
@@ -83,7 +88,11 @@ class Softmax:
         rows, elements = _split(problem)
         length = math.prod(elements[0])
         if self.name == "warp_per_row":
-            return None if self._keeps(elements) else f"rows of {length} elements do not fit in a warp's registers"
+            return (
+                None
+                if self._keeps(problem, elements)
+                else f"rows of {length} elements do not fit in a warp's registers"
+            )
         side_by_side = all(step[-1] == 1 for step in rows[1:]) and rows[0][-1] >= _SHORT
         if length <= _SHORT or side_by_side:
             return None
@@ -108,6 +117,7 @@ class Softmax:
             rows=math.prod(row_shape),
             length=math.prod(element_shape),
             kind=_KINDS.index(problem.algorithm),
+            has_packs=has_packs(output.dtype, element_shape, *element_strides),
         )
         # The output's views come last, whatever the number of inputs.
         for place, row_step, element_step in zip(
@@ -116,29 +126,59 @@ class Softmax:
             params["row_views"][place] = view(row_shape, row_step)
             params["element_views"][place] = view(element_shape, element_step)
         blocks = blocks_for(int(params["rows"]), _ROWS_PER_BLOCK[self.name]) if output.size else 0
-        kernel = device.kernel(
-            self._unit(output.dtype, self.name if self._keeps(elements) else f"{self.name}_streamed")
-        )
+        kernel = self.name if self._keeps(problem, elements) else f"{self.name}_streamed"
+        threads, shared_bytes = _THREADS[kernel], 0
+        if self.name == "block_per_row":
+            threads = threads_for(int(params["length"]), output.dtype, threads)
+            if self.direction == "backward":  # what each thread keeps of dy
+                shared_bytes = threads * kept(output.dtype) * output.dtype.itemsize
         inputs = ("input_0", "input_1")[: len(problem.inputs)]
-        return single(kernel, (blocks, 1, 1), (_THREADS[self.name], 1, 1), params, inputs, ("output",))
+        return single(
+            device.kernel(self._unit(output.dtype, kernel)),
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            params,
+            inputs,
+            ("output",),
+            shared_bytes,
+        )
 
-    def _keeps(self, elements: tuple[tuple[int, ...], ...]) -> bool:
+    def _keeps(self, problem: SoftmaxProblem, elements: tuple[tuple[int, ...], ...]) -> bool:
         """Whether a row stays in registers: its elements, as `_split` gives them, are few and in one dimension."""
-        return len(elements[0]) == 1 and elements[0][0] <= _KEPT[self.name]
+        members = _THREADS[self.name] // _ROWS_PER_BLOCK[self.name]
+        return len(elements[0]) == 1 and elements[0][0] <= members * kept(problem.outputs[0].dtype)
 
     def _unit(self, dtype: DType, kernel: str) -> Unit:
         """One of _KERNELS; all of a direction, dtype and number of threads a block share a source."""
-        threads = _THREADS[self.name]
+        threads = _THREADS[kernel]
         entries = {
-            name: f"softmax_{self.direction}_{name}_{c_type(dtype)}"
-            for name in _KERNELS
-            if _THREADS[name.removesuffix("_streamed")] == threads
+            name: f"softmax_{self.direction}_{name}_{c_type(dtype)}" for name in _KERNELS if _THREADS[name] == threads
         }
         functions = {
             entry: f"softmax_{self.direction}<{c_type(dtype)}, {_KERNELS[name]}>" for name, entry in entries.items()
         }
         units = generate_together("dnncore/softmax.cuh", functions, "SoftmaxParams", _PARAMS, threads)
         return units[entries[kernel]]
+
+
+def kept(dtype: DType) -> int:
+    """Elements of a row that one of its threads keeps in registers."""
+    return _KEPT_BYTES // dtype.compute.itemsize
+
+
+def threads_for(length: int, dtype: DType, most: int) -> int:
+    """Threads of a block that keeps a row of that many elements, or goes through it: whole warps, no more than `most`."""
+    return min(max(-(-length // (32 * kept(dtype))), 1) * 32, most)
+
+
+def has_packs(dtype: DType, shape: Sequence[int], *strides: Sequence[int]) -> bool:
+    """Whether a row is a number of 16-byte packs of neighbours in every tensor; alignment is seen when addresses are known.
+
+    Args:
+        shape: Of one row's elements.
+        strides: One sequence a tensor.
+    """
+    return len(shape) == 1 and all(step[0] == 1 for step in strides) and shape[0] * dtype.itemsize % 16 == 0
 
 
 def _split(problem: SoftmaxProblem) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -153,5 +193,5 @@ def _split(problem: SoftmaxProblem) -> tuple[tuple[tuple[int, ...], ...], tuple[
     )
 
 
-FORWARD = tuple(Softmax(team, "forward") for team in _THREADS)
-BACKWARD = tuple(Softmax(team, "backward") for team in _THREADS)
+FORWARD = tuple(Softmax(team, "forward") for team in _ROWS_PER_BLOCK)
+BACKWARD = tuple(Softmax(team, "backward") for team in _ROWS_PER_BLOCK)

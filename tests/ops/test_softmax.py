@@ -20,8 +20,8 @@ from dnncore.problems import (
 from dnncore.testing import assert_close
 
 INF, NAN = np.inf, np.nan
-LENGTHS = (5, 33, 1025, 4097)
-"""Rows that a thread, a warp and a block keep in registers, and one that nobody does."""
+LENGTHS = (5, 40, 1025, 32772)
+"""Rows that a thread, a warp and a block keep in registers, and one that nobody does; the second and the last are whole packs."""
 
 KINDS = (SoftmaxAlgorithm.ACCURATE, SoftmaxAlgorithm.LOG)
 
@@ -85,7 +85,7 @@ def test_a_row_without_a_softmax_is_nan_and_its_neighbour_is_not(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_long_row_in_order_is_as_accurate_as_any(handle: Handle, order: int, dtype: str) -> None:
     """Its sum is rescaled with every new maximum."""
-    x = np.sort(np.random.default_rng(5).uniform(-30, 30, (1, 9001)))[:, ::order].astype(dtype)
+    x = np.sort(np.random.default_rng(5).uniform(-30, 30, (1, 33001)))[:, ::order].astype(dtype)
     exponentials = np.exp(x.astype(np.float64) - x.max())
     expected = exponentials / exponentials.sum()
     problem = SoftmaxForwardProblem(packed(x), packed(x), SoftmaxAlgorithm.ACCURATE, SoftmaxMode.CHANNEL)

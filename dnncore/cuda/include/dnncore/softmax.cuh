@@ -2,11 +2,12 @@
 //
 // The host describes a row's start (over `row_view`) and its elements (over `element_view`) for each tensor. A block or a warp takes
 // a row where rows are long; a thread takes one where they are short, or where neighbouring rows are neighbours in memory. A row
-// that fits in its team's registers is read once; a longer one twice, forward (its maximum and its sum come from one pass) and
-// backward: kernels of their own, because they need few registers. Each element is written by the thread that read it, so that an
-// output may be an input.
+// that fits in its team's registers (backward, a block's shared memory beside them) is read once; a longer one twice, forward (its
+// maximum and its sum come from one pass) and backward; one over several dimensions once more. Each element is written by the thread that read it, so that an output may
+// be an input.
 #pragma once
 
+#include "dnncore/ptx/async_copy.cuh"
 #include "dnncore/softmax_row.cuh"
 
 namespace dnncore {
@@ -20,7 +21,8 @@ struct SoftmaxParams {
   int64 length;
   TensorView row_views[3];  // inputs, then the output
   TensorView element_views[3];
-  int32 kind;  // a SoftmaxKind: a switch costs nothing beside the exponentials
+  int32 kind;       // a SoftmaxKind: a switch costs nothing beside the exponentials
+  int32 has_packs;  // the elements of all tensors are neighbours, a number of whole packs
 };
 
 enum class SoftmaxKind { kFast, kAccurate, kLog };
@@ -30,13 +32,13 @@ template <typename T, typename Team>
 __device__ __forceinline__ void softmax_kept(const SoftmaxParams& params, const T* x, T* y) {
   using C = Compute<T>;
   const auto kind = static_cast<SoftmaxKind>(params.kind);
-  const int length = static_cast<int>(params.length);
-  C values[Team::kKept];
-  load_kept<Team>(length, x, params.element_views[0].strides[0], -C(INFINITY), values);
+  const Span<T, Team> span(params.length, params.has_packs && is_aligned(x) && is_aligned(y));
+  C values[kKept<T>];
+  load(span, x, params.element_views[0].strides[0], narrow<T>(-C(INFINITY)), values);
 
-  const C shift = kind == SoftmaxKind::kFast ? C(0) : largest_kept<Team>(length, values);
+  const C shift = kind == SoftmaxKind::kFast ? C(0) : Team::template reduce<Maximum>(largest_of(span, values));
   C total = C(0);
-  visit_kept<Team>(length, [&](int k, int) {
+  visit(span, [&](int k) {
     const C shifted = values[k] - shift;
     const C exponential = exp(shifted);
     total += exponential;
@@ -45,60 +47,80 @@ __device__ __forceinline__ void softmax_kept(const SoftmaxParams& params, const 
   total = Team::template reduce<Sum>(total);
 
   const C factor = kind == SoftmaxKind::kLog ? log(total) : C(1) / total;
-  Walk<Team, T> walk(y, params.element_views[2].strides[0]);
-  visit_kept<Team>(length, [&](int k, int i) {
-    const C value = kind == SoftmaxKind::kLog ? values[k] - factor : values[k] * factor;
-    T* place = walk.next();
-    if (i < length) blend_into(params.blend, value, place);
+  store(span, params.blend, y, params.element_views[2].strides[0], [&](int pack, auto& results) {
+#pragma unroll
+    for (int lane = 0; lane < span.kWidth; ++lane) {
+      const C value = values[pack * span.kWidth + lane];
+      results[lane] = kind == SoftmaxKind::kLog ? value - factor : value * factor;
+    }
   });
 }
 
-// Where a row's elements lie: with one distance between them, or over several dimensions, which is work enough without batches.
-struct Line {
-  static constexpr int kLoads = kBatch;
-  int64 stride;
-  explicit __device__ __forceinline__ Line(const TensorView& view) : stride(view.strides[0]) {}
-  __device__ __forceinline__ int64 operator()(int64 i) const { return i * stride; }
-};
-
-struct Dimensions {
-  static constexpr int kLoads = 1;
-  const TensorView& view;
-  explicit __device__ __forceinline__ Dimensions(const TensorView& elements) : view(elements) {}
-  __device__ __forceinline__ int64 operator()(int64 i) const { return offset_of(view, i); }
-};
-
-template <typename T, typename Team, typename Elements>
+// A row in one dimension, span by span.
+template <typename T, typename Team>
 __device__ __forceinline__ void softmax_streamed(const SoftmaxParams& params, const T* x, T* y) {
   using C = Compute<T>;
   const auto kind = static_cast<SoftmaxKind>(params.kind);
-  const Elements x_elements(params.element_views[0]), y_elements(params.element_views[2]);
-  const auto x_at = [&](int64 i) { return widen(x[x_elements(i)]); };
-  Normaliser<C> row{C(0), C(0)};
-  if (kind == SoftmaxKind::kFast) {
-    stream<Team, Elements::kLoads>(params.length, x_at, [&](int64, C value) { row.total += exp(value); });
-    row.total = Team::template reduce<Sum>(row.total);
-  } else {
-    row = normaliser_of<Team, C, Elements::kLoads>(params.length, x_at);
-  }
+  const bool is_packed = params.has_packs && is_aligned(x) && is_aligned(y);
+  const int64 x_stride = params.element_views[0].strides[0], y_stride = params.element_views[2].strides[0];
+  const T beyond = narrow<T>(-C(INFINITY));
+  C values[kKept<T>];
+  Normaliser<C> row = empty_normaliser<C>();
+  if (kind == SoftmaxKind::kFast) row.shift = C(0);
+  for_each_span<T, Team, false>(params.length, is_packed, [&](int64 start, const Span<T, Team>& span) {
+    load(span, x + start * x_stride, x_stride, beyond, values);
+    if (kind != SoftmaxKind::kFast) return include(row, span, values);
+    visit(span, [&](int k) { row.total += exp(values[k]); });
+  });
+  row = reduce<Team>(row);
   const C factor = kind == SoftmaxKind::kLog ? log(row.total) : C(1) / row.total;
-  stream<Team, Elements::kLoads>(params.length, x_at, [&](int64 i, C value) {
-    const C shifted = value - row.shift;
-    blend_into(params.blend, kind == SoftmaxKind::kLog ? shifted - factor : exp(shifted) * factor, y + y_elements(i));
+  for_each_span<T, Team, false>(params.length, is_packed, [&](int64 start, const Span<T, Team>& span) {
+    load(span, x + start * x_stride, x_stride, beyond, values);
+    store(span, params.blend, y + start * y_stride, y_stride, [&](int pack, auto& results) {
+#pragma unroll
+      for (int lane = 0; lane < span.kWidth; ++lane) {
+        const C shifted = values[pack * span.kWidth + lane] - row.shift;
+        results[lane] = kind == SoftmaxKind::kLog ? shifted - factor : exp(shifted) * factor;
+      }
+    });
   });
 }
 
-template <typename T, typename Team, bool kKept>
+// A row over several dimensions, whose indices are work enough without batches.
+template <typename T, typename Team>
+__device__ __forceinline__ void softmax_scattered(const SoftmaxParams& params, const T* x, T* y) {
+  using C = Compute<T>;
+  const auto kind = static_cast<SoftmaxKind>(params.kind);
+  const auto for_each = [&](const auto& use) {
+    for (int64 i = Team::member(); i < params.length; i += Team::members()) use(i, widen(x[offset_of(params.element_views[0], i)]));
+  };
+  C shift = C(0), total = C(0);
+  if (kind != SoftmaxKind::kFast) {
+    shift = Maximum::identity<C>();
+    for_each([&](int64, C value) { shift = Maximum{}(shift, value); });
+    shift = Team::template reduce<Maximum>(shift);
+  }
+  for_each([&](int64, C value) { total += exp(value - shift); });
+  total = Team::template reduce<Sum>(total);
+  const C factor = kind == SoftmaxKind::kLog ? log(total) : C(1) / total;
+  for_each([&](int64 i, C value) {
+    const C shifted = value - shift;
+    T* place = y + offset_of(params.element_views[2], i);
+    blend_into(params.blend, kind == SoftmaxKind::kLog ? shifted - factor : exp(shifted) * factor, place);
+  });
+}
+
+template <typename T, typename Team, bool kIsKept>
 __device__ void softmax_forward(const SoftmaxParams& params) {
   for (int64 row = Team::first_row(); row < params.rows; row += Team::row_step()) {
     const T* x = static_cast<const T*>(params.inputs[0]) + offset_of(params.row_views[0], row);
     T* y = static_cast<T*>(params.output) + offset_of(params.row_views[2], row);
-    if constexpr (kKept) {
+    if constexpr (kIsKept) {
       softmax_kept<T, Team>(params, x, y);
     } else if (params.element_views[2].ndim == 1) {
-      softmax_streamed<T, Team, Line>(params, x, y);
+      softmax_streamed<T, Team>(params, x, y);
     } else {
-      softmax_streamed<T, Team, Dimensions>(params, x, y);
+      softmax_scattered<T, Team>(params, x, y);
     }
   }
 }
@@ -114,58 +136,125 @@ __device__ __forceinline__ C softmax_gradient(bool is_log, C y, C dy, C total) {
   return is_log ? dy - exp(y) * total : y * (dy - total);
 }
 
+// Where a member keeps its packs of dy: beside those of y, in registers, or, for a block, which has not as many, in shared memory.
 template <typename T, typename Team>
-__device__ __forceinline__ void softmax_backward_kept(const SoftmaxParams& params, const T* y, const T* dy, T* dx) {
-  using C = Compute<T>;
-  const bool is_log = static_cast<SoftmaxKind>(params.kind) == SoftmaxKind::kLog;
-  const int length = static_cast<int>(params.length);
-  C results[Team::kKept], gradients[Team::kKept];
-  load_kept<Team>(length, y, params.element_views[0].strides[0], C(0), results);
-  load_kept<Team>(length, dy, params.element_views[1].strides[0], C(0), gradients);
-  C total = C(0);
-  visit_kept<Team>(length, [&](int k, int) { total += softmax_term(is_log, results[k], gradients[k]); });
-  total = Team::template reduce<Sum>(total);
-  Walk<Team, T> walk(dx, params.element_views[2].strides[0]);
-  visit_kept<Team>(length, [&](int k, int i) {
-    const C value = softmax_gradient(is_log, results[k], gradients[k], total);
-    T* place = walk.next();
-    if (i < length) blend_into(params.blend, value, place);
-  });
-}
+class Gradients {
+ public:
+  __device__ __forceinline__ void begin(const Span<T, Team>& span, const T* dy, int64 stride) { load(span, dy, stride, T{}, packs_); }
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ const Words& operator[](int pack) const { return packs_[pack]; }
 
-template <typename C>
-struct ResultAndGradient {
-  C y;
-  C dy;
+ private:
+  Words packs_[kPacks<T>];
 };
 
-template <typename T, typename Team, typename Elements>
-__device__ __forceinline__ void softmax_backward_streamed(const SoftmaxParams& params, const T* y, const T* dy, T* dx) {
+template <typename T>
+class Gradients<T, BlockPerRow> {
+ public:
+  __device__ __forceinline__ Gradients() {
+    extern __shared__ __align__(16) unsigned char shared[];
+    packs_ = reinterpret_cast<Words*>(shared) + threadIdx.x;
+  }
+  __device__ __forceinline__ void begin(const Span<T, BlockPerRow>& span, const T* dy, int64 stride) {
+    __syncwarp();  // the compiler moves no read of what is there past it
+    Walk<BlockPerRow, const T> walk(dy, stride);
+#pragma unroll
+    for (int pack = 0; pack < kPacks<T>; ++pack) {
+      if (!span.has(pack)) break;
+      Words* place = packs_ + pack * blockDim.x;
+      if (span.is_packed) {
+        copy_async(place, reinterpret_cast<const Words*>(dy) + (pack * blockDim.x + threadIdx.x), span.index(pack, 0) < span.length);
+        continue;
+      }
+      Pack<T> loaded{};
+#pragma unroll
+      for (int lane = 0; lane < span.kWidth; ++lane) {
+        const T* element = walk.next();
+        if (span.index(pack, lane) < span.length) loaded.lanes[lane] = *element;
+      }
+      *place = words_of(loaded);
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void wait() const { wait_for_copies<0>(); }  // no barrier: a thread reads what it wrote
+  __device__ __forceinline__ Words operator[](int pack) const { return packs_[pack * blockDim.x]; }
+
+ private:
+  Words* packs_;
+};
+
+// A row in one dimension, span by span; kIsKept: it is one span, which the second pass finds where the first left it.
+template <typename T, typename Team, bool kIsKept>
+__device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& params, const T* y, const T* dy, T* dx) {
   using C = Compute<T>;
-  using Pair = ResultAndGradient<C>;
+  using Row = Span<T, Team>;
   const bool is_log = static_cast<SoftmaxKind>(params.kind) == SoftmaxKind::kLog;
-  const Elements y_elements(params.element_views[0]), dy_elements(params.element_views[1]), dx_elements(params.element_views[2]);
-  const auto at = [&](int64 i) { return Pair{widen(y[y_elements(i)]), widen(dy[dy_elements(i)])}; };
+  const bool is_packed = params.has_packs && is_aligned(y) && is_aligned(dy) && is_aligned(dx);
+  const int64 y_stride = params.element_views[0].strides[0], dy_stride = params.element_views[1].strides[0];
+  const int64 dx_stride = params.element_views[2].strides[0];
+  Gradients<T, Team> gradients;
+  Words results[kPacks<T>];
+  const auto load_both = [&](int64 start, const Row& span) {
+    gradients.begin(span, dy + start * dy_stride, dy_stride);
+    load(span, y + start * y_stride, y_stride, T{}, results);
+    gradients.wait();
+  };
   C total = C(0);
-  stream<Team, Elements::kLoads>(params.length, at, [&](int64, Pair pair) { total += softmax_term(is_log, pair.y, pair.dy); });
+  for_each_span<T, Team, kIsKept>(params.length, is_packed, [&](int64 start, const Row& span) {
+    load_both(start, span);
+#pragma unroll
+    for (int pack = 0; pack < kPacks<T>; ++pack) {
+      if (!span.has(pack)) break;
+      const Words result = results[pack], gradient = gradients[pack];
+#pragma unroll
+      for (int lane = 0; lane < Row::kWidth; ++lane) {
+        total += softmax_term(is_log, lane_of<T>(result, lane), lane_of<T>(gradient, lane));
+      }
+    }
+  });
   total = Team::template reduce<Sum>(total);
-  stream<Team, Elements::kLoads>(params.length, at, [&](int64 i, Pair pair) {
-    blend_into(params.blend, softmax_gradient(is_log, pair.y, pair.dy, total), dx + dx_elements(i));
+  for_each_span<T, Team, kIsKept>(params.length, is_packed, [&](int64 start, const Row& span) {
+    if constexpr (!kIsKept) load_both(start, span);
+    store(span, params.blend, dx + start * dx_stride, dx_stride, [&](int pack, auto& values) {
+      const Words result = results[pack], gradient = gradients[pack];
+      const auto set = [&](bool is_log) {
+#pragma unroll
+        for (int lane = 0; lane < Row::kWidth; ++lane) {
+          values[lane] = softmax_gradient(is_log, lane_of<T>(result, lane), lane_of<T>(gradient, lane), total);
+        }
+      };
+      is_log ? set(true) : set(false);  // one branch a pack, not one a lane
+    });
   });
 }
 
-template <typename T, typename Team, bool kKept>
+template <typename T, typename Team>
+__device__ __forceinline__ void softmax_backward_scattered(const SoftmaxParams& params, const T* y, const T* dy, T* dx) {
+  using C = Compute<T>;
+  const bool is_log = static_cast<SoftmaxKind>(params.kind) == SoftmaxKind::kLog;
+  const auto for_each = [&](const auto& use) {
+    for (int64 i = Team::member(); i < params.length; i += Team::members()) {
+      use(i, widen(y[offset_of(params.element_views[0], i)]), widen(dy[offset_of(params.element_views[1], i)]));
+    }
+  };
+  C total = C(0);
+  for_each([&](int64, C result, C gradient) { total += softmax_term(is_log, result, gradient); });
+  total = Team::template reduce<Sum>(total);
+  for_each([&](int64 i, C result, C gradient) {
+    blend_into(params.blend, softmax_gradient(is_log, result, gradient, total), dx + offset_of(params.element_views[2], i));
+  });
+}
+
+template <typename T, typename Team, bool kIsKept>
 __device__ void softmax_backward(const SoftmaxParams& params) {
   for (int64 row = Team::first_row(); row < params.rows; row += Team::row_step()) {
     const T* y = static_cast<const T*>(params.inputs[0]) + offset_of(params.row_views[0], row);
     const T* dy = static_cast<const T*>(params.inputs[1]) + offset_of(params.row_views[1], row);
     T* dx = static_cast<T*>(params.output) + offset_of(params.row_views[2], row);
-    if constexpr (kKept) {
-      softmax_backward_kept<T, Team>(params, y, dy, dx);
-    } else if (params.element_views[2].ndim == 1) {
-      softmax_backward_streamed<T, Team, Line>(params, y, dy, dx);
+    if (kIsKept || params.element_views[2].ndim == 1) {
+      softmax_backward_line<T, Team, kIsKept>(params, y, dy, dx);
     } else {
-      softmax_backward_streamed<T, Team, Dimensions>(params, y, dy, dx);
+      softmax_backward_scattered<T, Team>(params, y, dy, dx);
     }
   }
 }

@@ -1,19 +1,18 @@
-// Softmax of one row, for softmax.cuh and cross_entropy.cuh: who works on a row together, and its maximum and its sum of
-// exponentials, found in one pass or from values kept in registers.
+// Softmax of one row, for softmax.cuh and cross_entropy.cuh: who works on a row together, which elements are whose, how they are read
+// and written, and a row's maximum and sum of exponentials.
 #pragma once
 
+#include "dnncore/common/pack.cuh"
 #include "dnncore/common/reduce.cuh"
 
 namespace dnncore {
 
-// Teams: how a row's elements are shared out, and how partial results become one. A member takes elements first(), first() + step()
-// and so on, and keeps up to kKept of them in registers.
+// Teams: how a row's elements are shared out, and how partial results become one.
 struct ThreadPerRow {
-  static constexpr int kKept = 32;  // _KEPT in softmax.py has them all
   static __device__ __forceinline__ int64 first_row() { return grid_index(); }
   static __device__ __forceinline__ int64 row_step() { return grid_size(); }
-  static __device__ __forceinline__ int first() { return 0; }
-  static __device__ __forceinline__ int step() { return 1; }
+  static __device__ __forceinline__ int member() { return 0; }
+  static __device__ __forceinline__ int members() { return 1; }
   template <typename Operation, typename C>
   static __device__ __forceinline__ C reduce(C value) {
     return value;
@@ -21,11 +20,10 @@ struct ThreadPerRow {
 };
 
 struct WarpPerRow {
-  static constexpr int kKept = 32;
   static __device__ __forceinline__ int64 first_row() { return grid_index() / kWarpSize; }
   static __device__ __forceinline__ int64 row_step() { return grid_size() / kWarpSize; }
-  static __device__ __forceinline__ int first() { return threadIdx.x % kWarpSize; }
-  static __device__ __forceinline__ int step() { return kWarpSize; }
+  static __device__ __forceinline__ int member() { return threadIdx.x % kWarpSize; }
+  static __device__ __forceinline__ int members() { return kWarpSize; }
   template <typename Operation, typename C>
   static __device__ __forceinline__ C reduce(C value) {
     return reduce_warp<Operation>(value);
@@ -33,55 +31,87 @@ struct WarpPerRow {
 };
 
 struct BlockPerRow {
-  static constexpr int kKept = 16;
   static __device__ __forceinline__ int64 first_row() { return blockIdx.x; }
   static __device__ __forceinline__ int64 row_step() { return gridDim.x; }
-  static __device__ __forceinline__ int first() { return threadIdx.x; }
-  static __device__ __forceinline__ int step() { return blockDim.x; }
+  static __device__ __forceinline__ int member() { return threadIdx.x; }
+  static __device__ __forceinline__ int members() { return blockDim.x; }
   template <typename Operation, typename C>
   static __device__ __forceinline__ C reduce(C value) {
     return reduce_block<Operation>(value);
   }
 };
 
-// Call visitor(k, i) for a member's k-th element, the row's i-th; i may be beyond the row, for some members of the team.
-template <typename Team, typename Visitor>
-__device__ __forceinline__ void visit_kept(int length, const Visitor& visitor) {
-#pragma unroll
-  for (int k = 0; k < Team::kKept; ++k) {
-    if (k * Team::step() >= length) break;
-    visitor(k, Team::first() + k * Team::step());
-  }
+// Elements that a member keeps in registers, computed values of 128 bytes: half of what a thread has in a block of 1024. _KEPT_BYTES in
+// softmax.py.
+template <typename T>
+constexpr int kKept = 128 / sizeof(Compute<T>);
+template <typename T>
+constexpr int kPacks = kKept<T> / Pack<T>::kWidth;
+
+// A pack as it is kept: lanes of 16 bits by themselves would take, and be moved to, a register each.
+struct alignas(16) Words {
+  uint32 words[4];
+};
+
+template <typename T>
+__device__ __forceinline__ Words words_of(const Pack<T>& pack) {
+  return __builtin_bit_cast(Words, pack);
 }
 
-// Call use(i, load(i)) for a member's elements of a row, several loads before the first use: a use that writes may not be overtaken
-// by a load that follows it, and one load at a time leaves the memory idle.
-constexpr int kBatch = 8;
-
-template <typename Team, int kLoads = kBatch, typename Load, typename Use>
-__device__ __forceinline__ void stream(int64 length, const Load& load, const Use& use) {
-  using Loaded = decltype(load(int64(0)));
-  for (int64 first = Team::first(); first < length; first += kLoads * Team::step()) {
-    Loaded loaded[kLoads];
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int64 i = first + k * Team::step();
-      loaded[k] = i < length ? load(i) : Loaded{};
-    }
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int64 i = first + k * Team::step();
-      if (i < length) use(i, loaded[k]);
-    }
-  }
+template <typename T>
+__device__ __forceinline__ Compute<T> lane_of(const Words& words, int lane) {
+  return widen(__builtin_bit_cast(Pack<T>, words).lanes[lane]);
 }
 
-// A member's elements of a row, one after the other: adding to a pointer takes fewer registers than 32 products of 64 bits, which
-// the compiler would keep from row to row.
+template <typename T>
+__device__ __forceinline__ Pack<T> filled(T value) {
+  Pack<T> pack;
+#pragma unroll
+  for (T& lane : pack.lanes) lane = value;
+  return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ bool is_aligned(const T* row) {
+  return reinterpret_cast<uint64>(row) % sizeof(Pack<T>) == 0;
+}
+
+// A stretch of a row, at most kKept elements for each member of the team, and which are whose. Where elements are aligned neighbours,
+// in every tensor of the row, a member's packs are whole ones of the row; else they are put together from elements that are
+// members() apart, so that the members read neighbours. An index may be beyond the span: for some lanes of what has an index, for
+// no member of what has none.
+template <typename T, typename Team>
+class Span {
+ public:
+  static constexpr int kWidth = Pack<T>::kWidth;
+
+  __device__ __forceinline__ Span(int64 left, bool is_packed)
+      : length(static_cast<int>(min(left, static_cast<int64>(kKept<T>) * Team::members()))), is_packed(is_packed) {}
+
+  __device__ __forceinline__ bool has(int pack) const { return pack * kWidth * Team::members() < length; }
+  __device__ __forceinline__ int index(int pack, int lane) const {
+    return is_packed ? (pack * Team::members() + Team::member()) * kWidth + lane
+                     : (pack * kWidth + lane) * Team::members() + Team::member();
+  }
+  // Which of this member's elements the span's index-th is, or -1.
+  __device__ __forceinline__ int mine(int index) const {
+    if (index < 0 || index >= length) return -1;
+    const int lane = is_packed ? index % kWidth : 0, unit = is_packed ? index / kWidth : index;
+    if (unit % Team::members() != Team::member()) return -1;
+    return is_packed ? unit / Team::members() * kWidth + lane : unit / Team::members();
+  }
+
+  int length;
+  bool is_packed;
+};
+
+// A member's single elements, one after the other: adding to a pointer takes fewer registers than 32 products of 64 bits, which the
+// compiler would keep from row to row.
 template <typename Team, typename T>
 class Walk {
  public:
-  __device__ __forceinline__ Walk(T* row, int64 stride) : place_(row + Team::first() * stride), step_(Team::step() * stride) {}
+  __device__ __forceinline__ Walk(T* start, int64 stride)
+      : place_(start + Team::member() * stride), step_(Team::members() * stride) {}
   __device__ __forceinline__ T* next() {
     T* place = place_;
     place_ += step_;
@@ -93,21 +123,112 @@ class Walk {
   int64 step_;
 };
 
-template <typename Team, typename T, typename C>
-__device__ __forceinline__ void load_kept(int length, const T* row, int64 stride, C beyond, C (&values)[Team::kKept]) {
-  Walk<Team, const T> walk(row, stride);
-  visit_kept<Team>(length, [&](int k, int i) {
-    const T* place = walk.next();
-    values[k] = i < length ? widen(*place) : beyond;
-  });
+// Call visitor(k) for a member's elements, k counting them, and those beyond the span as far as they are in packs that somebody has.
+template <typename T, typename Team, typename Visitor>
+__device__ __forceinline__ void visit(const Span<T, Team>& span, const Visitor& visitor) {
+#pragma unroll
+  for (int pack = 0; pack < kPacks<T>; ++pack) {
+    if (!span.has(pack)) break;
+#pragma unroll
+    for (int lane = 0; lane < span.kWidth; ++lane) visitor(pack * span.kWidth + lane);
+  }
 }
 
-// The largest of a row's kept values; those beyond the row are minus infinity.
-template <typename Team, typename C>
-__device__ __forceinline__ C largest_kept(int length, const C (&values)[Team::kKept]) {
-  C largest = Maximum::identity<C>();
-  visit_kept<Team>(length, [&](int k, int) { largest = Maximum{}(largest, values[k]); });
-  return Team::template reduce<Maximum>(largest);
+// The same without those beyond the span.
+template <typename T, typename Team, typename Visitor>
+__device__ __forceinline__ void visit_inside(const Span<T, Team>& span, const Visitor& visitor) {
+  const int left = span.is_packed ? span.length / span.kWidth - Team::member() : span.length - Team::member();
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k) {
+    if ((span.is_packed ? k / span.kWidth : k) * Team::members() < left) visitor(k);
+  }
+}
+
+// A member's packs of the span that begins at `start`, as they are stored: all loads are under way before the first is waited for,
+// which a conversion right behind each load would prevent.
+template <typename T, typename Team>
+__device__ __forceinline__ void load(
+    const Span<T, Team>& span, const T* start, int64 stride, T beyond, Words (&packs)[kPacks<T>]
+) {
+#pragma unroll
+  for (Words& words : packs) words = words_of(filled(beyond));
+  if (span.is_packed) {
+    const Words* place = reinterpret_cast<const Words*>(start) + Team::member();
+    const int left = span.length / span.kWidth - Team::member();
+#pragma unroll
+    for (int pack = 0; pack < kPacks<T>; ++pack) {
+      if (pack * Team::members() < left) packs[pack] = place[pack * Team::members()];
+    }
+    return;
+  }
+  Walk<Team, const T> walk(start, stride);
+  const int left = span.length - Team::member();
+#pragma unroll
+  for (int pack = 0; pack < kPacks<T>; ++pack) {
+    if (!span.has(pack)) break;
+    Pack<T> loaded = filled(beyond);
+#pragma unroll
+    for (int lane = 0; lane < span.kWidth; ++lane) {
+      const T* place = walk.next();
+      if ((pack * span.kWidth + lane) * Team::members() < left) loaded.lanes[lane] = *place;
+    }
+    packs[pack] = words_of(loaded);
+  }
+}
+
+// The same, widened.
+template <typename T, typename Team>
+__device__ __forceinline__ void load(
+    const Span<T, Team>& span, const T* start, int64 stride, T beyond, Compute<T> (&values)[kKept<T>]
+) {
+  Words packs[kPacks<T>];
+  load(span, start, stride, beyond, packs);
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k) values[k] = lane_of<T>(packs[k / span.kWidth], k % span.kWidth);
+}
+
+// Blend what set(pack, values) makes of each of a member's packs into the output that begins at `start`.
+template <typename T, typename Team, typename Set>
+__device__ __forceinline__ void store(const Span<T, Team>& span, const Blend& blend, T* start, int64 stride, const Set& set) {
+  using C = Compute<T>;
+  constexpr int kWidth = Span<T, Team>::kWidth;
+  const C alpha = static_cast<C>(blend.alpha), beta = static_cast<C>(blend.beta);
+  Walk<Team, T> walk(start, stride);
+#pragma unroll
+  for (int pack = 0; pack < kPacks<T>; ++pack) {
+    if (!span.has(pack)) break;
+    C values[kWidth];
+    set(pack, values);
+#pragma unroll
+    for (C& value : values) value *= alpha;
+    if (!span.is_packed) {
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        T* place = walk.next();
+        if (span.index(pack, lane) >= span.length) continue;
+        *place = narrow<T>(beta == C(0) ? values[lane] : values[lane] + beta * widen(*place));
+      }
+    } else if (span.index(pack, 0) < span.length) {
+      Words* place = reinterpret_cast<Words*>(start) + (pack * Team::members() + Team::member());
+      if (beta != C(0)) {
+        const Words before = *place;
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) values[lane] += beta * lane_of<T>(before, lane);
+      }
+      Pack<T> after;
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) after.lanes[lane] = narrow<T>(values[lane]);
+      *place = words_of(after);
+    }
+  }
+}
+
+// Largest of a member's values; those beyond the span are minus infinity.
+template <typename T, typename Team>
+__device__ __forceinline__ Compute<T> largest_of(const Span<T, Team>& span, const Compute<T> (&values)[kKept<T>]) {
+  Compute<T> largest = Maximum::identity<Compute<T>>();
+  visit(span, [&](int k) { largest = Maximum{}(largest, values[k]); });
+  return largest;
 }
 
 // Largest value of a row, and the sum of exponentials once it is taken off. Where the largest is infinite, as in a row of nothing
@@ -118,18 +239,22 @@ struct Normaliser {
   C total;
 };
 
-// The same of nothing so far, and with one value more; NaN goes into the sum alone.
+// The same of nothing so far, and with the values of one span more; NaN goes into the sum alone.
 template <typename C>
 __device__ __forceinline__ Normaliser<C> empty_normaliser() {
   return {Maximum::identity<C>(), C(0)};
 }
 
-template <typename C>
-__device__ __forceinline__ void include(Normaliser<C>& row, C value) {
-  const C distance = value == row.shift ? C(0) : value - row.shift;  // two infinities have none
-  const C smaller = exp(-fabs(distance));
-  row.total = value > row.shift ? row.total * smaller + C(1) : row.total + smaller;
-  row.shift = Maximum{}(row.shift, value);
+template <typename T, typename Team>
+__device__ __forceinline__ void include(
+    Normaliser<Compute<T>>& row, const Span<T, Team>& span, const Compute<T> (&values)[kKept<T>]
+) {
+  using C = Compute<T>;
+  const C shift = Maximum{}(row.shift, largest_of(span, values));
+  if (row.shift != shift) row.total *= exp(row.shift - shift);
+  row.shift = shift;
+  const C finite = shift == -C(INFINITY) ? C(0) : shift;  // minus infinity, as all so far, has no distance from itself
+  visit(span, [&](int k) { row.total += exp(values[k] - finite); });
 }
 
 // That of the row from those of the team's members.
@@ -140,12 +265,16 @@ __device__ __forceinline__ Normaliser<C> reduce(const Normaliser<C>& part) {
   return {shift, Team::template reduce<Sum>(total) + (shift - shift)};
 }
 
-// value_at(i) is the row's i-th value, which is read once.
-template <typename Team, typename C, int kLoads = kBatch, typename ValueAt>
-__device__ __forceinline__ Normaliser<C> normaliser_of(int64 length, const ValueAt& value_at) {
-  Normaliser<C> part = empty_normaliser<C>();
-  stream<Team, kLoads>(length, value_at, [&](int64, C value) { include(part, value); });
-  return reduce<Team>(part);
+// Call use(start, span) for one span after the other, or for the only one.
+template <typename T, typename Team, bool kIsOne, typename Use>
+__device__ __forceinline__ void for_each_span(int64 length, bool is_packed, const Use& use) {
+  if constexpr (kIsOne) {
+    use(int64(0), Span<T, Team>(length, is_packed));
+  } else {
+    for (int64 start = 0; start < length; start += static_cast<int64>(kKept<T>) * Team::members()) {
+      use(start, Span<T, Team>(length - start, is_packed));
+    }
+  }
 }
 
 }  // namespace dnncore
