@@ -32,6 +32,41 @@ class Geometry:
 NHWC = ("NHWC", "NCHW", "NHWC")
 TO_IMAGES = (Direction.FORWARD, Direction.BACKWARD_DATA)
 
+# Small square filters: whole and half pieces of 16 bytes, tiles that are not full, both strides, whatever padding there is of rows.
+TILED = tuple(
+    Geometry(
+        f"tiles-{size}x{size}-stride-{stride}-{dtype.value}-{name}",
+        x,
+        (size, size),
+        settings,
+        1,
+        dtype,
+        layouts,
+        *blend,
+    )
+    for size in (3, 5)
+    for stride in (1, 2)
+    for dtype in (F16, BF16, F32)
+    for name, x, layouts, settings, blend in (
+        ("pieces", (2, 3, 11, 24), ("NCHW",) * 3, {"padding": size // 2, "stride": stride}, ()),
+        (
+            "half-pieces",
+            (1, 5, 7, 56 // dtype.itemsize),
+            ("NCHW",) * 3,
+            {"padding": size // 2, "stride": stride},
+            (0.5, -2.0),
+        ),
+        (
+            "wide-padding",
+            (1, 2, 9, 16),
+            ("NCHW",) * 3,
+            {"padding": ((1, 3), (size // 2, 8 + size // 2)), "stride": stride, "mode": "convolution"},
+            (),
+        ),
+        ("channels", (2, 12, 10, 9), NHWC, {"padding": ((2, 0), (size // 2, 3)), "stride": stride}, (2.0, 1.0)),
+    )
+)
+
 GEOMETRIES = (
     Geometry("3x3", (2, 3, 19, 37), (3, 3), {"padding": 1}),
     Geometry("3x3-stride-2", (2, 3, 17, 13), (3, 3), {"padding": 1, "stride": 2}),
@@ -68,6 +103,7 @@ GEOMETRIES = (
     Geometry("bf16-nhwc", (1, 20, 9, 8), (3, 3), {"padding": 1}, dtype=BF16, layouts=NHWC),
     Geometry("fp64", (1, 3, 9, 8), (3, 3), {"padding": 1}, multiplier=2, dtype=F64),
     Geometry("fp64-nhwc", (1, 6, 9, 8), (3, 3), {"padding": 1}, dtype=F64, layouts=NHWC),
+    *TILED,
     Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
     Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),
 )

@@ -25,6 +25,7 @@ GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] =
     "strided": ((2, 4, 11, 10), (5, 4, 3, 4), {"padding": (2, 1), "stride": 2}),
     "dilated-groups": ((1, 8, 12, 9), (8, 4, 3, 2), {"groups": 2, "dilation": 2, "padding": 1}),
     "depthwise": ((2, 6, 8, 9), (6, 1, 3, 3), {"groups": 6, "padding": 1}),
+    "depthwise-tiles": ((2, 3, 10, 12), (3, 1, 3, 3), {"groups": 3, "padding": 1}),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dnncore.backend import Launch
 from dnncore.cuda.convolution.depthwise_filter import filter_units, filter_workspace_bytes, prepare_filter
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
+from dnncore.cuda.convolution.depthwise_tiles import Tiles, prepare_tiles, tile_units, where_aligned
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, blocks_for, single
 from dnncore.cuda.params import (
@@ -184,6 +185,7 @@ class DepthwiseConvolution:
         """Every unit that `prepare` can ask for."""
         return (
             *(_unit(dtype, vectors=vectors) for dtype in FLOATING for vectors in (False, True)),
+            *tile_units(),
             *filter_units(),
         )
 
@@ -193,6 +195,9 @@ class DepthwiseConvolution:
             return prepare_filter(problem, device)
         plane, alone = Plane.of(problem), Plane.of(problem, may_have_vectors=False)
         launch = _prepare(problem, alone, device)
+        tiles = Tiles.of(problem)
+        if tiles:
+            return where_aligned(tiles, prepare_tiles(problem, tiles, device), launch, problem.direction)
         return when_aligned(problem, _prepare(problem, plane, device), launch) if plane.vectors else launch
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnncore.backend import Launch
+from dnncore.cuda.convolution.depthwise_filter_tiles import FilterTiles, filter_tile_units, prepare_filter_tiles
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
+from dnncore.cuda.convolution.depthwise_tiles import Tiles, where_aligned
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, single, through_workspace
 from dnncore.cuda.params import (
@@ -143,6 +145,13 @@ def prepare_filter(problem: ConvolutionProblem, device: CudaDevice) -> Launch:
     """Fill in the parameters of both kernels."""
     plane, alone = Plane.of(problem), Plane.of(problem, may_have_vectors=False)
     launch = _prepare(problem, alone, device)
+    tiles = Tiles.of(problem)
+    if tiles:
+        cut = FilterTiles.of(problem, tiles)
+        to_parts = prepare_filter_tiles(problem, cut, device)
+        rows_of_columns = replace(plane, axes=Plane.rows_of_columns(problem))
+        from_parts = _prepare_sum(problem, rows_of_columns, cut.num_parts, device)
+        return where_aligned(tiles, through_workspace(to_parts, from_parts), launch, problem.direction)
     return when_aligned(problem, _prepare(problem, plane, device), launch) if plane.vectors else launch
 
 
@@ -171,17 +180,6 @@ def _prepare(problem: ConvolutionProblem, plane: Plane, device: CudaDevice) -> L
         job_groups=cut.job_groups,
         runs=cut.runs,
     )
-    second = record(
-        _SUM,
-        w_filter=w.strides[0],
-        w_across=int(across["filter_stride"]),
-        w_along=int(along["filter_stride"]),
-        w_offset=plane.w_offset,
-        across=int(across["filter"]),
-        along=int(along["filter"]),
-        outputs=w.size,
-        num_parts=cut.num_parts,
-    )
     dtype = problem.x.dtype
     threads = cut.jobs_a_block * _TEAM
     width = vector_width(dtype) if plane.vectors else 1
@@ -194,17 +192,35 @@ def _prepare(problem: ConvolutionProblem, plane: Plane, device: CudaDevice) -> L
         ("parts",),
         threads * _TAPS * width * dtype.compute.itemsize,
     )
-    from_parts = single(
-        device.kernel(_sum_unit(dtype)), (-(-w.size // 32), 1, 1), (_SUM_THREADS, 1, 1), second, ("parts",), ("dw",)
-    )
+    return through_workspace(to_parts, _prepare_sum(problem, plane, cut.num_parts, device))
 
-    return through_workspace(to_parts, from_parts)
+
+def _prepare_sum(problem: ConvolutionProblem, plane: Plane, num_parts: int, device: CudaDevice) -> Launch:
+    """The kernel that adds up parts whose taps are in the order of the plane's axes."""
+    w = problem.w
+    along, across = plane.axes
+    params = record(
+        _SUM,
+        w_filter=w.strides[0],
+        w_across=int(across["filter_stride"]),
+        w_along=int(along["filter_stride"]),
+        w_offset=plane.w_offset,
+        across=int(across["filter"]),
+        along=int(along["filter"]),
+        outputs=w.size,
+        num_parts=num_parts,
+    )
+    kernel = device.kernel(_sum_unit(problem.x.dtype))
+    return single(kernel, (-(-w.size // 32), 1, 1), (_SUM_THREADS, 1, 1), params, ("parts",), ("dw",))
 
 
 def filter_workspace_bytes(problem: ConvolutionProblem) -> int:
     """Bytes of the parts."""
     planes = (Plane.of(problem, may_have_vectors=vectors) for vectors in (False, True))
     parts = max(_Cut.of(problem, plane).num_parts for plane in planes)
+    tiles = Tiles.of(problem)
+    if tiles:
+        parts = max(parts, FilterTiles.of(problem, tiles).num_parts)
     return parts * problem.w.size * problem.x.dtype.compute.itemsize
 
 
@@ -212,5 +228,6 @@ def filter_units() -> tuple[Unit, ...]:
     """Every unit that `prepare_filter` can ask for."""
     return (
         *(_unit(dtype, vectors=vectors) for dtype in FLOATING for vectors in (False, True)),
+        *filter_tile_units(),
         *(_sum_unit(dtype) for dtype in FLOATING),
     )

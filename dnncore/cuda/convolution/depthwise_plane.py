@@ -97,15 +97,22 @@ class Plane:
         x, w, y = problem.x, problem.w, problem.y
         source, output = (y, x) if problem.direction is Direction.BACKWARD_DATA else (x, y)
         w_offset, steps = taps(w.shape[2:], w.strides[2:], problem.convolution)
-        axes = [_axis(problem, source, output, i, step) for i, step in enumerate(steps)]
-        if len(axes) == 1:
-            axes = [_NO_AXIS, *axes]
-        height, width = axes
+        width, height = cls.rows_of_columns(problem)
         vectors = _vectors(problem) if may_have_vectors else 0
         if vectors:
             return cls(source, output, (width, height), w_offset, vectors)
         innermost_last = len(steps) == 1 or output.strides[-1] <= output.strides[-2]
         return cls(source, output, (height, width) if innermost_last else (width, height), w_offset, 0)
+
+    @staticmethod
+    def rows_of_columns(problem: ConvolutionProblem) -> tuple[np.ndarray, np.ndarray]:
+        """The axes in row-major order: (width, height), whatever the strides are."""
+        source, output = (
+            (problem.y, problem.x) if problem.direction is Direction.BACKWARD_DATA else (problem.x, problem.y)
+        )
+        _, steps = taps(problem.w.shape[2:], problem.w.strides[2:], problem.convolution)
+        *heights, width = (_axis(problem, source, output, i, step) for i, step in enumerate(steps))
+        return width, heights[0] if heights else _NO_AXIS
 
 
 _NO_AXIS = record(

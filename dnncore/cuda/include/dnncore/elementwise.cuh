@@ -39,10 +39,11 @@ struct ElementwiseParams {
 // _OPERATORS in tensor.py.
 enum class BinaryOperator : int32 { kAdd, kSub, kMul, kDiv, kMin, kMax };
 
-// Functions. Each says how many inputs it takes; those beyond are zeros.
+// Functions. Each says how many inputs it takes, and which of them these settings need; others are zeros.
 struct One {
   static constexpr int kInputs = 0;
   explicit __device__ One(const Settings&) {}
+  __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename C, int kLanes>
   __device__ __forceinline__ void operator()(const C (&)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
 #pragma unroll
@@ -53,6 +54,7 @@ struct One {
 struct Copy {
   static constexpr int kInputs = 1;
   explicit __device__ Copy(const Settings&) {}
+  __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename C, int kLanes>
   __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
 #pragma unroll
@@ -66,6 +68,7 @@ struct Binary {
   Settings settings;
   explicit __device__ Binary(const Settings& given) : settings(given) {}
 
+  __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename C, int kLanes>
   __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&b)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
     const C first = static_cast<C>(settings.first), second = static_cast<C>(settings.second);
@@ -90,6 +93,7 @@ struct ActivationForward {
   explicit __device__ ActivationForward(const Settings& given)
       : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
 
+  __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename C, int kLanes>
   __device__ __forceinline__ void operator()(const C (&x)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
     with_mode(activation, [&](auto chosen) {
@@ -106,6 +110,10 @@ struct ActivationBackward {
   explicit __device__ ActivationBackward(const Settings& given)
       : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
 
+  __device__ __forceinline__ bool needs(int input) const {
+    const bool has_slope_of_y = activation.mode == ActivationMode::kSigmoid || activation.mode == ActivationMode::kTanh;
+    return input == 1 || (input == 0) == has_slope_of_y;
+  }
   template <typename C, int kLanes>
   __device__ __forceinline__ void operator()(const C (&y)[kLanes], const C (&dy)[kLanes], const C (&x)[kLanes], C (&out)[kLanes]) const {
     with_mode(activation, [&](auto chosen) {
@@ -202,9 +210,9 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
     };
     T* output = static_cast<T*>(params.output) + at.output + first * output_step;
     Pack<T> a{}, b{}, c{}, result{};
-    if (Function::kInputs > 0) a = load(0);
-    if (Function::kInputs > 1) b = load(1);
-    if (Function::kInputs > 2) c = load(2);
+    if (Function::kInputs > 0 && function.needs(0)) a = load(0);
+    if (Function::kInputs > 1 && function.needs(1)) b = load(1);
+    if (Function::kInputs > 2 && function.needs(2)) c = load(2);
     if (reads_output) result = load_pack<T>(output, output_step, lanes);
     Compute<T> values[Pack<T>::kWidth];
     evaluate<T>(function, a.lanes, b.lanes, c.lanes, values);
@@ -229,17 +237,28 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   const int64 packs = addresses % sizeof(Pack<T>) == 0 ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
   const Function function(params.settings);
-  for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
+  // What the next pack takes is on its way while this one is worked out: it is another place, also where an input is the output.
+  struct Taken {
     Pack<T> first{}, second{}, third{}, result{};
-    if (Function::kInputs > 0) first = reinterpret_cast<const Pack<T>*>(a)[pack];
-    if (Function::kInputs > 1) second = reinterpret_cast<const Pack<T>*>(b)[pack];
-    if (Function::kInputs > 2) third = reinterpret_cast<const Pack<T>*>(c)[pack];
-    if (reads_output) result = reinterpret_cast<const Pack<T>*>(output)[pack];
+  };
+  const auto take = [&](int64 pack) {
+    Taken taken;
+    if (pack >= packs) return taken;
+    if (Function::kInputs > 0 && function.needs(0)) taken.first = reinterpret_cast<const Pack<T>*>(a)[pack];
+    if (Function::kInputs > 1 && function.needs(1)) taken.second = reinterpret_cast<const Pack<T>*>(b)[pack];
+    if (Function::kInputs > 2 && function.needs(2)) taken.third = reinterpret_cast<const Pack<T>*>(c)[pack];
+    if (reads_output) taken.result = reinterpret_cast<const Pack<T>*>(output)[pack];
+    return taken;
+  };
+  Taken next = take(grid_index());
+  for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
+    Taken now = next;
+    next = take(pack + grid_size());
     Compute<T> values[kWidth];
-    evaluate<T>(function, first.lanes, second.lanes, third.lanes, values);
+    evaluate<T>(function, now.first.lanes, now.second.lanes, now.third.lanes, values);
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &result.lanes[lane]);
-    reinterpret_cast<Pack<T>*>(output)[pack] = result;
+    for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &now.result.lanes[lane]);
+    reinterpret_cast<Pack<T>*>(output)[pack] = now.result;
   }
   for (int64 index = packs * kWidth + grid_index(); index < params.size; index += grid_size()) {
     evaluate_at<T>(params, function, a + index, b + index, c + index, output + index);

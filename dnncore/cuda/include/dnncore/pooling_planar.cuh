@@ -12,6 +12,7 @@
 // which would only say how large it is, stays unread.
 #pragma once
 
+#include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
 
 namespace dnncore {
@@ -124,26 +125,6 @@ struct Range {
   int high;
 };
 
-// Call visitor(p, q, true) for every pair, row by row. When the ranges are no longer than kRows and kColumns, 0 being any length, the
-// loops are unrolled and have no branches: what is beyond a range comes with false.
-template <int kRows, int kColumns, typename Visitor>
-__device__ __forceinline__ void visit_box(const Range& rows, const Range& columns, const Visitor& visitor) {
-  if constexpr (kRows == 0) {
-    for (int p = rows.low; p < rows.high; ++p) {
-      for (int q = columns.low; q < columns.high; ++q) visitor(p, q, true);
-    }
-  } else {
-#pragma unroll
-    for (int a = 0; a < kRows; ++a) {
-#pragma unroll
-      for (int b = 0; b < kColumns; ++b) {
-        const bool inside = rows.low + a < rows.high && columns.low + b < columns.high;
-        visitor(rows.low + a, columns.low + b, inside);
-      }
-    }
-  }
-}
-
 // The windows over places first to last of a dimension.
 template <typename Window>
 __device__ __forceinline__ Range windows_over(const PlanarPoolingParams& params, int axis, int first, int last) {
@@ -173,13 +154,28 @@ class StripOfWindows {
   __device__ __forceinline__ StripOfWindows(const PlanarPoolingParams& params, const T* plane, int top, int left)
       : params_(params), plane_(plane), top_(top), left_(left) {
     if constexpr (Window::kWindow != 0) {
+      // An integer has no minus infinity to stand outside.
+      constexpr bool kStoresOutside = kMode == PoolingMode::kAverage || sizeof(T) > 1;
+      LoadedOne<T> loaded[kRows][Window::kWindow];
+      const auto is_inside = [&](int r, int s) {
+        return static_cast<uint32>(top + r) < static_cast<uint32>(params.x_extent[0]) &&
+               static_cast<uint32>(left + s) < static_cast<uint32>(params.x_extent[1]);
+      };
+      const LoadedOne<T> outside = LoadedOne<T>::of(narrow<T>(kStoresOutside ? kOutside : C(0)));
+      const T* const corner = plane + static_cast<int64>(top) * params.x_view.row + static_cast<int64>(left) * params.x_view.column;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int s = 0; s < Window::kWindow; ++s) {
-          const bool inside = static_cast<uint32>(top + r) < static_cast<uint32>(params.x_extent[0]) &&
-                              static_cast<uint32>(left + s) < static_cast<uint32>(params.x_extent[1]);
-          values_[r][s] = inside ? at(top + r, left + s) : kOutside;
+          loaded[r][s] = outside;
+          loaded[r][s].load_if(is_inside(r, s), corner + (r * params.x_view.row + s * params.x_view.column));
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int s = 0; s < Window::kWindow; ++s) {
+          values_[r][s] = kStoresOutside || is_inside(r, s) ? loaded[r][s].widened() : kOutside;
         }
       }
     }
@@ -283,10 +279,22 @@ template <typename C>
 struct Share {
   C gradient;
   int32 place;
+
+  __device__ __forceinline__ C widened() const { return gradient; }
+};
+
+// The same on its way from memory.
+template <typename T>
+struct StoredShare {
+  LoadedOne<T> gradient;
+  int32 place;
+
+  __device__ __forceinline__ Compute<T> widened() const { return gradient.widened(); }
 };
 
 // Add up, and blend into dx, what the windows over a strip of dx pass to its places: row `first` and on, before `row_end`.
-// shares(p, q, inside) gives what window (p, q) passes on; it passes nothing when not `inside`.
+// shares(p, q, inside) gives what window (p, q) passes on; it passes nothing when not `inside`. Those of a known window are all
+// asked for before the first is taken.
 template <typename T, PoolingMode kMode, typename Window, typename Shares>
 __device__ __forceinline__ void gather_strip(
     const PlanarPoolingParams& params, int first, int row_end, int column, T* dx, const Shares& shares) {
@@ -296,16 +304,34 @@ __device__ __forceinline__ void gather_strip(
   const int width = params.x_extent[1];
   const int first_place = first * width + column;
   C sums[kStrip] = {};
-  visit_box<Window::kOverStrip, Window::kOverPlace>(rows, columns, [&](int p, int q, bool inside) {
-    const Share<C> share = shares(p, q, inside);
+  const auto take = [&](const auto& share, int p, bool inside) {
     const int above = first - (p * Window::stride(params, 0) - params.before[0]);  // rows of the window above the strip
+    const C gradient = share.widened();
 #pragma unroll
     for (int k = 0; k < kStrip; ++k) {
       const bool covered = inside && static_cast<uint32>(above + k) < static_cast<uint32>(Window::extent(params, 0));
       const bool takes = kMode == PoolingMode::kAverage || share.place == first_place + k * width;
-      if (covered && takes) sums[k] += share.gradient;
+      if (covered && takes) sums[k] += gradient;
     }
-  });
+  };
+  if constexpr (Window::kWindow == 0) {
+    for (int p = rows.low; p < rows.high; ++p) {
+      for (int q = columns.low; q < columns.high; ++q) take(shares(p, q, true), p, true);
+    }
+  } else {
+    const auto is_inside = [&](int a, int b) { return rows.low + a < rows.high && columns.low + b < columns.high; };
+    decltype(shares(0, 0, true)) asked[Window::kOverStrip][Window::kOverPlace];
+#pragma unroll
+    for (int a = 0; a < Window::kOverStrip; ++a) {
+#pragma unroll
+      for (int b = 0; b < Window::kOverPlace; ++b) asked[a][b] = shares(rows.low + a, columns.low + b, is_inside(a, b));
+    }
+#pragma unroll
+    for (int a = 0; a < Window::kOverStrip; ++a) {
+#pragma unroll
+      for (int b = 0; b < Window::kOverPlace; ++b) take(asked[a][b], rows.low + a, is_inside(a, b));
+    }
+  }
 #pragma unroll
   for (int k = 0; k < kStrip; ++k) {
     if (first + k < row_end) blend_into(params.blend, sums[k], dx + (first + k) * params.output_view.row);
@@ -315,7 +341,6 @@ __device__ __forceinline__ void gather_strip(
 // From the indices that the forward pass kept.
 template <typename T, typename Window>
 __device__ __forceinline__ void gather_tiles(const PlanarPoolingParams& params) {
-  using C = Compute<T>;
   for (int64 tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
     const Corner corner = corner_of(params, tile);
     for (int i = threadIdx.x; i < params.places.strips; i += blockDim.x) {
@@ -328,11 +353,9 @@ __device__ __forceinline__ void gather_tiles(const PlanarPoolingParams& params) 
       const int32* indices = params.indices + plane_offset(params.indices_view, corner.n, c);
       T* dx = static_cast<T*>(params.output) + plane_offset(params.output_view, corner.n, c) + column * params.output_view.column;
       gather_strip<T, PoolingMode::kIndices, Window>(params, first, params.x_extent[0], column, dx, [&](int p, int q, bool inside) {
-        Share<C> share{C(0), -1};
-        if (inside) {
-          share.gradient = widen(dy[p * params.dy_view.row + q * params.dy_view.column]);
-          share.place = indices[p * params.indices_view.row + q * params.indices_view.column];
-        }
+        StoredShare<T> share{{}, -1};
+        share.gradient.load_if(inside, dy + (p * params.dy_view.row + q * params.dy_view.column));
+        if (inside) share.place = indices[p * params.indices_view.row + q * params.indices_view.column];
         return share;
       });
     }
@@ -366,9 +389,9 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
       const T* dy = static_cast<const T*>(params.dy) + plane_offset(params.dy_view, corner.n, c) + q * params.dy_view.column;
       const int left = q * Window::stride(params, 1) - params.before[1];
       const int first = rows.low + strip.row;
-      C received[kStrip];
+      LoadedOne<T> received[kStrip];
 #pragma unroll
-      for (int k = 0; k < kStrip; ++k) received[k] = first + k < rows.high ? widen(dy[(first + k) * params.dy_view.row]) : C(0);
+      for (int k = 0; k < kStrip; ++k) received[k].load_if(first + k < rows.high, dy + (first + k) * params.dy_view.row);
       const int first_top = first * Window::stride(params, 0) - params.before[0];
       const StripOfWindows<T, kMode, Window> windows(params, x, first_top, left);  // not loaded for an average: unused
 #pragma unroll
@@ -377,10 +400,10 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
         const int window = strip.c * c_step + (strip.row + k) * p_step + strip.column * q_step;
         const int top = first_top + k * Window::stride(params, 0);
         if constexpr (kIsMax) {
-          gradients[window] = received[k];
+          gradients[window] = received[k].widened();
           places[window] = winner_of(params, windows, k, top, left).place;
         } else {
-          gradients[window] = received[k] / divisor_of<C, Window>(params, top, left);
+          gradients[window] = received[k].widened() / divisor_of<C, Window>(params, top, left);
         }
       }
     }

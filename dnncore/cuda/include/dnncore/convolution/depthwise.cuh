@@ -17,7 +17,7 @@
 // spreads along a strip to places that only its tap's padding reaches.
 #pragma once
 
-#include "dnncore/common/tensor.cuh"
+#include "dnncore/common/loaded.cuh"
 
 namespace dnncore::depthwise {
 
@@ -63,46 +63,6 @@ struct DataParams {
   int32 groups;             // of strips that a block takes at a time
   int32 rows;               // places across that a block walks over
   int32 channels_innermost;
-};
-
-template <typename T, int kVector>
-struct alignas(kVector * sizeof(T)) Vector {
-  T at[kVector];
-};
-
-// What one load brings: loads are all under way before the first of them is widened.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<2> {
-  using Type = std::uint16_t;
-};
-template <>
-struct Word<4> {
-  using Type = uint32;
-};
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
-
-template <typename T, int kVector>
-struct Loaded {
-  typename Word<kVector * sizeof(T)>::Type word = {};
-
-  // Nothing is read where there is nothing: the padding is 0.
-  __device__ __forceinline__ void load_if(bool there, const T* place) {
-    word = {};
-    if (there) word = *reinterpret_cast<const decltype(word)*>(place);
-  }
-  __device__ __forceinline__ void widen_into(Compute<T> (&values)[kVector]) const {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] = widen(reinterpret_cast<const T*>(&word)[i]);
-  }
 };
 
 // The taps of one axis that meet an output, in an order in which their places in the source ascend or descend evenly.

@@ -1,0 +1,286 @@
+"""Depthwise convolution in tiles: square filters of few taps, not dilated, on rows or vectors of channels that are aligned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dnncore.backend import Address, Launch, Stream
+from dnncore.cuda.convolution.depthwise_plane import Plane, parts_for, vector_width
+from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.geometry import taps
+from dnncore.cuda.launch import Unit, single
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = [
+    "FILTERS",
+    "REGISTER_BYTES",
+    "STRIDES",
+    "TILED",
+    "TILE_ROWS",
+    "Tiles",
+    "prepare_tiles",
+    "step",
+    "tile_units",
+    "where_aligned",
+]
+
+TILED = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+FILTERS, STRIDES = (3, 5), (1, 2)
+_PIECES = (16, 8)
+_PIECE = 16
+"""Bytes of a row of the source that a tile covers."""
+
+_THREADS = 128
+TILE_ROWS = 4
+"""kTileRows in depthwise_tiles.cuh."""
+
+REGISTER_BYTES = 640
+"""What a tile of vectors may take of a thread's registers, of which there are 1020 bytes at most."""
+
+_LONGEST_WALK = 4
+"""Tiles that a block takes one after another: its filters cost little then, and there are blocks enough to share out evenly."""
+
+_MAX_COUNT = 2**31
+
+_PARAMS = struct(
+    *BLEND,
+    ("source", ADDRESS),
+    ("w", ADDRESS),
+    ("output", ADDRESS),
+    ("source_image", "<i8"),
+    ("source_channel", "<i8"),
+    ("output_image", "<i8"),
+    ("output_channel", "<i8"),
+    ("w_filter", "<i8"),
+    ("w_offset", "<i8"),
+    ("w_row", "<i4"),
+    ("w_column", "<i4"),
+    ("source_rows", "<i4"),
+    ("source_columns", "<i4"),
+    ("output_rows", "<i4"),
+    ("output_columns", "<i4"),
+    ("source_row", "<i4"),
+    ("source_column", "<i4"),
+    ("output_row", "<i4"),
+    ("output_column", "<i4"),
+    ("padding", "<i4"),
+    ("piece", "<i4"),
+    ("strips", SMALL_DIVISOR),
+    ("row_tiles", SMALL_DIVISOR),
+    ("channels", SMALL_DIVISOR),
+    ("count", "<i4"),
+    ("chunks", "<i4"),
+    ("vectors", "<i4"),
+    ("groups", "<i4"),
+    ("walk", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a problem is cut into tiles. Immutable.
+
+    Args:
+        source: What is read at many places: x, or dy for backward-data.
+        output: What is written: y, or dx for backward-data; dy, which is walked over, for the filter gradient.
+        filter: Taps along either axis.
+        stride: Along either axis.
+        piece: Bytes that divide every row; 0 where channels are innermost.
+        vectors: Vectors of channels of a block; 0 where columns are innermost.
+    """
+
+    source: TensorDescriptor
+    output: TensorDescriptor
+    filter: int
+    stride: int
+    piece: int
+    vectors: int
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem) -> Tiles | None:
+        """None where there are no tiles for it."""
+        x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+        if conv.spatial_ndim != 2 or x.dtype not in TILED or w.shape[0] != x.shape[1] or not x.size or not y.size:
+            return None
+        size, stride = w.shape[2], conv.stride[0]
+        regular = w.shape[2:] == (size, size) and conv.stride == (stride, stride) and conv.dilation == (1, 1)
+        if not regular or size not in FILTERS or stride not in STRIDES or conv.padding[1][0] != size // 2:
+            return None
+        backward = problem.direction is Direction.BACKWARD_DATA
+        if backward and stride != 1:
+            return None
+        source, output = (y, x) if backward else (x, y)
+        vectors = Plane.of(problem).vectors
+        tiles = cls(source, output, size, stride, 0 if vectors else _piece(source, output, stride), vectors)
+        return tiles if (vectors or tiles.piece) and tiles.count < _MAX_COUNT else None
+
+    @property
+    def columns(self) -> int:
+        """Of the output, in a tile."""
+        if self.vectors:
+            return _tile_of_vectors(self.source.dtype, self.filter, self.stride)[1]
+        return _PIECE // self.source.dtype.itemsize // self.stride
+
+    @property
+    def strips(self) -> int:
+        """Tiles of a row of tiles."""
+        return -(-self.output.shape[3] // self.columns)
+
+    @property
+    def row_tiles(self) -> int:
+        """Rows of tiles of an image."""
+        rows = _tile_of_vectors(self.source.dtype, self.filter, self.stride)[0] if self.vectors else TILE_ROWS
+        return -(-self.output.shape[2] // rows)
+
+    @property
+    def count(self) -> int:
+        """Tiles of all channels, or of one where they are innermost."""
+        images, channels = self.output.shape[:2]
+        return images * self.strips * self.row_tiles * (1 if self.vectors else channels)
+
+    @property
+    def alignments(self) -> tuple[int, int]:
+        """What the addresses of source and output are multiples of, in bytes."""
+        if self.vectors:
+            nbytes = vector_width(self.source.dtype) * self.source.dtype.itemsize
+            return nbytes, nbytes
+        return self.piece, self.piece // self.stride
+
+
+def _piece(source: TensorDescriptor, output: TensorDescriptor, stride: int) -> int:
+    """The largest piece that divides rows and strides, 0 when there is none."""
+    if source.strides[3] != 1 or output.strides[3] != 1:
+        return 0
+    for nbytes in _PIECES:
+        read, written = nbytes // source.dtype.itemsize, nbytes // source.dtype.itemsize // stride
+        if all(
+            tensor.shape[3] % width == 0
+            and not any(
+                tensor.strides[axis] % width or abs(tensor.strides[axis]) >= _MAX_COUNT
+                for axis in range(3)
+                if tensor.shape[axis] > 1
+            )
+            for tensor, width in ((source, read), (output, written))
+        ):
+            return nbytes
+    return 0
+
+
+def _tile_of_vectors(dtype: DType, size: int, stride: int) -> tuple[int, int]:
+    """(rows, columns) of the output in a tile of vectors of channels: as many as the registers hold with what they are made of."""
+    width, rows = vector_width(dtype), TILE_ROWS
+    columns = 4 if dtype.itemsize == 2 and stride == 1 else 2
+    while rows > 1:
+        read = (stride * (rows - 1) + size) * (stride * (columns - 1) + size) * dtype.itemsize
+        if (read + rows * columns * dtype.compute.itemsize) * width <= REGISTER_BYTES:
+            break
+        rows //= 2
+    return rows, columns
+
+
+def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
+    kind, tile = "planes", ""
+    if vectors:
+        rows, columns = _tile_of_vectors(dtype, size, stride)
+        kind, tile = "channels", f", {vector_width(dtype)}, {rows}, {columns}"
+    return generate(
+        header="dnncore/convolution/depthwise_tiles.cuh",
+        entry=f"convolution_depthwise_tiles_{kind}_{size}x{size}_stride_{stride}_{c_type(dtype)}",
+        function=f"depthwise::tiles_of_{kind}<{c_type(dtype)}, {size}, {stride}{tile}>",
+        struct_name="depthwise::TileParams",
+        dtype=_PARAMS,
+        threads=_THREADS,
+    )
+
+
+def tile_units() -> tuple[Unit, ...]:
+    """Every unit that `prepare_tiles` can ask for."""
+    return tuple(
+        _unit(dtype, size, stride, vectors=vectors)
+        for dtype in TILED
+        for size in FILTERS
+        for stride in STRIDES
+        for vectors in (False, True)
+    )
+
+
+def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, device: CudaDevice) -> Launch:
+    """Fill in the parameters."""
+    w, conv, source, output = problem.w, problem.convolution, tiles.source, tiles.output
+    backward = problem.direction is Direction.BACKWARD_DATA
+    padding = conv.padding[0][0]
+    params = record(
+        _PARAMS,
+        source_image=source.strides[0],
+        source_channel=source.strides[1],
+        output_image=output.strides[0],
+        output_channel=output.strides[1],
+        **_filter(problem, turned=backward),
+        source_rows=source.shape[2],
+        source_columns=source.shape[3],
+        output_rows=output.shape[2],
+        output_columns=output.shape[3],
+        source_row=step(source, 2),
+        source_column=step(source, 3),
+        output_row=step(output, 2),
+        output_column=step(output, 3),
+        padding=tiles.filter - 1 - padding if backward else padding,
+        piece=tiles.piece,
+        strips=small_divisor(tiles.strips),
+        row_tiles=small_divisor(tiles.row_tiles),
+        channels=small_divisor(output.shape[1]),
+    )
+    kernel = device.kernel(_unit(source.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0))
+    inputs = ("w", "source") if backward else ("source", "w")
+    if not tiles.vectors:
+        params["count"] = tiles.count
+        return single(kernel, (-(-tiles.count // _THREADS), 1, 1), (_THREADS, 1, 1), params, inputs, ("output",))
+    width = tiles.vectors * vector_width(source.dtype)
+    params["vectors"], params["chunks"] = tiles.vectors, -(-output.shape[1] // width)
+    params["count"] = output.shape[0] * tiles.strips
+    params["groups"] = -(-int(params["count"]) // (_THREADS // tiles.vectors))
+    blocks = int(params["chunks"]) * int(params["groups"])
+    params["walk"] = min(-(-tiles.row_tiles // parts_for(tiles.row_tiles, blocks)), _LONGEST_WALK)
+    grid = (blocks * -(-tiles.row_tiles // int(params["walk"])), 1, 1)
+    shared = math.prod(w.shape[2:]) * width * source.dtype.compute.itemsize
+    return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",), shared)
+
+
+def step(tensor: TensorDescriptor, axis: int) -> int:
+    """A stride; what is never stepped over may have any."""
+    return tensor.strides[axis] if tensor.shape[axis] > 1 else 0
+
+
+def _filter(problem: ConvolutionProblem, *, turned: bool) -> dict[str, int]:
+    """Where the taps of a filter are, from the last to the first if it is turned round."""
+    offset, (rows, columns) = taps(problem.w.shape[2:], problem.w.strides[2:], problem.convolution)
+    if turned:
+        last = problem.w.shape[2] - 1
+        offset, rows, columns = offset + last * (rows + columns), -rows, -columns
+    return {"w_filter": problem.w.strides[0], "w_offset": offset, "w_row": rows, "w_column": columns}
+
+
+def where_aligned(tiles: Tiles, tiled: Launch, otherwise: Launch, direction: Direction) -> Launch:
+    """Launch the kernel of tiles where the addresses of source and output allow it, the other one elsewhere."""
+    source_alignment, output_alignment = tiles.alignments
+    source_at = 1 if direction is Direction.BACKWARD_DATA else 0
+    dy_is_read = direction is Direction.BACKWARD_FILTER
+
+    def launch(
+        stream: Stream,
+        alpha: float,
+        inputs: Sequence[Address],
+        beta: float,
+        outputs: Sequence[Address],
+        workspace: Address | None,
+    ) -> None:
+        walked = inputs[1] if dy_is_read else outputs[0]
+        aligned = inputs[source_at] % source_alignment == 0 and walked % output_alignment == 0
+        (tiled if aligned else otherwise)(stream, alpha, inputs, beta, outputs, workspace)
+
+    return launch

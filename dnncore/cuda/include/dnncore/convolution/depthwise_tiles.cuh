@@ -1,0 +1,270 @@
+// Depthwise convolution with small square filters that are not dilated, on aligned rows: forward, and backward-data of stride 1, which
+// is forward with the filter turned round.
+//
+// A thread computes a tile, few rows of few columns. Everything that the tile reads is on its way before the first of it is
+// widened, each element is widened once, and it meets all its taps in registers. The number of taps is known here, and so is the
+// padding in front of a row, half a filter: tiles then start at aligned places, and what a row needs beside its tile is a halo of
+// half a filter, which comes from the L1 cache.
+//
+// Padding is zeros that are multiplied, so a filter that is not finite shows at the border, backwards too.
+#pragma once
+
+#include "dnncore/convolution/depthwise.cuh"
+
+namespace dnncore::depthwise {
+
+constexpr int kTileRows = 4;
+
+// dnncore/cuda/convolution/depthwise_tiles.py mirrors it. Rows and columns are those of the tensors, strides are in elements.
+struct TileParams {
+  Blend blend;
+  const void* source;
+  const void* w;
+  void* output;
+  int64 source_image;
+  int64 source_channel;
+  int64 output_image;
+  int64 output_channel;
+  int64 w_filter;
+  int64 w_offset;           // elements from w's address to the tap that the first row and column meet
+  int32 w_row;
+  int32 w_column;
+  int32 source_rows;
+  int32 source_columns;
+  int32 output_rows;
+  int32 output_columns;
+  int32 source_row;         // strides
+  int32 source_column;
+  int32 output_row;
+  int32 output_column;
+  int32 padding;            // rows
+  int32 piece;              // bytes that divide rows of the source, 8 or 16
+  SmallDivisor strips;      // tiles of a row of tiles
+  SmallDivisor row_tiles;   // rows of tiles
+  SmallDivisor channels;
+  int32 count;              // tiles; strips of all images where channels are innermost
+  int32 chunks;             // as in DataParams
+  int32 vectors;
+  int32 groups;
+  int32 walk;               // rows of tiles that a block walks over
+};
+
+// What a tile reads of one row of an image whose columns are neighbours, as it is stored: kWide elements in pieces of kPiece, and halos.
+template <typename T, int kFilter, int kStride, int kWide, int kPiece>
+struct PlaneRow {
+  static constexpr int kLeft = (kFilter - 1) / 2;
+  static constexpr int kRight = kFilter - kLeft > kStride ? kFilter - kLeft - kStride : 0;
+  static constexpr int kAll = kLeft + kWide + kRight;
+
+  Loaded<T, kLeft> left;
+  Loaded<T, kPiece> pieces[kWide / kPiece];
+  Loaded<T, kRight == 0 ? 1 : kRight> right;
+
+  // `place` is that of `column`, which may lie past the end.
+  __device__ __forceinline__ void load(bool inside, const T* place, int32 column, int32 columns) {
+    left.load_if(inside && column > 0 && column <= columns, place - kLeft);
+#pragma unroll
+    for (int i = 0; i < kWide / kPiece; ++i) {
+      pieces[i].load_if(inside && column + i * kPiece < columns, place + i * kPiece);
+    }
+    if constexpr (kRight > 0) right.load_if(inside && column + kWide < columns, place + kWide);
+  }
+  __device__ __forceinline__ void widen_into(Compute<T> (&values)[kAll]) const {
+    const auto put = [&](const auto& loaded, int first, auto& part) {
+      loaded.widen_into(part);
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(sizeof(part) / sizeof(part[0])); ++i) values[first + i] = part[i];
+    };
+    Compute<T> before[kLeft], middle[kPiece];
+    put(left, 0, before);
+#pragma unroll
+    for (int i = 0; i < kWide / kPiece; ++i) put(pieces[i], kLeft + i * kPiece, middle);
+    if constexpr (kRight > 0) {
+      Compute<T> after[kRight];
+      put(right, kLeft + kWide, after);
+    }
+  }
+};
+
+// The blending factors in the compute type, converted once for all that a thread writes.
+template <typename C>
+struct Factors {
+  C alpha;
+  C beta;
+  bool reads;
+
+  __device__ __forceinline__ explicit Factors(const Blend& blend)
+      : alpha(static_cast<C>(blend.alpha)), beta(static_cast<C>(blend.beta)), reads(blend.beta != 0.0) {}
+
+  template <typename T, int kVector>
+  __device__ __forceinline__ void blend_into(const C (&values)[kVector], T* target) const {
+    using Stored = Vector<T, kVector>;
+    Stored vector;
+    if (reads) {
+      const Stored old = *reinterpret_cast<const Stored*>(target);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) vector.at[i] = narrow<T>(alpha * values[i] + beta * widen(old.at[i]));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) vector.at[i] = narrow<T>(alpha * values[i]);
+    }
+    *reinterpret_cast<Stored*>(target) = vector;
+  }
+};
+
+template <typename T, int kFilter, int kStride, int kPieceBytes>
+__device__ __forceinline__ void plane_tile(const TileParams& params) {
+  using C = Compute<T>;
+  constexpr int kWide = 16 / sizeof(T), kColumns = kWide / kStride, kPiece = kPieceBytes / sizeof(T);
+  constexpr int kRows = kStride * (kTileRows - 1) + kFilter, kStored = kPiece / kStride;
+  using Row = PlaneRow<T, kFilter, kStride, kWide, kPiece>;
+  const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (item >= params.count) return;
+  const SmallQuotientRemainder strip = divide(item, params.strips);
+  const SmallQuotientRemainder rows = divide(strip.quotient, params.row_tiles);
+  const SmallQuotientRemainder image = divide(rows.quotient, params.channels);
+  const int32 channel = image.remainder, column = strip.remainder * kWide;
+  const int32 first = rows.remainder * kTileRows * kStride - params.padding;
+  const T* const source = static_cast<const T*>(params.source) + image.quotient * params.source_image +
+                          channel * params.source_channel + column;
+  const T* const w = static_cast<const T*>(params.w) + params.w_offset + channel * params.w_filter;
+
+  Row loaded[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int32 row = first + r;
+    const bool inside = static_cast<uint32>(row) < static_cast<uint32>(params.source_rows);
+    loaded[r].load(inside, source + static_cast<int64>(row) * params.source_row, column, params.source_columns);
+  }
+  T stored[kFilter][kFilter];
+#pragma unroll
+  for (int t = 0; t < kFilter; ++t) {
+#pragma unroll
+    for (int u = 0; u < kFilter; ++u) stored[t][u] = w[t * params.w_row + u * params.w_column];
+  }
+
+  C sums[kTileRows][kColumns] = {};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    C values[Row::kAll];
+    loaded[r].widen_into(values);
+#pragma unroll
+    for (int out = 0; out < kTileRows; ++out) {
+      const int t = r - out * kStride;
+      if (t < 0 || t >= kFilter) continue;
+#pragma unroll
+      for (int u = 0; u < kFilter; ++u) {
+        const C weight = widen(stored[t][u]);
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) sums[out][n] += weight * values[n * kStride + u];
+      }
+    }
+  }
+
+  const Factors<C> factors(params.blend);
+  const int32 first_column = strip.remainder * kColumns, first_row = rows.remainder * kTileRows;
+  T* target = static_cast<T*>(params.output) + image.quotient * params.output_image +
+              channel * params.output_channel + static_cast<int64>(first_row) * params.output_row + first_column;
+#pragma unroll
+  for (int out = 0; out < kTileRows; ++out) {
+#pragma unroll
+    for (int n = 0; n < kColumns; n += kStored) {
+      if (first_row + out >= params.output_rows || first_column + n >= params.output_columns) continue;
+      C values[kStored];
+#pragma unroll
+      for (int i = 0; i < kStored; ++i) values[i] = sums[out][n + i];
+      factors.blend_into(values, target + n);
+    }
+    target += params.output_row;
+  }
+}
+
+// Columns are neighbours; a thread a tile.
+template <typename T, int kFilter, int kStride>
+__device__ void tiles_of_planes(const TileParams& params) {
+  if (params.piece == 16) {
+    plane_tile<T, kFilter, kStride, 16>(params);
+  } else {
+    plane_tile<T, kFilter, kStride, 8>(params);
+  }
+}
+
+// Channels are neighbours: a thread a tile of kHigh x kColumns places of kVector channels, one after another downwards.
+template <typename T, int kFilter, int kStride, int kVector, int kHigh, int kColumns>
+__device__ void tiles_of_channels(const TileParams& params) {
+  using C = Compute<T>;
+  constexpr int kWide = kStride * (kColumns - 1) + kFilter, kRows = kStride * (kHigh - 1) + kFilter;
+  extern __shared__ __align__(16) unsigned char shared[];
+  C* const weights = reinterpret_cast<C*>(shared);  // [kFilter][kFilter][chunk's channels]
+  const int32 chunk = blockIdx.x % params.chunks, group = blockIdx.x / params.chunks % params.groups;
+  const int32 part = blockIdx.x / params.chunks / params.groups;
+  const int32 channels = params.channels.value, width = params.vectors * kVector;
+  for (int32 i = threadIdx.x; i < kFilter * kFilter * width; i += blockDim.x) {
+    const int32 channel = chunk * width + i % width, tap = i / width;
+    const T* const w = static_cast<const T*>(params.w) + params.w_offset + channel * params.w_filter;
+    weights[i] = channel < channels ? widen(w[tap / kFilter * params.w_row + tap % kFilter * params.w_column]) : C(0);
+  }
+  __syncthreads();
+
+  const int32 lane = threadIdx.x % params.vectors, channel = chunk * width + lane * kVector;
+  const int32 item = group * (static_cast<int32>(blockDim.x) / params.vectors) + threadIdx.x / params.vectors;
+  if (channel >= channels || item >= params.count) return;
+  const SmallQuotientRemainder image = divide(item, params.strips);
+  const int32 first_column = image.remainder * kColumns, column = first_column * kStride - (kFilter - 1) / 2;
+  const T* const source = static_cast<const T*>(params.source) + image.quotient * params.source_image + channel +
+                          static_cast<int64>(column) * params.source_column;
+  T* const output = static_cast<T*>(params.output) + image.quotient * params.output_image + channel +
+                    static_cast<int64>(first_column) * params.output_column;
+  const int32 source_step = params.source_column * static_cast<int32>(sizeof(T));
+  const int32 output_step = params.output_column * static_cast<int32>(sizeof(T));
+  const Factors<C> factors(params.blend);
+  const int32 end = min((part + 1) * params.walk * kHigh, params.output_rows);
+  for (int32 first_row = part * params.walk * kHigh; first_row < end; first_row += kHigh) {
+    Loaded<T, kVector> loaded[kRows][kWide];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int32 row = first_row * kStride - params.padding + r;
+      const bool inside = static_cast<uint32>(row) < static_cast<uint32>(params.source_rows);
+      const T* const place = source + static_cast<int64>(row) * params.source_row;
+#pragma unroll
+      for (int n = 0; n < kWide; ++n) {
+        const bool there = inside && static_cast<uint32>(column + n) < static_cast<uint32>(params.source_columns);
+        loaded[r][n].load_if(there, nth_place(place, n, source_step));
+      }
+    }
+    C sums[kHigh][kColumns][kVector] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      C values[kWide][kVector];
+#pragma unroll
+      for (int n = 0; n < kWide; ++n) loaded[r][n].widen_into(values[n]);
+#pragma unroll
+      for (int out = 0; out < kHigh; ++out) {
+        const int t = r - out * kStride;
+        if (t < 0 || t >= kFilter) continue;
+#pragma unroll
+        for (int u = 0; u < kFilter; ++u) {
+          const auto weight =
+              *reinterpret_cast<const Vector<C, kVector>*>(weights + (t * kFilter + u) * width + lane * kVector);
+#pragma unroll
+          for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+            for (int i = 0; i < kVector; ++i) sums[out][n][i] += weight.at[i] * values[n * kStride + u][i];
+          }
+        }
+      }
+    }
+    T* target = output + static_cast<int64>(first_row) * params.output_row;
+#pragma unroll
+    for (int out = 0; out < kHigh; ++out) {
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        if (first_row + out >= params.output_rows || first_column + n >= params.output_columns) continue;
+        factors.blend_into(sums[out][n], const_cast<T*>(nth_place(target, n, output_step)));
+      }
+      target += params.output_row;
+    }
+  }
+}
+
+}  // namespace dnncore::depthwise
