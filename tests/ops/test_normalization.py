@@ -30,8 +30,18 @@ NORMALIZATIONS = [case for case in CASES if case.name.startswith(FAMILIES)]
 IN_PACKS = [
     case
     for case in NORMALIZATIONS
-    if case.name.removeprefix("batch-norm-").split("-", 1)[-1]
-    in ("spatial-images", "spatial-fp16-nhwc", "spatial-parts-of-rows", "parts-of-columns", "long-rows", "nhwc")
+    if case.name.endswith(
+        (
+            "spatial-images",
+            "spatial-fp16-nhwc",
+            "spatial-parts-of-rows",
+            "-parts-of-columns",
+            "-long-rows",
+            "-whole-packs",
+            "-whole-packs-nhwc-fp16",
+            "-kept-by-a-warp-fp16",
+        )
+    )
 ]
 
 
@@ -44,6 +54,36 @@ def _able(handle: Handle, problem: Problem) -> list[str]:
 def test_tensors_that_start_at_an_odd_element_are_as_good(handle: Handle, case: Case) -> None:
     for name in _able(handle, case.problem):
         check(handle, case, name, guard=GUARD + 1)
+
+
+@pytest.mark.parametrize("case", [c for c in NORMALIZATIONS if "-kept-" in c.name], ids=lambda case: case.name)
+def test_rows_that_are_many_are_kept_by_fewer_threads(
+    handle: Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY_THREADS", 1)
+    for name in _able(handle, case.problem):
+        check(handle, case, name)
+
+
+@pytest.mark.parametrize("length", [1024, 1023], ids=["whole-packs", "odd"])
+def test_a_row_whose_mean_is_ten_thousand_deviations_keeps_its_variance(handle: Handle, length: int) -> None:
+    mean = 1e4
+    x = (mean + np.random.default_rng(1).standard_normal((3, length))).astype(np.float32)
+    exact = x.astype(np.float64)
+    middle, variance = exact.mean(1, keepdims=True), exact.var(1, keepdims=True)
+    t, s = TensorDescriptor.packed(x.shape), TensorDescriptor.packed((3, 1))
+    problem = LayerNormForwardProblem(t, t, s, 1, 0.0, s)
+    with (
+        handle.upload(x) as source,
+        handle.tensor(x.shape) as y,
+        handle.tensor((3, 1)) as m,
+        handle.tensor((3, 1)) as i,
+    ):
+        for name in _able(handle, problem):
+            handle.run(handle.plan(problem, algorithm=name), 1.0, (source,), 0.0, (y, m, i))
+            magnitude = (1 + mean / variance) / np.sqrt(variance)  # as of images, below
+            assert_close(i.numpy(), 1 / np.sqrt(variance), magnitude, DType.FLOAT32, 1, "inv_std")
+            assert_close(m.numpy(), middle, middle, DType.FLOAT32, 1, "mean")
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

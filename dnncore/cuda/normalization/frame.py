@@ -13,18 +13,30 @@ from enum import IntEnum, IntFlag
 
 import numpy as np
 
-from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, collapse, divisor, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, SMALL_DIVISOR, collapse, divisor, record, small_divisor, struct
 from dnncore.descriptors import MAX_NDIM, TensorDescriptor
 
-__all__ = ["PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
+__all__ = ["PACK_BYTES", "PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
 
 THREADS = 128
 """Threads a block; kNormalizationThreads in frame.cuh. Few, because each has up to 160 registers: three such blocks fit."""
 
-_PACK_BYTES = 16
+PACK_BYTES = 16
+"""The most that a thread reads or writes at once."""
+
 _WARP = 32
 _PACKS_PER_THREAD = 4
 """That a thread has under way at once; kStatisticsPacks in forward.cuh."""
+
+_KEPT_PACKS = 8
+"""Of its group that a thread can keep in registers; kKeptPacks in forward_aligned.cuh, kKeptPairs in backward_aligned.cuh."""
+
+
+_MANY_THREADS = 132 * 1024
+"""With so many, each may have all the packs that it can keep: half of what an H200's 132 multiprocessors can hold."""
+
+_FAR = 2**30
+"""Elements, or steps between them, that a walk counts in 32 bits, one step further included."""
 
 
 class Operand(IntEnum):
@@ -58,6 +70,20 @@ class Switch(IntFlag):
 
 _FRAME = struct(("extents", DIVISOR, MAX_NDIM), ("strides", "<i8", (len(Operand), MAX_NDIM)), ("ndim", "<i4"))
 
+_WALKED = (
+    (Operand.X, Operand.DY, Operand.OUTPUT),
+    (Operand.SCALE, Operand.BIAS),
+    (Operand.MEAN, Operand.INV_STD),
+)
+"""Operands that lie alike where packs are whole; Walked in frame.cuh."""
+
+WALK = struct(
+    ("inner", SMALL_DIVISOR),
+    ("strides", "<i4", (2, len(_WALKED))),
+    ("inner_step", "<i4"),
+    ("steps", "<i4", (2, len(_WALKED))),
+)
+
 PARAMS = struct(
     *BLEND,
     ("operands", ADDRESS, len(Operand)),
@@ -79,6 +105,8 @@ PARAMS = struct(
     ("parameter_beta", "<f8"),
     ("columns", "<i4"),
     ("switches", "<i4"),
+    ("sharing", SMALL_DIVISOR),
+    ("walk", WALK),
 )
 
 
@@ -123,9 +151,10 @@ class Partition:
     elements: _Frame
     packs_groups: bool
     width: int  # lanes of a pack
+    is_aligned: bool  # every pack is whole, and x, dy and the output lie alike
 
     @classmethod
-    def of(cls, cut: Cut, operands: Mapping[Operand, TensorDescriptor], width_bytes: int = _PACK_BYTES) -> Partition:
+    def of(cls, cut: Cut, operands: Mapping[Operand, TensorDescriptor], width_bytes: int = PACK_BYTES) -> Partition:
         """Cut the operands' dimensions; x among them says which dimension is read in packs.
 
         Args:
@@ -145,7 +174,9 @@ class Partition:
         )
         between, within = groups[1 + Operand.X][-1], elements[1 + Operand.X][-1]
         packs_groups = groups[0][-1] > 1 and (elements[0][-1] == 1 or between < within)
-        return cls(groups, elements, packs_groups, max(width_bytes // x.dtype.itemsize, 1))
+        width = max(width_bytes // x.dtype.itemsize, 1)
+        is_aligned = _lies_whole(groups, elements, packs_groups, width, operands)
+        return cls(groups, elements, packs_groups, width, is_aligned)
 
     @property
     def group_count(self) -> int:
@@ -174,6 +205,9 @@ class Partition:
             return min(_WARP, _power_of_two(self.group_packs))
         packs = self.element_packs
         lanes = max(_power_of_two(-(-packs // _PACKS_PER_THREAD)), min(8, _power_of_two(packs)))
+        fewer = max(_power_of_two(-(-packs // _KEPT_PACKS)), min(8, _power_of_two(packs)))
+        if self.is_aligned and self.group_count * fewer >= _MANY_THREADS:
+            lanes = fewer
         return THREADS // min(lanes, THREADS)
 
     @property
@@ -186,6 +220,11 @@ class Partition:
         """Of as many groups as there are columns."""
         return -(-self.group_packs // self.columns)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the threads that share a group can keep it in their registers."""
+        return self.is_aligned and not self.packs_groups and self.element_packs <= _KEPT_PACKS * self.lanes
+
     def parts(self, packs_per_thread: int, most: int) -> int:
         """Into how many parts a group's elements can be cut, for each thread to have so many packs."""
         return max(1, min(self.element_packs // (self.lanes * packs_per_thread), most))
@@ -194,8 +233,14 @@ class Partition:
         """Whether one of the operands differs among a group's elements."""
         return self.length > 1 and any(any(self.elements[1 + operand]) for operand in operands)
 
-    def params(self, parts: int, switches: Switch) -> np.ndarray:
-        """The struct of a launch over parts of the groups, without addresses."""
+    def params(self, parts: int, switches: Switch, sharing: int = 1) -> np.ndarray:
+        """The struct of a launch over parts of the groups, without addresses.
+
+        Args:
+            parts: Of each group.
+            switches: What the launch does, but for PACKS_GROUPS.
+            sharing: Groups, next to each other, that have statistics and totals in common.
+        """
         packed = self.groups if self.packs_groups else self.elements
         if self.packs_groups:
             switches |= Switch.PACKS_GROUPS
@@ -213,6 +258,31 @@ class Partition:
             length=self.length,
             columns=self.columns,
             switches=switches,
+            sharing=small_divisor(sharing),
+            walk=self._walk() if self.is_aligned else np.zeros((), WALK),
+        )
+
+    def _walk(self) -> np.ndarray:
+        """How the threads of a team go from pack to pack."""
+        extents, width = self.elements[0], 1
+        if not self.packs_groups:
+            extents, width = self._packed(self.elements), self.width
+        inner = extents[-1]
+        quotient, remainder = divmod(self.lanes, inner)
+        quotient = min(quotient, math.prod(extents[:-1]) - 1)  # one more leads out of the group
+        strides: list[tuple[int, int]] = []
+        for alike in _WALKED:
+            found = max((self.elements[1 + operand] for operand in alike), key=any)
+            strides.append((found[0] if len(found) > 1 else 0, found[-1] * width))
+        return record(
+            WALK,
+            inner=small_divisor(inner),
+            strides=[[outer for outer, _ in strides], [step for _, step in strides]],
+            inner_step=remainder,
+            steps=[
+                [quotient * outer + remainder * step for outer, step in strides],
+                [(quotient + 1) * outer + (remainder - inner) * step for outer, step in strides],
+            ],
         )
 
     def _packed(self, frame: _Frame) -> tuple[int, ...]:
@@ -230,6 +300,38 @@ class Partition:
             strides=[(*steps, *(0,) * missing) for steps in strides],
             ndim=len(extents),
         )
+
+
+def _lies_whole(
+    groups: _Frame, elements: _Frame, packs_groups: bool, width: int, operands: Mapping[Operand, TensorDescriptor]
+) -> bool:
+    """Whether packs are all whole if addresses are multiples of 16 bytes; walk.cuh says what for."""
+    packed, other = (groups, elements) if packs_groups else (elements, groups)
+
+    def whole(operand: Operand) -> bool:
+        return all(stride % width == 0 for stride in (*packed[1 + operand][:-1], *other[1 + operand]))
+
+    def walks(operand: Operand) -> bool:
+        """A parameter or statistic has one value for a pack, or neighbours."""
+        step = packed[1 + operand][-1]
+        return not any(elements[1 + operand]) or step == 0 or (step == 1 and whole(operand))
+
+    def near(operand: Operand) -> bool:
+        """32 bits are enough within a group."""
+        return sum((e - 1) * abs(s) for e, s in zip(elements[0], elements[1 + operand], strict=True)) < _FAR
+
+    there = [[operand for operand in alike if operand in operands] for alike in _WALKED]
+    return (
+        len(elements[0]) <= 2
+        and math.prod(elements[0]) < _FAR
+        and packed[0][-1] % width == 0
+        and packed[1 + Operand.X][-1] == 1
+        and whole(Operand.X)
+        and len({groups[1 + operand] for operand in there[0]}) == 1
+        and all(len({elements[1 + operand] for operand in alike}) <= 1 for alike in there)
+        and all(near(operand) for alike in there for operand in alike)
+        and all(walks(operand) for alike in there[1:] for operand in alike)
+    )
 
 
 def _power_of_two(number: int) -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Kernel, Unit
+from dnncore.cuda.launch import Unit
 from dnncore.cuda.memory import aligned
-from dnncore.cuda.normalization.frame import PARAMS, THREADS, Operand
+from dnncore.cuda.normalization.frame import PACK_BYTES, PARAMS, THREADS, Operand
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.stream import CudaStream
 from dnncore.dtypes import DType
@@ -65,12 +65,13 @@ class Pass:
     """One kernel launch of several. Immutable but for the parameters, whose addresses a launch fills in.
 
     Args:
-        kernel: "forward", "backward", "finish_forward" or "finish_backward".
+        kernel: "forward", "backward", "finish_forward", "finish_backward" or "channels_backward".
         blocks: Of the grid; with 0 there is nothing to do.
         params: The struct.
         operands: Which it is given.
         partials: Where parts' results are.
         totals: Where groups' sums are.
+        aligned_kernel: The one in its place where addresses are multiples of 16 bytes; None if there is none.
     """
 
     kernel: str
@@ -79,6 +80,7 @@ class Pass:
     operands: frozenset[Operand]
     partials: Scratch | None = None
     totals: Scratch | None = None
+    aligned_kernel: str | None = None
 
     @property
     def workspace_end(self) -> int:
@@ -87,16 +89,21 @@ class Pass:
 
 
 def _units(dtype: DType, direction: str) -> dict[str, Unit]:
-    """The two kernels of a direction by the last words of their names, compiled together."""
+    """The kernels of a direction by the last words of their names, compiled together."""
     element = c_type(dtype)
-    functions = {
-        f"normalization_{direction}_{element}": f"normalization_{direction}<{element}>",
-        f"normalization_finish_{direction}_{element}": f"normalization_finish_{direction}<Compute<{element}>>",
+    arguments = {
+        direction: element,
+        f"{direction}_aligned": element,
+        f"{direction}_kept": element,
+        f"finish_{direction}": f"Compute<{element}>",
     }
+    if direction == "backward":
+        arguments["channels_backward"] = f"Compute<{element}>"
+    functions = {f"normalization_{name}_{element}": f"normalization_{name}<{of}>" for name, of in arguments.items()}
     units = generate_together(
-        f"dnncore/normalization/{direction}.cuh", functions, "NormalizationParams", PARAMS, THREADS
+        f"dnncore/normalization/{direction}_aligned.cuh", functions, "NormalizationParams", PARAMS, THREADS
     )
-    return dict(zip((direction, f"finish_{direction}"), units.values(), strict=True))
+    return dict(zip(arguments, units.values(), strict=True))
 
 
 def all_passes(direction: str) -> tuple[Unit, ...]:
@@ -109,7 +116,7 @@ def launch_passes(
 ) -> Launch:
     """Load the kernels and wire the problem's operands to their parameters."""
     units = _units(dtype, direction)
-    work = [(_Wired(one, problem), device.kernel(units[one.kernel])) for one in passes if one.blocks]
+    work = [_Wired(one, problem, units, device) for one in passes if one.blocks]
 
     def launch(
         stream: Stream,
@@ -120,8 +127,8 @@ def launch_passes(
         workspace: Address | None,
     ) -> None:
         assert isinstance(stream, CudaStream)
-        for wired, kernel in work:
-            wired.enqueue(stream, kernel, alpha, inputs, beta, outputs, workspace)
+        for wired in work:
+            wired.enqueue(stream, alpha, inputs, beta, outputs, workspace)
 
     return launch
 
@@ -129,8 +136,12 @@ def launch_passes(
 class _Wired:
     """A pass that knows which address goes where. Owned by the thread of its plan."""
 
-    def __init__(self, one: Pass, problem: NormalizationOperands) -> None:
+    def __init__(
+        self, one: Pass, problem: NormalizationOperands, units: Mapping[str, Unit], device: CudaDevice
+    ) -> None:
         self._pass = one
+        self._kernel = device.kernel(units[one.kernel])
+        self._aligned_kernel = self._kernel if one.aligned_kernel is None else device.kernel(units[one.aligned_kernel])
         self._grid = (min(one.blocks, _MAX_BLOCKS), 1, 1)
         self._inputs = _places(problem.input_names, one.operands)
         self._outputs = _places(problem.output_names, one.operands)
@@ -138,7 +149,6 @@ class _Wired:
     def enqueue(
         self,
         stream: CudaStream,
-        kernel: Kernel,
         alpha: float,
         inputs: Sequence[Address],
         beta: float,
@@ -148,13 +158,15 @@ class _Wired:
         """Fill in the addresses and launch."""
         params = self._pass.params
         params["alpha"], params["beta"] = alpha, beta
-        for position, operand in self._inputs:
-            params["operands"][operand] = inputs[position]
-        for position, operand in self._outputs:
-            params["operands"][operand] = outputs[position]
+        addresses = {operand: inputs[position] for position, operand in self._inputs}
+        addresses |= {operand: outputs[position] for position, operand in self._outputs}
+        for operand, address in addresses.items():
+            params["operands"][operand] = address
         for name, piece in (("partials", self._pass.partials), ("totals", self._pass.totals)):
             if piece is not None:
                 params[name] = (workspace or 0) + piece.offset_bytes
+        aligned = all(address % PACK_BYTES == 0 for address in addresses.values())
+        kernel = self._aligned_kernel if aligned else self._kernel
         kernel.launch(stream, self._grid, (THREADS, 1, 1), params)
 
 

@@ -6,6 +6,7 @@ groups. `parts` cuts groups that are few and large, so that there is work for ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ __all__ = ["BACKWARD", "FORWARD", "INFERENCE", "GroupStatistics", "Inference"]
 
 _BatchNorm = BatchNormForwardProblem | BatchNormBackwardProblem | BatchNormInferenceProblem
 _Backward = BatchNormBackwardProblem | LayerNormBackwardProblem | GroupNormBackwardProblem
+_GroupNorm = GroupNormForwardProblem | GroupNormBackwardProblem
 _Statistics = _Backward | BatchNormForwardProblem | LayerNormForwardProblem | GroupNormForwardProblem
 _Normalization = _Statistics | BatchNormInferenceProblem
 
@@ -42,8 +44,8 @@ _FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
 _STATISTICS_PACKS = 4
-_APPLY_PACKS = 8
-"""Least that a thread has of a part."""
+_APPLY_PACKS = 16
+"""Least that a thread has of a part; when the output is written, of as many parts as there may be."""
 
 _SAVED = frozenset({Operand.MEAN, Operand.INV_STD})
 _FURTHER = frozenset({Operand.FIRST_OLD, Operand.SECOND_OLD, Operand.FIRST_NEW, Operand.SECOND_NEW})
@@ -66,7 +68,7 @@ def _cut(problem: _Normalization) -> Cut:
     return Cut((whole[0], channels, *whole[2:]), frozenset({0, 1}))
 
 
-def _parameter_cut(problem: LayerNormBackwardProblem | GroupNormBackwardProblem) -> Cut:
+def _parameter_cut(problem: LayerNormBackwardProblem | _GroupNorm) -> Cut:
     """What shares a scale."""
     cut = _cut(problem)
     if isinstance(problem, LayerNormBackwardProblem):
@@ -112,12 +114,72 @@ class _Sequence:
         if Switch.APPLIES in switches:
             self.apply(partition, switches & ~Switch.REDUCES, there - _FURTHER, totals)
 
+    def add_channels(self, problem: _GroupNorm, operands: Mapping[Operand, TensorDescriptor]) -> None:
+        """Group normalisation by way of what each image's channels have: unlike the groups, they may be neighbours in memory.
+
+        Backward, the same sums serve the gradients of scale and bias.
+        """
+        cut, sharing = Cut(_cut(problem).shape, frozenset({0, 1, 2})), problem.x.shape[1] // problem.groups
+        forward = self._direction == "forward"
+        there = frozenset(operands)
+        images = {one: _of_images(operands[one]) for one in _SAVED} if _interleaved(problem.x) else {}
+        partition = Partition.of(cut, {**operands, **images})
+        wanted = partition.parts(_STATISTICS_PACKS, _BLOCKS // max(partition.tiles, 1))
+        parts = -(-partition.element_packs // -(-partition.element_packs // wanted))
+        numbers = partition.group_count * _NUMBERS[self._direction]
+        partials, totals = self._scratch(numbers * parts), None
+        reads = there - (_WRITTEN[self._direction] | {Operand.OUTPUT, Operand.SCALE, Operand.BIAS})
+        self._append(self._direction, partition, parts, Switch.REDUCES, reads, partials, sharing=sharing)
+        if forward:
+            whole = Partition.of(_cut(problem), operands, width_bytes=0)
+            self._finish(whole, parts * sharing, Switch.REDUCES, there - _FURTHER, partials, None)
+        else:
+            found = partials
+            if parts > 1:
+                found = self._scratch(numbers)
+                channels = Partition.of(cut, _only(operands, {Operand.X}), width_bytes=0)
+                self._finish(channels, parts, Switch.REDUCES, frozenset(), partials, found)
+            totals = self._scratch(numbers // sharing)
+            self._sum_channels(problem, operands, sharing, found, totals)
+        switches = Switch.APPLIES if forward else Switch.APPLIES | Switch.WEIGHTED
+        self.apply(partition, switches, there - _FURTHER, totals, sharing)
+        if partition.packs_groups:
+            for one, statistic in _only(operands, _SAVED).items():
+                for step in self.passes[0], self.passes[-1]:
+                    step.params["steps"][one] = statistic.strides[1]
+
+    def _sum_channels(
+        self,
+        problem: _GroupNorm,
+        operands: Mapping[Operand, TensorDescriptor],
+        sharing: int,
+        found: Scratch,
+        totals: Scratch,
+    ) -> None:
+        """Put the channels of each group together, and the images of each channel."""
+        partition = Partition.of(_parameter_cut(problem), operands, width_bytes=0)
+        images = problem.x.shape[0]
+        params = self._settings(partition.params(1, Switch.REDUCES, sharing))
+        params["parts"] = images
+        warps = images * problem.groups + partition.group_count
+        wanted = _FURTHER | {Operand.SCALE}
+        blocks = -(-warps // (THREADS // 32)) if images else 0
+        self.passes.append(Pass("channels_backward", blocks, params, frozenset(operands) & wanted, found, totals))
+
     def apply(
-        self, partition: Partition, switches: Switch, wanted: frozenset[Operand], totals: Scratch | None = None
+        self,
+        partition: Partition,
+        switches: Switch,
+        wanted: frozenset[Operand],
+        totals: Scratch | None = None,
+        sharing: int = 1,
     ) -> None:
         """Write the output from statistics, or sums, that are there."""
-        parts = partition.parts(_APPLY_PACKS, partition.element_packs)
-        self._append(self._direction, partition, parts, switches, wanted, None, totals)
+        parts = max(
+            partition.parts(_APPLY_PACKS, partition.element_packs),
+            partition.parts(_STATISTICS_PACKS, _BLOCKS // max(partition.tiles, 1)),
+        )
+        self._append(self._direction, partition, parts, switches, wanted, None, totals, sharing)
 
     def _append(
         self,
@@ -128,9 +190,15 @@ class _Sequence:
         wanted: frozenset[Operand],
         partials: Scratch | None = None,
         totals: Scratch | None = None,
+        sharing: int = 1,
     ) -> None:
-        params = self._settings(partition.params(parts, switches))
-        self.passes.append(Pass(kernel, partition.tiles * parts, params, wanted, partials, totals))
+        params = self._settings(partition.params(parts, switches, sharing))
+        params["length"] *= sharing
+        aligned = None
+        if partition.is_aligned:
+            whole = parts == 1 and Switch.REDUCES | Switch.APPLIES in switches
+            aligned = f"{kernel}_{'kept' if whole and partition.keeps else 'aligned'}"
+        self.passes.append(Pass(kernel, partition.tiles * parts, params, wanted, partials, totals, aligned))
 
     def _finish(
         self,
@@ -158,6 +226,31 @@ class _Sequence:
         return piece
 
 
+def _interleaved(x: TensorDescriptor) -> bool:
+    """Whether an image's channels are neighbours, places follow, and images come last."""
+    places = [stride for extent, stride in zip(x.shape[2:], x.strides[2:], strict=True) if extent > 1]
+    return x.strides[1] == 1 and min(places) >= x.shape[1] and (x.shape[0] == 1 or x.strides[0] > max(places))
+
+
+def _by_channels(problem: _Statistics) -> bool:
+    """Whether sums of channels are worth more launches, and can be put together: in the order of images, then of channels."""
+    if not isinstance(problem, _GroupNorm):
+        return False
+    x = problem.x
+    places = math.prod(x.shape[2:])
+    if 0 in x.shape or places == 1 or problem.groups == x.shape[1]:
+        return False
+    if _interleaved(x):
+        return x.shape[1] < 2**31
+    return isinstance(problem, GroupNormBackwardProblem) and x == TensorDescriptor.packed(x.shape, x.dtype)
+
+
+def _of_images(statistic: TensorDescriptor) -> TensorDescriptor:
+    """A statistic as it changes from image to image; within one, `Partition.params` is told how many channels share it."""
+    shape = (statistic.shape[0], *(1,) * (statistic.ndim - 1))
+    return TensorDescriptor(statistic.dtype, shape, statistic.strides)
+
+
 def _nature(partition: Partition, operands: Mapping[Operand, TensorDescriptor]) -> Switch:
     """Switches that say what varies within a group."""
     found = Switch(0)
@@ -174,6 +267,10 @@ def _sequence(problem: _Statistics, in_parts: bool) -> list[Pass]:
     """The passes of a problem."""
     sequence = _Sequence(problem, "backward" if isinstance(problem, _Backward) else "forward", in_parts)
     operands, both = _operands(problem), Switch.REDUCES | Switch.APPLIES
+    if in_parts and _by_channels(problem):
+        assert isinstance(problem, _GroupNorm)
+        sequence.add_channels(problem, operands)
+        return sequence.passes
     if isinstance(problem, LayerNormBackwardProblem | GroupNormBackwardProblem):
         if problem.dscale is not None or problem.dbias is not None:  # first, because dx may be dy
             wanted = {Operand.X, Operand.DY} | _SAVED | _FURTHER

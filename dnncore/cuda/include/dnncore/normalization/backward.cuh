@@ -82,7 +82,42 @@ __device__ __forceinline__ void collect_sums(
   });
 }
 
-// dx = a dy - b (x - mean) - c, with a, b and c made of the group's statistics and sums; a where scale varies, but for that.
+// What of a group's statistics and sums goes into dx = a dy - b (x - mean) - c.
+template <typename C>
+struct Coefficients {
+  C a;  // without scale, where that varies
+  C b;
+  C c;
+};
+
+template <typename T>
+__device__ __forceinline__ void find_coefficients(
+    const NormalizationParams& params,
+    const Task<T>& task,
+    const Compute<T> (&inv_std)[Task<T>::kWidth],
+    const Sums<Compute<T>> (&sums)[Task<T>::kWidth],
+    Coefficients<Compute<T>> (&by)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  C scale[kWidth];
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) scale[lane] = C(1);
+  if (!is_on(params, kVaryingParameters) && task.exists) {
+    int64 at[kOperands];
+    task.template place_group<kScale>(params, at);
+    load_parameter(scale, params, kScale, at, task.group_lanes, C(1));
+  }
+  const C share = C(1) / static_cast<C>(params.length);
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    const C a = inv_std[lane] * scale[lane];
+    const C factor = share * (is_on(params, kWeighted) ? inv_std[lane] : a);  // weighted sums have scale in them
+    const C b = sums[lane].normalized * factor * inv_std[lane];
+    by[lane] = {a, b, is_on(params, kUncentred) ? C(0) : sums[lane].plain * factor};
+  }
+}
+
 template <typename T>
 __device__ __forceinline__ void apply_gradient(
     const NormalizationParams& params,
@@ -95,34 +130,21 @@ __device__ __forceinline__ void apply_gradient(
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
   const bool varying = is_on(params, kVaryingParameters);
-  C scale[kWidth], a[kWidth], b[kWidth], c[kWidth];
-#pragma unroll
-  for (int lane = 0; lane < kWidth; ++lane) scale[lane] = C(1);
-  if (!varying && task.exists) {
-    int64 at[kOperands];
-    task.template place_group<kScale>(params, at);
-    load_parameter(scale, params, kScale, at, task.group_lanes, C(1));
-  }
-  const C share = C(1) / static_cast<C>(params.length);
-#pragma unroll
-  for (int lane = 0; lane < kWidth; ++lane) {
-    a[lane] = inv_std[lane] * scale[lane];
-    const C factor = share * (is_on(params, kWeighted) ? inv_std[lane] : a[lane]);  // weighted sums have scale in them
-    b[lane] = sums[lane].normalized * factor * inv_std[lane];
-    c[lane] = is_on(params, kUncentred) ? C(0) : sums[lane].plain * factor;
-  }
+  Coefficients<C> by[kWidth];
+  find_coefficients(params, task, inv_std, sums, by);
   visit_packs<T>(params, team, task, [&](int64 element, const Pack<T>& x, const Pack<T>& dy, int lanes, int64 output) {
     C values[kWidth];
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) values[lane] = a[lane];
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = by[lane].a;
     if (varying) {
+      C scale[kWidth];
       load_scale<T>(params, task, element, lanes, scale);
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
     }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
-      values[lane] = values[lane] * widen(dy.lanes[lane]) - b[lane] * (widen(x.lanes[lane]) - mean[lane]) - c[lane];
+      values[lane] = values[lane] * widen(dy.lanes[lane]) - by[lane].b * (widen(x.lanes[lane]) - mean[lane]) - by[lane].c;
     }
     store_lanes<T>(params, values, output, lanes);
   });
@@ -146,6 +168,46 @@ __device__ __forceinline__ void write_gradients(
   write(kSecondNew, kSecondOld, sums.plain);
 }
 
+// A group's saved statistics, where they do not vary.
+template <typename T>
+__device__ __forceinline__ void load_saved(
+    const NormalizationParams& params,
+    const Task<T>& task,
+    Compute<T> (&mean)[Task<T>::kWidth],
+    Compute<T> (&inv_std)[Task<T>::kWidth]
+) {
+  if (task.exists && !is_on(params, kVaryingStatistics)) load_group_statistics(params, task, mean, inv_std);
+}
+
+// Sums of the team's groups go to their parameters' gradients, by one of its threads.
+template <typename T>
+__device__ __forceinline__ void write_group_gradients(
+    const NormalizationParams& params, const Team& team, const Task<T>& task, const Sums<Compute<T>> (&sums)[Task<T>::kWidth]
+) {
+  if (!task.exists || team.lane != 0) return;
+  int64 at[kOperands];
+  task.template place_group<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
+  const int written = team.packs_groups ? task.group_lanes : 1;
+#pragma unroll
+  for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
+    if (lane < written) write_gradients(params, at, lane, sums[lane]);
+  }
+}
+
+// Sums that another launch has put together.
+template <typename T>
+__device__ __forceinline__ void load_totals(
+    const NormalizationParams& params, const Team& team, const Task<T>& task, Sums<Compute<T>> (&sums)[Task<T>::kWidth]
+) {
+  if (!task.exists) return;
+  const int64 group = task.group(params);
+#pragma unroll
+  for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
+    const int64 place = team.packs_groups ? min(lane, task.group_lanes - 1) : 0;
+    sums[lane] = static_cast<const Sums<Compute<T>>*>(params.totals)[divide(group + place, int64(params.sharing.value)).quotient];
+  }
+}
+
 template <typename T>
 __device__ void normalization_backward(const NormalizationParams& params) {
   using C = Compute<T>;
@@ -154,36 +216,18 @@ __device__ void normalization_backward(const NormalizationParams& params) {
   for (int64 item = blockIdx.x; item < params.tiles.value * params.parts; item += gridDim.x) {
     const Task<T> task(params, team, item);
     C mean[kWidth] = {}, inv_std[kWidth] = {};
-    if (task.exists && !is_on(params, kVaryingStatistics)) {
-      int64 at[kOperands];
-      task.template place_group<kMean, kInvStd>(params, at);
-      load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
-      load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
-    }
+    load_saved(params, task, mean, inv_std);
     Sums<C> sums[kWidth] = {};
     if (is_on(params, kReduces)) {
       collect_sums(params, team, task, mean, inv_std, sums);
       merge_team(team, sums);
-      if (params.parts > 1) {
+      if (params.partials != nullptr) {
         store_partials(params, team, task, item, sums);
         continue;
       }
-      if (task.exists && team.lane == 0) {
-        int64 at[kOperands];
-        task.template place_group<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
-        const int written = team.packs_groups ? task.group_lanes : 1;
-#pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) {
-          if (lane < written) write_gradients(params, at, lane, sums[lane]);
-        }
-      }
-    } else if (task.exists) {
-      const int64 group = task.group(params);
-#pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) {
-        const int64 place = team.packs_groups ? min(lane, task.group_lanes - 1) : 0;
-        sums[lane] = static_cast<const Sums<C>*>(params.totals)[group + place];
-      }
+      write_group_gradients(params, team, task, sums);
+    } else {
+      load_totals(params, team, task, sums);
     }
     if (is_on(params, kApplies)) apply_gradient(params, team, task, mean, inv_std, sums);
   }
@@ -199,6 +243,41 @@ __device__ void normalization_finish_backward(const NormalizationParams& params)
     int64 offsets[kOperands] = {};
     add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
     write_gradients(params, offsets, 0, sums);
+  }
+}
+
+// Group normalisation, between sums of each image's channels and the third launch: a warp puts together what an image's group has,
+// with its channels' scales as weights, or what all images have of a channel, for the gradients of its parameters.
+template <typename C>
+__device__ void normalization_channels_backward(const NormalizationParams& params) {
+  const int64 channels = params.group_packs, images = params.parts;
+  const int64 groups = channels / params.sharing.value;
+  const Sums<C>* found = static_cast<const Sums<C>*>(params.partials);  // [images, channels]
+  const int lane = threadIdx.x % kWarpSize;
+  for (int64 item = grid_index() / kWarpSize; item < images * groups + channels; item += grid_size() / kWarpSize) {
+    Sums<C> sums{};
+    if (item < images * groups) {
+      const QuotientRemainder split = divide(item, groups);
+      for (int i = lane; i < params.sharing.value; i += kWarpSize) {
+        const int64 channel = split.remainder * params.sharing.value + i;
+        int64 at[kOperands] = {};
+        add_offsets<kScale>(params.groups, channel, at);
+        const C* scale = static_cast<const C*>(params.operands[kScale]);
+        const C weight = scale == nullptr ? C(1) : scale[at[kScale]];
+        const Sums<C> value = found[split.quotient * channels + channel];
+        sums = sums.merged({weight * value.plain, weight * value.normalized});
+      }
+      sums = merge_warp(sums);
+      if (lane == 0) static_cast<Sums<C>*>(params.totals)[item] = sums;
+    } else {
+      const int64 channel = item - images * groups;
+      for (int64 image = lane; image < images; image += kWarpSize) sums = sums.merged(found[image * channels + channel]);
+      sums = merge_warp(sums);
+      if (lane != 0) continue;
+      int64 at[kOperands] = {};
+      add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, channel, at);
+      write_gradients(params, at, 0, sums);
+    }
   }
 }
 

@@ -102,6 +102,47 @@ __device__ __forceinline__ void write_statistics(
   *at(kSecondNew) = kept * *at(kSecondOld) + fresh * (moments.squares / (moments.count - C(1)));
 }
 
+// Of each of the team's groups what is taken off and what is multiplied by; one thread writes the statistics.
+template <typename T>
+__device__ __forceinline__ void write_group(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    const Moments<Compute<T>> (&moments)[Task<T>::kWidth],
+    Compute<T> (&mean)[Task<T>::kWidth],
+    Compute<T> (&inv_std)[Task<T>::kWidth]
+) {
+  int written = 0;
+  int64 at[kOperands];
+  if (task.exists && team.lane == 0) {
+    written = team.packs_groups ? task.group_lanes : 1;
+    task.template place_group<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
+  }
+#pragma unroll
+  for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
+    const Normalizer<Compute<T>> normalizer(params, moments[lane]);
+    mean[lane] = normalizer.mean;
+    inv_std[lane] = normalizer.inv_std;
+    if (lane < written) write_statistics(params, at, lane, moments[lane]);
+  }
+}
+
+// The same from statistics that are there.
+template <typename T>
+__device__ __forceinline__ void load_statistics(
+    const NormalizationParams& params,
+    const Task<T>& task,
+    Compute<T> (&mean)[Task<T>::kWidth],
+    Compute<T> (&inv_std)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  if (!task.exists) return;
+  load_group_statistics(params, task, mean, inv_std);
+  if (!is_on(params, kGivesVariance)) return;
+#pragma unroll
+  for (int lane = 0; lane < Task<T>::kWidth; ++lane) inv_std[lane] = C(1) / sqrt(inv_std[lane] + static_cast<C>(params.epsilon));
+}
+
 template <typename T>
 __device__ __forceinline__ void apply(
     const NormalizationParams& params,
@@ -171,32 +212,13 @@ __device__ void normalization_forward(const NormalizationParams& params) {
       Moments<C> moments[kWidth] = {};
       collect_moments(params, team, task, moments);
       merge_team(team, moments);
-      if (params.parts > 1) {
+      if (params.partials != nullptr) {
         store_partials(params, team, task, item, moments);
         continue;
       }
-      int written = 0;
-      int64 at[kOperands];
-      if (task.exists && team.lane == 0) {
-        written = team.packs_groups ? task.group_lanes : 1;
-        task.template place_group<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
-      }
-#pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) {
-        const Normalizer<C> normalizer(params, moments[lane]);
-        mean[lane] = normalizer.mean;
-        inv_std[lane] = normalizer.inv_std;
-        if (lane < written) write_statistics(params, at, lane, moments[lane]);
-      }
-    } else if (task.exists) {
-      int64 at[kOperands];
-      task.template place_group<kMean, kInvStd>(params, at);
-      load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
-      load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
-      if (is_on(params, kGivesVariance)) {
-#pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) inv_std[lane] = C(1) / sqrt(inv_std[lane] + static_cast<C>(params.epsilon));
-      }
+      write_group(params, team, task, moments, mean, inv_std);
+    } else {
+      load_statistics(params, task, mean, inv_std);
     }
     if (is_on(params, kApplies)) apply(params, team, task, mean, inv_std);
   }

@@ -48,6 +48,16 @@ struct Frame {
   int32 ndim;
 };
 
+// What walk.cuh goes by, all of it in elements and below 2^31; WALK in frame.py.
+enum Walked : int { kWalkedX, kWalkedParameters, kWalkedStatistics, kWalkedOperands };
+
+struct WalkParams {
+  SmallDivisor inner;                 // packs in the inner dimension of a group's elements
+  int32 strides[2][kWalkedOperands];  // outer, inner
+  int32 inner_step;                   // from a thread's pack to its next
+  int32 steps[2][kWalkedOperands];    // without, and with, one more of the outer dimension
+};
+
 // PARAMS in frame.py.
 struct NormalizationParams {
   Blend blend;
@@ -70,6 +80,8 @@ struct NormalizationParams {
   double parameter_beta;
   int32 columns;  // a power of two up to 32, or up to the threads where packs are elements
   int32 switches;
+  SmallDivisor sharing;  // groups, next to each other, that have statistics and totals in common: channels of a group
+  WalkParams walk;
 };
 
 __device__ __forceinline__ bool is_on(const NormalizationParams& params, Switch what) { return (params.switches & what) != 0; }
@@ -82,8 +94,9 @@ struct Team {
   int column;
   int lane;
 
-  explicit __device__ Team(const NormalizationParams& params)
-      : packs_groups(is_on(params, kPacksGroups)), columns(params.columns), lanes(kNormalizationThreads / params.columns) {
+  explicit __device__ __forceinline__ Team(const NormalizationParams& params) : Team(params, is_on(params, kPacksGroups)) {}
+  __device__ __forceinline__ Team(const NormalizationParams& params, bool packs)
+      : packs_groups(packs), columns(params.columns), lanes(kNormalizationThreads / params.columns) {
     const int thread = threadIdx.x;
     column = packs_groups ? thread % columns : thread / lanes;
     lane = packs_groups ? thread / columns : thread % lanes;
@@ -116,7 +129,7 @@ struct Task {
   bool exists;
   int64 offsets[kOperands];  // of x, dy and the output; those of what is read once are worked out where it is
 
-  __device__ Task(const NormalizationParams& params, const Team& team, int64 item) : group_lanes(kWidth), offsets{} {
+  __device__ __forceinline__ Task(const NormalizationParams& params, const Team& team, int64 item) : group_lanes(kWidth), offsets{} {
     const QuotientRemainder split = divide(item, params.tiles);
     pack = split.remainder * team.columns + team.column;
     exists = pack < params.group_packs;
@@ -146,11 +159,11 @@ struct Task {
     return is_on(params, kPacksGroups) ? group_lanes : lanes_of(params, last);
   }
 
-  // Offsets of parameters and statistics: of the group, and at an element.
+  // Offsets of parameters and statistics: of the group, returning its index in the last dimension, and at an element.
   template <int... kNamed>
-  __device__ __forceinline__ void place_group(const NormalizationParams& params, int64 (&at)[kOperands]) const {
+  __device__ __forceinline__ int64 place_group(const NormalizationParams& params, int64 (&at)[kOperands]) const {
     ((at[kNamed] = 0), ...);
-    add_offsets<kNamed...>(params.groups, pack, at);
+    return add_offsets<kNamed...>(params.groups, pack, at);
   }
   template <int... kNamed>
   __device__ __forceinline__ void place_parameters(const NormalizationParams& params, int64 element, int64 (&at)[kOperands]) const {
@@ -193,6 +206,26 @@ __device__ __forceinline__ void load_parameter(
   }
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) values[lane] = otherwise;
+}
+
+// Mean and inverse standard deviation of the task's groups, as far as they are given.
+template <typename T, typename C, int kWidth>
+__device__ __forceinline__ void load_group_statistics(
+    const NormalizationParams& params, const Task<T>& task, C (&mean)[kWidth], C (&inv_std)[kWidth]
+) {
+  int64 at[kOperands];
+  const int64 last = task.template place_group<kMean, kInvStd>(params, at);
+  if (!is_on(params, kPacksGroups) || params.sharing.value == 1) {
+    load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
+    load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
+    return;
+  }
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    const int64 place = divide(static_cast<int32>(last) * kWidth + min(lane, task.group_lanes - 1), params.sharing).quotient;
+    mean[lane] = static_cast<const C*>(params.operands[kMean])[at[kMean] + place * params.steps[kMean]];
+    inv_std[lane] = static_cast<const C*>(params.operands[kInvStd])[at[kInvStd] + place * params.steps[kInvStd]];
+  }
 }
 
 // Blend values into the lanes of the output's pack that there are.

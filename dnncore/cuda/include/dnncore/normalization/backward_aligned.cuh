@@ -1,0 +1,222 @@
+// The backward normalisation of backward.cuh for tensors of whole packs (walk.cuh), in two kernels: one for groups of any length, and
+// one that reads a group once and keeps it in its threads' registers.
+#pragma once
+
+#include "dnncore/normalization/backward.cuh"
+#include "dnncore/normalization/walk.cuh"
+
+namespace dnncore {
+
+constexpr int kKeptPairs = 8;  // packs of x, and of dy, that a thread can keep of its group; _KEPT_PACKS in frame.py
+
+// Where a group is: x, dy and dx lie alike, and the others are asked only where they vary within it.
+template <typename T>
+struct Places {
+  using C = Compute<T>;
+  const T* x;
+  const T* dy;
+  T* dx;
+  const C* scale;
+  const C* mean;
+  const C* inv_std;
+
+  __device__ __forceinline__ Places(const NormalizationParams& params, const Task<T>& task)
+      : x(static_cast<const T*>(params.operands[kX]) + task.offsets[kX]),
+        dy(static_cast<const T*>(params.operands[kDy]) + task.offsets[kX]),
+        dx(static_cast<T*>(params.operands[kOutput]) + task.offsets[kX]),
+        scale(nullptr),
+        mean(nullptr),
+        inv_std(nullptr) {
+    if (!task.exists) return;
+    int64 at[kOperands];
+    task.template place_group<kScale, kMean, kInvStd>(params, at);
+    scale = find_parameter<C>(params, kScale, at);
+    mean = find_parameter<C>(params, kMean, at);
+    inv_std = find_parameter<C>(params, kInvStd, at);
+  }
+
+  // dy of a pack, times scale where that is asked for.
+  __device__ __forceinline__ void weigh(
+      const NormalizationParams& params, const uint4& raw, const Walk& walk, bool weighted, C (&values)[Task<T>::kWidth]
+  ) const {
+    take_apart<T>(raw, values);
+    if (!weighted) return;
+    C scales[Task<T>::kWidth];
+    load_varying(scales, scale, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+#pragma unroll
+    for (int lane = 0; lane < Task<T>::kWidth; ++lane) values[lane] *= scales[lane];
+  }
+
+  // dx of a pack.
+  __device__ __forceinline__ void write(
+      const NormalizationParams& params,
+      const uint4& from_x,
+      const uint4& from_dy,
+      const Walk& walk,
+      const C (&mean)[Task<T>::kWidth],
+      const Coefficients<C> (&by)[Task<T>::kWidth]
+  ) const {
+    C values[Task<T>::kWidth], middle[Task<T>::kWidth];
+    weigh(params, from_dy, walk, is_on(params, kVaryingParameters), values);
+    take_apart<T>(from_x, middle);
+#pragma unroll
+    for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
+      values[lane] = by[lane].a * values[lane] - by[lane].b * (middle[lane] - mean[lane]) - by[lane].c;
+    }
+    store_whole<T>(params, values, dx + walk.at(kWalkedX));
+  }
+};
+
+// Sums of dy, weighted where that is asked for, and of the same times normalised x.
+template <typename T>
+__device__ __forceinline__ void collect_sums_aligned(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    const Places<T>& places,
+    Compute<T> (&mean)[Task<T>::kWidth],
+    Compute<T> (&inv_std)[Task<T>::kWidth],
+    Sums<Compute<T>> (&sums)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const bool weighted = is_on(params, kWeighted), varying = is_on(params, kVaryingStatistics);
+  // Statistics of which a pack has one value are under way with it; the others are loaded where they are used.
+  const bool single = varying && params.steps[kMean] == 0 && params.steps[kInvStd] == 0;
+  Walk walk(params, team, task), ahead = walk;
+  while (walk.left() > 0) {
+    uint4 x[kBackwardPacks], dy[kBackwardPacks];
+    C middles[kBackwardPacks], inverses[kBackwardPacks];
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      x[k] = load_raw(places.x + ahead.at(kWalkedX));
+      dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+      middles[k] = single && places.mean != nullptr ? __ldg(places.mean + ahead.at(kWalkedStatistics)) : C(0);
+      inverses[k] = single ? __ldg(places.inv_std + ahead.at(kWalkedStatistics)) : C(1);
+      ahead.next(params);
+    }
+#pragma unroll
+    for (int k = 0; k < kBackwardPacks; ++k) {
+      if (walk.left() > 0) {
+        if (single) {
+#pragma unroll
+          for (int lane = 0; lane < kWidth; ++lane) mean[lane] = middles[k], inv_std[lane] = inverses[k];
+        } else if (varying) {
+          load_varying(mean, places.mean, walk.at(kWalkedStatistics), params.steps[kMean], C(0));
+          load_varying(inv_std, places.inv_std, walk.at(kWalkedStatistics), params.steps[kInvStd], C(1));
+        }
+        C values[kWidth], from[kWidth];
+        places.weigh(params, dy[k], walk, weighted, values);
+        take_apart<T>(x[k], from);
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) {
+          sums[lane].plain += values[lane];
+          sums[lane].normalized += values[lane] * ((from[lane] - mean[lane]) * inv_std[lane]);
+        }
+      }
+      walk.next(params);
+    }
+  }
+}
+
+template <typename T>
+__device__ void normalization_backward_aligned(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const Team team(params);
+  for (int64 item = blockIdx.x; item < params.tiles.value * params.parts; item += gridDim.x) {
+    const Task<T> task(params, team, item);
+    const Places<T> places(params, task);
+    C mean[kWidth] = {}, inv_std[kWidth] = {};
+    load_saved(params, task, mean, inv_std);
+    Sums<C> sums[kWidth] = {};
+    if (is_on(params, kReduces)) {
+      collect_sums_aligned(params, team, task, places, mean, inv_std, sums);
+      merge_team(team, sums);
+      if (params.partials != nullptr) {
+        store_partials(params, team, task, item, sums);
+        continue;
+      }
+      write_group_gradients(params, team, task, sums);
+    } else {
+      load_totals(params, team, task, sums);
+    }
+    if (!is_on(params, kApplies)) continue;
+    Coefficients<C> by[kWidth];
+    find_coefficients(params, task, inv_std, sums, by);
+    Walk walk(params, team, task), ahead = walk;
+    while (walk.left() > 0) {
+      uint4 x[kBackwardPacks], dy[kBackwardPacks];
+#pragma unroll
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        x[k] = load_raw(places.x + ahead.at(kWalkedX));
+        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+        ahead.next(params);
+      }
+#pragma unroll
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        if (walk.left() > 0) places.write(params, x[k], dy[k], walk, mean, by);
+        walk.next(params);
+      }
+    }
+  }
+}
+
+// Packs are elements, and of a group each thread has no more than kKeptPairs.
+template <typename T>
+__device__ void normalization_backward_kept(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  const Team team(params, false);
+  for (int64 item = blockIdx.x; item < params.tiles.value; item += gridDim.x) {
+    const Task<T> task(params, team, item);
+    const Places<T> places(params, task);
+    Walk walk(params, team, task), ahead = walk;
+    const int there = walk.left();
+    uint4 x[kKeptPairs], dy[kKeptPairs];
+#pragma unroll
+    for (int k = 0; k < kKeptPairs; ++k) {
+      if (k < there) {
+        x[k] = load_raw(places.x + ahead.at(kWalkedX));
+        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+      }
+      ahead.next(params);
+    }
+    C mean[kWidth] = {}, inv_std[kWidth] = {};
+    load_saved(params, task, mean, inv_std);
+#pragma unroll
+    for (int lane = 1; lane < kWidth; ++lane) mean[lane] = mean[0], inv_std[lane] = inv_std[0];
+    C found[2] = {};
+    ahead = walk;
+#pragma unroll
+    for (int k = 0; k < kKeptPairs; ++k) {
+      if (k < there) {
+        C values[kWidth], from[kWidth];
+        places.weigh(params, dy[k], ahead, is_on(params, kWeighted), values);
+        take_apart<T>(x[k], from);
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) {
+          found[0] += values[lane];
+          found[1] += values[lane] * ((from[lane] - mean[0]) * inv_std[0]);
+        }
+      }
+      ahead.next(params);
+    }
+    sum_team(team, found);
+    Sums<C> sums[kWidth];
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) sums[lane] = {found[0], found[1]};
+    write_group_gradients(params, team, task, sums);
+    Coefficients<C> by[kWidth];
+    find_coefficients(params, task, inv_std, sums, by);
+#pragma unroll
+    for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they are one group's
+#pragma unroll
+    for (int k = 0; k < kKeptPairs; ++k) {
+      if (k < there) places.write(params, x[k], dy[k], walk, mean, by);
+      walk.next(params);
+    }
+  }
+}
+
+}  // namespace dnncore

@@ -1,0 +1,132 @@
+// Tensors whose packs are all whole: the packed dimension has neighbours, as many as fill its packs, every other stride is a number of
+// packs, and x, dy and the output lie alike (`_lies_whole` in frame.py; the launcher has looked at the addresses). Packs are then loaded as
+// they are, several before the first is taken apart, and a thread goes from one to its next by adding, not by dividing.
+#pragma once
+
+#include "dnncore/normalization/totals.cuh"
+
+namespace dnncore {
+
+// Sixteen bytes as they come: to take them apart where they are loaded would be to wait for them there.
+template <typename T>
+__device__ __forceinline__ uint4 load_raw(const T* place) {
+  return *reinterpret_cast<const uint4*>(place);
+}
+
+template <typename T>
+__device__ __forceinline__ void take_apart(const uint4& raw, Compute<T> (&values)[Pack<T>::kWidth]) {
+  const Pack<T> pack = reinterpret_cast<const Pack<T>&>(raw);
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) values[lane] = widen(pack.lanes[lane]);
+}
+
+// A thread's packs of its task, one after another: where the next is, beside where the group begins, in x (and dy and the output), in
+// scale and bias, and in mean and inv_std.
+class Walk {
+ public:
+  template <typename T>
+  __device__ __forceinline__ Walk(const NormalizationParams& params, const Team& team, const Task<T>& task) {
+    const int32 begin = static_cast<int32>(task.begin) + team.lane, end = static_cast<int32>(task.end);
+    left_ = begin < end ? (end - begin + team.lanes - 1) >> (__ffs(team.lanes) - 1) : 0;  // lanes are a power of two
+    const SmallQuotientRemainder first = divide(begin, params.walk.inner);
+    inner_ = first.remainder;
+#pragma unroll
+    for (int i = 0; i < kWalkedOperands; ++i) {
+      at_[i] = first.quotient * params.walk.strides[0][i] + first.remainder * params.walk.strides[1][i];
+    }
+  }
+
+  __device__ __forceinline__ int32 left() const { return left_; }
+  __device__ __forceinline__ int32 at(Walked operand) const { return at_[operand]; }
+
+  // On to the next pack; at the last it stays.
+  __device__ __forceinline__ void next(const NormalizationParams& params) {
+    const bool goes = --left_ > 0;
+    inner_ += params.walk.inner_step;
+    const bool wraps = inner_ >= params.walk.inner.value;
+    inner_ -= wraps ? params.walk.inner.value : 0;
+#pragma unroll
+    for (int i = 0; i < kWalkedOperands; ++i) {
+      const int32 step = wraps ? params.walk.steps[1][i] : params.walk.steps[0][i];
+      at_[i] += goes ? step : 0;
+    }
+  }
+
+ private:
+  int32 left_;
+  int32 inner_;
+  int32 at_[kWalkedOperands];
+};
+
+// A parameter or statistic of a group: null if there is none.
+template <typename C>
+__device__ __forceinline__ const C* find_parameter(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands]) {
+  const C* place = static_cast<const C*>(params.operands[operand]);
+  return place == nullptr ? nullptr : place + at[operand];
+}
+
+// Its lanes: a pack has one value, or neighbours.
+template <typename C, int kWidth>
+__device__ __forceinline__ void load_varying(C (&values)[kWidth], const C* place, int32 offset, int64 step, C otherwise) {
+  if (place == nullptr || step == 0) {
+    const C value = place == nullptr ? otherwise : __ldg(place + offset);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = value;
+    return;
+  }
+  constexpr int kPack = Pack<C>::kWidth;
+#pragma unroll
+  for (int pack = 0; pack < kWidth / kPack; ++pack) {
+    C found[kPack];
+    take_apart<C>(__ldg(reinterpret_cast<const uint4*>(place + offset) + pack), found);
+#pragma unroll
+    for (int lane = 0; lane < kPack; ++lane) values[pack * kPack + lane] = found[lane];
+  }
+}
+
+// Blend values into a whole pack of the output.
+template <typename T>
+__device__ __forceinline__ void store_whole(
+    const NormalizationParams& params, const Compute<T> (&values)[Pack<T>::kWidth], T* place
+) {
+  using C = Compute<T>;
+  constexpr int kWidth = Pack<T>::kWidth;
+  const C alpha = static_cast<C>(params.blend.alpha), beta = static_cast<C>(params.blend.beta);
+  C old[kWidth];
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) old[lane] = -C(0);  // which leaves zeros their sign
+  if (params.blend.beta != 0.0) {
+    take_apart<T>(load_raw(place), old);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) old[lane] *= beta;
+  }
+  Pack<T> pack;
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) pack.lanes[lane] = narrow<T>(alpha * values[lane] + old[lane]);
+  *reinterpret_cast<Pack<T>*>(place) = pack;
+}
+
+// A team's sum, the same bits in every thread. All threads of the block take part.
+template <typename C, int kNumber>
+__device__ __forceinline__ void sum_team(const Team& team, C (&values)[kNumber]) {
+  __shared__ C shared[kNormalizationThreads / kWarpSize][kNumber];
+  for (int distance = 1; distance < min(team.lanes, kWarpSize); distance *= 2) {
+#pragma unroll
+    for (int i = 0; i < kNumber; ++i) values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
+  }
+  if (team.lanes <= kWarpSize) return;
+  __syncthreads();  // a previous sum's readers are done
+  if (threadIdx.x % kWarpSize == 0) {
+#pragma unroll
+    for (int i = 0; i < kNumber; ++i) shared[threadIdx.x / kWarpSize][i] = values[i];
+  }
+  __syncthreads();
+  const int first = team.column * (team.lanes / kWarpSize);
+#pragma unroll
+  for (int i = 0; i < kNumber; ++i) {
+    values[i] = shared[first][i];
+    for (int other = 1; other < team.lanes / kWarpSize; ++other) values[i] += shared[first + other][i];
+  }
+}
+
+}  // namespace dnncore
