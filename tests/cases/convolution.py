@@ -91,6 +91,32 @@ GEOMETRIES = (
     Geometry(
         "fp16-4d", (1, 2, 3, 3, 4, 3), (2, 2, 2, 2, 2, 2), {"spatial_ndim": 4, "padding": (1, 0, 0, 1)}, dtype=F16
     ),
+    Geometry("fp16-nhwc", (2, 40, 7, 9), (72, 40, 3, 3), {"padding": 1}, dtype=F16, layouts=("NHWC",) * 3),
+    Geometry(
+        "fp16-nhwc-odd-filters", (2, 24, 6, 5), (13, 24, 3, 2), {"padding": (1, 0)}, F16, ("NHWC",) * 3, 0.5, -2.0
+    ),
+    Geometry("fp16-nhwc-in-nchw-out", (1, 16, 4, 6), (24, 16, 1, 1), {}, F16, ("NHWC", "NHWC", "NCHW"), 1.0, 0.5),
+    Geometry("fp16-1x1-nchw", (2, 24, 4, 6), (40, 24, 1, 1), dtype=F16, beta=1.0),
+    Geometry("fp16-1x1-stride-2-nhwc", (2, 24, 5, 6), (16, 24, 1, 1), {"stride": 2}, dtype=F16, layouts=("NHWC",) * 3),
+    Geometry("fp16-chwn", (16, 8, 5, 4), (24, 8, 3, 3), {"padding": 1}, dtype=F16, layouts=("CHWN",) * 3),
+    Geometry(
+        "bf16-nhwc-groups",
+        (1, 48, 9, 7),
+        (48, 16, 3, 2),
+        {"groups": 3, "stride": 2, "padding": ((0, 2), (1, 0))},
+        BF16,
+        ("NHWC",) * 3,
+        -0.5,
+        1.0,
+    ),
+    Geometry(
+        "bf16-nhwc-true-convolution",
+        (2, 16, 9, 8),
+        (24, 16, 3, 3),
+        {"mode": "convolution", "dilation": 2, "padding": 2},
+        BF16,
+        ("NHWC",) * 3,
+    ),
     Geometry("bf16", (2, 3, 9, 7), (4, 3, 3, 3), {"padding": 1, "stride": 2}, dtype=BF16),
     Geometry("bf16-true-convolution", (1, 4, 8, 6), (8, 4, 3, 3), {"mode": "convolution", "dilation": 2}, dtype=BF16),
     Geometry("bf16-1d-blend", (2, 6, 17), (4, 3, 5), {"spatial_ndim": 1, "groups": 2}, dtype=BF16, alpha=2.0, beta=1.0),

@@ -20,6 +20,7 @@ from dnncore.cuda.gemm.index_space import Digit, Phase, Product, simplified
 from dnncore.cuda.gemm.kernel import TABLE_ENTRY_BYTES, choose_variant, tiles_for, variants
 from dnncore.cuda.gemm.params import Store, choose_store, make_params
 from dnncore.cuda.gemm.tiling import EXTENDED_TILES, LONGEST_SUM, TILES, Schedule, Walk, choose_schedule, choose_walks
+from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
@@ -238,36 +239,87 @@ def test_neighbouring_threads_follow_the_dense_dimension(layout: str, walk: Walk
     )
 
 
+ALONG, ACROSS = Walk.REDUCTION, Walk.OUTER
+
+
 @pytest.mark.parametrize(
-    ("dtype", "channels", "layout", "direction", "vectors"),
+    ("dtype", "channels", "layout", "direction", "walks"),
     [
-        ("float16", 16, "NHWC", Direction.FORWARD, True),
-        ("float16", 12, "NHWC", Direction.FORWARD, False),  # 24 bytes
-        ("float16", 16, "NCHW", Direction.FORWARD, False),
-        ("float16", 16, "NHWC", Direction.BACKWARD_DATA, False),  # the filter is not dense along its filters
-        ("float16", 16, "NHWC", Direction.BACKWARD_FILTER, False),
-        ("int8", 32, "NHWC", Direction.FORWARD, True),
-        ("int8", 24, "NHWC", Direction.FORWARD, False),
-        ("int8", 16, "NCHW", Direction.FORWARD, False),
+        ("float16", 16, "NHWC", Direction.FORWARD, (ALONG, ALONG)),
+        ("float16", 12, "NHWC", Direction.FORWARD, None),  # 24 bytes
+        ("float16", 16, "NCHW", Direction.FORWARD, None),
+        ("bfloat16", 16, "NHWC", Direction.BACKWARD_DATA, (ACROSS, ALONG)),
+        ("bfloat16", 12, "NHWC", Direction.BACKWARD_DATA, None),
+        ("float16", 16, "NHWC", Direction.BACKWARD_FILTER, (ACROSS, ACROSS)),
+        ("float16", 20, "NHWC", Direction.BACKWARD_FILTER, None),
+        ("float16", 16, "CHWN", Direction.FORWARD, (ACROSS, ACROSS)),
+        ("int8", 32, "NHWC", Direction.FORWARD, (ALONG, ALONG)),
+        ("int8", 24, "NHWC", Direction.FORWARD, None),
+        ("int8", 16, "NCHW", Direction.FORWARD, None),
+        ("int8", 16, "CHWN", Direction.FORWARD, None),  # bytes are not transposed
+        ("float32", 16, "NHWC", Direction.FORWARD, None),
     ],
 )
-def test_operands_of_16_and_8_bits_are_read_in_vectors_where_both_are_dense_along_the_reduction(
-    dtype: str, channels: int, layout: str, direction: Direction, *, vectors: bool
+def test_operands_of_16_and_8_bits_are_read_in_vectors_where_both_allow_it(
+    dtype: str, channels: int, layout: str, direction: Direction, walks: tuple[Walk, Walk] | None
 ) -> None:
-    x, w = (2, channels, 9, 7), (24, channels, 3, 3)
+    x, w = (16, channels, 9, 7), (24, channels, 3, 3)
     product = convolution_product(_problem(direction, x, w, ConvolutionDescriptor.make(padding=1), dtype, layout))
     assert isinstance(product, Product)
-    assert product.reads_vectors is vectors
-    assert (choose_walks(product) == (Walk.VECTORS, Walk.VECTORS)) is vectors
-    assert Walk.VECTORS not in choose_variant(product, TILES[DType(dtype)][0], aligned=False).walks
+    assert vector_walks(product) == walks
+    for tile in tiles_for(product):
+        chosen, anywhere = choose_variant(product, tile), choose_variant(product, tile, aligned=False)
+        assert chosen.pipelined is (walks is not None)
+        assert chosen.walks == walks or walks is None
+        assert not anywhere.pipelined
+        assert {chosen, anywhere} <= set(variants())
+
+
+@pytest.mark.parametrize(
+    ("w", "settings", "walks"),
+    [
+        ((24, 16, 1, 1), {"stride": 2}, (ACROSS, ALONG)),  # three of four phases add up nothing
+        ((24, 16, 3, 3), {"stride": 2, "padding": 1}, (ACROSS, ALONG)),
+        ((24, 8, 3, 3), {"groups": 2}, None),  # 12 filters a group
+        ((32, 8, 3, 3), {"groups": 2}, (ACROSS, ALONG)),
+    ],
+)
+def test_backward_data_reads_vectors_of_channels_and_of_filters(
+    w: Shape, settings: dict[str, Any], walks: tuple[Walk, Walk] | None
+) -> None:
+    conv = ConvolutionDescriptor.make(**settings)
+    product = convolution_product(_problem(Direction.BACKWARD_DATA, (2, 16, 9, 7), w, conv, "float16", "NHWC"))
+    assert isinstance(product, Product)
+    assert vector_walks(product) == walks
 
 
 def test_vectors_do_not_cross_a_row_that_is_not_a_multiple_of_them() -> None:
     rows = TensorDescriptor(DType.FLOAT16, (4, 16), (20, 1))
     columns, c = TensorDescriptor.packed((8, 16), "float16").transposed(), TensorDescriptor.packed((4, 8), "float16")
-    assert not matmul_product(MatmulProblem(rows, columns, c)).reads_vectors
+    assert vector_walks(matmul_product(MatmulProblem(rows, columns, c))) is None
     dense = TensorDescriptor.packed((4, 16), "float16")
-    assert matmul_product(MatmulProblem(dense, columns, c)).reads_vectors
+    assert vector_walks(matmul_product(MatmulProblem(dense, columns, c))) == (ALONG, ALONG)
+    across = TensorDescriptor.packed((16, 8), "float16")
+    assert vector_walks(matmul_product(MatmulProblem(dense, across, c))) == (ALONG, ACROSS)
+    narrow = TensorDescriptor.packed((16, 4), "float16"), TensorDescriptor.packed((4, 4), "float16")
+    assert vector_walks(matmul_product(MatmulProblem(dense, *narrow))) is None
+
+
+def test_operands_that_are_not_aligned_have_tiles_of_their_own() -> None:
+    """A launch for them has as many blocks as their tile needs."""
+    product = matmul_product(
+        MatmulProblem(*(TensorDescriptor.packed(shape, "float16") for shape in ((256, 64), (64, 256), (256, 256))))
+    )
+    (tile,) = tiles_for(product)
+    assert (tile.rows, tile.columns) == (64, 128)
+    forward = _problem(
+        Direction.FORWARD, (8, 64, 8, 8), (256, 64, 1, 1), ConvolutionDescriptor.make(), "float16", "NHWC"
+    )
+    product = cast(Product, convolution_product(forward))
+    large = max(tiles_for(product), key=lambda tile: tile.rows)
+    anywhere = choose_variant(product, large, aligned=False).tile
+    assert [(each.rows, each.columns) for each in (large, anywhere)] == [(128, 128), (64, 128)]
+    assert large.depth % anywhere.depth == 0  # parts of a reduction are whole slabs of both
 
 
 @pytest.mark.parametrize("direction", list(Direction))

@@ -1,7 +1,9 @@
 """Convolution as a tiled product whose second operand is gathered on the way into shared memory: no workspace, every layout.
 
 What the reduction index contributes to an address is tabulated slab by slab in shared memory; `implicit_precomp_gemm` reads it from
-a table in global memory. Of 16 bits the tensor cores multiply and add up in fp32, and the sum is rounded once.
+a table in global memory. Of 16 bits the tensor cores multiply and add up in fp32, and the sum is rounded once; where channels lie
+together (NHWC) and those of a group are a multiple of 8, and filters where they are summed over or written, 16 bytes of them are
+copied at once, in all three directions.
 
 Of int8 they add up in int32, exactly: a reduction so long that int32 might not hold its sum is refused here, and is cut by
 `implicit_gemm_split_k`, whose parts are added up in 64 bits. Where a group's channels lie together (NHWC) and are a multiple of 16,

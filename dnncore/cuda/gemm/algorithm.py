@@ -12,8 +12,8 @@ import numpy as np
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm.index_space import Phase, Product
-from dnncore.cuda.gemm.kernel import SUM_THREADS, choose_variant, sum_unit, tiles_for, variants
-from dnncore.cuda.gemm.params import MAX_PHASES, make_params
+from dnncore.cuda.gemm.kernel import SUM_THREADS, Variant, choose_variant, general_tile, sum_unit, tiles_for, variants
+from dnncore.cuda.gemm.params import MAX_PHASES, make_params, tiles_along
 from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, AnyTile, Schedule, choose_schedule, tile_counts
 from dnncore.cuda.launch import Kernel, Unit
 from dnncore.cuda.stream import CudaStream
@@ -58,7 +58,7 @@ def why_not_launched(product: Product, tile: AnyTile) -> str | None:
     """None when a few grids hold all tiles of all phases, else the reason why not."""
     if len(product.phases) > _MAX_LAUNCHES * MAX_PHASES:
         return f"its strides make {len(product.phases)} dense products; at most {_MAX_LAUNCHES * MAX_PHASES}"
-    blocks = sum(tile_counts(tile, product))
+    blocks = sum(tile_counts(general_tile(tile), product))
     return f"{blocks} tiles; at most {_MAX_BLOCKS // MAX_PHASES}" if blocks > _MAX_BLOCKS // MAX_PHASES else None
 
 
@@ -122,29 +122,64 @@ class TiledGemm:
         schedule = _schedule(product)
         assert schedule is not None
         tile = schedule.tile
-        kernels = AlignedKernels(device, product, tile, extended=self.fused)
-        return sequence([_one(kernels, product, phases, tile) for phases in batches(product)])
+        return sequence([_one(device, product, phases, tile, self.fused) for phases in batches(product)])
+
+
+@dataclass(frozen=True)
+class _TiledKernel:
+    """A kernel and how its tiles cover the phases of one launch. Immutable."""
+
+    kernel: Kernel
+    threads: int
+    row_tiles: int
+    column_tiles: int
+
+    @classmethod
+    def of(cls, device: CudaDevice, product: Product, phases: Sequence[Phase], variant: Variant) -> _TiledKernel:
+        tile = variant.tile
+        rows, columns = tiles_along(product.rows, phases, tile.rows, tile.columns)
+        return cls(device.kernel(variant.unit), tile.threads, rows, columns)
 
 
 class AlignedKernels:
-    """The kernel of a tile for operands that start at multiples of 16 bytes, and that for any others. Immutable."""
+    """The kernel of a tile for operands that start at multiples of 16 bytes, and that for any others. Immutable.
 
-    def __init__(self, device: CudaDevice, product: Product, tile: AnyTile, *, extended: bool = False) -> None:
+    Args:
+        device: Where they run.
+        product: What is computed.
+        phases: Which of its phases.
+        tile: A tile that `choose_variant` takes.
+        splits: Parts of the reduction.
+        extended: Whether it must know epilogues and tables.
+    """
+
+    def __init__(
+        self,
+        device: CudaDevice,
+        product: Product,
+        phases: Sequence[Phase],
+        tile: AnyTile,
+        *,
+        splits: int = 1,
+        extended: bool = False,
+    ) -> None:
         self._aligned, self._any = (
-            device.kernel(choose_variant(product, tile, extended=extended, aligned=aligned).unit)
+            _TiledKernel.of(device, product, phases, choose_variant(product, tile, extended=extended, aligned=aligned))
             for aligned in (True, False)
         )
+        self._blocks_a_tile = product.groups * len(phases) * splits
 
-    def of(self, params: np.ndarray) -> Kernel:
-        """The one for the addresses in params."""
-        if self._aligned is self._any or (int(params["a"]) | int(params["b"])) % 16 == 0:
-            return self._aligned
-        return self._any
+    def launch(self, stream: CudaStream, params: np.ndarray) -> None:
+        """Enqueue the one for the addresses in params, and say there how it tiles the product."""
+        chosen = self._aligned if (int(params["a"]) | int(params["b"])) % 16 == 0 else self._any
+        params["row_tiles"], params["column_tiles"] = chosen.row_tiles, chosen.column_tiles
+        blocks = chosen.row_tiles * chosen.column_tiles * self._blocks_a_tile
+        chosen.kernel.launch(stream, (blocks, 1, 1), (chosen.threads, 1, 1), params)
 
 
-def _one(kernels: AlignedKernels, product: Product, phases: Sequence[Phase], tile: AnyTile) -> Launch:
+def _one(device: CudaDevice, product: Product, phases: Sequence[Phase], tile: AnyTile, extended: bool) -> Launch:
     params = make_params(product, phases, tile.rows, tile.columns)
-    grid = (int(params["row_tiles"]) * int(params["column_tiles"]) * product.groups * len(phases), 1, 1)
+    kernels = AlignedKernels(device, product, phases, tile, extended=extended)
 
     def launch(
         stream: Stream,
@@ -158,7 +193,7 @@ def _one(kernels: AlignedKernels, product: Product, phases: Sequence[Phase], til
         params["alpha"], params["beta"] = alpha, beta
         fill_inputs(params, product.inputs, inputs)
         (params["c"],) = outputs
-        kernels.of(params).launch(stream, grid, (tile.threads, 1, 1), params)
+        kernels.launch(stream, params)
 
     return launch
 
@@ -271,10 +306,8 @@ class SplitGemm:
         total["a_row_stride"], total["a_group_stride"] = partial.c_row_stride, partial.c_group_stride
         total["splits"], total["split_stride"] = schedule.splits, part_size
 
-        parts_kernels = AlignedKernels(device, product, tile)
+        parts_kernels = AlignedKernels(device, product, product.phases, tile, splits=schedule.splits)
         total_kernel = device.kernel(sum_unit(product.dtype, extended=self.fused))
-        tiles = int(parts["row_tiles"]) * int(parts["column_tiles"]) * product.groups
-        parts_grid = (tiles * schedule.splits, 1, 1)
         total_grid = (int(total["column_tiles"]) * product.rows * product.groups, 1, 1)
 
         def launch(
@@ -291,7 +324,7 @@ class SplitGemm:
             parts["c"] = total["a"] = workspace
             total["alpha"], total["beta"] = alpha, beta
             (total["c"],) = outputs
-            parts_kernels.of(parts).launch(stream, parts_grid, (tile.threads, 1, 1), parts)
+            parts_kernels.launch(stream, parts)
             total_kernel.launch(stream, total_grid, (SUM_THREADS, 1, 1), total)
 
         return launch

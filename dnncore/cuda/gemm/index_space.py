@@ -219,25 +219,6 @@ class Product:
             for phase in self.phases
         )
 
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether every 16 bytes of the reduction are contiguous, and aligned where the operands are, in A and in B.
-
-        They are then wholly inside the bounds or wholly outside.
-        """
-        size = 16 // self.dtype.itemsize
-        strides = [self.a_row_stride] if self.rows > 1 else []
-        strides += [self.a_group_stride, self.b_group_stride] if self.groups > 1 else []
-        for phase in self.phases:
-            if not phase.reduction:
-                return False
-            fastest, *slower = phase.reduction
-            if (fastest.b_stride, fastest.other_stride) != (1, 1) or any(fastest.steps):
-                return False
-            strides += [fastest.extent, phase.a_offset, phase.b_offset, *(digit.b_stride for digit in phase.column)]
-            strides += [stride for digit in slower for stride in (digit.b_stride, digit.other_stride)]
-        return all(stride % size == 0 for stride in strides)
-
     def partial_sums(self) -> Product:
         """The same with a C that holds packed [group][row][column], the sums before any epilogue; one phase."""
         (phase,) = self.phases

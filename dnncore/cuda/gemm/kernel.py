@@ -2,7 +2,8 @@
 
 Of fp32 and fp64 there are plain kernels in every combination of tile, walks and padding, and *extended* ones, which know epilogues
 and tables in the workspace and would cost the plain ones registers, in the few combinations that matter most. Kernels of 16-bit
-types and of int8, which the tensor cores compute, are always extended; those of int8 write int8, int32 or fp32.
+types and of int8, which the tensor cores compute, are always extended; those of int8 write int8, int32 or fp32. Where both operands
+can be read 16 bytes at a time (vectors.py), these have *pipelined* ones, `dnncore::gemm::Pipeline`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Product
 from dnncore.cuda.gemm.params import PARAMS
 from dnncore.cuda.gemm.tiling import (
     EXTENDED_TILES,
+    PIPELINED_TILES,
     TILES,
     WIDE_TILES,
     AnyTile,
     MatrixTile,
     Walk,
-    choose_scalar_walks,
     choose_walks,
 )
+from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.launch import Unit
 from dnncore.cuda.params import c_type
 from dnncore.dtypes import DType
@@ -32,6 +34,7 @@ __all__ = [
     "TABLE_THREADS",
     "Variant",
     "choose_variant",
+    "general_tile",
     "sum_unit",
     "table_unit",
     "tiles_for",
@@ -54,11 +57,11 @@ _NARROW_COORDINATES = 2
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One instance of `dnncore::gemm::Kernel`. Immutable.
+    """One instance of `dnncore::gemm::Kernel`, or of `dnncore::gemm::Pipeline` where its tile is pipelined. Immutable.
 
     Args:
         tile: Its tile.
-        walks: How A and B are read.
+        walks: How A and B are read; of a pipelined one along which index 16 bytes at a time.
         padded: Whether it keeps coordinates; one that does computes products without padding too.
         wide: Whether it has 64-bit offsets, all digits and all coordinates; it can compute everything that the struct can hold.
         extended: Whether it knows epilogues and tables.
@@ -77,8 +80,13 @@ class Variant:
         Of single elements of 16 or 8 bits 2: they wait in registers, not in a third slab.
         """
         if isinstance(self.tile, MatrixTile):
-            return self.tile.stages if self.walks[0] is Walk.VECTORS else 2
+            return self.tile.stages
         return 3 if self.walks[1] is Walk.REDUCTION else self.tile.stages
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether it reads 16 bytes at a time."""
+        return isinstance(self.tile, MatrixTile) and self.tile.pipelined
 
     @property
     def unit(self) -> Unit:
@@ -93,19 +101,22 @@ class Variant:
                 f"{self.tile.rows}x{self.tile.columns}",
                 walk_a.name.lower(),
                 walk_b.name.lower(),
-                "wide" if self.wide else "extended" if self.extended else "padded" if self.padded else "dense",
+                self._kind,
             )
         )
-        arguments = (
+        arguments: tuple[object, ...] = (
             self.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", self.stages, digits,
-            coordinates if self.padded else 0, index, str(self.extended).lower(),
+            coordinates if self.padded else 0, index,
         )  # fmt: skip
+        header, template = ("pipeline", "Pipeline") if self.pipelined else ("kernel", "Kernel")
+        if not self.pipelined:
+            arguments += (str(self.extended).lower(),)
         return Unit(
             source=(
-                '#include "dnncore/gemm/kernel.cuh"\n'
+                f'#include "dnncore/gemm/{header}.cuh"\n'
                 "using namespace dnncore;\n"
                 "using namespace dnncore::gemm;\n"
-                f"using Variant = Kernel<{', '.join(map(str, arguments))}>;\n"
+                f"using Variant = {template}<{', '.join(map(str, arguments))}>;\n"
                 f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
                 f'extern "C" __global__ void __launch_bounds__({self.tile.threads}, {self.tile.min_blocks}) '
                 f"gemm_{name}(const __grid_constant__ Params params) {{\n"
@@ -116,9 +127,31 @@ class Variant:
             entry=f"gemm_{name}",
         )
 
+    @property
+    def _kind(self) -> str:
+        if self.pipelined:
+            return "pipelined"
+        return "wide" if self.wide else "extended" if self.extended else "padded" if self.padded else "dense"
+
 
 def _is_widened(dtype: DType) -> bool:
     return dtype is not dtype.compute
+
+
+def _pipelined(dtype: DType) -> tuple[Variant, ...]:
+    """Both tiles for channels last in all three directions; the smaller one for what only dense matrices and 1x1 filters are.
+
+    In the smaller one what is read across the reduction costs many index calculations a multiplication.
+    """
+    large, small = PIPELINED_TILES[dtype]
+    along = Walk.REDUCTION
+    if dtype is DType.INT8:
+        choices = [(tile, (along, along)) for tile in (large, small)]
+    else:
+        orders = ((along, along), (Walk.OUTER, along), (Walk.OUTER, Walk.OUTER))
+        choices = [(tile, walks) for tile in (large, small) for walks in orders]
+        choices.append((small, (along, Walk.OUTER)))
+    return tuple(Variant(tile, walks, padded=True, extended=True) for tile, walks in choices)
 
 
 def _has_all_walks(dtype: DType, *, extended: bool) -> bool:
@@ -140,7 +173,6 @@ def variants(*, extended: bool = False) -> tuple[Variant, ...]:
         walks = list(
             itertools.product(scalar if _has_all_walks(dtype, extended=extended) else (Walk.REDUCTION,), scalar)
         )
-        walks += [(Walk.VECTORS, Walk.VECTORS)] if widened else []
         paddings = (True,) if widened or extended else (False, True)
         found += [
             Variant(tile, both, padded, extended=widened or extended)
@@ -148,6 +180,8 @@ def variants(*, extended: bool = False) -> tuple[Variant, ...]:
         ]
         if widened or not extended:
             found.append(_wide(dtype))
+        if widened:
+            found += _pipelined(dtype)
     return tuple(found)
 
 
@@ -164,7 +198,15 @@ def tiles_for(product: Product, *, extended: bool = False) -> tuple[AnyTile, ...
     """Tiles in which some variant, or some extended one, can compute a product; none where there is no such variant."""
     if why_wide(product):
         return (WIDE_TILES[product.dtype],) if _wide(product.dtype).extended or not extended else ()
+    walks = vector_walks(product)
+    if walks is not None:
+        return tuple(variant.tile for variant in _pipelined(product.dtype) if variant.walks == walks)
     return (EXTENDED_TILES if extended else TILES)[product.dtype]
+
+
+def general_tile(tile: AnyTile) -> AnyTile:
+    """The tile of the kernel that computes what a pipelined one does wherever the operands start."""
+    return TILES[tile.dtype][0] if isinstance(tile, MatrixTile) and tile.pipelined else tile
 
 
 def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, aligned: bool = True) -> Variant:
@@ -172,13 +214,18 @@ def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, a
 
     Args:
         product: What is computed.
-        tile: One of `tiles_for(product)`.
+        tile: One of `tiles_for(product)`; a variant for operands that are not aligned may have another.
         extended: Whether it must know epilogues and tables.
         aligned: Whether A and B start at multiples of 16 bytes.
     """
     if why_wide(product):
         return _wide(product.dtype)
-    walk_a, walk_b = (choose_walks if aligned else choose_scalar_walks)(product)
+    vectors = vector_walks(product)
+    if vectors is not None and tile in PIPELINED_TILES[product.dtype]:
+        if aligned:
+            return Variant(tile, vectors, padded=True, extended=True)
+        tile = general_tile(tile)
+    walk_a, walk_b = choose_walks(product)
     if walk_a is Walk.OUTER and not _has_all_walks(product.dtype, extended=extended):
         walk_a = Walk.REDUCTION
     if extended or _is_widened(product.dtype):

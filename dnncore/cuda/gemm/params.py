@@ -12,7 +12,7 @@ from dnncore.cuda.activation import ACTIVATION, activation_record
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Epilogue, Phase, Product
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, struct
 
-__all__ = ["EPILOGUE", "MAX_PHASES", "PARAMS", "Store", "choose_store", "fill_epilogue", "make_params"]
+__all__ = ["EPILOGUE", "MAX_PHASES", "PARAMS", "Store", "choose_store", "fill_epilogue", "make_params", "tiles_along"]
 
 MAX_PHASES = 8
 
@@ -117,8 +117,11 @@ def fill_epilogue(record: np.ndarray, epilogue: Epilogue) -> None:
 
 
 def choose_store(product: Product) -> Store:
-    """Choose a store of vectors where every aligned group of columns, or of rows, is contiguous and aligned in C."""
-    size = 16 // product.dtype.compute.itemsize
+    """Choose a store of vectors where every aligned group of columns, or of rows, is contiguous and aligned in C.
+
+    A group is 16 bytes; where operands have 16 or 8 bits it is `dnncore::gemm::kGroup` elements, whatever is stored.
+    """
+    size = 8 if product.dtype.itemsize <= 2 else 16 // product.dtype.itemsize
     row_stride = product.c_row_stride if product.rows > 1 else 0
     others = [phase.c_offset for phase in product.phases]
     others += [product.c_group_stride] if product.groups > 1 else []
@@ -145,6 +148,11 @@ def _contiguous_columns(phase: Phase) -> tuple[int, tuple[Digit, ...]]:
     return run, ()
 
 
+def tiles_along(rows: int, phases: Sequence[Phase], tile_rows: int, tile_columns: int) -> tuple[int, int]:
+    """How many tiles cover the rows, and how many the columns of the phase that has most."""
+    return math.ceil(rows / tile_rows), max(math.ceil(phase.num_columns / tile_columns) for phase in phases)
+
+
 def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_columns: int) -> np.ndarray:
     """Fill in the struct for one launch, all but addresses and blending factors.
 
@@ -168,8 +176,7 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
     params["bounds"][: len(product.bounds)] = product.bounds
     # An axis that is not there has coordinate 0 always.
     params["bounds"][len(product.bounds) :] = 1
-    params["row_tiles"] = math.ceil(product.rows / tile_rows)
-    params["column_tiles"] = max(math.ceil(phase.num_columns / tile_columns) for phase in phases)
+    params["row_tiles"], params["column_tiles"] = tiles_along(product.rows, phases, tile_rows, tile_columns)
     params["store"] = choose_store(product)
     params["output_type"] = ELEMENT_TYPES.index(product.output or product.dtype)
     params["splits"] = 1

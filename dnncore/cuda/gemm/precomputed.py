@@ -99,19 +99,16 @@ class PrecomputedGemm:
             return nothing
         tile = _tile(product)
         table_kernel = device.kernel(table_unit())
-        kernels = AlignedKernels(device, product, tile, extended=True)
-        return sequence([_one(table_kernel, kernels, product, phases, tile) for phases in batches(product)])
+        return sequence([_one(device, table_kernel, product, phases, tile) for phases in batches(product)])
 
 
-def _one(
-    table_kernel: Kernel, kernels: AlignedKernels, product: Product, phases: Sequence[Phase], tile: AnyTile
-) -> Launch:
+def _one(device: CudaDevice, table_kernel: Kernel, product: Product, phases: Sequence[Phase], tile: AnyTile) -> Launch:
     params = make_params(product, phases, tile.rows, tile.columns)
+    kernels = AlignedKernels(device, product, phases, tile, extended=True)
     lengths = _entries(phases)
     for i in range(len(phases)):
         params["phase"][i]["first_entry"] = sum(lengths[:i])
     table_grid = (math.ceil(max(lengths) / TABLE_THREADS), len(phases), 1)
-    grid = (int(params["row_tiles"]) * int(params["column_tiles"]) * product.groups * len(phases), 1, 1)
 
     def launch(
         stream: Stream,
@@ -127,6 +124,6 @@ def _one(
         (params["c"],) = outputs
         params["table"] = workspace
         table_kernel.launch(stream, table_grid, (TABLE_THREADS, 1, 1), params)
-        kernels.of(params).launch(stream, grid, (tile.threads, 1, 1), params)
+        kernels.launch(stream, params)
 
     return launch

@@ -16,6 +16,7 @@ from dnncore.dtypes import DType
 __all__ = [
     "EXTENDED_TILES",
     "LONGEST_SUM",
+    "PIPELINED_TILES",
     "TILES",
     "WIDE_TILES",
     "AnyTile",
@@ -23,7 +24,6 @@ __all__ = [
     "Schedule",
     "Tile",
     "Walk",
-    "choose_scalar_walks",
     "choose_schedule",
     "choose_walks",
     "tile_counts",
@@ -60,14 +60,10 @@ square root."""
 
 
 class Walk(Enum):
-    """Which index neighbouring threads follow while they read an operand; `dnncore::gemm::Walk`.
-
-    VECTORS follows the reduction 16 bytes at a time, the others go element by element.
-    """
+    """Which index neighbouring threads follow while they read an operand; `dnncore::gemm::Walk`."""
 
     OUTER = "kOuter"
     REDUCTION = "kReduction"
-    VECTORS = "kVectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +125,10 @@ class MatrixTile:
         warp_rows: Blocks of 16 rows that a warp computes, of which two lie below each other.
         warp_columns: Blocks of 8 columns of each of two neighbouring warps.
         depth: See `Tile`.
-        stages: See `Tile`; where elements are copied one by one there are always 2.
+        stages: See `Tile`.
         min_blocks: See `Tile`.
         efficiency: See `Tile` [estimated].
+        pipelined: Whether it is one of `dnncore::gemm::Pipeline`, which reads 16 bytes at a time.
     """
 
     dtype: DType
@@ -141,6 +138,7 @@ class MatrixTile:
     stages: int
     min_blocks: int
     efficiency: float
+    pipelined: bool = False
 
     @property
     def threads(self) -> int:
@@ -188,8 +186,17 @@ _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, ef
 def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     step = 32 // dtype.itemsize  # of the reduction, in one instruction
     return (
-        MatrixTile(dtype, 2, 8, depth=step, stages=4, min_blocks=2, efficiency=1.0),
-        MatrixTile(dtype, 1, 4, depth=2 * step, stages=4, min_blocks=4, efficiency=0.6),
+        MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0),
+        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6),
+    )
+
+
+def _pipelined_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
+    """As many stages as 48 KiB hold; the efficiencies are guesses from the bytes that a multiplication reads [not measured]."""
+    depth = 64 // dtype.itemsize
+    return (
+        MatrixTile(dtype, 4, 8, depth, stages=3, min_blocks=2, efficiency=2.5, pipelined=True),
+        MatrixTile(dtype, 2, 8, depth, stages=4, min_blocks=3, efficiency=2.0, pipelined=True),
     )
 
 
@@ -214,6 +221,11 @@ EXTENDED_TILES: dict[DType, tuple[AnyTile, ...]] = {
 
 The larger one of fp32 would spill a few registers if three blocks had to fit on a multiprocessor.
 """
+
+PIPELINED_TILES: dict[DType, tuple[AnyTile, ...]] = {
+    dtype: _pipelined_tiles(dtype) for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.INT8)
+}
+"""Tiles of the kernels that read 16 bytes at a time, extended ones all of them: 128 x 128 and 64 x 128."""
 
 WIDE_TILES: dict[DType, AnyTile] = {
     DType.FLOAT32: TILES[DType.FLOAT32][2],
@@ -302,17 +314,7 @@ def _offset(digits: tuple[Digit, ...], number: int, stride: str) -> int:
 
 
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
-    """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same.
-
-    Of 16 and 8 bits it is vectors for both where both allow it.
-    """
-    if product.dtype.itemsize <= 2 and product.reads_vectors:
-        return Walk.VECTORS, Walk.VECTORS
-    return choose_scalar_walks(product)
-
-
-def choose_scalar_walks(product: Product) -> tuple[Walk, Walk]:
-    """Choose among those that read element by element, wherever the operands start."""
+    """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
     phase, itemsize = product.phases[0], product.dtype.itemsize
     rows = (Digit(product.rows, product.a_row_stride, 0),) if product.rows > 1 else ()
 

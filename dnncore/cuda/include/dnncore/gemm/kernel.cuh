@@ -56,7 +56,9 @@ struct Kernel {
 
     const auto tabulate = [&](int chunk) {
       const auto k = static_cast<uint32>(chunk * kThreads) + threadIdx.x;
-      slabs.table[k % (2 * kThreads)] = entry(first_k + k, phase, params);
+      const bool tabulated = kExtended && params.table != nullptr;
+      slabs.table[k % (2 * kThreads)] =
+        tabulated ? Entry::tabulated(first_k + k, phase, params) : Entry::template at<kDigits>(first_k + k, phase);
     };
     // Begin to copy a part of a slab; past the last slab that is zeros, which nobody reads.
     const auto copy = [&](int slab, int stage, int part) {
@@ -98,16 +100,6 @@ struct Kernel {
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     store(accumulator, shared, place, phase, params);
-  }
-
-  // Worked out, or read from the workspace; past the last it is any that keeps vectors aligned, and nobody uses it.
-  static __device__ Entry entry(uint32 k, const Phase& phase, const Params& params) {
-    if constexpr (kExtended) {
-      if (params.table != nullptr) {
-        return k < phase.reduction_length ? static_cast<const Entry*>(params.table)[phase.first_entry + k] : Entry{};
-      }
-    }
-    return Entry::template at<kDigits>(k, phase);
   }
 
   static __device__ void store(

@@ -1,6 +1,6 @@
 // From global memory into a slab of shared memory: one operand, one step of the reduction at a time. Copies gather and transpose on
-// their way, element by element, or 16 bytes where so many neighbours are wanted. Those of 4 bytes or more are asynchronous and hold
-// no registers; an element of 16 or 8 bits waits in a register while the slab before is multiplied.
+// their way, element by element. Those of 4 bytes or more are asynchronous and hold no registers; an element of 16 or 8 bits waits in
+// a register while the slab before is multiplied.
 //
 // An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
 // depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
@@ -12,9 +12,8 @@
 
 namespace dnncore::gemm {
 
-// Which index neighbouring threads follow: the one along which the operand is denser in memory. kVectors follows the reduction too,
-// where the launcher found 16 bytes of it to be contiguous, aligned and wholly inside or outside.
-enum class Walk { kOuter, kReduction, kVectors };
+// Which index neighbouring threads follow: the one along which the operand is denser in memory.
+enum class Walk { kOuter, kReduction };
 
 // Spatial coordinates in B, kept only by operations that pad.
 template <int kCoordinates>
@@ -64,6 +63,11 @@ struct alignas(2 * sizeof(Index)) Reduction {
     });
     return reduction;
   }
+
+  // The same from the table in the workspace; past the last it is any that keeps vectors aligned, and nobody uses it.
+  static __device__ Reduction tabulated(uint32 k, const Phase& phase, const Params& params) {
+    return k < phase.reduction_length ? static_cast<const Reduction*>(params.table)[phase.first_entry + k] : Reduction{};
+  }
 };
 
 // A row of A: an offset and nothing else.
@@ -71,9 +75,10 @@ template <typename Index>
 struct Row {
   Index offset;
 
-  // Rows beyond the last repeat it: what they give is never stored.
+  // The first of kNeighbours that are read at once. Rows beyond the last repeat it: what they give is never stored.
+  template <int kNeighbours = 1>
   static __device__ Row at(uint32 row, const Params& params, const Phase&) {
-    return {static_cast<Index>(min(row, params.rows - 1)) * static_cast<Index>(params.a_row_stride)};
+    return {static_cast<Index>(min(row, params.rows - kNeighbours)) * static_cast<Index>(params.a_row_stride)};
   }
   template <typename Entry>
   __device__ bool inside(const Entry&, const Params&) const {
@@ -91,11 +96,12 @@ struct Column {
   Index offset;
   Coordinates<kCoordinates> coordinates;
 
-  // Columns beyond the last repeat it: what they give is never stored.
+  // The first of kNeighbours that are read at once. Columns beyond the last repeat it: what they give is never stored.
+  template <int kNeighbours = 1>
   static __device__ Column at(uint32 number, const Params&, const Phase& phase) {
     Column column = {};
     column.coordinates.start(phase);
-    for_each_digit<kDigits>(min(number, phase.columns - 1), phase.column, [&](const Digit& digit, int32 value) {
+    for_each_digit<kDigits>(min(number, phase.columns - kNeighbours), phase.column, [&](const Digit& digit, int32 value) {
       column.offset += static_cast<Index>(value) * static_cast<Index>(digit.b_stride);
       column.coordinates.advance(digit, value);
     });
@@ -117,19 +123,16 @@ class Loader {
   using T = typename Tile::T;
   static constexpr int kDepth = Tile::kDepth;
   static constexpr int kThreads = Tile::kThreads;
-  static constexpr bool kAsynchronous = kWalk == Walk::kVectors || sizeof(T) >= 4;
-  // Neighbours in the reduction that are copied at once.
-  static constexpr int kWidth = kWalk == Walk::kVectors ? 16 / sizeof(T) : 1;
+  static constexpr bool kAsynchronous = sizeof(T) >= 4;
   // Neighbours in the reduction that a thread copies one after the other: of single bytes as many as a register holds, so that a
   // thread has few rows or columns.
   static constexpr int kInTurn = kWalk == Walk::kReduction && sizeof(T) == 1 ? 4 : 1;
-  static constexpr int kLanes = kDepth / (kWidth * kInTurn);
-  static constexpr int kCopies = kOuter * kDepth / kWidth / kThreads;
+  static constexpr int kLanes = kDepth / kInTurn;
+  static constexpr int kCopies = kOuter * kDepth / kThreads;
   // How many rows or columns a thread copies elements of.
   static constexpr int kOuters = kWalk != Walk::kOuter ? kCopies / kInTurn : kOuter > kThreads ? kOuter / kThreads : 1;
   static_assert(kThreads % kLanes == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
-  static_assert(kCopies >= kInTurn && kCopies * kWidth * kThreads == kOuter * kDepth);
-  static_assert(kWidth == 1 || !Tile::kReductionFirst);
+  static_assert(kCopies >= kInTurn && kCopies * kThreads == kOuter * kDepth);
   static_assert(kAsynchronous || kOuters == 1 || kWalk != Walk::kOuter);
 
   // What is held of one row or column is stored together.
@@ -151,7 +154,7 @@ class Loader {
   }
   static __device__ int reduction_index(int i) {
     const int thread = static_cast<int>(threadIdx.x);
-    if (kWalk != Walk::kOuter) return thread % kLanes * (kWidth * kInTurn) + i % kInTurn;
+    if (kWalk != Walk::kOuter) return thread % kLanes * kInTurn + i % kInTurn;
     return kAsynchronous ? (thread + i * kThreads) / kOuter : thread / kOuter * kCopies + i;
   }
   static __device__ T* place(Slab& slab, int i) {
@@ -181,9 +184,7 @@ public:
       // No short circuit, and so no branch between the multiplications.
       const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
       const T* const source = base_ + outer.offset_of(entry);
-      if constexpr (kWidth > 1) {
-        copy_async(reinterpret_cast<Vector<T>*>(place(slab, i)), reinterpret_cast<const Vector<T>*>(source), inside);
-      } else if constexpr (kAsynchronous) {
+      if constexpr (kAsynchronous) {
         copy_async(place(slab, i), source, inside);
       } else {
         held_[i / kRun].at[i % kRun] = inside ? *source : T{};

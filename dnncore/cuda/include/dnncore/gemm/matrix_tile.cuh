@@ -29,6 +29,14 @@ struct MatrixTile {
   using SlabA = T[kRows][kPitch];
   using SlabB = T[kColumns][kPitch];
 
+  // Of this warp, in the tile.
+  static __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross * kWarpRows; }
+  static __device__ int first_column() { return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns; }
+
+  // What a warp multiplies at a time, kStep of the reduction: blocks of 16 rows, and of 16 columns.
+  using RowFragments = uint32[kRowFragments][4];
+  using ColumnFragments = uint32[kColumnFragments / 2][4];
+
   struct Accumulator {
     C at[kRowFragments][kColumnFragments][4] = {};
 
@@ -60,6 +68,18 @@ struct MatrixTile {
       }
     }
 
+    __device__ void multiply_add(const RowFragments& rows, const ColumnFragments& columns) {
+#pragma unroll
+      for (int i = 0; i < kRowFragments; ++i) {
+#pragma unroll
+        for (int step = 0; step < kColumnFragments; ++step) {
+          const int j = i % 2 == 0 ? step : kColumnFragments - 1 - step;  // there and back: neighbours share an operand
+          const uint32(&pair)[4] = columns[j / 2];
+          multiply_add_matrices<T>(at[i][j], rows[i], pair[j % 2 * 2], pair[j % 2 * 2 + 1]);
+        }
+      }
+    }
+
     // visit(row, column, sum) for every output of this thread.
     template <typename Visit>
     __device__ void for_each(const Visit& visit) const {
@@ -75,9 +95,6 @@ struct MatrixTile {
       }
     }
 
-  private:
-    static __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross * kWarpRows; }
-    static __device__ int first_column() { return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns; }
   };
 };
 

@@ -90,9 +90,55 @@ struct PlainStore {
   }
 };
 
+// One sum of a tile, and its place there.
+template <typename Sum>
+struct Element {
+  int row;
+  int column;
+  Sum sum;
+};
+
+// Finish and store kStep sums of type T's products, one by one; element(e) gives them.
+template <typename T, int kDigits, int kStep, typename Output, typename ElementAt>
+__device__ void store_elements(
+    const Output& output, const Place& place, const Phase& phase, const Params& params, const ElementAt& element) {
+  const int64 start = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride;
+  const Epilogue& epilogue = params.epilogue;
+  using C = typename Output::C;
+  C values[kStep] = {};
+  int64 offsets[kStep];
+  bool exists[kStep];
+#pragma unroll
+  for (int e = 0; e < kStep; ++e) {
+    const auto [i, j, sum] = element(e);
+    const uint32 row = place.first_row + static_cast<uint32>(i), column = place.first_column + static_cast<uint32>(j);
+    exists[e] = row < params.rows && column < phase.columns;
+    if (!exists[e]) continue;
+    offsets[e] = start + column_offset<kDigits>(column, phase) + row * params.c_row_stride;
+    values[e] = static_cast<C>(sum);
+    if constexpr (Output::kFused) {
+      if (!epilogue.is_present) continue;
+      const int64 k = static_cast<int64>(place.group) * params.rows + row;
+      const C z = epilogue.reads_z() ? output.z(params, offsets[e]) : C(0);
+      values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
+    }
+  }
+  if constexpr (Output::kFused) {
+    if (epilogue.is_present) {
+      with_mode(epilogue.activation, [&](auto chosen) {
+#pragma unroll
+        for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
+      });
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kStep; ++e) {
+    if (exists[e]) output.blend(params, values[e], offsets[e]);
+  }
+}
+
 // Sums go through shared memory once, so that there is one copy of the epilogue's code for a few elements and not one for each of
-// a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the operands; C is stored in it,
-// or in the compute type where it takes the sums of a part of the reduction. Of int8 the launch tells what C is.
+// a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the operands.
 template <typename T, typename Tile, int kDigits>
 struct StagedStore {
   using Sum = typename Tile::C;
@@ -106,65 +152,18 @@ struct StagedStore {
       const Params& params) {
     accumulator.for_each([&](int row, int column, Sum sum) { staged[row][column] = sum; });
     __syncthreads();
-    const auto store_as = [&](const auto& output) { store_all(output, staged, place, phase, params); };
-    if constexpr (std::is_same_v<T, int8>) {
-      with_output_of_int8(params, store_as);
-    } else if (std::is_same_v<T, Sum> || params.splits == 1) {
-      store_as(KnownOutput<T, true>(params));
-    } else {
-      store_as(KnownOutput<Sum, false>(params));
-    }
-  }
-
-private:
-  template <typename Output>
-  static __device__ void store_all(
-      const Output& output, const Staged& staged, const Place& place, const Phase& phase, const Params& params) {
-#pragma unroll 1
-    for (int first = 0; first < Tile::kRows * Tile::kColumns; first += kStep * Tile::kThreads) {
-      store_some(output, staged, first + static_cast<int>(threadIdx.x), place, phase, params);
-    }
-  }
-
-  template <typename Output>
-  static __device__ void store_some(
-      const Output& output, const Staged& staged, int first, const Place& place, const Phase& phase, const Params& params) {
-    const int64 start = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride;
     const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
-    const Epilogue& epilogue = params.epilogue;
-    using C = typename Output::C;
-    C values[kStep] = {};
-    int64 offsets[kStep];
-    bool exists[kStep];
-#pragma unroll
-    for (int e = 0; e < kStep; ++e) {
-      const int index = first + e * Tile::kThreads;
-      const int i = along_rows ? index % Tile::kRows : index / Tile::kColumns;
-      const int j = along_rows ? index / Tile::kRows : index % Tile::kColumns;
-      const uint32 row = place.first_row + static_cast<uint32>(i), column = place.first_column + static_cast<uint32>(j);
-      exists[e] = row < params.rows && column < phase.columns;
-      if (!exists[e]) continue;
-      offsets[e] = start + column_offset<kDigits>(column, phase) + row * params.c_row_stride;
-      values[e] = static_cast<C>(staged[i][j]);
-      if constexpr (Output::kFused) {
-        if (!epilogue.is_present) continue;
-        const int64 k = static_cast<int64>(place.group) * params.rows + row;
-        const C z = epilogue.reads_z() ? output.z(params, offsets[e]) : C(0);
-        values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
-      }
-    }
-    if constexpr (Output::kFused) {
-      if (epilogue.is_present) {
-        with_mode(epilogue.activation, [&](auto chosen) {
-#pragma unroll
-          for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
+    with_output<T, Sum>(params, [&](const auto& output) {
+#pragma unroll 1
+      for (int first = 0; first < Tile::kRows * Tile::kColumns; first += kStep * Tile::kThreads) {
+        store_elements<T, kDigits, kStep>(output, place, phase, params, [&](int e) {
+          const int index = first + e * Tile::kThreads + static_cast<int>(threadIdx.x);
+          const int i = along_rows ? index % Tile::kRows : index / Tile::kColumns;
+          const int j = along_rows ? index / Tile::kRows : index % Tile::kColumns;
+          return Element<Sum>{i, j, staged[i][j]};
         });
       }
-    }
-#pragma unroll
-    for (int e = 0; e < kStep; ++e) {
-      if (exists[e]) output.blend(params, values[e], offsets[e]);
-    }
+    });
   }
 };
 

@@ -15,6 +15,14 @@ __device__ __forceinline__ void copy_async(T* shared, const T* global, bool insi
                "r"(inside ? static_cast<uint32>(sizeof(T)) : 0U));
 }
 
+// The same of 16 bytes, which both addresses must be multiples of; past the L1 cache, which keeps its room for what is read again.
+template <typename Vector>
+__device__ __forceinline__ void copy_vector_async(Vector* shared, const void* global, bool inside) {
+  static_assert(sizeof(Vector) == 16);
+  const auto destination = static_cast<uint32>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(global), "r"(inside ? 16U : 0U));
+}
+
 // Close a group of this thread's copies; it may be empty.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

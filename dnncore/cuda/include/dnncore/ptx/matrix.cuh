@@ -18,6 +18,16 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&fragments)[4], con
                : "memory");
 }
 
+// The same of matrices of 8 times 8 elements of 16 bits, transposed: lane l gets of each the elements l / 4 of rows 2 (l % 4) and
+// 2 (l % 4) + 1.
+__device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&fragments)[4], const void* shared) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
+               : "r"(address)
+               : "memory");
+}
+
 // c += a * b; a has 16 rows of 32 bytes, b 8 columns of as many. Lane l holds of c rows l / 4 and l / 4 + 8 of columns 2 (l % 4) and
 // 2 (l % 4) + 1; T is what a and b are made of. Sums of int8 are exact while int32 holds them, and wrap around beyond.
 template <typename T, typename C>
