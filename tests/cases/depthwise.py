@@ -92,6 +92,8 @@ GEOMETRIES = (
         "nhwc-dilation", (1, 8, 15, 17), (3, 3), {"padding": 3, "dilation": (2, 3), "stride": (1, 2)}, layouts=NHWC
     ),
     Geometry("nhwc-7x7", (1, 12, 9, 10), (7, 7), {"padding": 3}, layouts=NHWC),
+    Geometry("nhwc-7x7-fp16", (1, 16, 8, 9), (7, 7), {"padding": 3}, dtype=F16, layouts=NHWC),
+    Geometry("nhwc-7x7-bf16", (2, 8, 7, 8), (7, 7), {"padding": 3}, dtype=BF16, layouts=NHWC),
     Geometry("nhwc-odd-channels", (2, 13, 7, 6), (3, 3), {"padding": 1}, layouts=NHWC),
     Geometry("nhwc-multiplier-2", (1, 6, 8, 9), (3, 3), {"padding": 1}, multiplier=2, layouts=NHWC),
     Geometry("nhwc-blend", (2, 8, 6, 7), (3, 3), {"padding": 1}, layouts=NHWC, alpha=2.0, beta=-1.0),
