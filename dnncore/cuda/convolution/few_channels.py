@@ -31,9 +31,13 @@ _MOST_TAPS = 1024
 _MOST = 2**30
 """Places, steps and blocks are counted in 32 bits."""
 
-# Of `seconds` [not measured]: multiplications a second, of four channels an output, and a block's time for one channel and tap.
+# Of `seconds`: multiplications a second, of four channels an output, and a block's time for one channel and tap [neither measured];
+# from an H200, how many channels' time a tap takes before the first (depthwise layers), and how much longer it takes where neighbours
+# in a row are no neighbours in memory (a gradient in NHWC).
 _RATE = {DType.FLOAT32: 12e12, DType.FLOAT64: 6e12}
 _STEP_SECONDS = 26e-9
+_TAP_CHANNELS = 12
+_STRIDED_FACTOR = 16
 _LAUNCH_SECONDS = 6e-6
 
 _AXIS = struct(
@@ -173,9 +177,11 @@ class FewChannelsConvolution:
         """Estimated time on an H200: the multiplications of four channels an output, or those of one block if there are few."""
         if self.supports(problem, None) is not None:
             return math.inf
-        _, written, in_channels, out_channels = _operands(problem)
+        read, written, in_channels, out_channels = _operands(problem)
         phases = math.prod(int(axis["phases"]) for axis in _axes(problem))
-        steps = in_channels * math.prod(problem.w.shape[2:]) / phases  # of a block
+        steps = (in_channels + _TAP_CHANNELS) * math.prod(problem.w.shape[2:]) / phases  # of a block
+        if read.strides[-1] != 1:
+            steps *= _STRIDED_FACTOR
         outputs = written.size // max(out_channels, 1)
         multiplications = outputs * steps * _MOST_CHANNELS / _RATE[problem.x.dtype.compute]
         return _LAUNCH_SECONDS + max(multiplications, steps * _STEP_SECONDS)
