@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,11 @@ from typing import Any
 import torch
 
 from benchmarks.comparison import DEFAULT_STREAM, algorithms, difference, empty, launcher, noise, release, time_ms
-from benchmarks.environment import environment
+from benchmarks.document import Document
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import RELU, DType, Handle, TensorDescriptor
 from dnncore.descriptors import Layout
 from dnncore.problems import Direction, FusedConvolutionProblem, Problem
-
 
 _MOST_PLAIN_MACS = 10**11
 """The plain kernel is there to be right: on larger problems it takes seconds, and is left out."""
@@ -105,27 +103,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
     parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
     parser.add_argument("--layout", default="NCHW", help="of all tensors (default: %(default)s)")
-    parser.add_argument("--layers", default="", help="only those whose name contains this")
+    parser.add_argument("--layers", default="", help="only those whose name contains one of these, with commas between")
     parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     dtype, layout = DType.of(options.dtype), Layout(options.layout)
-    rows: list[dict[str, Any]] = []
     path = options.out / f"convolution-{dtype.value}-{layout.value}.json"
+    document = Document(path, ["layer", "direction"], dtype=dtype.value, layout=layout.value)
     with Handle("cuda:0", stream=DEFAULT_STREAM) as handle:
         for layer in LAYERS:
-            if options.layers in layer.name:
+            if any(part in layer.name for part in options.layers.split(",")):
                 for one in passes(layer, dtype, layout):
-                    rows += measure(handle, layer, one, 1 if options.chosen else None)
-                    document = {
-                        "environment": environment(),
-                        "dtype": dtype.value,
-                        "layout": layout.value,
-                        "results": rows,
-                    }
-                    path.write_text(json.dumps(document, indent=1) + "\n")
+                    document.add(measure(handle, layer, one, 1 if options.chosen else None))
                 release()
     print(f"wrote {path}")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.comparison import DEFAULT_STREAM, algorithms, difference, empty, launcher, noise, release, time_ms
-from benchmarks.environment import environment
+from benchmarks.document import Document
 from benchmarks.memory_bound.depthwise import depthwise
 from benchmarks.memory_bound.elementwise import elementwise
 from benchmarks.memory_bound.measurement import Measurement
@@ -84,20 +83,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
     parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
-    parser.add_argument("--only", default="", help="only those whose name contains this")
+    parser.add_argument("--only", default="", help="only those whose name contains one of these, with commas between")
     parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     dtype, copy = DType.of(options.dtype), copy_tbps()
-    table: list[dict[str, Any]] = []
     path = options.out / f"memory_bound-{dtype.value}.json"
+    document = Document(path, ["name"], dtype=dtype.value)
     with Handle("cuda:0", stream=DEFAULT_STREAM) as handle:
         for family in FAMILIES:
             for measurement in family(dtype):
-                if options.only in measurement.name:
-                    table += measure(handle, measurement, copy, 1 if options.chosen else None)
-                    document = {"environment": environment(), "dtype": dtype.value, "copy_tbps": copy, "results": table}
-                    path.write_text(json.dumps(document, indent=1) + "\n")
+                if any(part in measurement.name for part in options.only.split(",")):
+                    document.add(measure(handle, measurement, copy, 1 if options.chosen else None))
                 release()
     print(f"wrote {path}")
 

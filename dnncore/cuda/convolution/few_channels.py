@@ -31,11 +31,11 @@ _MOST_TAPS = 1024
 _MOST = 2**30
 """Places, steps and blocks are counted in 32 bits."""
 
-# Of `seconds`: multiplications a second, of four channels an output, and a block's time for one channel and tap [neither measured];
-# from an H200, how many channels' time a tap takes before the first (depthwise layers), and how much longer it takes where neighbours
-# in a row are no neighbours in memory (a gradient in NHWC).
+# Of `seconds` [not measured]: multiplications a second, of four channels an output, and a block's time for one channel and tap.
 _RATE = {DType.FLOAT32: 12e12, DType.FLOAT64: 6e12}
 _STEP_SECONDS = 26e-9
+# From an H200: a tap takes as long as so many channels before the first (depthwise layers), and all takes so much longer where
+# neighbours in a row are no neighbours in memory (a gradient in NHWC).
 _TAP_CHANNELS = 12
 _STRIDED_FACTOR = 16
 _LAUNCH_SECONDS = 6e-6

@@ -142,10 +142,10 @@ class Gradients {
  public:
   __device__ __forceinline__ void begin(const Span<T, Team>& span, const T* dy, int64 stride) { load(span, dy, stride, T{}, packs_); }
   __device__ __forceinline__ void wait() const {}
-  __device__ __forceinline__ const Words& operator[](int pack) const { return packs_[pack]; }
+  __device__ __forceinline__ const PackWords& operator[](int pack) const { return packs_[pack]; }
 
  private:
-  Words packs_[kPacks<T>];
+  PackWords packs_[kPacks<T>];
 };
 
 template <typename T>
@@ -153,17 +153,17 @@ class Gradients<T, BlockPerRow> {
  public:
   __device__ __forceinline__ Gradients() {
     extern __shared__ __align__(16) unsigned char shared[];
-    packs_ = reinterpret_cast<Words*>(shared) + threadIdx.x;
+    packs_ = reinterpret_cast<PackWords*>(shared) + threadIdx.x;
   }
   __device__ __forceinline__ void begin(const Span<T, BlockPerRow>& span, const T* dy, int64 stride) {
     __syncwarp();  // the compiler moves no read of what is there past it
-    Walk<BlockPerRow, const T> walk(dy, stride);
+    RowWalk<BlockPerRow, const T> walk(dy, stride);
 #pragma unroll
     for (int pack = 0; pack < kPacks<T>; ++pack) {
       if (!span.has(pack)) break;
-      Words* place = packs_ + pack * blockDim.x;
+      PackWords* place = packs_ + pack * blockDim.x;
       if (span.is_packed) {
-        copy_async(place, reinterpret_cast<const Words*>(dy) + (pack * blockDim.x + threadIdx.x), span.index(pack, 0) < span.length);
+        copy_async(place, reinterpret_cast<const PackWords*>(dy) + (pack * blockDim.x + threadIdx.x), span.index(pack, 0) < span.length);
         continue;
       }
       Pack<T> loaded{};
@@ -177,10 +177,10 @@ class Gradients<T, BlockPerRow> {
     commit_copies();
   }
   __device__ __forceinline__ void wait() const { wait_for_copies<0>(); }  // no barrier: a thread reads what it wrote
-  __device__ __forceinline__ Words operator[](int pack) const { return packs_[pack * blockDim.x]; }
+  __device__ __forceinline__ PackWords operator[](int pack) const { return packs_[pack * blockDim.x]; }
 
  private:
-  Words* packs_;
+  PackWords* packs_;
 };
 
 // A row in one dimension, span by span; kIsKept: it is one span, which the second pass finds where the first left it.
@@ -193,7 +193,7 @@ __device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& param
   const int64 y_stride = params.element_views[0].strides[0], dy_stride = params.element_views[1].strides[0];
   const int64 dx_stride = params.element_views[2].strides[0];
   Gradients<T, Team> gradients;
-  Words results[kPacks<T>];
+  PackWords results[kPacks<T>];
   const auto load_both = [&](int64 start, const Row& span) {
     gradients.begin(span, dy + start * dy_stride, dy_stride);
     load(span, y + start * y_stride, y_stride, T{}, results);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& param
 #pragma unroll
     for (int pack = 0; pack < kPacks<T>; ++pack) {
       if (!span.has(pack)) break;
-      const Words result = results[pack], gradient = gradients[pack];
+      const PackWords result = results[pack], gradient = gradients[pack];
 #pragma unroll
       for (int lane = 0; lane < Row::kWidth; ++lane) {
         total += softmax_term(is_log, lane_of<T>(result, lane), lane_of<T>(gradient, lane));
@@ -216,7 +216,7 @@ __device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& param
   for_each_span<T, Team, kIsKept>(params.length, is_packed, [&](int64 start, const Row& span) {
     if constexpr (!kIsKept) load_both(start, span);
     store(span, params.blend, dx + start * dx_stride, dx_stride, [&](int pack, auto& values) {
-      const Words result = results[pack], gradient = gradients[pack];
+      const PackWords result = results[pack], gradient = gradients[pack];
       const auto set = [&](bool is_log) {
 #pragma unroll
         for (int lane = 0; lane < Row::kWidth; ++lane) {

@@ -49,17 +49,17 @@ template <typename T>
 constexpr int kPacks = kKept<T> / Pack<T>::kWidth;
 
 // A pack as it is kept: lanes of 16 bits by themselves would take, and be moved to, a register each.
-struct alignas(16) Words {
+struct alignas(16) PackWords {
   uint32 words[4];
 };
 
 template <typename T>
-__device__ __forceinline__ Words words_of(const Pack<T>& pack) {
-  return __builtin_bit_cast(Words, pack);
+__device__ __forceinline__ PackWords words_of(const Pack<T>& pack) {
+  return __builtin_bit_cast(PackWords, pack);
 }
 
 template <typename T>
-__device__ __forceinline__ Compute<T> lane_of(const Words& words, int lane) {
+__device__ __forceinline__ Compute<T> lane_of(const PackWords& words, int lane) {
   return widen(__builtin_bit_cast(Pack<T>, words).lanes[lane]);
 }
 
@@ -108,9 +108,9 @@ class Span {
 // A member's single elements, one after the other: adding to a pointer takes fewer registers than 32 products of 64 bits, which the
 // compiler would keep from row to row.
 template <typename Team, typename T>
-class Walk {
+class RowWalk {
  public:
-  __device__ __forceinline__ Walk(T* start, int64 stride)
+  __device__ __forceinline__ RowWalk(T* start, int64 stride)
       : place_(start + Team::member() * stride), step_(Team::members() * stride) {}
   __device__ __forceinline__ T* next() {
     T* place = place_;
@@ -148,12 +148,12 @@ __device__ __forceinline__ void visit_inside(const Span<T, Team>& span, const Vi
 // which a conversion right behind each load would prevent.
 template <typename T, typename Team>
 __device__ __forceinline__ void load(
-    const Span<T, Team>& span, const T* start, int64 stride, T beyond, Words (&packs)[kPacks<T>]
+    const Span<T, Team>& span, const T* start, int64 stride, T beyond, PackWords (&packs)[kPacks<T>]
 ) {
 #pragma unroll
-  for (Words& words : packs) words = words_of(filled(beyond));
+  for (PackWords& words : packs) words = words_of(filled(beyond));
   if (span.is_packed) {
-    const Words* place = reinterpret_cast<const Words*>(start) + Team::member();
+    const PackWords* place = reinterpret_cast<const PackWords*>(start) + Team::member();
     const int left = span.length / span.kWidth - Team::member();
 #pragma unroll
     for (int pack = 0; pack < kPacks<T>; ++pack) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void load(
     }
     return;
   }
-  Walk<Team, const T> walk(start, stride);
+  RowWalk<Team, const T> walk(start, stride);
   const int left = span.length - Team::member();
 #pragma unroll
   for (int pack = 0; pack < kPacks<T>; ++pack) {
@@ -181,7 +181,7 @@ template <typename T, typename Team>
 __device__ __forceinline__ void load(
     const Span<T, Team>& span, const T* start, int64 stride, T beyond, Compute<T> (&values)[kKept<T>]
 ) {
-  Words packs[kPacks<T>];
+  PackWords packs[kPacks<T>];
   load(span, start, stride, beyond, packs);
 #pragma unroll
   for (int k = 0; k < kKept<T>; ++k) values[k] = lane_of<T>(packs[k / span.kWidth], k % span.kWidth);
@@ -193,7 +193,7 @@ __device__ __forceinline__ void store(const Span<T, Team>& span, const Blend& bl
   using C = Compute<T>;
   constexpr int kWidth = Span<T, Team>::kWidth;
   const C alpha = static_cast<C>(blend.alpha), beta = static_cast<C>(blend.beta);
-  Walk<Team, T> walk(start, stride);
+  RowWalk<Team, T> walk(start, stride);
 #pragma unroll
   for (int pack = 0; pack < kPacks<T>; ++pack) {
     if (!span.has(pack)) break;
@@ -209,9 +209,9 @@ __device__ __forceinline__ void store(const Span<T, Team>& span, const Blend& bl
         *place = narrow<T>(beta == C(0) ? values[lane] : values[lane] + beta * widen(*place));
       }
     } else if (span.index(pack, 0) < span.length) {
-      Words* place = reinterpret_cast<Words*>(start) + (pack * Team::members() + Team::member());
+      PackWords* place = reinterpret_cast<PackWords*>(start) + (pack * Team::members() + Team::member());
       if (beta != C(0)) {
-        const Words before = *place;
+        const PackWords before = *place;
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) values[lane] += beta * lane_of<T>(before, lane);
       }

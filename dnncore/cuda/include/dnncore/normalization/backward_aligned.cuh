@@ -37,7 +37,7 @@ struct Places {
 
   // dy of a pack, times scale where that is asked for.
   __device__ __forceinline__ void weigh(
-      const NormalizationParams& params, const uint4& raw, const Walk& walk, bool weighted, C (&values)[Task<T>::kWidth]
+      const NormalizationParams& params, const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]
   ) const {
     take_apart<T>(raw, values);
     if (!weighted) return;
@@ -52,7 +52,7 @@ struct Places {
       const NormalizationParams& params,
       const uint4& from_x,
       const uint4& from_dy,
-      const Walk& walk,
+      const PackWalk& walk,
       const C (&mean)[Task<T>::kWidth],
       const Coefficients<C> (&by)[Task<T>::kWidth]
   ) const {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void collect_sums_aligned(
   const bool weighted = is_on(params, kWeighted), varying = is_on(params, kVaryingStatistics);
   // Statistics of which a pack has one value are under way with it; the others are loaded where they are used.
   const bool single = varying && params.steps[kMean] == 0 && params.steps[kInvStd] == 0;
-  Walk walk(params, team, task), ahead = walk;
+  PackWalk walk(params, team, task), ahead = walk;
   while (walk.left() > 0) {
     uint4 x[kBackwardPacks], dy[kBackwardPacks];
     C middles[kBackwardPacks], inverses[kBackwardPacks];
@@ -144,7 +144,7 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
     if (!is_on(params, kApplies)) continue;
     Coefficients<C> by[kWidth];
     find_coefficients(params, task, inv_std, sums, by);
-    Walk walk(params, team, task), ahead = walk;
+    PackWalk walk(params, team, task), ahead = walk;
     while (walk.left() > 0) {
       uint4 x[kBackwardPacks], dy[kBackwardPacks];
 #pragma unroll
@@ -171,7 +171,7 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
   for (int64 item = blockIdx.x; item < params.tiles.value; item += gridDim.x) {
     const Task<T> task(params, team, item);
     const Places<T> places(params, task);
-    Walk walk(params, team, task), ahead = walk;
+    PackWalk walk(params, team, task), ahead = walk;
     const int there = walk.left();
     uint4 x[kKeptPairs], dy[kKeptPairs];
 #pragma unroll

@@ -49,7 +49,7 @@ __device__ __forceinline__ void collect_aligned(
   constexpr int kWidth = Task<T>::kWidth;
   const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
   Lanes<Compute<T>, kWidth> lanes = {};
-  Walk walk(params, team, task);
+  PackWalk walk(params, team, task);
   while (walk.left() > 0) {
     const int there = min(walk.left(), kStatisticsPacks);
     uint4 raw[kStatisticsPacks];
@@ -102,7 +102,7 @@ struct Affine {
 
   // Normalise a pack and write it.
   __device__ __forceinline__ void write(
-      const NormalizationParams& params, const uint4& raw, const Walk& walk, const C (&mean)[kWidth], T* y
+      const NormalizationParams& params, const uint4& raw, const PackWalk& walk, const C (&mean)[kWidth], T* y
   ) const {
     C values[kWidth];
     take_apart<T>(raw, values);
@@ -144,7 +144,7 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
     const Affine<T> affine(params, team, task, inv_std);
     const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
     T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    Walk walk(params, team, task), ahead = walk;
+    PackWalk walk(params, team, task), ahead = walk;
     while (walk.left() > 0) {
       uint4 raw[kApplyPacks];
 #pragma unroll
@@ -171,7 +171,7 @@ __device__ void normalization_forward_kept(const NormalizationParams& params) {
     const Task<T> task(params, team, item);
     const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
     T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    Walk walk(params, team, task), ahead = walk;
+    PackWalk walk(params, team, task), ahead = walk;
     const int there = walk.left();
     uint4 raw[kKeptPacks];
 #pragma unroll

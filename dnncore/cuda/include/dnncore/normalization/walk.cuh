@@ -22,10 +22,10 @@ __device__ __forceinline__ void take_apart(const uint4& raw, Compute<T> (&values
 
 // A thread's packs of its task, one after another: where the next is, beside where the group begins, in x (and dy and the output), in
 // scale and bias, and in mean and inv_std.
-class Walk {
+class PackWalk {
  public:
   template <typename T>
-  __device__ __forceinline__ Walk(const NormalizationParams& params, const Team& team, const Task<T>& task) {
+  __device__ __forceinline__ PackWalk(const NormalizationParams& params, const Team& team, const Task<T>& task) {
     const int32 begin = static_cast<int32>(task.begin) + team.lane, end = static_cast<int32>(task.end);
     left_ = begin < end ? (end - begin + team.lanes - 1) >> (__ffs(team.lanes) - 1) : 0;  // lanes are a power of two
     const SmallQuotientRemainder first = divide(begin, params.walk.inner);
