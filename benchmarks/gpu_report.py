@@ -36,7 +36,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     junit = options.out / "gpu-tests.xml"
     environ = os.environ | {"DNNCORE_TEST_GPU": "1"}
-    command = [sys.executable, "-m", "pytest", "-n", options.jobs, f"--junitxml={junit}", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-n", options.jobs, "--dist", "loadgroup", f"--junitxml={junit}", *TESTS]
     status = subprocess.run(command, env=environ, check=False).returncode
     suite = next(ElementTree.parse(junit).getroot().iter("testsuite"))
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}

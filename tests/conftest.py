@@ -14,6 +14,8 @@ import pytest
 
 EMULATOR = os.environ.get("DNN_EMU_LIB")
 GPU = os.environ.get("DNNCORE_TEST_GPU") == "1"
+OTHER_ORDER = "EMU_SCHED" in os.environ
+"""This is the second pass over the kernel tests, which looks for what depends on the order of threads and copies."""
 
 if EMULATOR:
     ctypes.CDLL(EMULATOR)  # kept under its soname: whoever needs libcuda.so.1 from now on gets this one

@@ -59,13 +59,6 @@ Thread& Worker::thread(uint32_t index) {
   return *threads[index];
 }
 
-uint64_t Worker::next_random() {  // xorshift64
-  random ^= random << 13;
-  random ^= random >> 7;
-  random ^= random << 17;
-  return random;
-}
-
 void Worker::make_ready(Thread& t) {
   t.state = State::kReady;
   ready.push_back(&t);

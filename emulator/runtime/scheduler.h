@@ -27,7 +27,12 @@ struct Worker {
   void make_ready(Thread&);
   void run();                            // until every thread has returned, or one has failed
   [[noreturn]] void abandon(int error, std::string message);  // nothing of the cluster runs again
-  uint64_t next_random();
+  uint64_t next_random() {               // xorshift64
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    return random;
+  }
 
  private:
   Thread* choose();

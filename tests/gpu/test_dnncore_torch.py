@@ -107,6 +107,7 @@ def test_threads_have_handles_of_their_own() -> None:
     assert not failures, failures[0]
 
 
+@pytest.mark.xdist_group("large")
 def test_a_tensor_beyond_32_bit_offsets() -> None:
     free, _ = torch.cuda.mem_get_info()
     if free < 30 << 30:

@@ -24,7 +24,10 @@ from dnncore.problems import (
     SumProblem,
 )
 
-pytestmark = pytest.mark.cuda
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.xdist_group("large"),
+]  # one after the other: each takes a fifth of the memory
 
 Tensor = Any
 Case = tuple[Problem, Sequence[Tensor], Tensor]

@@ -7,7 +7,7 @@ import pytest
 from dnncore import Handle, Preference
 from dnncore.plan import candidates
 from tests.cases import CASES, Case
-from tests.conftest import EMULATOR
+from tests.conftest import EMULATOR, OTHER_ORDER
 from tests.ops.harness import GUARD, check
 
 VECTORS = (
@@ -20,6 +20,9 @@ VECTORS = (
 )
 """Cases whose kernels read or write 16 bytes at a time where they can."""
 
+SLOW = {"fft_tiling"}
+"""Run in another order of threads on the cases written for them alone: of these there are a hundred, which launch every kernel."""
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_algorithm_agrees_with_the_float64_answer(handle: Handle, case: Case) -> None:
@@ -27,6 +30,8 @@ def test_every_algorithm_agrees_with_the_float64_answer(handle: Handle, case: Ca
     assert able, "no algorithm supports a legal problem"
     if EMULATOR and handle.info.name != "cpu" and case.written_for:
         able = [name for name in able if name in case.written_for]
+    elif OTHER_ORDER:
+        able = [name for name in able if name not in SLOW]
     for name in able:
         check(handle, case, name)
 

@@ -4,6 +4,6 @@
     python -m tests.cuda.gates --update        the same, then write the baseline
     python -m tests.cuda.gates --kernel NAME   the numbers of one kernel
 
-`figures` reads a cubin, `units` compiles them a few at a time, `baseline` keeps the numbers, `verdict` judges a change of them and
+`figures` reads a cubin, `units` compiles many at a time, `baseline` keeps the numbers, `verdict` judges a change of them and
 `summary` prints it after the tests.
 """

@@ -1,4 +1,4 @@
-"""Units of the library, compiled a few at a time: starting nvcc and nvdisasm takes as long as compiling several of them."""
+"""Units of the library, compiled many at a time: what nvcc and nvdisasm do before the first of them takes as long as several."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .figures import Figures, figures
 
 __all__ = ["batches", "compiled", "nvcc", "release", "units"]
 
-_BATCH = 14
-_LARGE = {"gemm/kernel": 6}
-"""Units a compiler run, and fewer where one unit takes a second or two, so that two cores end at about the same time."""
+_BATCH = 48
+_WEIGHTS = {"gemm/kernel": 3}
+"""Units a compiler run, of which some count for several: a run is ten seconds or so, which two cores can share out among them."""
 
 
 @functools.cache
@@ -29,22 +29,23 @@ def units() -> tuple[Unit, ...]:
 
 
 def batches() -> list[tuple[str, tuple[Unit, ...]]]:
-    """Units of one header together, a few at a time, with a name for each batch; those that share a source stay together."""
+    """Units many at a time, with a name for each batch: that of its first header; those that share a source stay together."""
     sources: dict[str, list[Unit]] = {}
     for unit in units():
         sources.setdefault(unit.source, []).append(unit)
-    families: dict[str, list[list[Unit]]] = {}
+    found: list[tuple[str, list[Unit]]] = []
+    room = 0
     for source, members in sources.items():
         header = re.search(r'#include "dnncore/([^"]+)\.cuh"', source)
         if header is None:
             raise ValueError(f"{members[0].entry} includes no header of dnncore")
-        batches = families.setdefault(header[1], [])
-        if not batches or len(batches[-1]) + len(members) > _LARGE.get(header[1], _BATCH):
-            batches.append([])
-        batches[-1] += members
-    return [
-        (f"{name}-{number}", tuple(batch)) for name, batches in families.items() for number, batch in enumerate(batches)
-    ]
+        weight = len(members) * _WEIGHTS.get(header[1], 1)
+        if weight > room:
+            found.append((header[1], []))
+            room = _BATCH
+        found[-1][1].extend(members)
+        room -= weight
+    return [(f"{name}-{number}", tuple(batch)) for number, (name, batch) in enumerate(found)]
 
 
 def nvcc() -> Compiler:

@@ -9,8 +9,6 @@
 
 namespace dnncore {
 
-constexpr int kMaxSpatial = kMaxNdim - 2;
-
 // _PARAMS in pooling.py. Views are [N, C, kMaxSpatial spatial dimensions]; fewer are filled up in front with extent 1.
 struct PoolingParams {
   Blend blend;

@@ -14,6 +14,7 @@ using uint64 = std::uint64_t;
 
 // Most dimensions of a tensor; MAX_NDIM in descriptors.py.
 constexpr int kMaxNdim = 8;
+constexpr int kMaxSpatial = kMaxNdim - 2;
 
 // A number to divide by, known on the host; DIVISOR in params.py. With shift = ceil(log2(value)) and
 // magic = ceil(2^(63 + shift) / value), (number * magic) >> (63 + shift) is the exact quotient of every number below 2^63.

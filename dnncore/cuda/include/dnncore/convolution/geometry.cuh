@@ -8,8 +8,6 @@
 
 namespace dnncore {
 
-constexpr int kMaxSpatial = kMaxNdim - 2;
-
 // GEOMETRY in dnncore/cuda/geometry.py.
 struct Geometry {
   int64 input[kMaxSpatial];

@@ -1,0 +1,54 @@
+"""Which algorithm is tried first, where an H200 was seen to have one that is far ahead."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.layers import LAYERS
+from dnncore import RELU, DType, TensorDescriptor
+from dnncore.cuda.algorithms import algorithms_for
+from dnncore.descriptors import ConvolutionDescriptor, Layout
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
+
+_LAYERS = {layer.name: layer for layer in LAYERS}
+
+
+def _first(problem: Problem) -> str:
+    return algorithms_for(problem)[0].name
+
+
+def _fused(layer: str) -> FusedConvolutionProblem:
+    plain = _LAYERS[layer].problem(Direction.FORWARD)
+    bias = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1))
+    return FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=RELU)
+
+
+@pytest.mark.parametrize(
+    ("layer", "algorithm"),
+    [("cudnn-paper-3", "fft_tiling"), ("vgg-3x3-64", "winograd_4x4"), ("r50-3x3-256-n1", "implicit_gemm_split_k")],
+)
+def test_forward(layer: str, algorithm: str) -> None:
+    assert _first(_LAYERS[layer].problem(Direction.FORWARD)) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("layer", "algorithm"), [("cudnn-paper-3", "composed"), ("r50-3x3-256-n1", "implicit_gemm_split_k")]
+)
+def test_fused(layer: str, algorithm: str) -> None:
+    assert _first(_fused(layer)) == algorithm
+
+
+@pytest.mark.parametrize(("layout", "algorithm"), [("NCHW", "direct_few_channels"), ("NHWC", "implicit_gemm")])
+def test_the_gradient_of_an_image_does_not_go_to_what_reads_its_rows_in_steps(layout: str, algorithm: str) -> None:
+    problem = _LAYERS["r50-conv1"].problem(Direction.BACKWARD_DATA, DType.FLOAT32, Layout(layout))
+    assert _first(problem) == algorithm
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16], ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+@pytest.mark.parametrize("direction", Direction, ids=lambda direction: direction.value)
+def test_depthwise(direction: Direction, layout: Layout, dtype: DType) -> None:
+    conv = ConvolutionDescriptor.make(padding=1, groups=128)
+    x = TensorDescriptor.packed((64, 128, 56, 56), dtype, layout)
+    w = TensorDescriptor.packed((128, 1, 3, 3), dtype)
+    assert _first(ConvolutionProblem(direction, x, w, x, conv)) == "depthwise"
