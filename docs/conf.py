@@ -10,7 +10,15 @@ from dnncore.version import __version__  # noqa: E402 (found by the line above)
 
 project = "dnncore"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docstrings", "names", "algorithm_tables", "measurements"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "docstrings",
+    "names",
+    "algorithm_tables",
+    "measurements",
+]
 exclude_patterns = ["_ext"]
 html_theme = "furo"
 html_title = f"dnncore {release}"
