@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dnncore.backend import Launch
 from dnncore.cuda.convolution.depthwise_plane import parts_for
-from dnncore.cuda.convolution.depthwise_tiles import FILTERS, REGISTER_BYTES, STRIDES, TILE_ROWS, TILED, Tiles, step
+from dnncore.cuda.convolution.depthwise_tiles import KERNELS, REGISTER_BYTES, TILE_ROWS, Tiles, step
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.launch import Unit, single
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
@@ -129,13 +129,7 @@ def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
 
 def filter_tile_units() -> tuple[Unit, ...]:
     """Every unit that `prepare_filter_tiles` can ask for."""
-    return tuple(
-        _unit(dtype, size, stride, vectors=vectors)
-        for dtype in TILED
-        for size in FILTERS
-        for stride in STRIDES
-        for vectors in (False, True)
-    )
+    return tuple(_unit(dtype, size, stride, vectors=vectors) for dtype, size, stride, vectors in KERNELS)
 
 
 def prepare_filter_tiles(problem: ConvolutionProblem, cut: FilterTiles, device: CudaDevice) -> Launch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +18,8 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = [
-    "FILTERS",
+    "KERNELS",
     "REGISTER_BYTES",
-    "STRIDES",
-    "TILED",
     "TILE_ROWS",
     "Tiles",
     "prepare_tiles",
@@ -29,8 +28,10 @@ __all__ = [
     "where_aligned",
 ]
 
-TILED = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
-FILTERS, STRIDES = (3, 5), (1, 2)
+_TILED = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+_FILTERS, _STRIDES = (3, 5), (1, 2)
+KERNELS = tuple(itertools.product(_TILED, _FILTERS, _STRIDES, (False, True)))
+"""Element type, extent of the filter, stride, and whether channels are innermost, of each kernel there is."""
 _PIECES = (16, 8)
 _PIECE = 16
 """Bytes of a row of the source that a tile covers."""
@@ -105,11 +106,11 @@ class Tiles:
     def of(cls, problem: ConvolutionProblem) -> Tiles | None:
         """None where there are no tiles for it."""
         x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
-        if conv.spatial_ndim != 2 or x.dtype not in TILED or w.shape[0] != x.shape[1] or not x.size or not y.size:
+        if conv.spatial_ndim != 2 or x.dtype not in _TILED or w.shape[0] != x.shape[1] or not x.size or not y.size:
             return None
         size, stride = w.shape[2], conv.stride[0]
         regular = w.shape[2:] == (size, size) and conv.stride == (stride, stride) and conv.dilation == (1, 1)
-        if not regular or size not in FILTERS or stride not in STRIDES or conv.padding[1][0] != size // 2:
+        if not regular or size not in _FILTERS or stride not in _STRIDES or conv.padding[1][0] != size // 2:
             return None
         backward = problem.direction is Direction.BACKWARD_DATA
         if backward and stride != 1:
@@ -200,13 +201,7 @@ def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
 
 def tile_units() -> tuple[Unit, ...]:
     """Every unit that `prepare_tiles` can ask for."""
-    return tuple(
-        _unit(dtype, size, stride, vectors=vectors)
-        for dtype in TILED
-        for size in FILTERS
-        for stride in STRIDES
-        for vectors in (False, True)
-    )
+    return tuple(_unit(dtype, size, stride, vectors=vectors) for dtype, size, stride, vectors in KERNELS)
 
 
 def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, device: CudaDevice) -> Launch:

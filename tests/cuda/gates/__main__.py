@@ -95,9 +95,10 @@ def _one(kernel: str, architectures: Sequence[str], compiler: Compiler, folder: 
         near = ", ".join(difflib.get_close_matches(kernel, by_entry, cutoff=0.3))
         print(f"error: no unit has the entry {kernel!r}; the nearest are {near or 'none'}", file=sys.stderr)
         return 1
+    together = [unit for unit in by_entry.values() if unit.source == by_entry[kernel].source]
     for arch in architectures:
         with tempfile.TemporaryDirectory() as scratch:
-            after = units.compiled([by_entry[kernel]], arch, Path(scratch), compiler)[kernel]
+            after = units.compiled(together, arch, Path(scratch), compiler)[kernel]
         before = Baseline.read(arch, folder).kernels.get(kernel, {})
         rows = [
             (name, str(after.get(name, 0)), str(before.get(name, 0)) if before else "-") for name in {**after, **before}
