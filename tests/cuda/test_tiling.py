@@ -74,31 +74,29 @@ def test_empty_and_short_products_are_not_split() -> None:
         assert SplitGemm("split", matmul_product).supports(matmul_of(*shape), None) is not None
 
 
-def _long(length: int, y: str = "int32") -> ConvolutionProblem:
-    """Sums of so many products of int8."""
-    x, w = (TensorDescriptor.packed((n, length, 1, 1), "int8", "NHWC") for n in (2, 3))
-    return ConvolutionProblem(
-        Direction.FORWARD, x, w, TensorDescriptor.packed((2, 3, 1, 1), y), ConvolutionDescriptor.make()
-    )
+def _long(length: int, dtype: str = "int8", y: str | None = None) -> ConvolutionProblem:
+    """Sums of so many products."""
+    x, w = (TensorDescriptor.packed((n, length, 1, 1), dtype, "NHWC") for n in (2, 3))
+    of_y = TensorDescriptor.packed((2, 3, 1, 1), y or dtype)
+    return ConvolutionProblem(Direction.FORWARD, x, w, of_y, ConvolutionDescriptor.make())
 
 
-def test_sums_of_int8_that_int32_may_not_hold_are_cut_into_parts_that_it_holds() -> None:
+@pytest.mark.parametrize(("dtype", "longest"), [("int8", (2**31 - 1) // (128 * 128)), ("float16", 2**18)])
+def test_sums_that_are_too_long_for_an_accumulator_of_tensor_cores_are_cut_into_parts(dtype: str, longest: int) -> None:
     whole = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
     (split,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_gemm_split_k")
-    longest = (2**31 - 1) // (128 * 128)
     for algorithm in whole:
-        assert algorithm.supports(_long(longest), NO_DEVICE) is None
-        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1), NO_DEVICE))
-    for length in (2**15, 2**16 - 1, longest + 1, 10 * longest, 2**24 + 1, 2**25 - 1):
-        assert split.supports(_long(length), NO_DEVICE) is None
-        product = convolution_product(_long(length))
+        assert algorithm.supports(_long(longest, dtype), NO_DEVICE) is None
+        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1, dtype), NO_DEVICE))
+    for length in (2**15, 2**16 - 1, longest + 1, 10 * longest, 2**24 + 1, 2**25 - 1, 2**26, 2**30 + 1):
+        assert split.supports(_long(length, dtype), NO_DEVICE) is None
+        product = convolution_product(_long(length, dtype))
         assert isinstance(product, Product)
-        assert choose_schedule(product, tiles_for(product), split=True).split_length <= longest
-    assert split.supports(_long(2**26), NO_DEVICE) is not None  # more parts than there may be
+        assert choose_schedule(product, tiles_for(product), split=True).split_length < 2**16
 
 
 def test_parts_of_int8_are_stored_in_int32() -> None:
-    product = convolution_product(_long(2**17, "float32"))
+    product = convolution_product(_long(2**17, y="float32"))
     assert isinstance(product, Product)
     assert (product.output, product.partial_sums().output) == (DType.FLOAT32, DType.INT32)
 

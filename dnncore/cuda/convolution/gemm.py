@@ -167,7 +167,9 @@ class GemmConvolution:
                 f"the columns of all images take more than {_COLUMNS_BYTES} B, and sums of fewer would be rounded to "
                 f"{problem.x.dtype.value} in between"
             )
-        return next((why for part in parts if (why := _WHOLE.supports(part, device)) is not None), None)
+        return next(
+            (why for part in parts if (why := _multiplier(part, device).supports(part, device)) is not None), None
+        )
 
     def workspace_bytes(self, problem: ConvolutionProblem) -> int:
         """Bytes of the columns that there are at a time, and of what their product needs."""

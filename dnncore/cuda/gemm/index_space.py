@@ -16,7 +16,7 @@ from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 
 __all__ = [
-    "LONGEST_INT8_SUM",
+    "LONGEST_ONE_SUM",
     "MAX_COORDINATES",
     "MAX_DIGITS",
     "Digit",
@@ -29,8 +29,13 @@ __all__ = [
 
 MAX_DIGITS = 4
 MAX_COORDINATES = 3
-LONGEST_INT8_SUM = (2**31 - 1) // 128**2
-"""Most products of int8 whose sum int32 holds always; 128 times 128 is the largest."""
+LONGEST_ONE_SUM = {DType.INT8: (2**31 - 1) // 128**2, DType.FLOAT16: 2**18, DType.BFLOAT16: 2**18}
+"""Most products that one accumulator of a tensor core may add up.
+
+Of int8 it is what int32 holds always; 128 times 128 is the largest. Of 16 bits each step of 16 products rounds the sum in fp32
+towards zero, so that errors do not cancel: of products of one sign they come to 2^-25 a step, and here to half of what rounding
+the sum to float16 may cost.
+"""
 
 _INDEX_LIMIT = 2**31 - 2**12
 """Rows, columns and reduction count in 32 bits; the kernel looks a few slabs and up to 512 entries past the end."""
@@ -252,8 +257,9 @@ class Product:
     def why_not_one_sum(self) -> str | None:
         """None when each sum can be added up in one accumulator, else the reason why not."""
         longest = max((phase.reduction_length for phase in self.phases), default=0)
-        if self.dtype is DType.INT8 and longest > LONGEST_INT8_SUM:
-            return f"sums of {longest} products of int8; int32 holds {LONGEST_INT8_SUM} whatever they are"
+        most = LONGEST_ONE_SUM.get(self.dtype, longest)
+        if longest > most:
+            return f"sums of {longest} products of {self.dtype.value}; one accumulator of a tensor core adds up at most {most}"
         return None
 
     def _why_not_addressed(self, phase: Phase) -> str | None:

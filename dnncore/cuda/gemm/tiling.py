@@ -37,7 +37,7 @@ _MIN_SPLIT_LENGTH = 128
 LONGEST_SUM = 1 << 15
 """Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length.
 
-The parts of a longer one are less than twice as long, and so int32 holds those of int8.
+The parts of a longer one are less than twice as long, which `LONGEST_ONE_SUM` allows.
 """
 
 _SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
@@ -288,8 +288,8 @@ def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], *, split: bool
     """
     longest = max(phase.reduction_length for phase in product.phases)
     fewest = longest // LONGEST_SUM
-    splits = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] if split else []
-    options = (_schedule(product, tile, n) for tile in tiles for n in (splits or [1]))
+    splits = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] or [max(fewest, 1)]
+    options = (_schedule(product, tile, n) for tile in tiles for n in (splits if split else [1]))
     return min(options, key=lambda schedule: schedule.seconds)
 
 
