@@ -33,6 +33,7 @@ demo: $(VENV)/.demo  ## train a digit classifier, serve it, classify the held-ou
 test: ready  ## every test that runs without a GPU, kernels on the emulated driver
 ifeq ($(WHY_NOT),)
 	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal emulator/tests
+	$(EMULATED) $(BIN)/python -m tests.cuda.prepare --jobs $(JOBS)
 	$(EMULATED) $(OTHERWISE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m cuda $(AGAIN)
 	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 else

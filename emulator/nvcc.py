@@ -21,7 +21,7 @@ from pathlib import Path
 
 from emulator.toolkit import ToolkitError, real_nvcc
 
-__all__ = ["CommandError", "build_module", "main"]
+__all__ = ["CommandError", "build_module", "main", "ptx_of"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = ("nvcc.py", "abi/*.h", "scalar/*.h", "ptx/*.py", "ptx/instructions/*.py")
@@ -112,15 +112,21 @@ def _compile(command: _Command) -> None:
         except OSError as error:
             raise CommandError(str(error)) from error
     else:
-        text = _ptx_of(command)
+        text = ptx_of(command.source, command.options)
     for warning in build_module(text, command.output, command.source.name):
         print(f"nvcc-emu: warning: {warning}", file=sys.stderr)
 
 
-def _ptx_of(command: _Command) -> str:
+def ptx_of(source: Path, options: Sequence[str]) -> str:
+    """Have the real nvcc make PTX of CUDA C++.
+
+    Raises:
+        CommandError: it failed.
+        ToolkitError: there is none.
+    """
     with tempfile.TemporaryDirectory(prefix="nvcc-emu-") as scratch:
         result = Path(scratch, "module.ptx")
-        _run([str(real_nvcc()), "-ptx", "-lineinfo", *command.options, str(command.source), "-o", str(result)])
+        _run([str(real_nvcc()), "-ptx", "-lineinfo", *options, str(source), "-o", str(result)])
         return result.read_text()
 
 

@@ -1,7 +1,12 @@
-"""Every unit that an algorithm can ask for compiles, without a warning or a spill, to machine code no worse than the baseline's."""
+"""Every unit that an algorithm can ask for compiles, without a warning or a spill, to machine code no worse than the baseline's.
+
+Batches that are to the letter what the baseline was made of are compiled on GPU hosts; here the one among them whose digest is the
+smallest is, so that a baseline that nobody compiled does not last.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +15,12 @@ import pytest
 from dnncore.cuda.build import ARCHITECTURES
 from dnncore.cuda.jit import Compiler, Unit
 from emulator.toolkit import ToolkitError
+from tests.conftest import GPU
 from tests.cuda.gates import summary, verdict
 from tests.cuda.gates import units as gate
 from tests.cuda.gates.baseline import Baseline
 
+BATCHES = gate.batches()
 ENTRIES = [unit.entry for unit in gate.units()]
 
 
@@ -35,16 +42,29 @@ def test_every_kernel_of_the_baseline_is_still_asked_for(arch: str) -> None:
     assert not lines, "\n".join([*lines, verdict.REMEDY])
 
 
+@functools.cache
+def _to_compile(arch: str, compiler: Compiler) -> set[str]:
+    """Names of the batches that are not what the baseline was made of, and of one that is."""
+    known = Baseline.read(arch).digests
+    found = {name: gate.digest(units, arch, compiler) for name, units in BATCHES}
+    return {name for name, digest in found.items() if digest != known.get(name)} | {
+        min(found, key=lambda name: found[name])
+    }
+
+
 @pytest.mark.timeout(300)  # fifty kernels, on cores that may have other work
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("units", [pytest.param(units, id=name) for name, units in gate.batches()])
+@pytest.mark.parametrize(("name", "units"), [pytest.param(name, units, id=name) for name, units in BATCHES])
 def test_units_compile_without_warnings_or_spills_and_keep_their_tensor_core_instructions(
+    name: str,
     units: tuple[Unit, ...],
     arch: str,
     compiler: Compiler,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
+    if not GPU and name not in _to_compile(arch, compiler):
+        return
     baseline = Baseline.read(arch)
     release = gate.release(compiler)
     broken, changes = [], []

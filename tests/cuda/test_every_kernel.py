@@ -16,7 +16,7 @@ from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.gemm import algorithm, kernel, precomputed
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import Variant, choose_variant, variants
-from dnncore.cuda.gemm.tiling import AnyTile, Walk
+from dnncore.cuda.gemm.tiling import AnyTile, MatrixTile, Walk
 from dnncore.cuda.launch import Unit
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cuda
 # The wide ones have cases of their own.
 CHOSEN = [variant for variant in variants() if not variant.wide]
 EXTENDED = [variant for variant in variants(extended=True) if not variant.wide]
+WITH_TOTALS = [variant for variant in CHOSEN if isinstance(variant.tile, MatrixTile) and variant.tile.has_totals]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,16 @@ def test_a_product_that_fills_one_tile_and_begins_another(
 ) -> None:
     problem = _padded(variant) if variant.padded else _dense(variant)
     _check_with(variant, problem, "implicit_gemm" if variant.padded else "gemm", fresh_handle, monkeypatch)
+
+
+@pytest.mark.parametrize("length", [4095, 4096, 8300])
+@pytest.mark.parametrize("variant", WITH_TOTALS, ids=lambda variant: variant.unit.entry)
+def test_sums_are_carried_over_into_totals(
+    variant: Variant, length: int, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = (9, length), (length, 21), (9, 21)
+    problem = MatmulProblem(*(TensorDescriptor.packed(shape, variant.tile.dtype) for shape in shapes))
+    _check_with(variant, problem, "gemm", fresh_handle, monkeypatch)
 
 
 @pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)

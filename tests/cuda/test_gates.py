@@ -142,7 +142,7 @@ def test_the_table_has_the_largest_change_first_and_says_what_it_leaves_out() ->
 
 
 def test_the_baseline_reads_back_and_has_a_line_for_each_kernel(tmp_path: Path) -> None:
-    written = Baseline("13.0.88", {"pool": BEFORE, "gemm": BEFORE})
+    written = Baseline("13.0.88", {"pool": BEFORE, "gemm": BEFORE}, {"pool-1": "a2", "gemm-0": "9f"})
     written.write("sm_80", tmp_path)
     assert Baseline.read("sm_80", tmp_path) == written
     lines = [line for line in (tmp_path / "sm_80.json").read_text().splitlines() if "registers" in line]
@@ -315,6 +315,7 @@ def test_the_command_updates_compares_and_prints_one_kernel(pair: Path, capsys: 
     assert "2 kernels: no figure changed" in capsys.readouterr().out
 
     written = Baseline.read("sm_80", pair)
+    assert written.digests == {"none-0": units.digest(PAIR, "sm_80", units.nvcc())}
     spent = dict(written.kernels["first"])
     changed = {**written.kernels, "first": spent | {"HMMA": 3, "registers": 99}}
     Baseline(written.compiler, changed).write("sm_80", pair)
@@ -327,3 +328,20 @@ def test_the_command_updates_compares_and_prints_one_kernel(pair: Path, capsys: 
     assert f"  registers     {spent['registers']:>8}      99" in capsys.readouterr().out
     assert command.main(["--kernel", "fist"], pair) == 1
     assert "the nearest are first" in capsys.readouterr().err
+
+
+def test_a_digest_is_of_sources_headers_flags_compiler_and_architecture(pair: Path) -> None:
+    own = units.nvcc()
+    before = units.digest(PAIR, "sm_80", own)
+    assert units.digest(PAIR, "sm_80", own) == before
+    changed = Unit(PAIR[1].source.replace("= 2", "= 3"), "second")
+    others = {
+        units.digest((PAIR[0], changed), "sm_80", own),
+        units.digest(PAIR[:1], "sm_80", own),
+        units.digest(PAIR, "sm_90a", own),
+        units.digest(PAIR, "sm_80", Compiler(own.nvcc, own.version, ("-O1",), own.include)),
+        units.digest(PAIR, "sm_80", Compiler(own.nvcc, "another", own.flags, own.include)),
+    }
+    (pair / "include" / "dnncore" / "none.cuh").write_text("// not empty any more")
+    others.add(units.digest(PAIR, "sm_80", own))
+    assert len(others | {before}) == 7

@@ -81,18 +81,34 @@ def _long(length: int, dtype: str = "int8", y: str | None = None) -> Convolution
     return ConvolutionProblem(Direction.FORWARD, x, w, of_y, ConvolutionDescriptor.make())
 
 
-@pytest.mark.parametrize(("dtype", "longest"), [("int8", (2**31 - 1) // (128 * 128)), ("float16", 2**18)])
-def test_sums_that_are_too_long_for_an_accumulator_of_tensor_cores_are_cut_into_parts(dtype: str, longest: int) -> None:
-    whole = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_sums_that_are_too_long_for_an_accumulator_of_tensor_cores_are_cut_into_parts(dtype: str) -> None:
     (split,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_gemm_split_k")
-    for algorithm in whole:
-        assert algorithm.supports(_long(longest, dtype), NO_DEVICE) is None
-        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1, dtype), NO_DEVICE))
-    for length in (2**15, 2**16 - 1, longest + 1, 10 * longest, 2**24 + 1, 2**25 - 1, 2**26, 2**30 + 1):
+    for length in (2**15, 2**16 - 1, 131_072, 1_310_710, 2**24 + 1, 2**25 - 1, 2**26, 2**30 + 1):
         assert split.supports(_long(length, dtype), NO_DEVICE) is None
         product = convolution_product(_long(length, dtype))
         assert isinstance(product, Product)
         assert choose_schedule(product, tiles_for(product), split=True).split_length < 2**16
+
+
+_WHOLE = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
+
+
+def test_sums_of_int8_that_int32_may_not_hold_are_refused_where_they_cannot_be_cut() -> None:
+    longest = (2**31 - 1) // (128 * 128)
+    for algorithm in _WHOLE:
+        assert algorithm.supports(_long(longest, "int8"), NO_DEVICE) is None
+        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1, "int8"), NO_DEVICE))
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize(("length", "rows"), [(2**16, 64), (2**16 + 8, 32), (2**22, 32)])
+def test_long_sums_of_16_bits_get_a_tile_that_carries_them_over(dtype: DType, length: int, rows: int) -> None:
+    product = convolution_product(_long(length, dtype.value))
+    assert isinstance(product, Product)
+    tiles = tiles_for(product, whole=True)
+    assert min(tile.rows for tile in tiles) == rows
+    assert all(algorithm.supports(_long(length, dtype.value), NO_DEVICE) is None for algorithm in _WHOLE)
 
 
 def test_parts_of_int8_are_stored_in_int32() -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cuda
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=lambda dtype: dtype.value)
-@pytest.mark.parametrize("length", [2**14, 2**18, 2**22])
+@pytest.mark.parametrize("length", [2**14, 2**16, 2**18, 2**22])
 def test_sums_of_one_sign_are_within_the_tolerance(length: int, dtype: DType) -> None:
     """a [64, length] times b [length, 64]; alpha makes of the sum an average, which float16 can hold."""
     torch.manual_seed(1)
@@ -33,5 +33,4 @@ def test_sums_of_one_sign_are_within_the_tolerance(length: int, dtype: DType) ->
                 tried.append(algorithm.name)
                 error = float(((c.double() - expected) / expected).abs().max())
                 assert error <= tolerance(dtype, length), f"{algorithm.name}: {error}"
-    assert {"gemm_split_k", "direct"} <= set(tried)
-    assert ("gemm" in tried) == (length <= 2**18)
+    assert tried == ["gemm_split_k", "gemm", "direct"]

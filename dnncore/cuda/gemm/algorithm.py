@@ -12,7 +12,16 @@ import numpy as np
 from dnncore.backend import Address, Launch, Stream
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm.index_space import Phase, Product
-from dnncore.cuda.gemm.kernel import SUM_THREADS, Variant, choose_variant, general_tile, sum_unit, tiles_for, variants
+from dnncore.cuda.gemm.kernel import (
+    SUM_THREADS,
+    Variant,
+    choose_variant,
+    general_tile,
+    sum_unit,
+    tiles_for,
+    variants,
+    why_no_tile,
+)
 from dnncore.cuda.gemm.params import MAX_PHASES, make_params, tiles_along
 from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, AnyTile, Schedule, choose_schedule, tile_counts
 from dnncore.cuda.launch import Kernel, Unit
@@ -39,8 +48,8 @@ ProductOf = Callable[[Any], Product | str]
 
 
 def _schedule(product: Product, *, split: bool = False) -> Schedule | None:
-    """None where no kernel that knows epilogues can compute a product with one."""
-    tiles = tiles_for(product, extended=product.epilogue is not None)
+    """None where no kernel can compute a product with its epilogue, or such long sums in one go."""
+    tiles = tiles_for(product, extended=product.epilogue is not None, whole=not split)
     return choose_schedule(product, tiles, split=split) if tiles else None
 
 
@@ -96,8 +105,8 @@ class TiledGemm:
             return product
         schedule = _schedule(product)
         if schedule is None:
-            return "its offsets, digits or coordinates are too many for the kernels that know epilogues"
-        return product.why_not_one_sum() or why_not_launched(product, schedule.tile)
+            return why_no_tile(product, extended=product.epilogue is not None)
+        return why_not_launched(product, schedule.tile)
 
     def seconds(self, problem: Any) -> float:
         """Estimated time on an H200."""
@@ -265,9 +274,9 @@ class SplitGemm:
             )
         split, summands = _split_schedule(product), product.phases[0].reduction_length
         whole = _schedule(product) or _schedule(replace(product, epilogue=None))
-        assert whole is not None
-        (tiles,) = tile_counts(whole.tile, product)
-        if split.splits < 2 or (split.seconds >= whole.seconds and summands <= LONGEST_SUM):
+        is_slower = whole is not None and split.seconds >= whole.seconds
+        if split.splits < 2 or (is_slower and summands <= LONGEST_SUM):
+            (tiles,) = tile_counts((whole or split).tile, product)
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
         return None
 

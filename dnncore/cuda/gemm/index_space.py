@@ -16,7 +16,6 @@ from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 
 __all__ = [
-    "LONGEST_ONE_SUM",
     "MAX_COORDINATES",
     "MAX_DIGITS",
     "Digit",
@@ -29,14 +28,6 @@ __all__ = [
 
 MAX_DIGITS = 4
 MAX_COORDINATES = 3
-LONGEST_ONE_SUM = {DType.INT8: (2**31 - 1) // 128**2, DType.FLOAT16: 2**18, DType.BFLOAT16: 2**18}
-"""Most products that one accumulator of a tensor core may add up.
-
-Of int8 it is what int32 holds always; 128 times 128 is the largest. Of 16 bits each step of 16 products rounds the sum in fp32
-towards zero, so that errors do not cancel: of products of one sign they come to 2^-25 a step, and here to half of what rounding
-the sum to float16 may cost.
-"""
-
 _INDEX_LIMIT = 2**31 - 2**12
 """Rows, columns and reduction count in 32 bits; the kernel looks a few slabs and up to 512 entries past the end."""
 
@@ -240,6 +231,11 @@ class Product:
             output=self.sum_dtype,
         )
 
+    @property
+    def longest_sum(self) -> int:
+        """Products in the longest sum."""
+        return max((phase.reduction_length for phase in self.phases), default=0)
+
     def why_not_tiled(self) -> str | None:
         """None when the kernels' structs can hold it, else the reason why not."""
         if self.num_digits > MAX_DIGITS or len(self.bounds) > MAX_COORDINATES:
@@ -247,20 +243,12 @@ class Product:
                 f"{self.num_digits} dimensions in one index, {len(self.bounds)} of them padded; "
                 f"at most {MAX_DIGITS} and {MAX_COORDINATES}"
             )
-        longest = max((phase.reduction_length for phase in self.phases), default=0)
+        longest = self.longest_sum
         if max(self.rows, self.num_columns, longest) > _INDEX_LIMIT:
             return (
                 f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
             )
         return next((reason for phase in self.phases if (reason := self._why_not_addressed(phase))), None)
-
-    def why_not_one_sum(self) -> str | None:
-        """None when each sum can be added up in one accumulator, else the reason why not."""
-        longest = max((phase.reduction_length for phase in self.phases), default=0)
-        most = LONGEST_ONE_SUM.get(self.dtype, longest)
-        if longest > most:
-            return f"sums of {longest} products of {self.dtype.value}; one accumulator of a tensor core adds up at most {most}"
-        return None
 
     def _why_not_addressed(self, phase: Phase) -> str | None:
         """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""

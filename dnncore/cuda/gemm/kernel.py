@@ -39,6 +39,7 @@ __all__ = [
     "table_unit",
     "tiles_for",
     "variants",
+    "why_no_tile",
     "why_wide",
 ]
 
@@ -194,14 +195,39 @@ def why_wide(product: Product) -> str | None:
     return None if product.fits_32_bit_offsets else "offsets of more than 32 bits"
 
 
-def tiles_for(product: Product, *, extended: bool = False) -> tuple[AnyTile, ...]:
-    """Tiles in which some variant, or some extended one, can compute a product; none where there is no such variant."""
+def tiles_for(product: Product, *, extended: bool = False, whole: bool = False) -> tuple[AnyTile, ...]:
+    """Tiles in which some variant can compute a product; none where there is no such variant.
+
+    Args:
+        product: What is computed.
+        extended: Whether the variant must be an extended one.
+        whole: Whether it must add up the longest sum in one go.
+    """
     if why_wide(product):
-        return (WIDE_TILES[product.dtype],) if _wide(product.dtype).extended or not extended else ()
+        tiles: tuple[AnyTile, ...] = (WIDE_TILES[product.dtype],)
+        tiles = tiles if _wide(product.dtype).extended or not extended else ()
+        return _whole(tiles, product) if whole else tiles
+    general = (EXTENDED_TILES if extended else TILES)[product.dtype]
     walks = vector_walks(product)
-    if walks is not None:
-        return tuple(variant.tile for variant in _pipelined(product.dtype) if variant.walks == walks)
-    return (EXTENDED_TILES if extended else TILES)[product.dtype]
+    pipelined = tuple(variant.tile for variant in _pipelined(product.dtype) if variant.walks == walks) if walks else ()
+    if whole:
+        return _whole(pipelined, product) or _whole(general, product)
+    return pipelined or general
+
+
+def _whole(tiles: tuple[AnyTile, ...], product: Product) -> tuple[AnyTile, ...]:
+    return tuple(tile for tile in tiles if tile.longest_sum >= product.longest_sum)
+
+
+def why_no_tile(product: Product, *, extended: bool = False) -> str | None:
+    """None when there is a tile in which one variant can add up whole sums, else the reason why not."""
+    if tiles_for(product, extended=extended, whole=True):
+        return None
+    tiles = tiles_for(product, extended=extended)
+    if not tiles:
+        return "its offsets, digits or coordinates are too many for the kernels that know epilogues"
+    most = max(tile.longest_sum for tile in tiles)
+    return f"sums of {product.longest_sum} products of {product.dtype.value}; {most} of them fit into an int32 always"
 
 
 def general_tile(tile: AnyTile) -> AnyTile:

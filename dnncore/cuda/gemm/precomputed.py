@@ -31,6 +31,7 @@ from dnncore.cuda.gemm.kernel import (
     table_unit,
     tiles_for,
     variants,
+    why_no_tile,
     why_wide,
 )
 from dnncore.cuda.gemm.params import make_params
@@ -50,7 +51,7 @@ def _entries(phases: Sequence[Phase]) -> list[int]:
 
 
 def _tile(product: Product) -> AnyTile:
-    return choose_schedule(product, tiles_for(product, extended=True)).tile
+    return choose_schedule(product, tiles_for(product, extended=True, whole=True)).tile
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class PrecomputedGemm:
             return f"only narrow kernels read a table: {reason}"
         if self.workspace_bytes(problem) > _MAX_ENTRIES * TABLE_ENTRY_BYTES:
             return f"its table would have more than {_MAX_ENTRIES} entries"
-        return product.why_not_one_sum() or why_not_launched(product, _tile(product))
+        return why_no_tile(product, extended=True) or why_not_launched(product, _tile(product))
 
     def workspace_bytes(self, problem: Any) -> int:
         """Bytes of the largest table that a launch needs: 16 a reduction index of each of its phases."""

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     broken = _report(found, units.release(compiler), folder)
     if options.update:
         for arch, kernels in found.items():
-            Baseline(units.release(compiler), kernels).write(arch, folder)
+            digests = {name: units.digest(members, arch, compiler) for name, members in units.batches()}
+            Baseline(units.release(compiler), kernels, digests).write(arch, folder)
             print(f"wrote {folder / arch}.json: {len(kernels)} kernels")
     elif broken:
         print(verdict.REMEDY)

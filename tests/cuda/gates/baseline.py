@@ -1,10 +1,10 @@
-"""The committed numbers: a JSON file an architecture, one line a kernel, so that a change of it reads well."""
+"""The committed numbers: a JSON file an architecture, one line a kernel or batch, so that a change of it reads well."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .figures import OCCUPIED, Figures
@@ -21,10 +21,12 @@ class Baseline:
     Args:
         compiler: Version of the compiler that they are of.
         kernels: Figures by the kernel's name.
+        digests: What each batch of units was compiled from and with, by the batch's name; see `units.digest`.
     """
 
     compiler: str
     kernels: Mapping[str, Figures]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, arch: str, folder: Path = FOLDER) -> Baseline:
@@ -33,13 +35,19 @@ class Baseline:
             document = json.loads((folder / f"{arch}.json").read_text())
         except FileNotFoundError:
             return cls("", {})
-        return cls(document["compiler"], document["kernels"])
+        return cls(document["compiler"], document["kernels"], document.get("digests", {}))
 
     def write(self, arch: str, folder: Path = FOLDER) -> None:
-        """Write it, sorted by kernel."""
-        lines = (f"  {json.dumps(name)}: {_line(self.kernels[name])}" for name in sorted(self.kernels))
-        text = f'{{\n "compiler": {json.dumps(self.compiler)},\n "kernels": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+        """Write it, sorted by name."""
+        kernels = _object((name, _line(self.kernels[name])) for name in sorted(self.kernels))
+        digests = _object((name, json.dumps(self.digests[name])) for name in sorted(self.digests))
+        compiler = json.dumps(self.compiler)
+        text = f'{{\n "compiler": {compiler},\n "kernels": {kernels},\n "digests": {digests}\n}}\n'
         (folder / f"{arch}.json").write_text(text)
+
+
+def _object(members: Iterable[tuple[str, str]]) -> str:
+    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {text}" for name, text in members) + "\n }"
 
 
 def _line(figures: Figures) -> str:

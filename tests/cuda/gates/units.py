@@ -1,8 +1,12 @@
-"""Units of the library, compiled many at a time: what nvcc and nvdisasm do before the first of them takes as long as several."""
+"""Units of the library, compiled many at a time: what nvcc and nvdisasm do before the first of them takes as long as several.
+
+The same compiler makes the same of the same sources: a batch whose `digest` is the baseline's is as it was, compiled or not.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from emulator import toolkit
 
 from .figures import Figures, figures
 
-__all__ = ["batches", "compiled", "nvcc", "release", "units"]
+__all__ = ["batches", "compiled", "digest", "nvcc", "release", "together", "units"]
 
 _BATCH = 48
 _WEIGHTS = {"gemm/kernel": 3}
@@ -28,22 +32,26 @@ def units() -> tuple[Unit, ...]:
     return tuple(all_units())
 
 
-def batches() -> list[tuple[str, tuple[Unit, ...]]]:
-    """Units many at a time, with a name for each batch: that of its first header; those that share a source stay together."""
+def batches(members: Sequence[Unit] | None = None) -> list[tuple[str, tuple[Unit, ...]]]:
+    """Units many at a time, with a name for each batch: that of its first header; those that share a source stay together.
+
+    Args:
+        members: Which units; all where it is None.
+    """
     sources: dict[str, list[Unit]] = {}
-    for unit in units():
+    for unit in units() if members is None else members:
         sources.setdefault(unit.source, []).append(unit)
     found: list[tuple[str, list[Unit]]] = []
     room = 0
-    for source, members in sources.items():
+    for source, sharing in sources.items():
         header = re.search(r'#include "dnncore/([^"]+)\.cuh"', source)
         if header is None:
-            raise ValueError(f"{members[0].entry} includes no header of dnncore")
-        weight = len(members) * _WEIGHTS.get(header[1], 1)
+            raise ValueError(f"{sharing[0].entry} includes no header of dnncore")
+        weight = len(sharing) * _WEIGHTS.get(header[1], 1)
         if weight > room:
             found.append((header[1], []))
             room = _BATCH
-        found[-1][1].extend(members)
+        found[-1][1].extend(sharing)
         room -= weight
     return [(f"{name}-{number}", tuple(batch)) for number, (name, batch) in enumerate(found)]
 
@@ -65,6 +73,14 @@ def release(compiler: Compiler) -> str:
     return found[1]
 
 
+def digest(members: Sequence[Unit], arch: str, compiler: Compiler) -> str:
+    """Hash of all that the machine code of units compiled together depends on: sources, headers, flags, compiler, architecture."""
+    found = hashlib.sha256()
+    for part in (*(compiler.key(unit, arch) for unit in members), *jit.STRICT_FLAGS):
+        found.update(part.encode() + b"\0")
+    return found.hexdigest()[:32]
+
+
 def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compiler) -> dict[str, Figures]:
     """Compile units in one run, warnings and spills being errors, and return the figures of each by its entry.
 
@@ -72,7 +88,7 @@ def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compile
         CompilationError: one of them does not compile, warns or spills; the message ends with nvcc's output.
         ValueError: what came out is not one kernel for each unit.
     """
-    image = compiler.compile(_together(members), arch, folder, jit.STRICT_FLAGS)
+    image = compiler.compile(together(members), arch, folder, jit.STRICT_FLAGS)
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".cubin") as cubin:
         cubin.write(image)
         cubin.flush()
@@ -82,7 +98,7 @@ def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compile
     return found
 
 
-def _together(members: Sequence[Unit]) -> Unit:
+def together(members: Sequence[Unit]) -> Unit:
     """One unit of many: includes first, then a namespace for each, so that their aliases do not meet."""
     lines = [source.splitlines() for source in dict.fromkeys(unit.source for unit in members)]
     includes = dict.fromkeys(line for source in lines for line in source if line.startswith("#include"))

@@ -25,6 +25,7 @@ struct Kernel {
   static constexpr int kDepth = Tile::kDepth;
   static constexpr int kThreads = Tile::kThreads;
   static constexpr int kSlabsPerChunk = kThreads / kDepth;
+  static constexpr int kSlabsATotal = 4096 / kDepth;  // sums of 4096 products are carried over into totals
   static_assert(kStages >= 2);
   static_assert(kExtended || std::is_same_v<T, typename Tile::C>);
 
@@ -33,9 +34,11 @@ struct Kernel {
     alignas(16) typename Tile::SlabB b[kStages];
     Entry table[2 * kThreads];
   };
-  union Shared {
-    Slabs slabs;
-    std::conditional_t<kExtended, typename StagedStore<T, Tile, kDigits>::Staged, T> staged;
+  struct Shared : Tile::Totals {
+    union {
+      Slabs slabs;
+      std::conditional_t<kExtended, typename StagedStore<T, Tile, kDigits>::Staged, T> staged;
+    };
   };
 
   static __device__ void run(const Params& params, Shared& shared) {
@@ -98,6 +101,12 @@ struct Kernel {
       arrive(next_stage);
       commit_copies();
       stage = stage + 1 == kStages ? 0 : stage + 1;
+      if constexpr (Tile::kHasTotals) {
+        if (slab % kSlabsATotal == kSlabsATotal - 1) accumulator.carry_over(shared, slab < kSlabsATotal);
+      }
+    }
+    if constexpr (Tile::kHasTotals) {
+      if (num_slabs >= kSlabsATotal) accumulator.add(shared);
     }
     store(accumulator, shared, place, phase, params);
   }

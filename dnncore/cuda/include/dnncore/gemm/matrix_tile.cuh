@@ -21,6 +21,8 @@ struct MatrixTile {
   static constexpr int kDepth = kSlabDepth;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kStep = 2 * kVector;  // of the reduction, in one instruction
+  // Whether sums are carried over into totals from time to time: `longest_sum` in dnncore/cuda/gemm/tiling.py says why.
+  static constexpr bool kHasTotals = std::is_same_v<C, float> && kRows * kColumns <= 2048;
   static_assert(kDepth % kStep == 0 && kColumnFragments % 2 == 0 && kDepth % kColumnFragments == 0);
   // A slab holds the reduction of one row, or column, after the other, each with 16 bytes of padding: eight neighbours then lie in
   // different banks.
@@ -37,8 +39,26 @@ struct MatrixTile {
   using RowFragments = uint32[kRowFragments][4];
   using ColumnFragments = uint32[kColumnFragments / 2][4];
 
+  // The sums of the slabs before, of each thread its own, neighbours' beside each other.
+  struct EveryTotal {
+    C at[kRowFragments * kColumnFragments * 4][kThreads];
+  };
+  struct NoTotal {};
+  using Totals = std::conditional_t<kHasTotals, EveryTotal, NoTotal>;
+
   struct Accumulator {
     C at[kRowFragments][kColumnFragments][4] = {};
+
+    // Add to the totals, or set them the first time, and begin again at zero.
+    __device__ void carry_over(Totals& totals, bool is_first) {
+      each_total(totals, [&](C& sum, C& total) {
+        total = is_first ? sum : total + sum;
+        sum = 0;
+      });
+    }
+    __device__ void add(Totals& totals) {
+      each_total(totals, [](C& sum, C& total) { sum += total; });
+    }
 
     // meanwhile(part) is called once for each of kDepth parts, for what should be under way between the multiplications.
     template <typename Meanwhile>
@@ -95,6 +115,18 @@ struct MatrixTile {
       }
     }
 
+  private:
+    template <typename Visit>
+    __device__ void each_total(Totals& totals, const Visit& visit) {
+#pragma unroll
+      for (int i = 0; i < kRowFragments; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnFragments; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) visit(at[i][j][e], totals.at[(i * kColumnFragments + j) * 4 + e][threadIdx.x]);
+        }
+      }
+    }
   };
 };
 

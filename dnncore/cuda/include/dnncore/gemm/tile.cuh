@@ -27,6 +27,9 @@ struct Tile {
   static constexpr int kColumnPitch = kColumns + kVector;
   // A slab holds one step of the reduction after the other.
   static constexpr bool kReductionFirst = true;
+  // Its sums are rounded to the nearest and need none: see MatrixTile.
+  static constexpr bool kHasTotals = false;
+  struct Totals {};
   using SlabA = T[kDepth][kRowPitch];
   using SlabB = T[kDepth][kColumnPitch];
   // A warp covers 4 x 8 threads, or 2 x 16 of a tile with few rows.

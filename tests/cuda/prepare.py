@@ -1,0 +1,93 @@
+"""Compile every kernel for the emulator ahead of the tests: python -m tests.cuda.prepare [--jobs N].
+
+A kernel's first launch compiles it, and nvcc takes longer to begin than most kernels take. Here it makes the PTX of many at a time,
+which is cut into that of each source, translated, and left in the cache where `dnncore.cuda.jit` looks. What is there is not made
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dnncore.cuda import driver, jit
+from dnncore.cuda.jit import Compiler, Unit
+from emulator.nvcc import build_module, ptx_of
+from emulator.ptx.parts import Parts
+from tests.cuda.gates import units as gate
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """PTX of one source, and where what is made of it belongs. Immutable."""
+
+    text: str
+    path: Path
+
+
+def _missing(arch: str, compiler: Compiler, folder: Path) -> dict[str, Path]:
+    """Where the modules belong that are not in the cache yet, by their sources."""
+    first = {unit.source: unit for unit in gate.units()}
+    paths = {source: folder / f"{compiler.key(unit, arch)}.cubin" for source, unit in first.items()}
+    return {source: path for source, path in paths.items() if not path.is_file()}
+
+
+def _modules(work: tuple[Sequence[Unit], dict[str, Path], str, Compiler]) -> list[_Module]:
+    """PTX of a batch of units, cut into that of each source."""
+    members, paths, arch, compiler = work
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "unit.cu")
+        source.write_text(gate.together(members).source)
+        parts = Parts(ptx_of(source, ("-arch", arch, *compiler.flags, f"-I{compiler.include}")))
+    entries: dict[str, list[str]] = {}
+    for unit in members:
+        entries.setdefault(unit.source, []).append(unit.entry)
+    return [_Module(parts.module(names), paths[source]) for source, names in entries.items()]
+
+
+def _build(module: _Module) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder, "module.cubin")
+        for warning in build_module(module.text, built, "unit.cu"):
+            print(f"warning: {warning}", file=sys.stderr)
+        jit.write_atomically(module.path, built.read_bytes())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and compile; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cuda.prepare", description=__doc__)
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    if "DNN_EMU_LIB" not in os.environ:
+        parser.error("DNN_EMU_LIB does not say where the emulated driver is")
+    ctypes.CDLL(os.environ["DNN_EMU_LIB"])
+    compiler = jit.find_compiler()
+    if compiler is None or "nvcc-emu" not in compiler.version:
+        parser.error("nvcc on PATH is not the emulator's")
+    arch = jit.architecture(driver.compute_capability(0))
+    folder = jit.cache_folder() / "cubins"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = _missing(arch, compiler, folder)
+    batches = gate.batches([unit for unit in gate.units() if unit.source in missing])
+    with multiprocessing.get_context("spawn").Pool(max(options.jobs, 1)) as pool:
+        done = 0
+        for modules in pool.imap_unordered(_modules, [(members, missing, arch, compiler) for _, members in batches]):
+            for _ in pool.imap_unordered(_build, modules):
+                done += 1
+                if sys.stderr.isatty():
+                    print(f"\r[{done}/{len(missing)}] modules\033[K", end="", file=sys.stderr, flush=True)
+    print(f"{done} modules for {arch} compiled, {len({u.source for u in gate.units()}) - done} were there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
