@@ -1,7 +1,7 @@
 """Units of the library, compiled many at a time: what nvcc and nvdisasm do before the first of them takes as long as several.
 
-The same compiler makes the same of the same sources, but for an instruction or two: a batch whose `digest` is the baseline's is as it
-was, compiled or not.
+The same compiler makes the same of the same sources, but for an instruction or two: a batch whose `digest` is the baseline's is as
+it was, compiled or not.
 """
 
 from __future__ import annotations
