@@ -21,7 +21,7 @@ _SLOPE_FROM_RESULT = (
     ActivationMode.SIGMOID,
     ActivationMode.TANH,
 )
-"""Activations whose slope the result tells, so that nothing else has to be kept for the backward pass."""
+"""Activations whose slope the result tells, so that what went into them need not be kept for the backward pass."""
 
 
 def convolution_bias_activation_forward(
@@ -81,6 +81,7 @@ def convolution_bias_activation_backward(
     dy: Tensor,
     gradient: Tensor,
     *,
+    activated: Tensor | None = None,
     scale: Tensor | None = None,
     alpha2: float = 1.0,
     beta: float = 0.0,
@@ -98,10 +99,12 @@ def convolution_bias_activation_backward(
 
     Args:
         alpha1: As forward; so are x, w, conv, activation and alpha2.
-        activation: One whose slope y tells (RELU, CLIPPED_RELU, LEAKY_RELU, SIGMOID, TANH), or None.
+        activation: As forward: one whose slope y tells (RELU, CLIPPED_RELU, LEAKY_RELU, SIGMOID, TANH), None, or with
+            `activated` any.
         y: What the forward operation wrote.
         dy: [N, K, *output].
         gradient: [N, K, *output], scratch of the dtype and strides of dy, which it may be: overwritten.
+        activated: [N, K, *output], what went into the activation: what the forward operation writes with activation None.
         scale: As forward, of x's dtype.
         beta: Each gradient becomes itself + beta * what it held.
         dx: [N, C, *input].
@@ -112,8 +115,8 @@ def convolution_bias_activation_backward(
         filter_gradient: [K, C/G, *filter], scratch of w's dtype that dscale needs; with beta 0 it may be dw. Overwritten.
 
     Raises:
-        BadParamError: also for an activation whose slope the result does not tell, for a dscale without a scale or without its
-            scratch, and where the scratch is a dw that beta wants to keep.
+        BadParamError: also for an activation whose slope y does not tell where `activated` is not given, for a dscale without a
+            scale or without its scratch, and where the scratch is a dw that beta wants to keep.
     """
     alpha1, alpha2, beta = number(alpha1, "alpha1"), number(alpha2, "alpha2"), number(beta, "beta")
     if dscale is not None:
@@ -121,13 +124,15 @@ def convolution_bias_activation_backward(
     if activation is None:
         if gradient is not dy:
             transform(handle, 1.0, dy, 0.0, gradient)
+    elif activated is not None:
+        activation_backward(handle, activation, 1.0, y, dy, activated, 0.0, gradient)
     elif activation.mode in _SLOPE_FROM_RESULT:
         activation_backward(handle, activation, 1.0, y, dy, y, 0.0, gradient)
     else:
         names = ", ".join(mode.value for mode in _SLOPE_FROM_RESULT)
         raise BadParamError(
-            f"the slope of {activation.mode.value} cannot be told from y, only that of {names}; keep what goes into the "
-            "activation and call activation_backward and the convolution's gradients"
+            f"the slope of {activation.mode.value} cannot be told from y, only that of {names}; give what went into the "
+            "activation as `activated`"
         )
     if dbias is not None:
         convolution_backward_bias(handle, 1.0, gradient, beta, dbias)

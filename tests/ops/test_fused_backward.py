@@ -25,6 +25,15 @@ FUNCTIONS: dict[str, Any] = {
     "tanh": torch.tanh,
     "identity": lambda v: v,
 }
+KEPT: dict[str, Any] = {
+    "elu": F.elu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "hard_swish": F.hardswish,
+    "hard_sigmoid": lambda v: (v / 6 + 0.5).clamp(0, 1),  # PyTorch's own has the sixth of float32 in its gradient
+    "relu": F.relu,
+}
+"""Of these what went into the activation is given to the operation."""
 
 
 def _descriptor(name: str) -> ActivationDescriptor | None:
@@ -37,7 +46,7 @@ def _gradients(
     """(y, dy, gradients) of activation(0.5 conv(x, w) scale + bias - 2 z) for a random dy, by autograd."""
     leaves = {key: torch.tensor(value.astype(np.float64), requires_grad=True) for key, value in values.items()}
     sums = F.conv2d(leaves["x"], leaves["w"], padding=1, stride=2, groups=groups)
-    result = FUNCTIONS[name](0.5 * sums * leaves["scale"] + leaves["bias"] - 2.0 * leaves["z"])
+    result = (FUNCTIONS | KEPT)[name](0.5 * sums * leaves["scale"] + leaves["bias"] - 2.0 * leaves["z"])
     dy = np.random.default_rng(5).uniform(-1, 1, tuple(result.shape))
     found = torch.autograd.grad(result, [leaves[key] for key in wanted], torch.tensor(dy))
     return result.detach().numpy(), dy, {key: value.numpy() for key, value in zip(wanted, found, strict=True)}
@@ -173,6 +182,30 @@ def test_only_what_is_asked_for_is_computed_and_dy_may_be_the_scratch(handle: Ha
     ):
         ops.convolution_bias_activation_backward(handle, 1.0, tx, tw, CONV, relu, ty, tdy, tdy, dbias=dbias)
         assert (dbias.numpy() == 3 * 2 * 4 * 3).all()
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_with_what_went_into_the_activation_any_will_do(handle: Handle, name: str) -> None:
+    rng = np.random.default_rng(9)
+    values = {key: rng.uniform(-2, 2, shape) for key, shape in SHAPES.items()}
+    wanted = ("x", "w", "bias", "z", "scale")
+    _, dy, expected = _gradients(name, values, 1, wanted)
+    with ExitStack() as stack:
+        t = {key: stack.enter_context(handle.upload(value)) for key, value in values.items()}
+        activated, y, gradient = (stack.enter_context(handle.tensor(dy.shape, "float64")) for _ in range(3))
+        scratch = stack.enter_context(handle.tensor(SHAPES["w"], "float64"))
+        found = {key: stack.enter_context(handle.tensor(SHAPES[key], "float64")) for key in wanted}
+        ops.convolution_bias_activation_forward(
+            handle, 0.5, t["x"], t["w"], CONV, t["bias"], None, activated, scale=t["scale"], z=t["z"], alpha2=-2.0
+        )
+        ops.activation_forward(handle, ActivationDescriptor.make(name), 1.0, activated, 0.0, y)
+        ops.convolution_bias_activation_backward(
+            handle, 0.5, t["x"], t["w"], CONV, ActivationDescriptor.make(name), y, stack.enter_context(handle.upload(dy)),
+            gradient, activated=activated, scale=t["scale"], alpha2=-2.0, dx=found["x"], dw=found["w"],
+            dbias=found["bias"], dz=found["z"], dscale=found["scale"], filter_gradient=scratch,
+        )  # fmt: skip
+        for key, value in expected.items():
+            assert_close(found[key].numpy(), value, np.full(value.shape, 400.0), DType.FLOAT64, 40, key)
 
 
 def test_a_slope_that_the_result_does_not_tell_is_refused(handle: Handle) -> None:
