@@ -110,6 +110,24 @@ def test_magic_division_is_exact(extent: int) -> None:
     assert int(record["magic"]) < 2**32
 
 
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_step_between_columns_is_that_between_their_places_in_c(
+    direction: Direction, layout: Layout, stride: int
+) -> None:
+    conv = ConvolutionDescriptor.make(padding=1, stride=stride)
+    product = product_of(direction, (2, 8, 6, 5), (4, 8, 3, 2), conv, layout)
+    records = make_params(product, product.phases, 64, 64)["phase"]
+    steps = [int(record["c_column_step"]) for record, _ in zip(records, product.phases, strict=False)]
+    for step, phase in zip(steps, product.phases, strict=True):
+        places = offsets_of(phase.column, phase.num_columns, "other_stride")
+        assert (step != 0) == (len(set(np.diff(places).tolist())) <= 1)
+        assert step == 0 or np.array_equal(places, step * np.arange(phase.num_columns))
+    if direction is Direction.FORWARD:
+        assert steps == [{Layout.NCHW: 0, Layout.NHWC: 4, Layout.CHWN: 1}[layout]]
+
+
 @pytest.mark.parametrize(("padding", "stride", "dilation"), [(2**40, 2**39, 1), (2**62, 2**61, 1), (2**35, 1, 2**35)])
 @pytest.mark.parametrize("direction", list(Direction))
 def test_padding_too_wide_for_the_kernels_is_a_reason(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import accumulate
 
 import numpy as np
 
@@ -39,6 +41,7 @@ _PHASE = struct(
     ("a_offset", "<i8"),
     ("b_offset", "<i8"),
     ("c_offset", "<i8"),
+    ("c_column_step", "<i8"),
     ("first", "<i4", MAX_COORDINATES),
     ("columns", "<u4"),
     ("reduction_length", "<u4"),
@@ -103,9 +106,21 @@ def _fill_phase(record: np.ndarray, phase: Phase) -> None:
     record["a_offset"] = phase.a_offset
     record["b_offset"] = phase.b_offset
     record["c_offset"] = phase.c_offset
+    record["c_column_step"] = _column_step(phase)
     record["first"][: len(phase.first)] = phase.first
     record["columns"] = phase.num_columns
     record["reduction_length"] = phase.reduction_length
+
+
+def _column_step(phase: Phase) -> int:
+    """Elements of C from each column to the next; 0 where they are not the same."""
+    if not phase.column:
+        return 1
+    step = phase.column[0].other_stride
+    strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=step)
+    return (
+        step if all(digit.other_stride == stride for digit, stride in zip(phase.column, strides, strict=False)) else 0
+    )
 
 
 def fill_epilogue(record: np.ndarray, epilogue: Epilogue) -> None:

@@ -18,6 +18,7 @@ class GroupStore {
   static constexpr int kDown = kRows / kGroup, kAcross = kColumns / kGroup;
   static_assert(Tile::kRows % kRows == 0 && kRows % Tile::kWarpRows == 0);
   static_assert(kRows * kColumns % (kStep * kThreads) == 0 && kRows * kAcross % kThreads == 0);
+  static_assert(kThreads % kDown == 0 && kThreads % kAcross == 0);
 
   // C's order, of rows one after the other or of columns; their pitches spread what a warp stores over the banks.
   static constexpr int kRowPitch = kColumns + 8, kColumnPitch = kRows + 4;
@@ -56,8 +57,8 @@ private:
     accumulator.for_each([&](int row, int column, Sum sum) { staged.at[row % kRows * kRowStep + column * kColumnStep] = sum; });
   }
 
-  static __device__ const Sum* sum_at(const Staged& staged, int i, int j, bool along_rows) {
-    return &staged.at[along_rows ? i + j * kColumnPitch : i * kRowPitch + j];
+  static __device__ int index_of(int i, int j, bool along_rows) {
+    return along_rows ? i + j * kColumnPitch : i * kRowPitch + j;
   }
 
   template <typename Output>
@@ -70,12 +71,7 @@ private:
       addresses |= reinterpret_cast<uint64>(params.epilogue.z);
     }
     if (params.store != Store::kSingle && addresses % 16 == 0) {
-#pragma unroll 1
-      for (int index = thread; index < kRows * kAcross; index += kThreads) {
-        const int i = along_rows ? index % kDown * kGroup : index / kAcross;
-        const int j = along_rows ? index / kDown : index % kAcross * kGroup;
-        store_group(output, sum_at(staged, i, j, along_rows), first_row + i, j, along_rows, place, phase, params);
-      }
+      store_groups(output, staged, first_row, along_rows, place, phase, params);
       return;
     }
 #pragma unroll 1
@@ -84,43 +80,112 @@ private:
         const int index = first + e * kThreads;
         const int i = along_rows ? index % kRows : index / kColumns;
         const int j = along_rows ? index / kRows : index % kColumns;
-        return Element<Sum>{first_row + i, j, *sum_at(staged, i, j, along_rows)};
+        return Element<Sum>{first_row + i, j, staged.at[index_of(i, j, along_rows)]};
       });
     }
   }
 
-  // A group begins at row i and column j of the tile.
-  template <typename Output>
-  static __device__ void store_group(
-      const Output& output, const Sum* sums, int i, int j, bool along_rows, const Place& place, const Phase& phase,
-      const Params& params) {
-    const uint32 row = place.first_row + static_cast<uint32>(i), column = place.first_column + static_cast<uint32>(j);
-    if (row >= params.rows || column >= phase.columns) return;
-    const int64 offset = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride +
-                         column_offset<kDigits>(column, phase) + row * params.c_row_stride;
-    using C = typename Output::C;
-    const auto group = *reinterpret_cast<const Group<Sum>*>(sums);
-    C values[kGroup];
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e) values[e] = static_cast<C>(group.at[e]);
-    if constexpr (Output::kFused) {
-      const Epilogue& epilogue = params.epilogue;
-      if (epilogue.is_present) {
-        C z[kGroup] = {};
-        if (epilogue.reads_z()) output.z(params, offset, z);
-        const int64 first = static_cast<int64>(place.group) * params.rows + row;
-#pragma unroll
-        for (int e = 0; e < kGroup; ++e) {
-          const int64 k = first + (along_rows ? e : 0);
-          values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z[e]);
-        }
-        with_mode(epilogue.activation, [&](auto chosen) {
-#pragma unroll
-          for (int e = 0; e < kGroup; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
-        });
-      }
+  // A thread's groups of the rows that are staged: always the same distance apart, in the tile and in shared memory.
+  struct Groups {
+    int row, column;    // of the first group, in the rows that are staged
+    int rows, columns;  // from one group to the next
+    int staged, step;   // the same in shared memory
+
+    __device__ explicit Groups(bool along_rows) {
+      const auto thread = static_cast<int>(threadIdx.x);
+      row = along_rows ? thread % kDown * kGroup : thread / kAcross;
+      column = along_rows ? thread / kDown : thread % kAcross * kGroup;
+      rows = along_rows ? 0 : kThreads / kAcross;
+      columns = along_rows ? kThreads / kDown : 0;
+      staged = index_of(row, column, along_rows);
+      step = index_of(rows, columns, along_rows);
     }
-    output.blend(params, values, offset);
+    __device__ void advance() { row += rows, column += columns, staged += step; }
+  };
+
+  // A thread reads z for its next group before it finishes one, where no sums wait in registers for their turn in shared memory.
+  static constexpr bool kReadsAhead = sizeof(T) > 1 && Tile::kRows == kRows;
+
+  template <typename Output>
+  static __device__ void store_groups(
+      const Output& output, const Staged& staged, int first_row, bool along_rows, const Place& place, const Phase& phase,
+      const Params& params) {
+    using C = typename Output::C;
+    const Epilogue& epilogue = params.epilogue;
+    const bool is_fused = Output::kFused && epilogue.is_present;
+    const bool reads_z = is_fused && epilogue.reads_z();
+    const uint32 tile_row = place.first_row + static_cast<uint32>(first_row);
+    const int64 start = phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride;
+    const auto exists = [&](const Groups& at) {
+      return at.row < kRows && at.column < kColumns && tile_row + static_cast<uint32>(at.row) < params.rows &&
+             place.first_column + static_cast<uint32>(at.column) < phase.columns;
+    };
+    const auto offset_of = [&](const Groups& at) {
+      return start + column_offset<kDigits>(place.first_column + static_cast<uint32>(at.column), phase) +
+             (tile_row + static_cast<uint32>(at.row)) * params.c_row_stride;
+    };
+    const auto z_of = [&](const Groups& at) {
+      typename Output::StoredZ z = {};
+      if (reads_z && exists(at)) z = output.z_group(params, offset_of(at));
+      return z;
+    };
+    const auto channel_of = [&](const Groups& at) {
+      return static_cast<int64>(place.group) * params.rows + tile_row + static_cast<uint32>(at.row);
+    };
+    Groups at(along_rows);
+    typename Output::StoredZ z = kReadsAhead ? z_of(at) : typename Output::StoredZ{};
+    C biases[kGroup];
+    if (is_fused && along_rows && exists(at)) {  // all groups of a thread have the same channels
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) biases[e] = epilogue.template bias_of<T>(channel_of(at) + e);
+    }
+#pragma unroll 1
+    for (int n = 0; n < kRows * kAcross / kThreads; ++n) {
+      Groups next = at;
+      next.advance();
+      const auto read_z = z_of(kReadsAhead ? next : at);
+      if (exists(at)) {
+        const auto sums = *reinterpret_cast<const Group<Sum>*>(&staged.at[at.staged]);
+        C values[kGroup];
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) values[e] = static_cast<C>(sums.at[e]);
+        if (is_fused) {
+          const int64 channel = channel_of(at);
+          if (!along_rows) {
+            biases[0] = epilogue.template bias_of<T>(channel);
+#pragma unroll
+            for (int e = 1; e < kGroup; ++e) biases[e] = biases[0];
+          }
+          finish(epilogue, channel, along_rows, biases, reads_z, kReadsAhead ? z : read_z, values);
+        }
+        output.blend(params, values, offset_of(at));
+      }
+      at = next, z = read_z;
+    }
+  }
+
+  template <typename C, typename Z>
+  static __device__ void finish(
+      const Epilogue& epilogue, int64 channel, bool along_rows, const C (&biases)[kGroup], bool reads_z, const Z& z,
+      C (&values)[kGroup]) {
+    const auto alpha1 = static_cast<C>(epilogue.alpha1);
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) values[e] *= alpha1;
+    if (epilogue.scale != nullptr) {
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) values[e] *= epilogue.template scale_of<T>(channel + (along_rows ? e : 0));
+    }
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) values[e] += biases[e];
+    if (reads_z) {
+      const auto alpha2 = static_cast<C>(epilogue.alpha2);
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) values[e] += alpha2 * widen(z.at[e]);
+    }
+    with_mode(epilogue.activation, [&](auto chosen) {
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
+    });
   }
 };
 

@@ -16,13 +16,6 @@ struct alignas(kGroup * sizeof(T) < 16 ? kGroup * sizeof(T) : 16) Group {
 };
 
 template <typename T, typename C>
-__device__ __forceinline__ void load_group(const T* place, C (&values)[kGroup]) {
-  const auto group = *reinterpret_cast<const Group<T>*>(place);
-#pragma unroll
-  for (int e = 0; e < kGroup; ++e) values[e] = widen(group.at[e]);
-}
-
-template <typename T, typename C>
 __device__ __forceinline__ void blend_group(const Blend& blend, const C (&values)[kGroup], T* place) {
   Group<T> group;
   if (blend.beta != 0.0) group = *reinterpret_cast<const Group<T>*>(place);
@@ -42,9 +35,10 @@ struct KnownOutput {
   __device__ void blend(const Params& params, C value, int64 offset) const {
     blend_into(params.blend, value, static_cast<T*>(params.c) + offset);
   }
-  // The same of a group.
-  __device__ void z(const Params& params, int64 offset, C (&values)[kGroup]) const {
-    load_group(static_cast<const T*>(params.epilogue.z) + offset, values);
+  // The same of a group; z as it is stored, which takes fewer registers.
+  using StoredZ = Group<T>;
+  __device__ StoredZ z_group(const Params& params, int64 offset) const {
+    return *reinterpret_cast<const StoredZ*>(static_cast<const T*>(params.epilogue.z) + offset);
   }
   __device__ void blend(const Params& params, const C (&values)[kGroup], int64 offset) const {
     blend_group(params.blend, values, static_cast<T*>(params.c) + offset);
@@ -69,13 +63,15 @@ struct Int8OrFloatOutput {
       blend_into(params.blend, value, static_cast<float*>(params.c) + offset);
     }
   }
-  __device__ void z(const Params& params, int64 offset, C (&values)[kGroup]) const {
+  using StoredZ = Group<float>;
+  __device__ StoredZ z_group(const Params& params, int64 offset) const {
     const void* const z = params.epilogue.z;
-    if (is_int8) {
-      load_group(static_cast<const int8*>(z) + offset, values);
-    } else {
-      load_group(static_cast<const float*>(z) + offset, values);
-    }
+    if (!is_int8) return *reinterpret_cast<const StoredZ*>(static_cast<const float*>(z) + offset);
+    const auto stored = *reinterpret_cast<const Group<int8>*>(static_cast<const int8*>(z) + offset);
+    StoredZ group;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) group.at[e] = widen(stored.at[e]);
+    return group;
   }
   __device__ void blend(const Params& params, const C (&values)[kGroup], int64 offset) const {
     if (is_int8) {

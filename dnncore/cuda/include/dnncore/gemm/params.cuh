@@ -43,6 +43,7 @@ struct Phase {
   int64 a_offset;
   int64 b_offset;                // may be negative: the coordinates start in the padding
   int64 c_offset;
+  int64 c_column_step;           // elements of C from each column to the next; 0 where its digits have to be asked
   int32 first[kMaxCoordinates];  // B's spatial coordinates where all digits are 0
   uint32 columns;
   uint32 reduction_length;
@@ -75,7 +76,7 @@ struct Params {
 };
 
 static_assert(sizeof(Digit) == 40);
-static_assert(sizeof(Phase) == 368);
+static_assert(sizeof(Phase) == 376);
 static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 16);
 
 // Visit the digits of `number`, fastest first: visit(digit, value).

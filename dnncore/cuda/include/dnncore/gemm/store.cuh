@@ -39,6 +39,7 @@ struct Place {
 // Elements of C from a group's first to those of a column's first row.
 template <int kDigits>
 __device__ int64 column_offset(uint32 column, const Phase& phase) {
+  if (phase.c_column_step != 0) return column * phase.c_column_step;
   int64 offset = 0;
   for_each_digit<kDigits>(
       column, phase.column, [&](const Digit& digit, int32 value) { offset += value * digit.other_stride; });
@@ -106,7 +107,7 @@ __device__ void store_elements(
   const Epilogue& epilogue = params.epilogue;
   using C = typename Output::C;
   C values[kStep] = {};
-  int64 offsets[kStep];
+  int64 offsets[kStep], channels[kStep];
   bool exists[kStep];
 #pragma unroll
   for (int e = 0; e < kStep; ++e) {
@@ -115,16 +116,20 @@ __device__ void store_elements(
     exists[e] = row < params.rows && column < phase.columns;
     if (!exists[e]) continue;
     offsets[e] = start + column_offset<kDigits>(column, phase) + row * params.c_row_stride;
+    channels[e] = static_cast<int64>(place.group) * params.rows + row;
     values[e] = static_cast<C>(sum);
-    if constexpr (Output::kFused) {
-      if (!epilogue.is_present) continue;
-      const int64 k = static_cast<int64>(place.group) * params.rows + row;
-      const C z = epilogue.reads_z() ? output.z(params, offsets[e]) : C(0);
-      values[e] = epilogue.affine(values[e], epilogue.template scale_of<T>(k), epilogue.template bias_of<T>(k), z);
-    }
   }
   if constexpr (Output::kFused) {
     if (epilogue.is_present) {
+      C z[kStep] = {}, scales[kStep] = {}, biases[kStep] = {};
+#pragma unroll
+      for (int e = 0; e < kStep; ++e) {  // all before the first is needed
+        if (exists[e] && epilogue.reads_z()) z[e] = output.z(params, offsets[e]);
+        if (exists[e]) scales[e] = epilogue.template scale_of<T>(channels[e]);
+        if (exists[e]) biases[e] = epilogue.template bias_of<T>(channels[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < kStep; ++e) values[e] = epilogue.affine(values[e], scales[e], biases[e], z[e]);
       with_mode(epilogue.activation, [&](auto chosen) {
 #pragma unroll
         for (int e = 0; e < kStep; ++e) values[e] = activate<chosen.kMode>(epilogue.activation, values[e]);
