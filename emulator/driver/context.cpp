@@ -97,6 +97,7 @@ void destroy_context(Lock& lock, const std::shared_ptr<Context>& context) {
   forget_context(*context);
   release_all(*context);
   release_host(*context);
+  context->leaving.clear();
   context->null_stream.reset();  // which keeps the context
   context->thread_streams.clear();
 }

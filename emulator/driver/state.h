@@ -35,6 +35,7 @@ struct Graph;
 struct GraphNode;
 struct Library;
 struct Module;
+struct Operation;
 struct Pool;
 struct Stream;
 
@@ -51,6 +52,12 @@ struct Device {
   bool gone();  // fell off the bus; see faults.h
 };
 
+// What a destroyed stream still has to do, up to its last operation.
+struct LastOfStream {
+  std::shared_ptr<Operation> operation;
+  bool blocking;
+};
+
 struct Context {
   CUcontext handle = nullptr;
   Device* device = nullptr;
@@ -62,6 +69,7 @@ struct Context {
   CUresult error = CUDA_SUCCESS;                                      // sticky: every later call returns it
   std::shared_ptr<Stream> null_stream;                                // CU_STREAM_LEGACY
   std::map<std::thread::id, std::shared_ptr<Stream>> thread_streams;  // CU_STREAM_PER_THREAD
+  std::vector<LastOfStream> leaving;                                  // of streams that were destroyed with work to do
   std::set<int> peers;                                                // devices whose memory its kernels may touch
   std::map<CUlimit, size_t> limits;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;

@@ -66,6 +66,9 @@ void add_legacy_order(const Stream& stream, std::vector<std::shared_ptr<Operatio
     for (const auto& other : streams_of(context)) {
       if (other.get() != &stream && other->blocking()) add(*other);
     }
+    for (const auto& [operation, blocking] : context.leaving) {
+      if (blocking && !operation->done) after.push_back(operation);
+    }
   } else if (stream.blocking()) {
     add(*context.null_stream);
   }
@@ -137,6 +140,9 @@ void close_stream(Stream& stream) {
   stream.closed = true;
   stream.arrival.notify_one();
   state().streams.remove(stream.handle);
+  auto& leaving = stream.context->leaving;
+  std::erase_if(leaving, [](const LastOfStream& last) { return last.operation->done; });
+  if (stream.last && !stream.last->done) leaving.push_back({stream.last, stream.blocking()});
 }
 
 std::vector<std::shared_ptr<Stream>> streams_of(const Context& context) {
@@ -148,7 +154,10 @@ void wait_for_operation(Lock& lock, const std::shared_ptr<Operation>& operation)
 }
 
 void wait_for_context(Lock& lock, const Context& context) {
-  for (const auto& stream : streams_of(context)) wait_for_operation(lock, stream->last);
+  std::vector<std::shared_ptr<Operation>> last;  // to look at the lists while the lock is held
+  for (const auto& stream : streams_of(context)) last.push_back(stream->last);
+  for (const auto& left : context.leaving) last.push_back(left.operation);
+  for (const auto& operation : last) wait_for_operation(lock, operation);
 }
 
 }  // namespace emu::driver

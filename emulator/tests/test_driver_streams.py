@@ -143,6 +143,19 @@ def test_destroying_a_stream_lets_its_work_end() -> None:
         assert s.floats(x, 1) == [2.0]
 
 
+def test_what_waits_for_a_context_waits_for_the_work_of_destroyed_streams_too() -> None:
+    with session() as s:
+        stream, x, y = s.cuda.handle("cuStreamCreate", 0), s.ones(1), s.ones(1)
+        gate = Gate(s.cuda, stream)
+        s.scale(x, 2, 1, stream)
+        s.cuda.cuStreamDestroy(stream)
+        s.cuda.cuMemsetD8Async(y, 0, 4, 0)  # the legacy stream waits for what was a blocking stream
+        assert s.cuda.code("cuStreamQuery", 0) == NOT_READY
+        threading.Timer(0.2, gate.open).start()
+        s.cuda.cuModuleUnload(s.module)  # which the kernel needs
+        assert s.floats(x, 1) == [2.0]
+
+
 def test_a_process_ends_with_everything_alive() -> None:
     done = run_python(
         """

@@ -29,6 +29,9 @@ FILES = Path("/proc/self/fd")
 ROUNDS = int(os.environ.get("DNNCORE_STRESS_ROUNDS", "40"))
 """Handles that are made and closed."""
 
+ATTEMPTS = 4
+"""Other processes may take memory of the same GPU meanwhile; what a round leaks, 16 MiB, would be lost in every attempt."""
+
 
 @pytest.mark.cuda
 @pytest.mark.timeout(120 + 60 * JOBS)
@@ -83,11 +86,15 @@ def test_handles_made_and_closed_in_a_loop_leave_nothing(name: str) -> None:
         use(name, device, nbytes)
     objects, threads = ours(), threading.active_count()
     files = len(list(FILES.iterdir()))
-    free = device.free_bytes() if device else 0
-    for _ in range(ROUNDS):
-        use(name, device, nbytes)
+    lost = []
+    for _ in range(ATTEMPTS):
+        free = device.free_bytes() if device else 0
+        for _ in range(ROUNDS):
+            use(name, device, nbytes)
+        lost.append(free - device.free_bytes() if device else 0)
+        if lost[-1] < ROUNDS * nbytes // 2:
+            break
     assert ours() == objects
     assert threading.active_count() == threads
     assert len(list(FILES.iterdir())) == files
-    # Other processes may use the same GPU: what leaked would be 16 MiB a round.
-    assert device is None or free - device.free_bytes() < ROUNDS * nbytes // 2
+    assert min(lost) < ROUNDS * nbytes // 2
