@@ -104,7 +104,8 @@ def convolution_bias_activation_backward(
         y: What the forward operation wrote.
         dy: [N, K, *output].
         gradient: [N, K, *output], scratch of the dtype and strides of dy, which it may be: overwritten.
-        activated: [N, K, *output], what went into the activation: what the forward operation writes with activation None.
+        activated: [N, K, *output], what went into the activation: what the forward operation writes with activation None. Not
+            looked at where activation is None.
         scale: As forward, of x's dtype.
         beta: Each gradient becomes itself + beta * what it held.
         dx: [N, C, *input].

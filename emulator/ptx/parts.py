@@ -52,6 +52,12 @@ class Parts:
         return "".join((self._beside, *reached.values(), *bodies))
 
 
+def _ends(lines: list[str]) -> bool:
+    """Whether a function ends here: with a brace at the start of a line, or, where it has no body, with a semicolon."""
+    last = lines[-1].rstrip()
+    return last == "}" or (last.endswith(";") and not any(line.rstrip() == "{" for line in lines))
+
+
 def _items(text: str) -> Iterator[tuple[str | None, bool, str]]:
     """(name of a function or None, whether it is a kernel, text), in order; debug sections, which nobody reads, are left out."""
     lines = iter(text.splitlines(keepends=True))
@@ -65,11 +71,11 @@ def _items(text: str) -> Iterator[tuple[str | None, bool, str]]:
                 yield None, False, line
             continue
         item = [line]
-        while item[-1].rstrip() not in ("}", ";"):
+        while not _ends(item):
             item.append(next(lines))
         whole = "".join(item)
         header = _HEADER.search(whole)
         if header is None:
             raise ValueError(f"no name in {line!r}")
-        is_declared = item[-1].rstrip() == ";"
+        is_declared = item[-1].rstrip() != "}"
         yield None if is_declared else header[2], header[1] == "entry", whole

@@ -1,4 +1,4 @@
-"""Modules cut out of a larger one hold what their kernels need, and run as that did."""
+"""Modules cut out of a larger one hold what their kernels need."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ TEXT = """//
 	.param .b32 twice_param_0
 )
 ;
+.extern .func nobody(.param .b32 nobody_param_0);
 .func  (.param .b32 func_retval0) thrice(.param .b32 thrice_param_0)
 {
 	.reg .b32 %r<3>;

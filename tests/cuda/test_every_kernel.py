@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dnncore import Handle
@@ -81,6 +82,13 @@ def _fused(variant: Variant) -> FusedConvolutionProblem:
     return FusedConvolutionProblem(plain.x, plain.w, y, plain.convolution, parameter, parameter, y, gelu, 0.5, -2.0)
 
 
+def _use(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave algorithms no choice."""
+    monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+    for module in (algorithm, precomputed):
+        monkeypatch.setattr(module, "tiles_for", lambda _product, **_: (variant.tile,))
+
+
 def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge what an algorithm computes while it may choose this variant only."""
     chosen: set[Variant] = set()
@@ -89,10 +97,8 @@ def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, m
         chosen.add(found := choose_variant(product, tile, extended=extended))
         return found
 
-    monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+    _use(variant, monkeypatch)
     monkeypatch.setattr(algorithm, "choose_variant", remember)
-    for module in (algorithm, precomputed):
-        monkeypatch.setattr(module, "tiles_for", lambda _product, **_: (variant.tile,))
     check(handle, Case(variant.unit.entry, problem), name)
     assert chosen == {variant}
 
@@ -113,6 +119,21 @@ def test_sums_are_carried_over_into_totals(
     shapes = (9, length), (length, 21), (9, 21)
     problem = MatmulProblem(*(TensorDescriptor.packed(shape, variant.tile.dtype) for shape in shapes))
     _check_with(variant, problem, "gemm", fresh_handle, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", WITH_TOTALS, ids=lambda variant: variant.unit.entry)
+def test_totals_keep_what_one_sum_would_round_away(
+    variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 2^24 a step of 16 products of 2^-4 is less than fp32 can add towards zero; 4096 of them alone are 2^8."""
+    dtype = variant.tile.dtype.numpy
+    a, b, c = (np.full(shape, value, dtype) for shape, value in (((1, 8192), 0.25), ((8192, 1), 0.25), ((1, 1), -4096)))
+    a[0, 0] = b[0, 0] = 4096
+    _use(variant, monkeypatch)
+    with fresh_handle.upload(a) as ta, fresh_handle.upload(b) as tb, fresh_handle.upload(c) as tc:
+        plan = fresh_handle.plan(MatmulProblem(ta.descriptor, tb.descriptor, tc.descriptor), algorithm="gemm")
+        fresh_handle.run(plan, 2.0**-12, (ta, tb), 1.0, (tc,))
+        assert tc.numpy()[0, 0] == 2.0**-4
 
 
 @pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)

@@ -1,4 +1,4 @@
-"""Sums of one sign in the accumulators of real tensor cores, which round towards zero; the emulated ones do not."""
+"""Long sums of one sign in the accumulators of real tensor cores, which round towards zero."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnncore import ConvolutionDescriptor, Handle, Preference, Tensor, ops
+from dnncore import ConvolutionDescriptor, DType, Handle, Preference, Tensor, ops
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.plan import candidates
@@ -61,6 +61,19 @@ def test_the_residual_may_be_the_output(handle: Handle) -> None:
         with handle.upload(X) as x, handle.upload(W) as w, handle.upload(Z) as y:
             ops.convolution_bias_activation_forward(handle, 1.0, x, w, CONV, None, RELU, y, z=y, algorithm=algorithm)
             assert_close(y.numpy(), expected, np.abs(expected) + 28, y.descriptor.dtype, 28, algorithm)
+
+
+def test_the_residual_may_be_the_output_where_vectors_are_read_ahead(handle: Handle) -> None:
+    rng = np.random.default_rng(3)
+    x, w, z = (rng.uniform(-1, 1, shape).astype(np.float16) for shape in ((2, 16, 9, 8), (72, 16, 1, 1), (2, 72, 9, 8)))
+    conv = ConvolutionDescriptor.make()
+    expected = np.einsum("nchw,kc->nkhw", x.astype(float), w[:, :, 0, 0].astype(float)) + z
+    of_x, of_w, of_y = (TensorDescriptor.packed(value.shape, "float16", "NHWC") for value in (x, w, z))
+    problem = FusedConvolutionProblem(of_x, of_w, of_y, conv, z=of_y)
+    for algorithm in _algorithms(handle, problem):
+        with handle.upload(x, "NHWC") as tx, handle.upload(w, "NHWC") as tw, handle.upload(z, "NHWC") as y:
+            ops.convolution_bias_activation_forward(handle, 1.0, tx, tw, conv, None, None, y, z=y, algorithm=algorithm)
+            assert_close(y.numpy(), expected, np.full(expected.shape, 17.0), DType.FLOAT16, 17, algorithm)
 
 
 def test_a_residual_with_factor_0_is_not_read(handle: Handle) -> None:

@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
         compiler = units.nvcc()
         if options.kernel:
             return _one(options.kernel, architectures, compiler, folder)
+        # Of what is compiled, though somebody edit it meanwhile.
+        digests = {
+            arch: {name: units.digest(members, arch, compiler) for name, members in units.batches()}
+            for arch in architectures
+        }
         found = _all(architectures, max(options.jobs, 1), compiler)
     except (DnncoreError, ToolkitError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -45,8 +50,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     broken = _report(found, units.release(compiler), folder)
     if options.update:
         for arch, kernels in found.items():
-            digests = {name: units.digest(members, arch, compiler) for name, members in units.batches()}
-            Baseline(units.release(compiler), kernels, digests).write(arch, folder)
+            Baseline(units.release(compiler), kernels, digests[arch]).write(arch, folder)
             print(f"wrote {folder / arch}.json: {len(kernels)} kernels")
     elif broken:
         print(verdict.REMEDY)
