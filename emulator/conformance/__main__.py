@@ -64,7 +64,7 @@ def main() -> int:
         found[family] = runner.run(family)
         # Written after each family: a run that is cut off leaves what it found.
         data = header | {"summary": report.summary(found), "uncovered": missing, "families": found}
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        path.write_text(report.text(data))
     report.print_failures(found, say)
     report.print_uncovered(missing, say)
     counts = report.summary(found)

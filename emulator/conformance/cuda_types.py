@@ -64,6 +64,12 @@ class MemsetNode(ctypes.Structure):
     )
 
 
+class MemsetOfType(ctypes.Structure):
+    """CUDA_MEMSET_NODE_PARAMS_v2: with its context."""
+
+    _fields_ = (*MemsetNode._fields_, ("context", ctypes.c_void_p))
+
+
 class UpdateResult(ctypes.Structure):
     """CUgraphExecUpdateResultInfo."""
 
@@ -123,6 +129,43 @@ class Copy3D(ctypes.Structure):
         ("height", ctypes.c_size_t),
         ("depth", ctypes.c_size_t),
     )
+
+
+class CopyOfType(ctypes.Structure):
+    """CUDA_MEMCPY_NODE_PARAMS."""
+
+    _fields_ = (("flags", ctypes.c_int), ("reserved", ctypes.c_int), ("context", ctypes.c_void_p), ("copy", Copy3D))
+
+
+class HostOfType(ctypes.Structure):
+    """CUDA_HOST_NODE_PARAMS."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("argument", ctypes.c_void_p))
+
+
+class _AnyNode(ctypes.Union):
+    _fields_ = (
+        ("padding", ctypes.c_longlong * 29),
+        ("kernel", KernelNode),
+        ("memcpy", CopyOfType),
+        ("memset", MemsetOfType),
+        ("host", HostOfType),
+    )
+
+
+class NodeOfType(ctypes.Structure):
+    """CUgraphNodeParams."""
+
+    _anonymous_ = ("any",)
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("reserved0", ctypes.c_int * 3),
+        ("any", _AnyNode),
+        ("reserved1", ctypes.c_longlong),
+    )
+
+
+NODE_KERNEL, NODE_MEMCPY, NODE_MEMSET, NODE_HOST, NODE_EMPTY = 0, 1, 2, 3, 5  # CUgraphNodeType
 
 
 class PoolProperties(ctypes.Structure):

@@ -103,6 +103,19 @@ def difference(check: Check, found: Array, wanted: Array, slack: float, title: s
     return "\n".join(lines)
 
 
+def text(data: Record) -> str:
+    """A report as JSON, with a line for each check."""
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items() if key != "families"]
+    families = [
+        f"  {json.dumps(family)}: {{\n"
+        + ",\n".join(f"   {json.dumps(name)}: {json.dumps(record)}" for name, record in checks.items())
+        + "\n  }"
+        for family, checks in data["families"].items()
+    ]
+    lines.append(' "families": {\n' + ",\n".join(families) + "\n }")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def load(path: Path) -> Reference:
     """A report from its file."""
     data = json.loads(path.read_text())

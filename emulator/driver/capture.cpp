@@ -106,7 +106,6 @@ void refuse_implicit_dependency(const Context& context) {
 
 void refuse_if_captured(const Stream& stream) {
   if (!stream.capture) return;
-  check_valid(*stream.capture);
   stream.capture->valid = false;
   refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a call that a captured stream does not allow");
 }

@@ -81,13 +81,36 @@ void check_device_range(CUdeviceptr address, size_t bytes) {
 }
 
 CopyWork::CopyWork(const CUDA_MEMCPY3D& params, std::shared_ptr<Context> context, std::shared_ptr<std::vector<char>> staged)
-    : params(params), context(std::move(context)), staged_(std::move(staged)) {}
+    : params(params),
+      context(std::move(context)),
+      from(owner_of(source(params).first)),
+      to(owner_of(destination(params).first)),
+      staged_(std::move(staged)) {}
 
 void validate(const CUDA_MEMCPY3D& params) {
   if (params.srcLOD || params.dstLOD) refuse(CUDA_ERROR_INVALID_VALUE);
   if (empty(params)) return;
   validate_side(params.srcMemoryType, source(params), params.srcXInBytes, params);
   validate_side(params.dstMemoryType, destination(params), params.dstXInBytes, params);
+}
+
+Owner owner_of(const void* address) {
+  if (const Allocation* allocation = find_allocation(reinterpret_cast<CUdeviceptr>(address))) {
+    return {allocation->device->index, allocation->context.get()};
+  }
+  if (const HostRange* range = find_host(address, 1)) return {range->context->device->index, range->context.get()};
+  return {kHostDevice, nullptr};
+}
+
+void validate_change(const CopyWork& before, const CopyWork& after) {
+  for (const CUDA_MEMCPY3D* p : {&before.params, &after.params}) {
+    if (p->Height == 1 && p->Depth == 1) continue;
+    refuse(CUDA_ERROR_INVALID_VALUE, "a copy of several rows in an executable graph cannot change");
+  }
+  if (before.from != after.from || before.to != after.to) {
+    refuse(CUDA_ERROR_INVALID_VALUE,
+           "a copy in an executable graph cannot change to memory of another context, or between pools and cuMemAlloc");
+  }
 }
 
 bool from_pageable(const CUDA_MEMCPY3D& params) {

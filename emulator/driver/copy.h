@@ -10,6 +10,15 @@
 
 namespace emu::driver {
 
+// Whose memory lies at an address.
+struct Owner {
+  int device;              // kHostDevice: of host memory that no context knows
+  const Context* context;  // that made it, or page-locked it; null: of a pool
+
+  bool operator==(const Owner&) const = default;
+};
+Owner owner_of(const void* address);
+
 class CopyWork : public Work {
  public:
   // `staged`: what the source points into, if it is a copy of pageable memory.
@@ -20,6 +29,7 @@ class CopyWork : public Work {
 
   const CUDA_MEMCPY3D params;
   const std::shared_ptr<Context> context;
+  const Owner from, to;
 
  private:
   const std::shared_ptr<std::vector<char>> staged_;
@@ -30,6 +40,8 @@ void validate(const CUDA_MEMCPY3D& params);       // throws what the driver woul
 bool from_pageable(const CUDA_MEMCPY3D& params);  // the source is host memory that is not page-locked
 bool to_pageable(const CUDA_MEMCPY3D& params);
 void check_device_range(CUdeviceptr address, size_t bytes);  // one live allocation, or page-locked memory, holds it
+// What cuGraphExecMemcpyNodeSetParams asks for: both are one line, between memory of the same owners.
+void validate_change(const CopyWork& before, const CopyWork& after);
 
 // ---- copy_api.cpp ---------------------------------------------------------------------------------------------------------------
 std::shared_ptr<const CopyWork> make_copy_node(const CUDA_MEMCPY3D* params, const std::shared_ptr<Context>& context);

@@ -147,7 +147,7 @@ void copy_between_contexts(Lock& lock, const CUDA_MEMCPY3D& params, CUcontext to
 }  // namespace
 
 std::shared_ptr<const CopyWork> make_copy_node(const CUDA_MEMCPY3D* params, const std::shared_ptr<Context>& context) {
-  require(params);
+  require(params && params->WidthInBytes && params->Height && params->Depth);
   validate(*params);
   return std::make_shared<CopyWork>(*params, context, nullptr);
 }

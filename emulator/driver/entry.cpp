@@ -22,7 +22,7 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
                           CUdriverProcAddressQueryResult* status) {
   return entry(
       [&] {
-        require(symbol && function);
+        require(symbol && function && version <= CUDA_VERSION);
         if (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
           refuse(CUDA_ERROR_NOT_SUPPORTED,
                  "entry points with a default stream per thread are not emulated; CU_STREAM_PER_THREAD is");

@@ -32,6 +32,14 @@ CUgraph register_graph(const std::shared_ptr<Graph>& graph) {
   return graph->handle ? graph->handle : state().graphs.add(graph);
 }
 
+void refuse_edge_data(const CUgraphEdgeData* data, size_t count) {
+  for (size_t i = 0; data && i < count; ++i) {
+    if (data[i].type || data[i].from_port || data[i].to_port) {
+      refuse(CUDA_ERROR_NOT_SUPPORTED, "edge data of graphs is not emulated");
+    }
+  }
+}
+
 namespace {
 
 void forget(GraphNode& node) {
@@ -58,15 +66,6 @@ std::vector<CUgraphNode> handles(const std::vector<std::shared_ptr<GraphNode>>& 
   std::vector<CUgraphNode> found;
   for (const auto& node : nodes) found.push_back(node->handle);
   return found;
-}
-
-// Edges that carry data order kernels programmatically, which explicit graphs do not get here.
-void refuse_edge_data(const CUgraphEdgeData* data, size_t count) {
-  for (size_t i = 0; data && i < count; ++i) {
-    if (data[i].type || data[i].from_port || data[i].to_port) {
-      refuse(CUDA_ERROR_NOT_SUPPORTED, "edge data of graphs is not emulated");
-    }
-  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 namespace emu::driver {
 
 struct Graph;
+struct Operation;
 
 struct GraphNode {
   CUgraphNode handle = nullptr;
@@ -37,11 +38,13 @@ struct ExecutableGraph {
   CUgraphExec handle = nullptr;
   unsigned long long flags = 0;
   std::vector<Node> nodes;
+  std::shared_ptr<Operation> last_launch;  // which the next one waits for, on whatever stream
 };
 
 // ---- graph.cpp ----------------------------------------------------------------------------------------------------------------
 std::shared_ptr<GraphNode> add_node(Graph& graph, std::shared_ptr<const Work> work, std::vector<std::shared_ptr<GraphNode>> after);
 CUgraph register_graph(const std::shared_ptr<Graph>& graph);
+void refuse_edge_data(const CUgraphEdgeData* data, size_t count);  // that orders kernels programmatically: not emulated
 
 // ---- graph_exec.cpp -----------------------------------------------------------------------------------------------------------
 // Nodes in an order in which they can run; throws CUDA_ERROR_INVALID_VALUE for a cycle.

@@ -163,9 +163,11 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle) {
   return entry([&] {
     const auto found = state().executables.get(executable, CUDA_ERROR_INVALID_VALUE);
     const auto stream = stream_of(working_context(), handle);
-    if (stream->capture) refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphLaunch into a captured stream (a child graph) is not emulated");
+    refuse_if_captured(*stream);
     const unsigned seed = static_cast<unsigned>(emu::settings().seed + state().next_id++);
-    submit(stream, std::make_shared<GraphWork>(found->nodes, seed));
+    std::vector<std::shared_ptr<Operation>> after;
+    if (found->last_launch && !found->last_launch->done) after.push_back(found->last_launch);
+    found->last_launch = submit(stream, std::make_shared<GraphWork>(found->nodes, seed), std::move(after));
   });
 }
 

@@ -61,6 +61,10 @@ const Allocation* allocation_at(CUdeviceptr address) {
   return found == allocations().end() ? nullptr : &found->second;
 }
 
+void leave(CUdeviceptr address) {
+  allocations().find(address)->second.leaving = true;
+}
+
 void release_all(const Context& context) {
   std::vector<CUdeviceptr> owned;
   for (const auto& [address, allocation] : allocations()) {
@@ -115,7 +119,7 @@ CUresult cuMemFree(CUdeviceptr address) {
     if (!address) return;
     refuse_unsafe_call();
     const Allocation* allocation = allocation_at(address);
-    if (!allocation) {
+    if (!allocation || allocation->leaving) {
       refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree of 0x%llx, which is not the start of an allocation (freed twice?)", address);
     }
     const auto owner = allocation->context ? allocation->context : context;

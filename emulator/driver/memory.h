@@ -19,6 +19,7 @@ struct Allocation {
   std::shared_ptr<Context> context;  // that made it, and takes it along when it is destroyed; null: of a pool
   std::shared_ptr<Pool> pool;        // null: of cuMemAlloc
   unsigned long long id;             // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  bool leaving = false;              // a stream is going to free it
 };
 
 // Page-locked memory: allocated here, or registered.
@@ -38,6 +39,7 @@ CUdeviceptr allocate(Device& device, size_t bytes, const std::shared_ptr<Context
 void release(CUdeviceptr address);                       // of a live allocation
 const Allocation* find_allocation(CUdeviceptr address);  // that holds this byte; null: none
 const Allocation* allocation_at(CUdeviceptr address);    // that begins there; null: none
+void leave(CUdeviceptr address);                         // of a live allocation, which a stream is going to free
 void release_all(const Context& context);
 size_t count_allocations(const Device& device);
 

@@ -47,6 +47,14 @@ CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned element, si
 
 }  // namespace
 
+void validate_change(const MemsetWork& before, const MemsetWork& after) {
+  const CUDA_MEMSET_NODE_PARAMS &old = before.params, &wanted = after.params;
+  const bool same_box = old.width == wanted.width && old.elementSize == wanted.elementSize && old.pitch == wanted.pitch;
+  if (old.height != wanted.height || (old.height > 1 && !same_box)) {
+    refuse(CUDA_ERROR_INVALID_VALUE, "a memset in an executable graph cannot change its number of rows, or a box of several");
+  }
+}
+
 void MemsetWork::run(Site&) const {
   if (empty(params)) return;
   char* first = reinterpret_cast<char*>(params.dst);
@@ -65,7 +73,7 @@ void MemsetWork::run(Site&) const {
 }
 
 std::shared_ptr<const MemsetWork> make_memset_node(const CUDA_MEMSET_NODE_PARAMS* params, const std::shared_ptr<Context>& context) {
-  require(params);
+  require(params && params->width && params->height);
   validate(*params);
   return std::make_shared<MemsetWork>(*params, context);
 }

@@ -22,5 +22,7 @@ class MemsetWork : public Work {
 };
 
 std::shared_ptr<const MemsetWork> make_memset_node(const CUDA_MEMSET_NODE_PARAMS* params, const std::shared_ptr<Context>& context);
+// What cuGraphExecMemsetNodeSetParams asks for: the same number of rows, and the same box if there are several.
+void validate_change(const MemsetWork& before, const MemsetWork& after);
 
 }  // namespace emu::driver

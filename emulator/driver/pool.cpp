@@ -78,10 +78,12 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     const auto stream = stream_of(working_context(), handle);
     if (!address) return;
     refuse_captured(*stream, "cuMemFreeAsync");
-    if (!allocation_at(address)) {
-      refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync of 0x%llx, which is not the start of an allocation", address);
+    const Allocation* allocation = allocation_at(address);
+    if (!allocation || allocation->leaving) {
+      refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync of 0x%llx, which is not the start of an allocation (freed twice?)", address);
     }
     submit(stream, std::make_shared<FreeWork>(address));
+    leave(address);
   });
 }
 

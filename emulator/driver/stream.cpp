@@ -120,13 +120,14 @@ std::shared_ptr<Operation> enqueue(const std::shared_ptr<Stream>& stream, std::s
   return operation;
 }
 
-std::shared_ptr<Operation> submit(const std::shared_ptr<Stream>& stream, std::shared_ptr<const Work> work) {
+std::shared_ptr<Operation> submit(const std::shared_ptr<Stream>& stream, std::shared_ptr<const Work> work,
+                                  std::vector<std::shared_ptr<Operation>> after) {
   if (stream->capture) {
     capture_work(*stream, std::move(work));
     return nullptr;
   }
   if (stream == stream->context->null_stream) refuse_implicit_dependency(*stream->context);
-  return enqueue(stream, std::move(work));
+  return enqueue(stream, std::move(work), std::move(after));
 }
 
 void run_now(Lock& lock, std::shared_ptr<const Work> work) {

@@ -59,7 +59,8 @@ std::shared_ptr<Stream> stream_of(const std::shared_ptr<Context>& context, CUstr
 std::shared_ptr<Operation> enqueue(const std::shared_ptr<Stream>& stream, std::shared_ptr<const Work> work,
                                    std::vector<std::shared_ptr<Operation>> after = {});
 // Appends, or adds a node to the graph that the stream is captured into; then null.
-std::shared_ptr<Operation> submit(const std::shared_ptr<Stream>& stream, std::shared_ptr<const Work> work);
+std::shared_ptr<Operation> submit(const std::shared_ptr<Stream>& stream, std::shared_ptr<const Work> work,
+                                  std::vector<std::shared_ptr<Operation>> after = {});
 // Submits to the legacy stream of the calling thread's context and waits.
 void run_now(Lock& lock, std::shared_ptr<const Work> work);
 void close_stream(Stream& stream);

@@ -32,7 +32,7 @@ _FOLDER = Path(__file__).parent
 _EMULATOR = _FOLDER.parent
 _SUFFIXED = {
     "cuCtxDestroy", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset",
-    "cuDeviceTotalMem", "cuEventDestroy", "cuEventElapsedTime", "cuGraphAddKernelNode", "cuGraphAddDependencies",
+    "cuDeviceTotalMem", "cuEventDestroy", "cuEventElapsedTime", "cuGraphAddKernelNode", "cuGraphAddDependencies", "cuGraphAddNode",
     "cuGraphExecKernelNodeSetParams", "cuGraphExecUpdate", "cuGraphKernelNodeGetParams", "cuGraphGetEdges",
     "cuGraphNodeGetDependencies", "cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemGetAddressRange", "cuMemGetInfo",
     "cuMemHostGetDevicePointer", "cuMemHostRegister", "cuMemcpy2D", "cuMemcpy3D", "cuMemcpyDtoD", "cuMemcpyDtoDAsync",

@@ -47,6 +47,14 @@ def test_an_h200_has_answered_every_check_and_agreed_with_its_oracle() -> None:
     assert {key for key in asked if statuses[key] not in ("passed", "recorded")} <= {("driver", "peer copy")}
 
 
+def test_a_report_has_a_line_for_each_check() -> None:
+    text = H200.read_text()
+    answers = json.loads(text)
+    assert report.text(answers) == text
+    assert json.loads(report.text(answers | {"families": {}}))["families"] == {}
+    assert sum('"status"' in line for line in text.splitlines()) == sum(answers["summary"].values())
+
+
 def test_every_instruction_of_the_emulator_has_a_check() -> None:
     assert coverage.uncovered() == set()
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.tests.driver_api import CudaError, Session, needs_driver, pointers, session
+from emulator.tests.driver_api import CudaError, Gate, Session, needs_driver, pointers, session
 
 pytestmark = needs_driver
 
-INVALID_VALUE, ILLEGAL_STATE = 1, 401
+INVALID_VALUE, ILLEGAL_STATE, NOT_READY = 1, 401, 600
 UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT = range(900, 908)
 WRONG_THREAD, UPDATE_FAILURE = 908, 910
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -291,3 +291,45 @@ def test_a_capture_ends_with_its_stream() -> None:
         assert cuda.code("cuStreamWaitEvent", s.stream(), event, 0) == CAPTURED_EVENT
         cuda.cuEventRecord(event, s.stream())
         cuda.cuEventSynchronize(event)
+
+
+def memset_graph(s: Session, address: int) -> tuple[int, int]:
+    """A graph of one memset, and the node."""
+    graph, params = s.cuda.handle("cuGraphCreate", 0), MemsetParams(address, 0, 0, 4, 1, 1)
+    return graph, s.cuda.handle("cuGraphAddMemsetNode", graph, None, 0, ctypes.byref(params), s.context)
+
+
+def test_a_graph_must_outlive_changes_to_what_was_made_of_it() -> None:
+    with session() as s:
+        x = s.ones(1)
+        graph, node = memset_graph(s, x)
+        executable, params = instantiate(s, graph), MemsetParams(x, 0, 5, 4, 1, 1)
+        change = ("cuGraphExecMemsetNodeSetParams", executable, node, ctypes.byref(params), s.context)
+        assert s.cuda.code(*change) == 0
+        s.cuda.cuGraphDestroy(graph)
+        assert s.cuda.code(*change) == INVALID_VALUE
+        assert "must outlive" in s.cuda.last_error()
+
+
+def test_launches_of_a_graph_wait_for_each_other() -> None:
+    with session() as s:
+        cuda, first, second, x = s.cuda, s.stream(), s.stream(), s.ones(1)
+        executable = instantiate(s, memset_graph(s, x)[0])
+        gate = Gate(cuda, first)
+        cuda.cuGraphLaunch(executable, first)
+        cuda.cuGraphLaunch(executable, second)
+        assert cuda.code("cuStreamQuery", second) == NOT_READY
+        gate.open()
+        cuda.cuStreamSynchronize(second)
+        assert cuda.code("cuStreamQuery", first) == 0
+
+
+def test_programmatic_edges_are_refused_by_name() -> None:
+    with session() as s:
+        cuda = s.cuda
+        graph, node = memset_graph(s, s.ones(1))
+        empty, edge = (ctypes.c_uint64 * 32)(5), (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphNodeParams, CUgraphEdgeData
+        after = (ctypes.c_size_t * 1)(node)
+        assert cuda.code("cuGraphAddNode", ctypes.byref(ctypes.c_size_t()), graph, after, None, 1, empty) == 0
+        assert cuda.code("cuGraphAddNode", ctypes.byref(ctypes.c_size_t()), graph, after, edge, 1, empty) == 801
+        assert "edge data" in cuda.last_error()

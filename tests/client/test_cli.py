@@ -12,21 +12,23 @@ from dnnclient.cli import main
 
 from tests.client.fake_server import FakeServer, image
 
+# A shell's background jobs ignore Ctrl-C, and so would all that they start, this test's process among them: the client is to
+# heed it. It says so to itself, for a `preexec_fn` would have Python fork while gRPC's threads run in this process.
+_HEEDING_INTERRUPTS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "dnnclient", *sys.argv[1:]])
+"""
+
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dnnclient", *map(str, arguments)],
+        [sys.executable, "-I", "-S", "-c", _HEEDING_INTERRUPTS, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heed_interrupts,
     )
-
-
-def _heed_interrupts() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would all that they start, this test's process among them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(*arguments: object) -> tuple[int, str, str]:
@@ -46,7 +48,7 @@ def images(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_classify_prints_a_line_an_image_in_order(server: FakeServer, images: list[Path]) -> None:
+def test_classify_prints_a_line_per_image_in_order(server: FakeServer, images: list[Path]) -> None:
     status, out, err = _run("classify", *images, "--server", server.target, "--model", "digits", "--top-k", 2)
     assert (status, err) == (0, "")
     assert out.splitlines() == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -193,7 +194,9 @@ def _streams(bench: Bench) -> Array:
     data = bench.upload(np.zeros(64, np.uint32))
     first, second, event = driver.stream(), driver.stream(), driver.event()
     slow, add = bench.kernel(library, "slow"), bench.kernel(library, "add")
-    driver.call("cuStreamSynchronize", first)
+    gate = threading.Event()
+    closed = HostFunction(lambda _argument: gate.wait(10) and None)
+    driver.call("cuLaunchHostFunc", first, closed, None)
     for _ in range(5):
         driver.launch(slow, 1, 1, [data], stream=first)
     busy = driver.code("cuStreamQuery", first)
@@ -201,6 +204,7 @@ def _streams(bench: Bench) -> Array:
     waiting = driver.code("cuEventQuery", event)
     driver.call("cuStreamWaitEvent", second, event, 0)
     driver.launch(add, 1, 64, [data, 10], stream=second)
+    gate.set()
     driver.call("cuStreamSynchronize", second)
     found = [busy, waiting, driver.code("cuStreamQuery", first), driver.code("cuEventQuery", event)]
     found += [
@@ -286,6 +290,50 @@ def _pools(bench: Bench) -> Array:
     return words(*found)
 
 
+def _default_pool(bench: Bench) -> Array:
+    """The device's pool, what it keeps, and what is known of its memory."""
+    driver, stream = bench.driver, bench.driver.stream()
+    pool, current, threshold = Handle(), Handle(), ctypes.c_uint64(1 << 40)
+    driver.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), driver.device)
+    driver.call("cuDeviceGetMemPool", ctypes.byref(current), driver.device)
+    release_threshold, used = 4, 7
+    driver.call("cuMemPoolSetAttribute", pool, release_threshold, ctypes.byref(threshold))
+    threshold.value = 0
+    driver.call("cuMemPoolGetAttribute", pool, release_threshold, ctypes.byref(threshold))
+    address, amount = ctypes.c_uint64(), ctypes.c_uint64()
+    driver.call("cuMemAllocAsync", ctypes.byref(address), size(1000), stream)
+    driver.call("cuMemPoolGetAttribute", pool, used, ctypes.byref(amount))
+    found = [pool.value == current.value, threshold.value >> 20, amount.value > 0]
+    inside = ctypes.c_uint64(address.value + 100)
+    kind, ordinal, of_pool, context = ctypes.c_uint(), ctypes.c_int(), Handle(), Handle(1)
+    for which, result in ((2, kind), (9, ordinal), (17, of_pool), (1, context)):
+        found.append(driver.code("cuPointerGetAttribute", ctypes.byref(result), which, inside))
+    found += [kind.value, ordinal.value == driver.device.value, of_pool.value == pool.value, not context.value]
+    found += [driver.code("cuMemFreeAsync", address, stream), driver.code("cuMemFreeAsync", address, stream)]
+    driver.call("cuStreamSynchronize", stream)
+    driver.call("cuMemPoolGetAttribute", pool, used, ctypes.byref(amount))
+    threshold.value = 0
+    driver.call("cuMemPoolSetAttribute", pool, release_threshold, ctypes.byref(threshold))
+    return words(*map(int, found), amount.value, driver.code("cuCtxSynchronize"))
+
+
+def _entry_points(bench: Bench) -> Array:
+    """Functions by name and version: found, unknown, of a later version than is asked for, and of one later than the driver."""
+    driver, found = bench.driver, []
+    for name, version in (
+        (b"cuMemAlloc", 13000),
+        (b"cuNoSuchFunction", 13000),
+        (b"cuLibraryLoadData", 11000),
+        (b"cuMemAlloc", driver.version() + 10),
+    ):
+        function, status = Handle(), ctypes.c_int(9)
+        code = driver.code(
+            "cuGetProcAddress_v2", name, ctypes.byref(function), version, ctypes.c_uint64(0), ctypes.byref(status)
+        )
+        found += [code, status.value, int(bool(function.value))]
+    return words(*found)
+
+
 def _peers(bench: Bench) -> Array:
     driver = bench.driver
     if driver.device_count() < 2:
@@ -353,6 +401,11 @@ def family() -> Family:
     add("host functions", "cuLaunchHostFunc cuMemAllocHost cuMemcpyDtoHAsync", _host_functions, words(404, 509, 9))
     covers = "cuMemPoolCreate cuMemAllocAsync cuMemAllocFromPoolAsync cuMemFreeAsync cuMemPoolTrimTo cuMemPoolDestroy"
     add("memory pools", covers, _pools, words(42, 42, 42, 42, ok, ok))
+    covers = (
+        "cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuMemPoolSetAttribute cuMemPoolGetAttribute cuPointerGetAttribute"
+    )
+    add("default pool", covers, _default_pool)
+    add("entry points", "cuGetProcAddress", _entry_points)
     add("peer copy", "cuMemcpyPeer cuDevicePrimaryCtxRetain", _peers, SOURCE)
     add("device attributes", "cuDeviceGetAttribute", _device)
     return made

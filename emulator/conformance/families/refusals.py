@@ -109,6 +109,26 @@ def _illegal_tensor_maps(bench: Bench) -> Array:
     return words(*found)
 
 
+def _misaligned_tensor_maps(bench: Bench) -> Array:
+    """Where in memory a tensor map may be made."""
+    driver, address = bench.driver, bench.upload(np.zeros(1 << 16, np.uint8)).address
+    memory = (ctypes.c_ubyte * 512)()
+    aligned, found = (ctypes.addressof(memory) + 127) & ~127, []
+    sizes, strides, ones = (
+        (ctypes.c_uint64 * 4)(16, 8, 8, 2),
+        (ctypes.c_uint64 * 3)(32, 256, 2048),
+        (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+    )
+    box, corner = (ctypes.c_uint32 * 4)(16, 2, 2, 1), (ctypes.c_int * 2)(-1, -1)
+    for offset in (0, 8, 16, 32, 48, 64, 96):
+        start = (Handle(aligned + offset), 6, 4, Handle(address), sizes, strides)
+        found += [
+            driver.code("cuTensorMapEncodeTiled", *start, box, ones, 0, 0, 0, 0),
+            driver.code("cuTensorMapEncodeIm2col", *start, corner, corner, 16, 64, ones, 0, 0, 0, 0),
+        ]
+    return words(*found)
+
+
 def family() -> Family:
     """The checks. Only a GPU says which code is right."""
     made = Family("refusals")
@@ -119,4 +139,5 @@ def family() -> Family:
         _illegal_memory,
     )
     made.add("illegal tensor maps", "cuTensorMapEncodeTiled cuTensorMapEncodeIm2col", _illegal_tensor_maps)
+    made.add("misaligned tensor maps", "cuTensorMapEncodeTiled cuTensorMapEncodeIm2col", _misaligned_tensor_maps)
     return made
