@@ -15,7 +15,9 @@ EMULATOR := $(CURDIR)/.build/emulator
 WHY_NOT  := $(shell $(PYTHON) -m emulator.toolkit --why-not)
 NVCC     := $(shell $(PYTHON) -m emulator.toolkit --find)
 # One thread a test process for PyTorch's and NumPy's sums: there are as many processes as cores.
+# What `make kernels` built is for GPUs, and is not looked for here.
 EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE_DIR=$(CURDIR)/.build/kernels OMP_NUM_THREADS=1 \
+            DNNCORE_CUBIN_DIR=$(CURDIR)/.build/no-cubins \
             PATH=$(CURDIR)/emulator/bin:$(CURDIR)/$(BIN):$(PATH)
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
 OTHERWISE := EMU_SCHED=20261121 EMU_ASYNC=eager

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.timing import milliseconds
 from dnncore import Handle, Preference, TensorDescriptor
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import Problem
 
 __all__ = ["DEFAULT_STREAM", "algorithms", "difference", "empty", "launcher", "noise", "release", "time_ms"]
@@ -39,8 +39,8 @@ def noise(descriptor: TensorDescriptor, seed: int) -> torch.Tensor:
 
 def algorithms(handle: Handle, problem: Problem) -> Iterator[str]:
     """Names of what can solve a problem, in the order in which they are chosen."""
-    for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-        if why is None:
+    for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+        if algorithm.status is None:
             yield algorithm.name
 
 

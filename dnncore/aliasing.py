@@ -7,38 +7,39 @@ from collections.abc import Sequence
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.problems import Problem
-from dnncore.tensor import Tensor
 
 __all__ = ["check_apart"]
 
 
-_NOWHERE = (0, 0)
-"""Where an empty tensor lies: before everything else, so that it meets nothing."""
-
-
-def check_apart(problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+def check_apart(problem: Problem, pointers: Sequence[int], nbytes: Sequence[int], num_inputs: int) -> None:
     """Refuse outputs that share memory with an input or with each other.
 
     An input and an output that `problem.in_place` pairs may be the same memory, seen through equal descriptors.
 
+    Args:
+        problem: What the operands are of.
+        pointers: Where the inputs and then the outputs begin.
+        nbytes: How far each reaches, likewise.
+        num_inputs: How many of them are inputs.
+
     Raises:
         BadParamError: two operands share an element; the message names both.
     """
-    operands = (*inputs, *outputs)
-    spans = [(start := tensor.pointer, start + tensor.nbytes) if tensor.nbytes else _NOWHERE for tensor in operands]
-    for index in range(len(inputs), len(operands)):
-        start, end = spans[index]
+    for index in range(num_inputs, len(pointers)):
+        start = pointers[index]
+        end = start + nbytes[index]
         for other_index in range(index):
-            other_start, other_end = spans[other_index]
-            if start < other_end and other_start < end:
-                _check_pair(problem, operands, index, other_index, other_start - start)
+            other_start = pointers[other_index]
+            # An empty operand begins where it ends, and meets nothing.
+            if start < other_start + nbytes[other_index] and other_start < end and start != end and nbytes[other_index]:
+                _check_pair(problem, index, other_index, other_start - start)
 
 
-def _check_pair(problem: Problem, operands: Sequence[Tensor], index: int, other_index: int, distance: int) -> None:
+def _check_pair(problem: Problem, index: int, other_index: int, distance: int) -> None:
     """Refuse an output that shares elements with another operand, which begins `distance` bytes behind it and meets its span."""
-    output, other = operands[index].descriptor, operands[other_index].descriptor
+    operands = (*problem.inputs, *problem.outputs)
     names = (*problem.input_names, *problem.output_names)
-    name, other_name = names[index], names[other_index]
+    (name, output), (other_name, other) = ((names[i], operands[i]) for i in (index, other_index))
     paired = (other_name, name) in problem.in_place
     if paired and distance == 0 and output == other:
         return

@@ -7,25 +7,65 @@ are opaque to everything above: what `Memory.at` returns goes back to the backen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from dnncore.dlpack import Borrowed
+from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
-__all__ = ["Address", "Algorithm", "Device", "DeviceInfo", "Event", "Launch", "Memory", "Stream"]
+__all__ = [
+    "Address",
+    "Algorithm",
+    "Bound",
+    "Device",
+    "DeviceInfo",
+    "Event",
+    "Graph",
+    "Launch",
+    "Memory",
+    "Move",
+    "Offer",
+    "Stream",
+    "Work",
+]
 
 Address = Any
 """Where an operand starts: an integer address on CUDA, a NumPy byte array on the reference backend."""
 
-Launch = Callable[["Stream", float, Sequence[Address], float, Sequence[Address], Address | None], None]
-"""launch(stream, alpha, inputs, beta, outputs, workspace): enqueue outputs = alpha * operation(inputs) + beta * outputs.
+Work = Any
+"""What an algorithm prepared for a problem: calls as data on CUDA, a function on the reference backend. Immutable."""
 
-Inputs and outputs come in the problem's order. The workspace is at least as large as the algorithm asked for and 256-byte
-aligned; None when it asked for nothing.
+Launch = Callable[["Stream", float, float, Sequence[Address]], None]
+"""launch(stream, alpha, beta, addresses): enqueue outputs = alpha * operation(inputs) + beta * outputs.
+
+Addresses are those of the inputs and of the outputs, in the problem's order, and then the workspace's: at least as large as the
+offer said and 256-byte aligned; None where it asked for nothing.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What an algorithm would take to solve a problem on a device with given figures. Immutable.
+
+    Args:
+        seconds: Estimated time of a launch.
+        prepare: Does everything that does not depend on addresses; pure, and not called for offers that are not taken.
+        workspace_bytes: Scratch memory that a launch needs.
+        deterministic: Whether the same inputs on the same model of device always give the same bits.
+        math: What it accumulates with: "fp32", "fp64", ... or "dtype" for that of the tensors.
+        error_factor: How many times larger its rounding errors may be than those of the direct method, relative to the largest
+            magnitude of each output plane; None where they are relative to each output's own terms.
+    """
+
+    seconds: float
+    prepare: Callable[[], Work] = field(repr=False, compare=False)
+    workspace_bytes: int = 0
+    deterministic: bool = True
+    math: str = "dtype"
+    error_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +91,11 @@ class Memory(Protocol):
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has given it back."""
         ...
 
     def at(self, offset_bytes: int) -> Address:
@@ -151,26 +196,45 @@ class Algorithm(Protocol):
         """Lower-case name, unique in its tuple: "implicit_gemm"."""
         ...
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether the same inputs on the same device always give the same bits."""
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """What it would take to solve the problem on such a device; or the reason why it cannot, or had better not."""
         ...
 
-    @property
-    def math(self) -> str:
-        """What it accumulates with: "fp32", "fp64", ... or "dtype" for that of the tensors."""
+
+Move = tuple[int, int, Address]
+"""(start, end, new start): what lay in [start, end), as pointers, is elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Work with its factors and addresses, as a program has it. Immutable.
+
+    Args:
+        work: What runs.
+        alpha: Factor of the result.
+        beta: Factor of what the outputs held.
+        addresses: As `Launch` takes them.
+    """
+
+    work: Work
+    alpha: float
+    beta: float
+    addresses: Sequence[Address]
+
+
+class Graph(Protocol):
+    """Bound work that is launched as one. Owned by one thread."""
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue all of it."""
         ...
 
-    def supports(self, problem: Any, device: Any) -> str | None:
-        """None when it can solve the problem on the device, else the reason why not."""
+    def move(self, moves: Sequence[Move]) -> None:
+        """Let the launches from now on use other memory: each address that lies in one of the ranges moves with it."""
         ...
 
-    def workspace_bytes(self, problem: Any) -> int:
-        """Scratch memory that a launch needs."""
-        ...
-
-    def prepare(self, problem: Any, device: Any) -> Launch:
-        """Do everything that does not depend on addresses: compile, load, fill in parameters."""
+    def close(self) -> None:
+        """Give it back, once the launches have run; a second call does nothing."""
         ...
 
 
@@ -187,12 +251,47 @@ class Device(Protocol):
         """What DLPack calls it: (device type, index)."""
         ...
 
+    @property
+    def addresses_are_pointers(self) -> bool:
+        """Whether `Memory.at` gives what `Memory.pointer` gives."""
+        ...
+
+    @property
+    def figures(self) -> DeviceFigures:
+        """What it can do: what offers are made for."""
+        ...
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
-        """Algorithms for this kind of problem, most specialised first; the last supports everything that is legal."""
+        """Algorithms for this kind of problem; the last supports everything that is legal."""
+        ...
+
+    def bind(self, work: Work) -> Launch:
+        """Make launches of what an algorithm prepared: compile and load its kernels, once in the process.
+
+        Raises:
+            CompilationError: a kernel does not compile.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt kernel.
+        """
+        ...
+
+    def capture(self, steps: Sequence[Bound]) -> Graph:
+        """Make one launch of many: a CUDA graph, whose kernels run one after the other."""
+        ...
+
+    def describe(self, work: Work) -> list[str]:
+        """A line for each launch: kernel, grid, block, shared memory."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory, 256-byte aligned.
+
+        Raises:
+            OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+        """
+        ...
+
+    def allocate_ordered(self, nbytes: int, stream: Stream) -> Memory:
+        """Uninitialised memory for work on one stream, 256-byte aligned; neither taking it nor giving it back waits for the device.
 
         Raises:
             OutOfMemoryError: there is no room; the message says what was asked for and what is free.

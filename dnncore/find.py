@@ -40,7 +40,7 @@ def find_algorithms(
     """Time what can be used; `Handle.find_algorithms` says the rest.
 
     Args:
-        ranked: What `plan.get_algorithms` gave.
+        ranked: What `plan.rank` gave.
         problem: What is solved.
         device: Where.
         stream: On which launches and events are enqueued.
@@ -87,12 +87,12 @@ def _scratch(device: Device, stream: Stream, descriptor: TensorDescriptor, closi
 def _time_ms(
     plan: Plan, stream: Stream, inputs: Sequence[Address], outputs: Sequence[Address], workspace: Workspace
 ) -> float:
-    scratch = workspace.reserve(plan.workspace_bytes)
+    addresses = (*inputs, *outputs, workspace.reserve(plan.workspace_bytes))
 
     def sample(launches: int) -> float:
         start = stream.record_event()
         for _ in range(launches):
-            plan.launch(stream, 1.0, inputs, 0.0, outputs, scratch)
+            plan.launch(stream, 1.0, 0.0, addresses)
         return stream.record_event().elapsed_ms(start) / launches
 
     sample(1)  # the first launch loads the kernel

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,14 +12,17 @@ import numpy as np
 
 from dnncore import devices, find, interchange
 from dnncore.aliasing import check_apart
+from dnncore.arena import Arena
 from dnncore.backend import Address, DeviceInfo, Event, Memory, Stream
+from dnncore.belongings import Belongings, Closable
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.descriptors.settings import number
 from dnncore.dlpack import Borrowed
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OwnerError
 from dnncore.interchange import SupportsCudaStream
-from dnncore.plan import AlgorithmPerformance, Plan, Preference, get_algorithms, make_plan
+from dnncore.plan import AlgorithmPerformance, Plan, Preference
+from dnncore.planner import Planner
 from dnncore.problems import Problem
 from dnncore.program import Program, Step
 from dnncore.tensor import Tensor
@@ -27,15 +30,12 @@ from dnncore.workspace import Workspace
 
 __all__ = ["Handle"]
 
-_MOST_PLANS = 1024
-"""Plans a handle keeps: a problem holds factors and probabilities, which may be new ones at every call."""
-
 
 class Handle:
     """Everything one thread needs to run operations on one device. Owned by one thread; checked.
 
-    As many handles a device as wanted, each with a stream of its own. What a handle made (tensors, plans) is used with that handle.
-    Operations are enqueued on the stream and return before they have run; `synchronize` and `Tensor.numpy` wait.
+    As many handles per device as wanted, each with a stream of its own. What a handle made (tensors, plans) is used with that
+    handle. Operations are enqueued on the stream and return before they have run; `synchronize` and `Tensor.numpy` wait.
 
     Args:
         device: "cpu" or "cuda:N".
@@ -61,16 +61,30 @@ class Handle:
     ) -> None:
         self._thread = threading.get_ident()
         self._thread_name = threading.current_thread().name
-        self.preference = preference
-        self.autotune = autotune
         self.device = devices.open_device(device)
+        self._planner = Planner(self.device, preference, self._fastest)
+        self._planner.autotune = autotune
         self._stream_owner = stream  # lives as long as we enqueue on it
         self._stream = interchange.open_stream(self.device, stream)
         self._workspace = Workspace(self.device, self._stream)
-        self._plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()  # last used last
-        self._memory: dict[int, Memory] = {}
+        self._belongings = Belongings()
         self._recording: Program | None = None
         self._closed = False
+
+    @property
+    def preference(self) -> Preference:
+        """What algorithms may take, unless an operation says otherwise."""
+        return self._planner.preference
+
+    @preference.setter
+    def preference(self, preference: Preference) -> None:
+        self.check_owner()
+        self._planner.preference = preference
+
+    @property
+    def autotune(self) -> bool:
+        """Whether algorithms are timed when a problem is first seen."""
+        return self._planner.autotune
 
     @property
     def stream(self) -> Stream:
@@ -131,8 +145,39 @@ class Handle:
         self.check_owner()
         descriptor = shape if isinstance(shape, TensorDescriptor) else TensorDescriptor.packed(shape, dtype, layout)
         memory = self.device.allocate(max(descriptor.nbytes, 1))
-        self._memory[id(memory)] = memory
+        self._belongings.add(memory)
         return Tensor(self, descriptor, memory)
+
+    def new(self, descriptor: TensorDescriptor) -> Tensor:
+        """Allocate an uninitialised tensor from the device's pool, in the order of the handle's stream: nothing waits.
+
+        It goes back to the pool when it is closed, or when nobody refers to it or to a view of it any more; what was enqueued
+        before that still has it.
+
+        Raises:
+            BadParamError: the handle is recording: a program's tensors must outlive it.
+            OutOfMemoryError: the device has no room.
+        """
+        self.check_not_recording("a tensor that goes when nobody refers to it")
+        memory = self.device.allocate_ordered(max(descriptor.nbytes, 1), self._stream)
+        tensor = Tensor(self, descriptor, memory)
+        self._belongings.add(memory)
+        weakref.finalize(tensor, self._belongings.collect, memory).atexit = False
+        return tensor
+
+    def retire(self, tensors: Sequence[Tensor]) -> None:
+        """Close tensors once the stream has passed what was enqueued so far, without waiting: for what was borrowed briefly."""
+        self.check_owner()
+        passed = None if self._stream.handle is None else self._stream.record_event()
+        self._belongings.retire([tensor.memory for tensor in tensors], passed)
+
+    def arena(self, descriptors: Mapping[str, TensorDescriptor]) -> Arena:
+        """Allocate several uninitialised tensors in one block, which programs can be moved from and to.
+
+        Raises:
+            OutOfMemoryError: the device has no room.
+        """
+        return Arena(self, descriptors)
 
     def upload(self, array: np.ndarray, layout: Layout | str = Layout.NCHW) -> Tensor:
         """Allocate a tensor and fill it; waits for the copy.
@@ -172,7 +217,7 @@ class Handle:
         return self._adopt(*interchange.borrow_cuda_array(self.device, self._stream, array))
 
     def _adopt(self, memory: Memory, borrowed: Borrowed) -> Tensor:
-        self._memory[id(memory)] = memory
+        self._belongings.add(memory)
         return Tensor(self, borrowed.descriptor, memory, read_only=borrowed.read_only)
 
     def release(self, memory: Memory) -> None:
@@ -181,8 +226,7 @@ class Handle:
             return
         self.check_owner()
         self._stream.synchronize()
-        del self._memory[id(memory)]
-        memory.close()
+        self._belongings.remove(memory)
 
     def plan(self, problem: Problem, *, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
         """The plan for a problem, chosen once and kept as long as it is one of the 1,024 last used.
@@ -191,17 +235,7 @@ class Handle:
             NotSupportedError: no algorithm fits the preference; the message lists each and why.
         """
         self.check_owner()
-        key = (problem, preference or self.preference, algorithm)
-        plan = self._plans.get(key)
-        if plan is None:
-            if algorithm is None and self.autotune:
-                algorithm = self._fastest(problem, key[1])
-            plan = self._plans[key] = make_plan(problem, self.device, key[1], algorithm)
-            if len(self._plans) > _MOST_PLANS:
-                self._plans.popitem(last=False)
-        else:
-            self._plans.move_to_end(key)
-        return plan
+        return self._planner.plan(problem, preference, algorithm)
 
     def _fastest(self, problem: Problem, preference: Preference) -> str | None:
         """The name of what is fastest; None where there is nothing to choose."""
@@ -215,7 +249,7 @@ class Handle:
         then the others, each with the reason.
         """
         self.check_owner()
-        return get_algorithms(problem, self.device, preference or self.preference)
+        return self._planner.rank(problem, preference)
 
     def find_algorithms(
         self,
@@ -245,8 +279,10 @@ class Handle:
         operands = None
         if inputs is not None or outputs is not None:
             inputs, outputs = inputs or (), outputs or ()
-            self._check_operands(problem, inputs, outputs)
-            operands = [tensor.address for tensor in inputs], [tensor.address for tensor in outputs]
+            self._check_descriptors(problem, inputs, outputs)
+            nbytes = [tensor.nbytes for tensor in (*inputs, *outputs)]
+            addresses = self._addresses(problem, nbytes, inputs, outputs)
+            operands = addresses[: len(inputs)], addresses[len(inputs) :]
 
         def plan(algorithm: str) -> Plan:
             return self.plan(problem, preference=preference, algorithm=algorithm)
@@ -263,8 +299,62 @@ class Handle:
                 not say that it may (`Problem.in_place`); or alpha or beta is no number.
         """
         self._check_own(plan)
-        self._check_operands(plan.problem, inputs, outputs)
-        self.launch(plan, alpha, [tensor.address for tensor in inputs], beta, [tensor.address for tensor in outputs])
+        self._check_descriptors(plan.problem, inputs, outputs)
+        self._launch(plan, alpha, inputs, beta, outputs)
+
+    def execute(
+        self,
+        kind: Callable[..., Problem],
+        arguments: tuple[Hashable, ...],
+        alpha: float,
+        inputs: Sequence[Tensor],
+        beta: float,
+        outputs: Sequence[Tensor],
+        *,
+        algorithm: str | None = None,
+    ) -> None:
+        """Enqueue the operation that `kind(*arguments)` describes: the short way from an operation's call to its launch.
+
+        What was called with equal arguments before is found by these, without making the problem, or checking it, again.
+
+        Args:
+            kind: Makes the problem.
+            arguments: Its arguments, the descriptors of the tensors among them.
+            alpha: Factor of the result.
+            inputs: Tensors in the problem's order.
+            beta: Factor of what the outputs hold.
+            outputs: Tensors likewise.
+            algorithm: Take this one, by name, and no other.
+
+        Raises:
+            BadParamError: the arguments make no problem; and as `run`.
+            NotSupportedError: no algorithm fits the preference; the message lists each and why.
+        """
+        self.check_owner()
+        plan = self._planner.called(kind, arguments, algorithm)
+        self._launch(plan, alpha, inputs, beta, outputs)
+
+    def _launch(
+        self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]
+    ) -> None:
+        """Launch a plan of this handle's on tensors that have its problem's descriptors."""
+        addresses = self._addresses(plan.problem, plan.nbytes, inputs, outputs)
+        self.launch(plan, alpha, addresses[: len(inputs)], beta, addresses[len(inputs) :])
+
+    def _addresses(
+        self, problem: Problem, nbytes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> list[Address]:
+        """Where operands lie that are this handle's, may be written and keep apart, as they must."""
+        operands = (*inputs, *outputs)
+        for tensor in operands:
+            if tensor.handle is not self:
+                raise BadParamError(f"{tensor} belongs to another handle")
+        for tensor in outputs:
+            if tensor.read_only:
+                tensor.check_writable()
+        pointers = [tensor.locate() for tensor in operands]
+        check_apart(problem, pointers, nbytes, len(inputs))
+        return pointers if self.device.addresses_are_pointers else [tensor.address for tensor in operands]
 
     def launch(
         self, plan: Plan, alpha: float, inputs: Sequence[Address], beta: float, outputs: Sequence[Address]
@@ -284,11 +374,23 @@ class Handle:
         self._check_own(plan)
         if type(alpha) is not float or type(beta) is not float:
             alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-        step = Step(plan, alpha, list(inputs), beta, list(outputs))
-        if self._recording is None:
-            self._enqueue(step)
-        else:
-            self._recording.steps.append(step)
+        if self._recording is not None:
+            self._recording.steps.append(Step(plan, alpha, beta, (*inputs, *outputs)))
+            return
+        self.enqueue(plan, alpha, beta, (*inputs, *outputs))
+
+    def enqueue(self, plan: Plan, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+        """Launch a plan of this handle's now: what everything else comes to.
+
+        Args:
+            plan: The plan.
+            alpha: Factor of the result.
+            beta: Factor of what is there.
+            addresses: Of the inputs and then of the outputs; the caller answers for them.
+        """
+        self.check_owner()
+        nbytes = plan.offer.workspace_bytes
+        plan.launch(self._stream, alpha, beta, (*addresses, self._workspace.reserve(nbytes) if nbytes else None))
 
     def _check_own(self, plan: Plan) -> None:
         self.check_owner()
@@ -298,25 +400,24 @@ class Handle:
                 f"{self.info.name}, gives a plan that it can run"
             )
 
-    def _check_operands(self, problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def _check_descriptors(self, problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         read, written = problem.inputs, problem.outputs
         if len(inputs) != len(read) or len(outputs) != len(written):
             raise BadParamError(
                 f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(read)} and {len(written)}"
             )
         for tensor, descriptor in zip((*inputs, *outputs), (*read, *written), strict=True):
-            if tensor.handle is not self:
-                raise BadParamError(f"{tensor} belongs to another handle")
             if tensor.descriptor is not descriptor and tensor.descriptor != descriptor:
                 raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
-        for tensor in outputs:
-            tensor.check_writable()
-        check_apart(problem, inputs, outputs)
 
-    def _enqueue(self, step: Step) -> None:
+    def keep(self, resource: Closable) -> None:
+        """Close something that was made of this handle's memory with it; until `let_go`."""
+        self._belongings.keep(resource)
+
+    def let_go(self, resource: Closable) -> None:
+        """Forget what was closed, in the thread of this handle."""
         self.check_owner()
-        workspace = self._workspace.reserve(step.plan.workspace_bytes)
-        step.plan.launch(self._stream, step.alpha, step.inputs, step.beta, step.outputs, workspace)
+        self._belongings.let_go(resource)
 
     @contextmanager
     def record(self) -> Iterator[Program]:
@@ -324,7 +425,7 @@ class Handle:
         self.check_owner()
         if self._recording is not None:
             raise BadParamError("this handle is recording already")
-        self._recording = Program(self._enqueue)
+        self._recording = Program(self)
         try:
             yield self._recording
         finally:
@@ -372,15 +473,19 @@ class Handle:
         if self._closed:
             return
         self.check_owner()
-        self._closed = True
+        try:
+            self._belongings.close_resources()
+        finally:
+            self._closed = True
+            self._close()
+
+    def _close(self) -> None:
         try:
             self._workspace.close()
             self._stream.close()
         finally:
-            self._plans.clear()
-            for memory in self._memory.values():
-                memory.close()
-            self._memory.clear()
+            self._planner.clear()
+            self._belongings.close()
             self.device.close()
 
     def abandon(self) -> None:
@@ -391,12 +496,10 @@ class Handle:
         if self._closed:
             return
         self._closed = True
-        self._plans.clear()
+        self._planner.clear()
         self._stream.abandon()
         self._workspace.abandon()
-        for memory in self._memory.values():
-            memory.abandon()
-        self._memory.clear()
+        self._belongings.abandon()
 
     def __enter__(self) -> Handle:
         return self
@@ -405,4 +508,4 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Handle({self.info.name}, {'closed' if self._closed else f'{len(self._memory)} tensors'})"
+        return f"Handle({self.info.name}, {'closed' if self._closed else f'{len(self._belongings.memory)} tensors'})"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dnncore.backend import Algorithm, Device, Launch
+from dnncore.backend import Device, Launch, Offer, Work
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.problems import Problem
 
-__all__ = ["AlgorithmPerformance", "Plan", "Preference", "candidates", "get_algorithms", "make_plan"]
+__all__ = ["AlgorithmPerformance", "Plan", "Preference", "make_plan", "rank", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,41 @@ class Plan:
     Args:
         problem: What is solved.
         algorithm: The algorithm's name.
-        workspace_bytes: Scratch memory a launch takes.
-        deterministic: Whether equal inputs give equal bits.
-        math: What it accumulates with.
-        launch: The backend's function.
+        offer: What it takes: estimated seconds, workspace, determinism, maths.
+        work: What it prepared: calls as data on CUDA.
+        launch: What enqueues it.
         device: The handle's device; a plan holds parameters of its own, so no other handle may run it.
+        nbytes: Of each operand, from its first element to the end of its last.
+        num_inputs: How many of the operands are read.
     """
 
     problem: Problem
     algorithm: str
-    workspace_bytes: int
-    deterministic: bool
-    math: str
+    offer: Offer
+    work: Work = field(repr=False)
     launch: Launch = field(repr=False)
     device: Device = field(repr=False, compare=False)
+    nbytes: tuple[int, ...] = field(repr=False)
+    num_inputs: int = field(repr=False)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch memory that a launch takes."""
+        return self.offer.workspace_bytes
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal inputs give equal bits."""
+        return self.offer.deterministic
+
+    @property
+    def math(self) -> str:
+        """What it accumulates with."""
+        return self.offer.math
+
+    def describe(self) -> str:
+        """The algorithm, what it takes, and a line for each launch: kernel, grid, block."""
+        return "\n".join((summary(self), *(f"  {line}" for line in self.device.describe(self.work))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,44 +99,63 @@ class AlgorithmPerformance:
     Args:
         name: For `Handle.plan(problem, algorithm=name)`.
         status: None when it can be used, else why not.
-        workspace_bytes: Scratch memory a launch takes; None where it does not support the problem.
-        deterministic: Whether equal inputs give equal bits.
-        math: What it accumulates with.
+        offer: What it would take; None where it does not support the problem.
         time_ms: Median of a launch on the device; None where it was not timed.
     """
 
     name: str
     status: str | None
-    workspace_bytes: int | None
-    deterministic: bool
-    math: str
+    offer: Offer | None
     time_ms: float | None = None
 
+    @property
+    def estimated_ms(self) -> float | None:
+        """What the ranking goes by; None where it does not support the problem."""
+        return None if self.offer is None else self.offer.seconds * 1e3
 
-def candidates(problem: Problem, device: Device, preference: Preference) -> list[tuple[Algorithm, str | None]]:
-    """Every algorithm for the problem, fastest first, with the reason why it is out (None when it is in)."""
-    result = []
+    @property
+    def workspace_bytes(self) -> int | None:
+        """Scratch memory that a launch takes; None where it does not support the problem."""
+        return None if self.offer is None else self.offer.workspace_bytes
+
+    @property
+    def deterministic(self) -> bool | None:
+        """Whether equal inputs give equal bits; None where it does not support the problem."""
+        return None if self.offer is None else self.offer.deterministic
+
+    @property
+    def math(self) -> str | None:
+        """What it accumulates with; None where it does not support the problem."""
+        return None if self.offer is None else self.offer.math
+
+
+def summary(plan: Plan) -> str:
+    """One line: the kind of problem, the algorithm, estimated time, bytes and products."""
+    problem, nbytes = plan.problem, sum(plan.nbytes)
+    flops = f", {2 * problem.macs / 1e9:.3g} GFLOP" if problem.macs else ""
+    kind = type(problem).__name__.removesuffix("Problem")
+    return (
+        f"{kind} {problem.outputs[0]} by {plan.algorithm}: {plan.offer.seconds * 1e6:.1f} us estimated, "
+        f"{nbytes / 1e6:.3g} MB of operands{flops}, {plan.workspace_bytes} B of workspace"
+    )
+
+
+def rank(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
+    """Every algorithm for the problem: those that can be used, fastest first by estimate, then the others, each with the reason.
+
+    Of equal estimates the first in the backend's tuple is first. Each algorithm is asked once.
+    """
+    usable: list[AlgorithmPerformance] = []
+    out: list[AlgorithmPerformance] = []
     for algorithm in device.algorithms(problem):
-        reason = algorithm.supports(problem, device)
-        if reason is None:
-            reason = preference.refuses(algorithm.workspace_bytes(problem), deterministic=algorithm.deterministic)
-        result.append((algorithm, reason))
-    return result
-
-
-def get_algorithms(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
-    """What is known of every algorithm without running it: those that can be used first, in the order of the heuristics."""
-    found = [
-        AlgorithmPerformance(
-            algorithm.name,
-            reason,
-            algorithm.workspace_bytes(problem) if algorithm.supports(problem, device) is None else None,
-            algorithm.deterministic,
-            algorithm.math,
-        )
-        for algorithm, reason in candidates(problem, device, preference)
-    ]
-    return sorted(found, key=lambda algorithm: algorithm.status is not None)
+        offer = algorithm.offer(problem, device.figures)
+        if isinstance(offer, str):
+            out.append(AlgorithmPerformance(algorithm.name, offer, None))
+            continue
+        reason = preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic)
+        (usable if reason is None else out).append(AlgorithmPerformance(algorithm.name, reason, offer))
+    usable.sort(key=lambda found: found.offer.seconds if found.offer is not None else 0.0)
+    return usable + out
 
 
 def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:
@@ -130,18 +170,24 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
     Raises:
         NotSupportedError: nothing fits; the message lists each algorithm and why.
     """
-    options = [(a, why) for a, why in candidates(problem, device, preference) if algorithm in (None, a.name)]
-    chosen = next((a for a, why in options if why is None), None)
-    if chosen is None:
-        names = ", ".join(a.name for a in device.algorithms(problem))
-        reasons = "; ".join(f"{a.name}: {why}" for a, why in options) or f"no algorithm {algorithm!r} among {names}"
+    ranked = rank(problem, device, preference)
+    options = [found for found in ranked if algorithm in (None, found.name)]
+    chosen = options[0] if options else None
+    if chosen is None or chosen.status is not None or chosen.offer is None:
+        names = ", ".join(found.name for found in ranked)
+        reasons = (
+            "; ".join(f"{found.name}: {found.status}" for found in options)
+            or f"no algorithm {algorithm!r} among {names}"
+        )
         raise NotSupportedError(f"{device.info.name} has nothing for {problem}: {reasons}")
+    work = chosen.offer.prepare()
     return Plan(
         problem,
         chosen.name,
-        chosen.workspace_bytes(problem),
-        chosen.deterministic,
-        chosen.math,
-        chosen.prepare(problem, device),
+        chosen.offer,
+        work,
+        device.bind(work),
         device,
+        tuple(tensor.nbytes for tensor in (*problem.inputs, *problem.outputs)),
+        len(problem.inputs),
     )

@@ -1,18 +1,43 @@
-"""A recorded sequence of launches: what an executor replays, with every plan chosen and every address known.
+"""A recorded sequence of launches, and one launch made of it.
 
-Recording costs one pass through the ordinary operations; a replay is one call a kernel. It is also the unit that a CUDA graph
-can be captured from.
+Recording costs one pass through the ordinary operations. A program is data: it can be printed, run launch by launch, and captured
+as a CUDA graph, which costs the host one call however long it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from dnncore.backend import Address
-from dnncore.plan import Plan
+from dnncore.backend import Address, Bound, Graph, Memory, Move, Stream
+from dnncore.errors import BadParamError, ClosedError
+from dnncore.plan import Plan, summary
 
-__all__ = ["Program", "Step"]
+if TYPE_CHECKING:
+    from dnncore.handle import Handle
+
+__all__ = ["CapturedProgram", "Program", "Span", "Step"]
+
+
+class Span(Protocol):
+    """Memory that programs use: a `Tensor` or an `Arena`."""
+
+    @property
+    def pointer(self) -> int:
+        """Where it begins, as a number."""
+        ...
+
+    @property
+    def address(self) -> Address:
+        """Where it begins, for a backend's launches."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of it are used."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +47,14 @@ class Step:
     Args:
         plan: What runs.
         alpha: Factor of the operation's result.
-        inputs: Addresses in the problem's order.
         beta: Factor of what the outputs held.
-        outputs: Addresses in the problem's order.
+        addresses: Of the inputs and the outputs, in the problem's order.
     """
 
     plan: Plan
     alpha: float
-    inputs: Sequence[Address] = field(repr=False)
     beta: float
-    outputs: Sequence[Address] = field(repr=False)
+    addresses: Sequence[Address] = field(repr=False)
 
 
 @dataclass
@@ -39,14 +62,126 @@ class Program:
     """Launches in the order in which they were recorded by `Handle.record`. Owned by one thread; its handle checks.
 
     Args:
-        launch: The handle's way to enqueue one step.
+        handle: Whose launches they are.
         steps: What was recorded.
     """
 
-    launch: Callable[[Step], None] = field(repr=False)
+    handle: Handle = field(repr=False)
     steps: list[Step] = field(default_factory=list)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch memory that the largest step takes: they run one after the other."""
+        return max((step.plan.workspace_bytes for step in self.steps), default=0)
+
     def run(self) -> None:
-        """Enqueue every step."""
+        """Enqueue every step on the handle's stream."""
         for step in self.steps:
-            self.launch(step)
+            self.handle.enqueue(step.plan, step.alpha, step.beta, step.addresses)
+
+    def capture(self, moves: Mapping[Span, Span] | None = None) -> CapturedProgram:
+        """Make one launch of all steps, a CUDA graph on CUDA, with a workspace of its own.
+
+        A program that is captured twice can run on two streams at a time, if what it writes is moved elsewhere for one of them.
+
+        Args:
+            moves: Other memory for tensors, or arenas, that the program was recorded with.
+
+        Raises:
+            BadParamError: what takes the place of something is smaller, or on another device.
+            OutOfMemoryError: the device has no room for the workspace or the graph.
+        """
+        return CapturedProgram(self, moves or {})
+
+    def describe(self) -> str:
+        """What runs, as a table to read: for each step its algorithm, estimated time, bytes, FLOPs, kernels, grids and blocks."""
+        lines = []
+        for number, step in enumerate(self.steps):
+            lines.append(f"{number:4d}  {summary(step.plan)}")
+            lines += [f"        {line}" for line in step.plan.device.describe(step.plan.work)]
+        plans = [step.plan for step in self.steps]
+        nbytes, macs = sum(sum(plan.nbytes) for plan in plans), sum(plan.problem.macs for plan in plans)
+        seconds = sum(plan.offer.seconds for plan in plans)
+        lines.append(
+            f"{len(plans)} steps: {seconds * 1e3:.3f} ms estimated, {nbytes / 1e6:.3g} MB of operands, {2 * macs / 1e9:.3g} GFLOP, "
+            f"{self.workspace_bytes} B of workspace"
+        )
+        return "\n".join(lines)
+
+
+class CapturedProgram:
+    """A program as one launch, at addresses that stay. Owned by one thread; its handle checks. Made by `Program.capture`.
+
+    It holds a workspace of its own until `close`, at the latest until its handle is closed. The tensors that it reads and writes
+    are the caller's to keep.
+    """
+
+    def __init__(self, program: Program, moves: Mapping[Span, Span]) -> None:
+        self._handle = handle = program.handle
+        handle.check_not_recording("a capture")
+        self._memory: Memory | None = None
+        with ExitStack() as undo:
+            workspace: Address | None = None
+            if program.workspace_bytes:
+                self._memory = handle.device.allocate(program.workspace_bytes)
+                undo.callback(self._memory.close)
+                workspace = self._memory.at(0)
+            steps = [
+                Bound(
+                    step.plan.work,
+                    step.alpha,
+                    step.beta,
+                    (*step.addresses, workspace if step.plan.workspace_bytes else None),
+                )
+                for step in program.steps
+            ]
+            self._graph: Graph | None = handle.device.capture(steps)
+            undo.callback(self._graph.close)
+            self.move(moves)
+            handle.keep(self)
+            undo.pop_all()
+
+    def _open(self) -> Graph:
+        self._handle.check_not_recording("a captured program")
+        if self._graph is None:
+            raise ClosedError("a captured program was used after close()")
+        return self._graph
+
+    def run(self, stream: Stream | None = None) -> None:
+        """Enqueue it: one launch.
+
+        Args:
+            stream: Where, one of the handle's device (`handle.device.create_stream()`), which the caller orders after what wrote
+            the
+                inputs; None for the handle's own. Two captures that share no memory run side by side on two streams.
+        """
+        self._open().launch(self._handle.stream if stream is None else stream)
+
+    def move(self, moves: Mapping[Span, Span]) -> None:
+        """Let the launches from now on use other memory; those under way keep what they have.
+
+        Args:
+            moves: Other memory for what the program was recorded with, whatever took its place since; what is not named stays
+                where it is. As large or larger, and laid out alike: strides and offsets are those that were recorded.
+
+        Raises:
+            BadParamError: what takes the place of something is smaller, or on another device.
+        """
+        graph = self._open()
+        found: list[Move] = []
+        for old, new in moves.items():
+            if new.nbytes < old.nbytes:
+                raise BadParamError(f"{new} has {new.nbytes} B; {old}, whose place it would take, has {old.nbytes} B")
+            found.append((old.pointer, old.pointer + old.nbytes, new.address))
+        graph.move(found)
+
+    def close(self) -> None:
+        """Give graph and workspace back; a second call does nothing."""
+        if self._graph is None:
+            return
+        self._handle.let_go(self)
+        graph, memory, self._graph, self._memory = self._graph, self._memory, None, None
+        graph.close()
+        if memory is not None:
+            self._handle.stream.synchronize()
+            memory.close()

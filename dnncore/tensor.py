@@ -11,6 +11,7 @@ from dnncore import cuda_array, dlpack
 from dnncore.backend import Address, Memory
 from dnncore.descriptors import TensorDescriptor
 from dnncore.descriptors.settings import whole
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Tensor:
         memory: The block; a view shares that of the tensor it was made from.
         offset_bytes: Where the first element lies in the block.
         owned: Whether `close` gives the block back (a view does not).
+        base: The tensor that this one is a view of, which it keeps from being collected.
         read_only: Whether operations and `assign` refuse to write it, as its producer asks.
     """
 
@@ -42,6 +44,7 @@ class Tensor:
         *,
         owned: bool = True,
         read_only: bool = False,
+        base: Tensor | None = None,
     ) -> None:
         nbytes = descriptor.nbytes
         if offset_bytes < 0 or offset_bytes + nbytes > memory.nbytes:
@@ -59,8 +62,10 @@ class Tensor:
         self.nbytes = nbytes  # from the first element to the end of the last
         self.read_only = read_only
         self._memory: Memory | None = memory
+        self._pointer = memory.pointer(offset_bytes)
         self._offset_bytes = offset_bytes
         self._owned = owned
+        self._base = base
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,9 +73,34 @@ class Tensor:
         return self.descriptor.shape
 
     @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.descriptor.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.descriptor.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements, as NumPy counts them."""
+        return self.descriptor.size
+
+    @property
+    def memory(self) -> Memory:
+        """The block; errors as `pointer`."""
+        return self._open()
+
+    @property
     def pointer(self) -> int:
         """Where the first element lies, as a number."""
         return self._open().pointer(self._offset_bytes)
+
+    def locate(self) -> int:
+        """`pointer`, for a handle that knows that its owner calls."""
+        memory = self._memory
+        return self._pointer if memory is not None and not memory.closed else self.pointer
 
     @property
     def address(self) -> Address:
@@ -90,7 +120,8 @@ class Tensor:
             BadParamError: the descriptor reaches beyond the memory, its elements would not be aligned, or the offset is no integer.
         """
         offset = self._offset_bytes + whole(offset_elements, "offset_elements") * self.descriptor.dtype.itemsize
-        return Tensor(self.handle, descriptor, self._open(), offset, owned=False, read_only=self.read_only)
+        memory = self._open()
+        return Tensor(self.handle, descriptor, memory, offset, owned=False, read_only=self.read_only, base=self)
 
     def reshape(self, *shape: int) -> Tensor:
         """View a row-major tensor with another shape of the same size."""

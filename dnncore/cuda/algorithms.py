@@ -7,7 +7,6 @@ from typing import Protocol
 from dnncore.backend import Algorithm
 from dnncore.cuda import (
     activation,
-    convolution,
     cross_entropy,
     dropout,
     im2col,
@@ -19,8 +18,9 @@ from dnncore.cuda import (
     summation,
     tensor,
 )
-from dnncore.cuda.convolution.fused import FUSED, ranked_fused
-from dnncore.cuda.jit import Unit
+from dnncore.cuda.convolution import plain
+from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.unit import Unit
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
@@ -53,7 +53,7 @@ class CudaAlgorithm(Algorithm, Protocol):
     """An algorithm that can say beforehand what it may have compiled. Implementations are immutable."""
 
     def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
+        """Every unit that its calls can name."""
         ...
 
 
@@ -82,15 +82,18 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
 
 
 def algorithms_for(problem: Problem) -> tuple[CudaAlgorithm, ...]:
-    """Algorithms for a problem, fastest first; the last supports everything that is legal."""
+    """Algorithms for a kind of problem: of equal estimates the first is taken, and the last supports everything that is legal."""
     if isinstance(problem, ConvolutionProblem):
-        return convolution.ranked(problem)
-    if isinstance(problem, FusedConvolutionProblem):
-        return ranked_fused(problem)
+        return plain.algorithms(problem.direction)
     return _ALGORITHMS[type(problem)]
 
 
-def all_units() -> tuple[Unit, ...]:
-    """Every unit of the library once, in a stable order: what `dnncore.cuda.build` builds and the tests compile."""
-    families = [*_ALGORITHMS.values(), *(convolution.algorithms(direction) for direction in Direction)]
-    return tuple(dict.fromkeys(unit for family in families for algorithm in family for unit in algorithm.units()))
+def all_units(architecture: str | None = None) -> tuple[Unit, ...]:
+    """Every unit of the library once, in a stable order: what `dnncore.cuda.build` builds and the tests compile.
+
+    Args:
+        architecture: Only those that exist for this one, as nvcc names it: "sm_90a".
+    """
+    families = [*_ALGORITHMS.values(), *(plain.algorithms(direction) for direction in Direction)]
+    units = dict.fromkeys(unit for family in families for algorithm in family for unit in algorithm.units())
+    return tuple(unit for unit in units if architecture is None or unit.why_not_on(architecture) is None)

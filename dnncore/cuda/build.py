@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dnncore.cuda import jit
 from dnncore.cuda.algorithms import all_units
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda.runtime import jit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, DnncoreError
 
 __all__ = ["build", "main"]
@@ -22,14 +23,14 @@ ARCHITECTURES = ("sm_80", "sm_90a")
 
 
 def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, jobs: int, compiler: Compiler) -> None:
-    """Write a cubin for every unit and architecture, and an index.json that says what they are; warnings are errors.
+    """Write a cubin of every unit for each architecture that it has, and an index.json of them; warnings are errors.
 
     Raises:
         CompilationError: a unit does not compile, warns or spills; the message ends with nvcc's output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = {unit.source: unit for unit in units}.values()
-    work = [(unit, arch) for arch in architectures for unit in sources]
+    work = [(unit, arch) for arch in architectures for unit in sources if unit.why_not_on(arch) is None]
 
     def compile_one(item: tuple[Unit, str]) -> dict[str, str | int]:
         unit, arch = item

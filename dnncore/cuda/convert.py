@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
+from dnncore.cuda.elementwise import Layout
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     ELEMENT_TYPES,
     TENSOR_VIEW,
-    collapse,
     generate,
     record,
     struct,
     view,
 )
+from dnncore.cuda.unit import Unit
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
 __all__ = ["Convert"]
@@ -37,39 +39,43 @@ _PARAMS = struct(
 
 _UNIT = generate("dnncore/convert.cuh", "convert", "dnncore::convert", "ConvertParams", _PARAMS, _THREADS)
 
+_OF_MEMORY_RATE = 0.54
+"""Of the memory rate; as the strided kernel of `elementwise`."""
+
+_DIVISION = 120
+"""Multiply-adds in whose time it finds its place along one dimension [measured on an H200: one to three dimensions]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Convert:
     """c = alpha * a + beta * c, from any element type to any. Immutable."""
 
     name: str = "convert"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: AddProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: AddProblem) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer:
+        """See `backend.Algorithm`; it supports everything that is legal."""
+        layout = Layout.of(problem)
+        divisions = problem.c.size * len(layout.extents)
+        seconds = max(
+            layout.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            divisions * _DIVISION / figures.products_per_second(Maths.FP32),
+        )
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:
         """One for all types."""
         return (_UNIT,)
 
-    def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        a, c = problem.a, problem.c
-        steps = tuple(stride if extent != 1 else 0 for extent, stride in zip(a.shape, a.strides, strict=True))
-        extents, a_strides, c_strides = collapse(c.shape, steps, c.strides)
-        params = record(
-            _PARAMS,
-            size=c.size,
-            a_view=view(extents, a_strides),
-            c_view=view(extents, c_strides),
-            a_type=ELEMENT_TYPES.index(a.dtype),
-            c_type=ELEMENT_TYPES.index(c.dtype),
-        )
-        grid = (blocks_for(c.size, _THREADS), 1, 1)
-        return single(device.kernel(_UNIT), grid, (_THREADS, 1, 1), params, ("a",), ("c",))
+
+def _prepare(problem: AddProblem, figures: DeviceFigures, layout: Layout) -> Calls:
+    a, c = problem.a, problem.c
+    a_strides, c_strides = layout.strides
+    params = record(
+        _PARAMS,
+        size=c.size,
+        a_view=view(layout.extents, a_strides),
+        c_view=view(layout.extents, c_strides),
+        a_type=ELEMENT_TYPES.index(a.dtype),
+        c_type=ELEMENT_TYPES.index(c.dtype),
+    )
+    return kernel_call(_UNIT, blocks_for(figures, c.size, _THREADS), _THREADS, params, in_order("a", "c"))

@@ -1,15 +1,18 @@
-"""Cross-entropy of logits with classes or probabilities, and its gradient: a warp or a block a row."""
+"""Cross-entropy of logits with classes or probabilities, and its gradient: a warp or a block per row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate_together, record, struct
-from dnncore.cuda.softmax import has_packs, kept, threads_for
+from dnncore.cuda.softmax import has_packs, kept, seconds_for, threads_for
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
 
 __all__ = ["BACKWARD", "FORWARD", "CrossEntropy"]
@@ -30,13 +33,13 @@ _THREADS = {
     "forward": {"warp_per_row": 128, "block_per_row": 256},
     "backward": {"warp_per_row": 128, "block_per_row": 1024, "block_per_row_streamed": 384},
 }
-"""Most threads a block; a block that has a row takes as many as the row needs."""
+"""Most threads per block; a block that has a row takes as many as the row needs."""
 
 _ROWS_PER_BLOCK = {"warp_per_row": 128 // 32, "block_per_row": 1}
 
 _MORE_THREADS = {"forward": {"warp_per_row": 1024, "block_per_row": 1024}, "backward": {"warp_per_row": 768}}
-"""Threads a block that these are compiled for, but for float64, which has 512: 1024 have 64 registers each, 768 have 80, where the
-compiler, left alone, takes twice as many."""
+"""Threads per block that these are compiled for, but for float64, which has 512: 1024 have 64 registers each, 768 have 80, where
+the compiler, left alone, takes twice as many."""
 
 _NOTHING_IGNORED = -1
 _PARAMS = struct(
@@ -69,27 +72,30 @@ class CrossEntropy:
 
     name: str
     direction: str
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: CrossEntropyProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
-        classes, most = problem.x.shape[1], 32 * kept(problem.x.dtype)
-        if self.name == "block_per_row" or classes <= most:
-            return None
-        return f"{classes} classes are more than {most}"
-
-    def workspace_bytes(self, problem: CrossEntropyProblem) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+    def offer(self, problem: CrossEntropyProblem, figures: DeviceFigures) -> Offer | str:
+        """What it would take; or the reason why it cannot."""
+        x, (rows, classes) = problem.x, problem.x.shape
+        most = 32 * kept(x.dtype)
+        if self.name == "warp_per_row" and classes > most:
+            return f"{classes} classes are more than {most}"
+        kernel = self._kernel(classes, x.dtype)
+        again = x.size * x.dtype.itemsize if kernel.endswith("streamed") else 0
+        seconds = seconds_for(figures, self.name, rows, x.dtype, operand_bytes(problem) + again)
+        return Offer(seconds, partial(self._prepare, problem, figures, kernel))
 
     def units(self) -> tuple[Unit, ...]:
         """Those of _KERNELS for each dtype."""
         kernels = [kernel for kernel in _KERNELS[self.direction] if kernel.startswith(self.name)]
         return tuple(self._unit(dtype, kernel) for dtype in FLOATING for kernel in kernels)
 
-    def prepare(self, problem: CrossEntropyProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
+    def _kernel(self, classes: int, dtype: DType) -> str:
+        """Which of _KERNELS it takes."""
+        if self.direction == "backward" and classes > _THREADS[self.direction][self.name] * kept(dtype):
+            return "block_per_row_streamed"
+        return self.name
+
+    def _prepare(self, problem: CrossEntropyProblem, figures: DeviceFigures, kernel: str) -> Calls:
         (output,) = problem.outputs
         rows, classes = problem.x.shape
         ignored, smoothing = problem.cross_entropy.ignore_index, problem.cross_entropy.label_smoothing
@@ -108,15 +114,12 @@ class CrossEntropy:
             wide_loss=output.dtype is problem.x.dtype.compute,
             has_packs=has_packs(problem.x.dtype, (classes,), *(tensor.strides[1:] for tensor in matrices)),
         )
-        kernel, limits = self.name, _THREADS[self.direction]
-        if self.direction == "backward" and classes > limits[self.name] * kept(problem.x.dtype):
-            kernel = "block_per_row_streamed"
-        threads = limits[kernel]
+        threads = _THREADS[self.direction][kernel]
         if self.name == "block_per_row":
             threads = threads_for(classes, problem.x.dtype, threads)
-        grid = (blocks_for(rows, _ROWS_PER_BLOCK[self.name]) if output.size else 0, 1, 1)
-        function = device.kernel(self._unit(problem.x.dtype, kernel))
-        return single(function, grid, (threads, 1, 1), params, ("x", "labels"), ("output",))
+        blocks = blocks_for(figures, rows, _ROWS_PER_BLOCK[self.name]) if output.size else 0
+        unit = self._unit(problem.x.dtype, kernel)
+        return kernel_call(unit, blocks, threads, params, in_order("x", "labels", "output"))
 
     def _unit(self, dtype: DType, kernel: str) -> Unit:
         """One of _KERNELS; all of a direction, dtype and number of threads share a source."""

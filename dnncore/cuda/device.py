@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 
-from dnncore.backend import Address, Algorithm, DeviceInfo, Stream
-from dnncore.cuda import driver, launch, libcuda
-from dnncore.cuda.context import Context, retained
-from dnncore.cuda.launch import Kernel, Unit
-from dnncore.cuda.memory import CudaMemory, host_buffer
-from dnncore.cuda.owner import Owner
-from dnncore.cuda.stream import CudaStream
+from dnncore.backend import Address, Bound, DeviceInfo, Launch, Stream
+from dnncore.cuda import figures as known
+from dnncore.cuda.algorithms import CudaAlgorithm, algorithms_for
+from dnncore.cuda.calls import Calls, described
+from dnncore.cuda.runtime import driver, kernels
+from dnncore.cuda.runtime.binder import bind
+from dnncore.cuda.runtime.context import Context, retained
+from dnncore.cuda.runtime.graph import CudaGraph
+from dnncore.cuda.runtime.memory import CudaMemory, host_buffer
+from dnncore.cuda.runtime.owner import Owner
+from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.dlpack import Borrowed, DeviceType
 from dnncore.errors import BadParamError, ClosedError, DeviceNotFoundError
+from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
 __all__ = ["CudaDevice", "count", "info", "open_device"]
@@ -62,10 +68,13 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self._info = info(index)
         self._context: Context = retained(index)
+        self._figures = known.of_device(index)
+        self._kernels = kernels.of_context(self._context)
         self._owner = Owner(self._info.name)
         self._closed = False
         self._memory: weakref.WeakSet[CudaMemory] = weakref.WeakSet()
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
 
     @property
     def info(self) -> DeviceInfo:
@@ -77,20 +86,39 @@ class CudaDevice:
         """What DLPack calls it: (device type, index)."""
         return DeviceType.CUDA, self._context.index
 
-    def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
-        """Algorithms for this kind of problem, most specialised first; the last supports everything that is legal."""
-        from dnncore.cuda.algorithms import algorithms_for  # here, because every algorithm's module names this class
+    @property
+    def addresses_are_pointers(self) -> bool:
+        """True."""
+        return True
 
+    @property
+    def figures(self) -> DeviceFigures:
+        """What it can do."""
+        return self._figures
+
+    def algorithms(self, problem: Problem) -> tuple[CudaAlgorithm, ...]:
+        """Algorithms for this kind of problem; the last supports everything that is legal."""
         return algorithms_for(problem)
 
-    def kernel(self, unit: Unit) -> Kernel:
-        """Return the kernel of a unit, compiled and loaded by the first in the process who asks.
+    def bind(self, work: Calls) -> Launch:
+        """Make launches of calls.
 
         Raises:
-            CompilationError: the unit does not compile.
+            CompilationError: a kernel does not compile.
             BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
         """
-        return launch.kernel(self._context, unit)
+        return bind(work, self._kernels, self._context)
+
+    def capture(self, steps: Sequence[Bound]) -> CudaGraph:
+        """Make a CUDA graph of bound calls."""
+        self._check()
+        graph = CudaGraph(self._context, self._kernels, steps)
+        self._graphs.add(graph)
+        return graph
+
+    def describe(self, work: Calls) -> list[str]:
+        """A line for each call."""
+        return described(work)
 
     def allocate(self, nbytes: int) -> CudaMemory:
         """Uninitialised memory, 256-byte aligned.
@@ -100,6 +128,18 @@ class CudaDevice:
         """
         self._check()
         memory = CudaMemory.allocated(self._context, nbytes)
+        self._memory.add(memory)
+        return memory
+
+    def allocate_ordered(self, nbytes: int, stream: Stream) -> CudaMemory:
+        """Uninitialised memory of the device's pool, for work on one stream: neither taking it nor giving it back waits.
+
+        Raises:
+            OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+        """
+        self._check()
+        assert isinstance(stream, CudaStream)
+        memory = CudaMemory.ordered(self._context, nbytes, stream)
         self._memory.add(memory)
         return memory
 
@@ -115,7 +155,7 @@ class CudaDevice:
             raise BadParamError(f"{descriptor} at address {pointer:#x} is not aligned to its elements")
         if borrowed.device is None and descriptor.size:
             with self._context:
-                index = libcuda.pointer_device(pointer)
+                index = driver.pointer_device(pointer)
             if index != self._context.index:
                 where = "no device's" if index is None else f"cuda:{index}'s"
                 raise BadParamError(
@@ -155,7 +195,7 @@ class CudaDevice:
         queue = self._queue_for_copy(stream, source)
         if source.nbytes:
             with self._context:
-                driver.copy_to_device(destination, source, queue)
+                driver.copy(queue, destination, source, source.nbytes)
 
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: Address) -> None:
         """Enqueue a copy into a contiguous host array, which is valid once the stream has passed it."""
@@ -163,19 +203,19 @@ class CudaDevice:
         queue = self._queue_for_copy(stream, destination)
         if destination.nbytes:
             with self._context:
-                driver.copy_to_host(destination, source, queue)
+                driver.copy(queue, destination, source, destination.nbytes)
 
     def copy(self, stream: Stream, destination: Address, source: Address, nbytes: int) -> None:
         """Enqueue a copy within this device."""
         assert isinstance(stream, CudaStream)
         if nbytes:
             with self._context:
-                driver.copy_on_device(destination, source, nbytes, stream.driver_stream)
+                driver.copy(stream.handle, destination, source, nbytes)
 
-    def _queue_for_copy(self, stream: CudaStream, array: np.ndarray) -> driver.DriverStream:
+    def _queue_for_copy(self, stream: CudaStream, array: np.ndarray) -> int:
         if not array.flags.c_contiguous:
             raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
-        queue = stream.driver_stream
+        queue = stream.handle
         stream.keep(array)
         return queue
 
@@ -188,6 +228,8 @@ class CudaDevice:
         """Give everything back, what is held once nobody holds it; a second call does nothing."""
         self._owner.check()
         self._closed = True
+        for graph in list(self._graphs):
+            graph.close()
         for memory in list(self._memory):
             memory.close()
         for stream in list(self._streams):

@@ -25,7 +25,7 @@ GEOMETRY = struct(
 
 
 def spatial(values: Sequence[int], missing: int) -> tuple[int, ...]:
-    """Values a spatial dimension, with `missing` in front for each that is not there."""
+    """Values per spatial dimension, with `missing` in front for each that is not there."""
     return (*(missing,) * (MAX_SPATIAL - len(values)), *values)
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
-from dnncore.cuda.launch import Unit, blocks_for, single
 from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, FLOATING, c_type, divisor, generate, record, struct
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import Col2ImProblem, Im2ColProblem
 
-__all__ = ["COL2IM", "IM2COL", "Columns", "gather", "gather_units", "scatter", "scatter_units"]
+__all__ = ["COL2IM", "IM2COL", "Columns", "columns_seconds", "gather", "gather_units", "scatter", "scatter_units"]
 
 _THREADS = 128
 _PACK_BYTES = 16
+_OF_MEMORY_RATE = 0.05
+"""What both kernels reach [not measured, and cautious: the convolution that gathers columns comes behind what was measured]."""
+
 _COLUMN_STRIDES = struct(
     ("batch", "<i8"),
     ("channel", "<i8"),
@@ -61,7 +66,7 @@ class Columns:
         output_shape: Spatial extents of the places it moves to.
         batch: Elements from one image to the next.
         channel: From one channel's rows to the next one's.
-        taps: From one of the filter's taps, as it is stored, to the next; one a spatial dimension.
+        taps: From one of the filter's taps, as it is stored, to the next; one per spatial dimension.
         place: From one place to the next in row-major order.
     """
 
@@ -123,6 +128,7 @@ def _divisors(values: Sequence[int]) -> list[tuple[int, int, int]]:
     return [divisor(value) for value in spatial(values, 1)]
 
 
+@cache
 def _unit(function: str, dtype: DType) -> Unit:
     return generate(
         header="dnncore/im2col.cuh",
@@ -134,82 +140,69 @@ def _unit(function: str, dtype: DType) -> Unit:
     )
 
 
-def gather(device: CudaDevice, x: TensorDescriptor, columns: Columns) -> Launch:
-    """Launch from x to columns."""
+def gather(x: TensorDescriptor, columns: Columns, figures: DeviceFigures) -> Calls:
+    """Calls from x, operand 0, to columns, operand 1."""
     params = columns.params(x)
     packs = -(-columns.row_length // (_PACK_BYTES // x.dtype.itemsize))
-    params["packs"] = divisor(packs)
-    params["count"] = math.prod(x.shape[:2]) * math.prod(columns.filter_shape) * packs
-    grid = (blocks_for(int(params["count"]), _THREADS), 1, 1)
-    return single(device.kernel(_unit("im2col", x.dtype)), grid, (_THREADS, 1, 1), params, ("input",), ("output",))
+    count = math.prod(x.shape[:2]) * math.prod(columns.filter_shape) * packs
+    params["packs"], params["count"] = divisor(packs), count
+    blocks = blocks_for(figures, count, _THREADS)
+    return kernel_call(_unit("im2col", x.dtype), blocks, _THREADS, params, in_order("input", "output"))
 
 
-def scatter(device: CudaDevice, x: TensorDescriptor, columns: Columns) -> Launch:
-    """Launch from columns to x."""
+def scatter(x: TensorDescriptor, columns: Columns, figures: DeviceFigures) -> Calls:
+    """Calls from columns, operand 0, to x, operand 1."""
     params = columns.params(x)
     params["count"] = x.size
-    grid = (blocks_for(x.size, _THREADS), 1, 1)
-    return single(device.kernel(_unit("col2im", x.dtype)), grid, (_THREADS, 1, 1), params, ("input",), ("output",))
+    blocks = blocks_for(figures, x.size, _THREADS)
+    return kernel_call(_unit("col2im", x.dtype), blocks, _THREADS, params, in_order("input", "output"))
+
+
+def columns_seconds(x_bytes: int, columns_bytes: int, figures: DeviceFigures) -> float:
+    """Estimated time of a gather or of a scatter: a launch, and x and the columns once through memory."""
+    return figures.launch_seconds + (x_bytes + columns_bytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 
 def gather_units() -> tuple[Unit, ...]:
-    """Every unit that `gather` can ask for."""
+    """Every unit that calls of `gather` can name."""
     return tuple(_unit("im2col", dtype) for dtype in (*FLOATING, DType.INT8))
 
 
 def scatter_units() -> tuple[Unit, ...]:
-    """Every unit that `scatter` can ask for."""
+    """Every unit that calls of `scatter` can name."""
     return tuple(_unit("col2im", dtype) for dtype in FLOATING)
 
 
 @dataclass(frozen=True, slots=True)
 class Im2Col:
-    """One thread 16 bytes of a row of columns. Immutable."""
+    """One thread per 16 bytes of a row of columns. Immutable."""
 
     name: str = "gather"
-    deterministic: bool = True
-    math: str = "dtype"
-
-    def supports(self, problem: Im2ColProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: Im2ColProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return gather_units()
 
-    def prepare(self, problem: Im2ColProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        return gather(device, problem.x, Columns.of(problem))
+    def offer(self, problem: Im2ColProblem, figures: DeviceFigures) -> Offer:
+        """What it takes; it computes everything that is legal."""
+        seconds = columns_seconds(problem.x.nbytes, problem.columns.nbytes, figures)
+        return Offer(seconds, partial(gather, problem.x, Columns.of(problem), figures))
 
 
 @dataclass(frozen=True, slots=True)
 class Col2Im:
-    """One thread an element of x, which gathers it from the columns. Immutable."""
+    """One thread per element of x, which gathers it from the columns. Immutable."""
 
     name: str = "gather"
-    deterministic: bool = True
-    math: str = "dtype"
-
-    def supports(self, problem: Col2ImProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: Col2ImProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return scatter_units()
 
-    def prepare(self, problem: Col2ImProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        return scatter(device, problem.x, Columns.of(problem))
+    def offer(self, problem: Col2ImProblem, figures: DeviceFigures) -> Offer:
+        """What it takes; it computes everything that is legal."""
+        seconds = columns_seconds(problem.x.nbytes, problem.columns.nbytes, figures)
+        return Offer(seconds, partial(scatter, problem.x, Columns.of(problem), figures))
 
 
 IM2COL = (Im2Col(),)

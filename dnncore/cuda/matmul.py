@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.backend import Launch
+from dnncore.backend import Offer
 from dnncore.cuda.convolution.direct import DIRECT
-from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
-from dnncore.cuda.launch import Unit
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
 
 __all__ = ["ALGORITHMS", "matmul_product"]
@@ -44,32 +44,22 @@ def _as_convolution(problem: MatmulProblem) -> ConvolutionProblem:
 
 @dataclass(frozen=True)
 class DirectMatmul:
-    """One thread an element of c, in double precision. Immutable."""
+    """One thread per element of c, in double precision. Immutable."""
 
     name: str = "direct"
-    deterministic: bool = True
-    math: str = "fp64"
-
-    def supports(self, problem: MatmulProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: MatmulProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
+        """Every unit that its calls can name."""
         return DIRECT.units()
 
-    def prepare(self, problem: MatmulProblem, device: CudaDevice) -> Launch:
-        """Prepare the convolution that computes the same."""
-        return DIRECT.prepare(_as_convolution(problem), device)
+    def offer(self, problem: MatmulProblem, figures: DeviceFigures) -> Offer:
+        """What the convolution takes that computes the same; its operands are numbered alike."""
+        return DIRECT.offer(_as_convolution(problem), figures)
 
 
 ALGORITHMS: tuple[SplitGemm | TiledGemm | DirectMatmul, ...] = (
     SplitGemm("gemm_split_k", matmul_product),
-    TiledGemm("gemm", matmul_product),
+    TiledGemm("gemm", matmul_product, yields=True),
     DirectMatmul(),
 )
-"""Most specialised first; the last supports everything that is legal."""
+"""Of equal estimates the first is taken; the last supports everything that is legal."""

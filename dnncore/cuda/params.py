@@ -6,11 +6,13 @@ agree. Addresses are uint64 fields, pointers on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
 
 import numpy as np
 
-from dnncore.cuda.jit import Unit
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import MAX_NDIM
 from dnncore.dtypes import DType
 
@@ -28,6 +30,8 @@ __all__ = [
     "divisor",
     "generate",
     "generate_together",
+    "offset_of",
+    "packer",
     "record",
     "small_divisor",
     "struct",
@@ -64,6 +68,9 @@ _C_TYPES = {
     DType.INT32: "int",
 }
 
+_STRUCT_CODES = {"<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q", "<f8": "d"}
+"""Of the module `struct`, by NumPy's names."""
+
 Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int, ...]]
 
 
@@ -82,6 +89,38 @@ def record(dtype: np.dtype, **values: object) -> np.ndarray:
     for name, value in values.items():
         params[name] = value
     return params
+
+
+def offset_of(dtype: np.dtype, name: str) -> int:
+    """Bytes from a struct's beginning to a field."""
+    assert dtype.fields is not None, f"{dtype} is no struct"
+    return dtype.fields[name][1]
+
+
+def packer(dtype: np.dtype) -> Struct:
+    """What packs a struct from all its numbers: field by field, arrays and structs in it element by element.
+
+    It takes a tenth of the time that filling in a `record` by names does.
+    """
+    code, end = "<", 0
+    for offset, number in _numbers(dtype, 0):
+        code += f"{offset - end}x{_STRUCT_CODES[number.str]}"
+        end = offset + number.itemsize
+    return Struct(f"{code}{dtype.itemsize - end}x")
+
+
+def _numbers(dtype: np.dtype, start: int) -> Iterator[tuple[int, np.dtype]]:
+    """Where each number of a struct is, in bytes, and its type."""
+    if dtype.fields is not None:
+        for name in dtype.names or ():
+            field, offset = dtype.fields[name][:2]
+            yield from _numbers(field, start + offset)
+    elif dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        for i in range(math.prod(shape)):
+            yield from _numbers(element, start + i * element.itemsize)
+    else:
+        yield start, dtype
 
 
 def divisor(value: int) -> tuple[int, int, int]:
@@ -118,7 +157,7 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
 
     Args:
         shape: Extents, the same for all.
-        strides: One sequence a tensor, in elements.
+        strides: One sequence per tensor, in elements.
 
     Returns:
         The new extents, then the new strides of each tensor; at least one dimension.
@@ -153,7 +192,7 @@ def generate(header: str, entry: str, function: str, struct_name: str, dtype: np
         function: The `__device__` function template with its arguments, in namespace dnncore: "softmax_forward<float>".
         struct_name: Its parameter struct, in namespace dnncore.
         dtype: That struct's NumPy twin.
-        threads: Most threads a block that it is launched with.
+        threads: Most threads per block that it is launched with.
     """
     (unit,) = generate_together(header, {entry: function}, struct_name, dtype, threads).values()
     return unit
@@ -167,7 +206,7 @@ def generate_together(
     Args:
         functions: The function behind each entry.
     """
-    # "At least one block a multiprocessor": without it, ptxas spills loop invariants to fit one block more.
+    # "At least one block per multiprocessor": without it, ptxas spills loop invariants to fit one block more.
     source = (
         f'#include "{header}"\n'
         "using namespace dnncore;\n"

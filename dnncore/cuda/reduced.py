@@ -1,17 +1,35 @@
-"""A reduction's geometry: which dimensions are kept, which go, and into how many parts each output's elements are cut."""
+"""What sums and reductions share: which dimensions are kept and which go, and what shares out the elements of an output.
+
+The elements of each output are cut into parts. A thread, or a block, takes a part at a time; where there are several, what became
+of them is left in the workspace, [splits, outputs], and a second kernel puts together what belongs to an output.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
 
-from dnncore.cuda.params import collapse
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for
+from dnncore.cuda.params import collapse, divisor, view
+from dnncore.cuda.traffic import touched_bytes
 from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["SHORT", "Geometry", "Team", "parts"]
+__all__ = ["BLOCK", "THREAD", "Geometry", "InParts", "Pace", "Partition", "Team"]
 
-SHORT = 32
+_SHORT = 32
 """Reductions of up to this many elements would leave most of a block idle."""
+
+_OF_MEMORY_RATE = 0.83
+"""Of the memory rate [measured on an H200: sums of 2^26 elements and bias gradients]."""
+
+_NEXT_LAUNCH = 0.4
+"""Launches that a kernel costs right behind another one [measured on an H200, in a CUDA graph: 1.6 us]."""
 
 _Views = tuple[tuple[int, ...], ...]
 
@@ -22,16 +40,16 @@ class Team:
 
     Args:
         name: "thread" or "block".
-        threads: Threads a block.
+        size: Threads of it.
+        abreast: How many a multiprocessor runs at a time.
     """
 
     name: str
-    threads: int
+    size: int
+    abreast: int
 
-    @property
-    def parts_per_block(self) -> int:
-        """Parts that a block takes at a time."""
-        return self.threads if self.name == "thread" else 1
+
+THREAD, BLOCK = Team("thread", 1, 2048), Team("block", 256, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +81,147 @@ class Geometry:
 
     @property
     def suits_threads(self) -> str | None:
-        """None where a thread an output reads well, else the reason why not."""
-        side_by_side = self.kept[1][-1] == 1 and self.kept[0][-1] >= SHORT
-        if self.length <= SHORT or side_by_side:
+        """None where a thread per output reads well, else the reason why not."""
+        side_by_side = self.kept[1][-1] == 1 and self.kept[0][-1] >= _SHORT
+        if self.length <= _SHORT or side_by_side:
             return None
-        return f"{self.length} elements an output are more than {SHORT} and do not lie side by side"
+        return f"{self.length} elements an output are more than {_SHORT} and do not lie side by side"
 
 
-def parts(geometry: Geometry, min_part: int, max_items: int) -> tuple[int, int]:
-    """How many parts, and elements of each: a function of the problem alone, so that results are the same everywhere.
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a family's kernels take, as fitted to measurements, and with what they accumulate. Immutable.
 
     Args:
-        geometry: Of the reduction.
-        min_part: Fewest elements that are worth a thread's, or a block's, while.
-        max_items: Parts of all outputs together that keep an H200 busy; 0 never cuts an output.
+        step: From an element of a team's thread to its next one, in launches.
+        turn: What a block takes for a part however short it is, in launches.
+        products: Multiply-adds in whose time the device takes an element when all of it is busy.
+        finisher: What puts the parts of an output together.
+        math: See `backend.Offer`.
     """
-    wanted = min(max_items // max(geometry.outputs, 1), geometry.length // min_part)
-    part = -(-geometry.length // max(wanted, 1))
-    return (-(-geometry.length // part) if part else 1), part
+
+    step: float
+    turn: float
+    products: int
+    finisher: Team
+    math: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A reduction whose outputs' elements are shared out. Immutable.
+
+    Args:
+        team: What takes a part.
+        geometry: What is reduced.
+        splits: Parts of each output.
+        part: Elements of each; the last may have fewer.
+    """
+
+    team: Team
+    geometry: Geometry
+    splits: int
+    part: int
+
+    @property
+    def num_parts(self) -> int:
+        """Of all outputs together."""
+        return self.splits * self.geometry.outputs
+
+    def blocks(self, figures: DeviceFigures, threads: int) -> int:
+        """Blocks, of so many threads, that take the parts."""
+        return blocks_for(figures, self.num_parts, threads // self.team.size)
+
+    def of_parts(self, team: Team) -> Partition:
+        """The reduction of what is in the workspace, by a team per output."""
+        outputs, splits = self.geometry.outputs, self.splits
+        return Partition(team, Geometry(((outputs,), (1,), (1,)), ((splits,), (outputs,))), 1, splits)
+
+    def fields(self) -> dict[str, Any]:
+        """Of a parameter struct: those that the kernels of both families have."""
+        extents, x_strides, *_ = self.geometry.kept
+        return {
+            "outputs": divisor(self.geometry.outputs),
+            "length": self.geometry.length,
+            "splits": self.splits,
+            "part": self.part,
+            "kept_view": view(extents, x_strides),
+        }
+
+    def seconds(self, figures: DeviceFigures, pace: Pace, itemsize: int) -> float:
+        """Estimated time of the launch, or of the two."""
+        elements = self.geometry.outputs * self.geometry.length
+        kept, reduced = (views[1][-1] for views in (self.geometry.kept, self.geometry.reduced))
+        nbytes = touched_bytes(elements, itemsize, min(kept, reduced) if self.team is THREAD else reduced)
+        seconds = figures.launch_seconds + max(
+            nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            elements * pace.products / figures.products_per_second(Maths.FP32),
+            self._stepping(figures, pace),
+        )
+        if self.splits > 1:
+            seconds += _NEXT_LAUNCH * figures.launch_seconds + self.of_parts(pace.finisher)._stepping(figures, pace)
+        return seconds
+
+    def _stepping(self, figures: DeviceFigures, pace: Pace) -> float:
+        """Time in which the teams take their parts, if nothing but their own steps holds them up."""
+        turns = -(-self.num_parts // (figures.multiprocessors * self.team.abreast))
+        steps = -(-self.part // self.team.size) * pace.step + (pace.turn if self.team is BLOCK else 0)
+        return turns * steps * figures.launch_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class InParts(ABC):
+    """A way to share out the elements of a reduction's outputs; a family adds its kernels. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        team: What takes a part.
+        min_part: Fewest elements that are worth its while.
+        parts_per_multiprocessor: Of all outputs together, so many keep the device busy; 0 never cuts an output, and takes no
+            workspace.
+    """
+
+    name: str
+    team: Team
+    min_part: int
+    parts_per_multiprocessor: int
+    pace: ClassVar[Pace]
+
+    @classmethod
+    def all(cls) -> tuple[Self, ...]:
+        """The algorithms of a family."""
+        return (
+            cls("thread_per_output", THREAD, min_part=64, parts_per_multiprocessor=2048),
+            cls("block_per_output", BLOCK, min_part=16384, parts_per_multiprocessor=16),
+            cls("block_per_output_whole", BLOCK, min_part=1, parts_per_multiprocessor=0),
+        )
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`.
+
+        The parts are a function of the problem and of the number of multiprocessors: results are the same, bit for bit, on devices
+        that have as many.
+        """
+        (x,), (y, *others) = problem.inputs, problem.outputs
+        geometry = Geometry.of(x, y, *others)
+        reason = geometry.suits_threads if self.team is THREAD else None
+        if reason is not None:
+            return reason
+        most = self.parts_per_multiprocessor * figures.multiprocessors
+        wanted = min(most // max(geometry.outputs, 1), geometry.length // self.min_part)
+        part = -(-geometry.length // max(wanted, 1))
+        partition = Partition(self.team, geometry, -(-geometry.length // part) if part else 1, part)
+        return Offer(
+            partition.seconds(figures, self.pace, x.dtype.itemsize),
+            partial(self.calls, problem, figures, partition),
+            partition.num_parts * self.part_bytes(x.dtype) if partition.splits > 1 else 0,
+            math=self.pace.math,
+        )
+
+    @abstractmethod
+    def part_bytes(self, dtype: DType) -> int:
+        """What a part leaves in the workspace."""
+
+    @abstractmethod
+    def calls(self, problem: Any, figures: DeviceFigures, partition: Partition) -> Calls:
+        """The kernels that take the parts, and put them together where there are several."""

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -15,15 +10,16 @@ from dnncore.cuda.params import (
     FLOATING,
     TENSOR_VIEW,
     c_type,
-    divisor,
     generate_together,
     record,
     struct,
     view,
 )
-from dnncore.cuda.reduced import Geometry, Team, parts
+from dnncore.cuda.reduced import THREAD, InParts, Pace, Partition
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ReduceOperator
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ReduceProblem
 
 __all__ = ["ALGORITHMS", "Reduction"]
@@ -49,7 +45,6 @@ _PARAMS = struct(
     ("operation", "<i4"),
 )
 _THREADS = 256
-_THREAD, _BLOCK = Team("thread", _THREADS), Team("block", _THREADS)
 
 
 def _units(dtype: DType) -> dict[str, Unit]:
@@ -60,81 +55,43 @@ def _units(dtype: DType) -> dict[str, Unit]:
     return {name: units[entry] for name, entry in entries.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """y = x reduced over the dimensions in which y has extent 1. Immutable.
+class Reduction(InParts):
+    """y = x reduced over the dimensions in which y has extent 1. Immutable."""
 
-    Args:
-        name: See `backend.Algorithm`.
-        team: What takes a part of an output's elements.
-        min_part: Fewest elements that are worth its while.
-        max_items: Parts of all outputs together; 0 never cuts an output, and takes no workspace.
-    """
-
-    name: str
-    team: Team
-    min_part: int
-    max_items: int
-    deterministic: bool = True
-    math: str = "fp64"
-
-    def supports(self, problem: ReduceProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
-        return None if self.team is _BLOCK else Geometry.of(problem.x, problem.y).suits_threads
-
-    def workspace_bytes(self, problem: ReduceProblem) -> int:
-        """Room for what became of each part, when the outputs are cut into parts."""
-        geometry = Geometry.of(problem.x, problem.y)
-        splits, _ = parts(geometry, self.min_part, self.max_items)
-        return splits * geometry.outputs * _PART.itemsize if splits > 1 else 0
+    __slots__ = ()
+    # Measured on an H200: rows and columns of 20 to 2^26 elements. Each element waits for the one before it.
+    pace = Pace(step=0.075, turn=0.95, products=100, finisher=THREAD, math="fp64")
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype."""
-        names = (self.team.name, "parts") if self.max_items else (self.team.name,)
+        names = (self.team.name, "parts") if self.parts_per_multiprocessor else (self.team.name,)
         return tuple(_units(dtype)[name] for dtype in FLOATING for name in names)
 
-    def prepare(self, problem: ReduceProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        others = () if problem.indices is None else (problem.indices,)
-        geometry, units = Geometry.of(problem.x, problem.y, *others), _units(problem.x.dtype)
-        extents, x_strides, *others_strides, y_strides = geometry.kept
-        splits, part = parts(geometry, self.min_part, self.max_items)
+    def part_bytes(self, _dtype: DType) -> int:
+        """What became of it and where it was found, whatever the element type."""
+        return _PART.itemsize
+
+    def calls(self, problem: ReduceProblem, figures: DeviceFigures, partition: Partition) -> Calls:
+        """What becomes of the parts, then of the outputs; both kernels take the same parameters."""
+        geometry, units = partition.geometry, _units(problem.x.dtype)
+        extents, _, *others_strides, y_strides = geometry.kept
         params = record(
             _PARAMS,
-            outputs=divisor(geometry.outputs),
-            length=geometry.length,
-            splits=splits,
-            part=part,
-            kept_view=view(extents, x_strides),
+            **partition.fields(),
             reduced_view=view(*(geometry.reduced if problem.indices is None else _in_order(problem))),
             output_view=view(extents, y_strides),
             operation=_OPERATORS[problem.operator],
         )
-        names = ["output"]
-        for strides in others_strides:
-            params["indices_view"] = view(extents, strides)
-            names.append("indices")
-        blocks = blocks_for(geometry.outputs * splits, self.team.parts_per_block)
-        kernel = device.kernel(units[self.team.name])
-        first = single(kernel, (blocks, 1, 1), (_THREADS, 1, 1), params, ("x",), names)
-        if splits == 1:
+        if others_strides:
+            params["indices_view"] = view(extents, others_strides[0])
+        places = in_order("x", "output", "indices" if others_strides else None)
+        if partition.splits > 1:
+            places["parts"] = Place(WORKSPACE)
+        first = kernel_call(units[partition.team.name], partition.blocks(figures, _THREADS), _THREADS, params, places)
+        if partition.splits == 1:
             return first
-        grid = (blocks_for(geometry.outputs, _THREADS), 1, 1)
-        second = single(device.kernel(units["parts"]), grid, (_THREADS, 1, 1), params, ("parts",), names)
-
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            params["parts"] = workspace
-            first(stream, alpha, inputs, beta, outputs, None)
-            second(stream, alpha, (workspace,), beta, outputs, None)
-
-        return launch
+        grid = blocks_for(figures, geometry.outputs, _THREADS)
+        return (*first, *kernel_call(units["parts"], grid, _THREADS, params, places))
 
 
 def _in_order(problem: ReduceProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -144,8 +101,4 @@ def _in_order(problem: ReduceProblem) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(x.shape[axis] for axis in axes) or (1,), tuple(x.strides[axis] for axis in axes) or (0,)
 
 
-ALGORITHMS = (
-    Reduction("thread_per_output", _THREAD, min_part=64, max_items=132 * 2048),
-    Reduction("block_per_output", _BLOCK, min_part=16384, max_items=132 * 16),
-    Reduction("block_per_output_whole", _BLOCK, min_part=1, max_items=0),
-)
+ALGORITHMS = Reduction.all()

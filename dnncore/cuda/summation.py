@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single, through_workspace
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -16,14 +12,15 @@ from dnncore.cuda.params import (
     FLOATING,
     TENSOR_VIEW,
     c_type,
-    divisor,
     generate_together,
     record,
     struct,
     view,
 )
-from dnncore.cuda.reduced import Geometry, Team, parts
+from dnncore.cuda.reduced import BLOCK, THREAD, InParts, Pace, Partition, Team
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import SumProblem
 
 __all__ = ["SUM", "Sum"]
@@ -40,16 +37,17 @@ _PARAMS = struct(
     ("summed_view", TENSOR_VIEW),
     ("output_view", TENSOR_VIEW),
 )
-_THREAD, _BLOCK = Team("thread", 128), Team("block", 256)
+_THREADS = {THREAD: 128, BLOCK: BLOCK.size}
+"""Per block, by what takes a part."""
 
 
 def _unit(team: Team, dtype: DType, source: DType, target: DType) -> Unit:
     """The kernel from one element type to another; those that a dtype needs are compiled together."""
     wide = dtype.compute
     if wide is dtype:
-        wanted = [(_THREAD, dtype, dtype), (_BLOCK, dtype, dtype)]
+        wanted = [(THREAD, dtype, dtype), (BLOCK, dtype, dtype)]
     else:
-        wanted = [(t, dtype, to) for t in (_THREAD, _BLOCK) for to in (dtype, wide)] + [(_BLOCK, wide, dtype)]
+        wanted = [(t, dtype, to) for t in (THREAD, BLOCK) for to in (dtype, wide)] + [(BLOCK, wide, dtype)]
     units = generate_together(
         "dnncore/sum.cuh",
         {
@@ -57,7 +55,7 @@ def _unit(team: Team, dtype: DType, source: DType, target: DType) -> Unit:
         },
         "SumParams",
         _PARAMS,
-        _BLOCK.threads,
+        BLOCK.size,
     )  # fmt: skip
     return units[_entry(team, dtype, source, target)]
 
@@ -67,88 +65,54 @@ def _entry(team: Team, dtype: DType, source: DType, target: DType) -> str:
     return f"sum_{team.name}_per_output{level}_{c_type(dtype)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """y = sum of x over the dimensions in which y has extent 1. Immutable.
+class Sum(InParts):
+    """y = sum of x over the dimensions in which y has extent 1. Immutable."""
 
-    Args:
-        name: See `backend.Algorithm`.
-        team: What takes a part of an output's elements.
-        min_part: Fewest elements that are worth its while.
-        max_items: Parts of all outputs together; 0 never cuts an output, and takes no workspace.
-    """
-
-    name: str
-    team: Team
-    min_part: int
-    max_items: int
-    deterministic: bool = True
-    math: str = "dtype"
-
-    def supports(self, problem: SumProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
-        return None if self.team is _BLOCK else Geometry.of(problem.x, problem.y).suits_threads
-
-    def workspace_bytes(self, problem: SumProblem) -> int:
-        """Room for one element of the compute type a part, when the outputs are cut into parts."""
-        geometry = Geometry.of(problem.x, problem.y)
-        splits, _ = parts(geometry, self.min_part, self.max_items)
-        return splits * geometry.outputs * problem.x.dtype.compute.itemsize if splits > 1 else 0
+    __slots__ = ()
+    # Measured on an H200, as that of `reduction`: rows and columns of 20 to 2^26 elements.
+    pace = Pace(step=0.0075, turn=0.65, products=35, finisher=BLOCK, math="dtype")
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype one from x to y, and two by way of the workspace."""
         result = []
         for dtype in FLOATING:
             result.append(_unit(self.team, dtype, dtype, dtype))
-            if self.max_items:
+            if self.parts_per_multiprocessor:
                 result.append(_unit(self.team, dtype, dtype, dtype.compute))
-                result.append(_unit(_BLOCK, dtype, dtype.compute, dtype))
+                result.append(_unit(BLOCK, dtype, dtype.compute, dtype))
         return tuple(result)
 
-    def prepare(self, problem: SumProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        geometry, dtype = Geometry.of(problem.x, problem.y), problem.x.dtype
-        extents, x_strides, y_strides = geometry.kept
-        splits, part = parts(geometry, self.min_part, self.max_items)
-        outputs = geometry.outputs
-        first = record(
-            _PARAMS,
-            outputs=divisor(outputs),
-            length=geometry.length,
-            splits=splits,
-            part=part,
-            kept_view=view(extents, x_strides),
-            summed_view=_summed_view(*geometry.reduced),
-        )
-        output_view = view(extents, y_strides)
-        block = (self.team.threads, 1, 1)
-        grid = (blocks_for(outputs * splits, self.team.parts_per_block), 1, 1)
-        if splits == 1:
-            first["output_view"] = output_view
-            return single(device.kernel(_unit(self.team, dtype, dtype, dtype)), grid, block, first, ("x",), ("output",))
-        first["output_view"] = view((splits * outputs,), (1,))
-        second = record(
-            _PARAMS,
-            outputs=divisor(outputs),
-            length=splits,
-            splits=1,
-            part=splits,
-            kept_view=view((outputs,), (1,)),
-            summed_view=_summed_view((splits,), (outputs,)),
-            output_view=output_view,
-        )
-        wide = dtype.compute
-        to_parts = single(device.kernel(_unit(self.team, dtype, dtype, wide)), grid, block, first, ("x",), ("output",))
-        from_parts = single(
-            device.kernel(_unit(_BLOCK, dtype, wide, dtype)),
-            (blocks_for(outputs, 1), 1, 1),
-            (_BLOCK.threads, 1, 1),
-            second,
-            ("x",),
-            ("output",),
+    def part_bytes(self, dtype: DType) -> int:
+        """An element of the compute type."""
+        return dtype.compute.itemsize
+
+    def calls(self, problem: SumProblem, figures: DeviceFigures, partition: Partition) -> Calls:
+        """The sums of the parts, then those of the outputs."""
+        dtype, team = problem.x.dtype, partition.team
+        wide, x, y, parts = dtype.compute, Place(0), Place(1), Place(WORKSPACE)
+        y_view = view(partition.geometry.kept[0], partition.geometry.kept[-1])
+        if partition.splits == 1:
+            return _level(figures, partition, _unit(team, dtype, dtype, dtype), x, y, y_view)
+        return (
+            *_level(figures, partition, _unit(team, dtype, dtype, wide), x, parts),
+            *_level(figures, partition.of_parts(BLOCK), _unit(BLOCK, dtype, wide, dtype), parts, y, y_view),
         )
 
-        return through_workspace(to_parts, from_parts)
+
+def _level(
+    figures: DeviceFigures, partition: Partition, unit: Unit, x: Place, output: Place, y_view: np.ndarray | None = None
+) -> Calls:
+    """Sums of all parts: blended into y, or left side by side where there is no view of it."""
+    params = record(
+        _PARAMS,
+        **partition.fields(),
+        alpha=1.0,
+        summed_view=_summed_view(*partition.geometry.reduced),
+        output_view=view((partition.num_parts,), (1,)) if y_view is None else y_view,
+    )
+    threads = _THREADS[partition.team]
+    blocks = partition.blocks(figures, threads)
+    return kernel_call(unit, blocks, threads, params, {"x": x, "output": output}, blends=y_view is not None)
 
 
 def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
@@ -157,8 +121,4 @@ def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarr
     return view((*(1 for _ in missing), *extents), (*missing, *strides))
 
 
-SUM = (
-    Sum("thread_per_output", _THREAD, min_part=64, max_items=132 * 2048),
-    Sum("block_per_output", _BLOCK, min_part=16384, max_items=132 * 16),
-    Sum("block_per_output_whole", _BLOCK, min_part=1, max_items=0),
-)
+SUM = Sum.all()

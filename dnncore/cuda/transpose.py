@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, blocks_for, single
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
+from dnncore.cuda.elementwise import Layout
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
     TENSOR_VIEW,
     c_type,
-    collapse,
     divisor,
     generate,
     record,
     struct,
     view,
 )
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
 __all__ = ["Transpose"]
@@ -47,6 +50,12 @@ _PARAMS = struct(
     ("output_batch", TENSOR_VIEW),
 )
 
+_OF_MEMORY_RATE = 0.9
+"""Of the memory rate [measured on an H200: NCHW to NHWC and back, fp64]."""
+
+_PLACE = 72
+"""Multiply-adds in whose time a place of a tile passes, be it filled or empty [measured on an H200: NCHW to NHWC, 64 channels]."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
@@ -61,9 +70,8 @@ class _Matrices:
     @classmethod
     def of(cls, problem: AddProblem) -> _Matrices | None:
         """None where one dimension is innermost in both tensors, where one of them has none, or where a is broadcast along it."""
-        a, c = problem.a, problem.c
-        steps = (stride if extent != 1 else 0 for extent, stride in zip(a.shape, a.strides, strict=True))
-        extents, a_strides, c_strides = collapse(c.shape, tuple(steps), c.strides)
+        layout = Layout.of(problem)
+        extents, (a_strides, c_strides) = layout.extents, layout.strides
         row = len(extents) - 1
         column = next((axis for axis in range(row) if a_strides[axis] == 1), None)
         if column is None or a_strides[row] == 0 or c_strides[row] != 1:
@@ -73,17 +81,25 @@ class _Matrices:
         batch = (extents_of_batch, tuple(a_strides[i] for i in rest), tuple(c_strides[i] for i in rest))
         return cls(extents[row], extents[column], a_strides[row], c_strides[column], batch)
 
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of each matrix along its rows and along its columns."""
+        return -(-self.rows // _TILE), -(-self.columns // _TILE)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of all matrices."""
+        return math.prod((*self.batch[0], *self.tiles))
+
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
     """c = alpha * a + beta * c, where another dimension is innermost in a than in c. Immutable."""
 
     name: str = "transpose"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: AddProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
+    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
         if problem.a.dtype is not problem.c.dtype:
             return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
         matrices = _Matrices.of(problem)
@@ -91,44 +107,42 @@ class Transpose:
             return "the tensors do not differ in which dimension is contiguous"
         if min(matrices.rows, matrices.columns) < _TILE // 2:
             return f"a {matrices.rows} x {matrices.columns} matrix leaves most of a {_TILE} x {_TILE} tile empty"
-        return None
-
-    def workspace_bytes(self, problem: AddProblem) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+        seconds = max(
+            operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            matrices.num_tiles * _TILE**2 * _PLACE / figures.products_per_second(Maths.FP32),
+        )
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem.c.dtype, figures, matrices))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
-        return tuple(self._unit(dtype) for dtype in DType)
+        return tuple(_unit(dtype) for dtype in DType)
 
-    def prepare(self, problem: AddProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        matrices = _Matrices.of(problem)
-        assert matrices is not None, "supports() said so"
-        extents, a_strides, c_strides = matrices.batch
-        row_tiles, column_tiles = -(-matrices.rows // _TILE), -(-matrices.columns // _TILE)
-        tiles = math.prod(extents) * row_tiles * column_tiles
-        params = record(
-            _PARAMS,
-            rows=matrices.rows,
-            columns=matrices.columns,
-            x_row=matrices.a_row,
-            output_column=matrices.c_column,
-            tiles=tiles,
-            row_tiles=divisor(row_tiles),
-            column_tiles=divisor(column_tiles),
-            x_batch=view(extents, a_strides),
-            output_batch=view(extents, c_strides),
-        )
-        kernel = device.kernel(self._unit(problem.c.dtype))
-        return single(kernel, (blocks_for(tiles, 1), 1, 1), (_THREADS, 1, 1), params, ("x",), ("output",))
 
-    def _unit(self, dtype: DType) -> Unit:
-        return generate(
-            header="dnncore/transpose.cuh",
-            entry=f"transpose_{c_type(dtype)}",
-            function=f"transpose<{c_type(dtype)}>",
-            struct_name="TransposeParams",
-            dtype=_PARAMS,
-            threads=_THREADS,
-        )
+def _prepare(dtype: DType, figures: DeviceFigures, matrices: _Matrices) -> Calls:
+    extents, a_strides, c_strides = matrices.batch
+    row_tiles, column_tiles = matrices.tiles
+    tiles = matrices.num_tiles
+    params = record(
+        _PARAMS,
+        rows=matrices.rows,
+        columns=matrices.columns,
+        x_row=matrices.a_row,
+        output_column=matrices.c_column,
+        tiles=tiles,
+        row_tiles=divisor(row_tiles),
+        column_tiles=divisor(column_tiles),
+        x_batch=view(extents, a_strides),
+        output_batch=view(extents, c_strides),
+    )
+    return kernel_call(_unit(dtype), blocks_for(figures, tiles, 1), _THREADS, params, in_order("x", "output"))
+
+
+def _unit(dtype: DType) -> Unit:
+    return generate(
+        header="dnncore/transpose.cuh",
+        entry=f"transpose_{c_type(dtype)}",
+        function=f"transpose<{c_type(dtype)}>",
+        struct_name="TransposeParams",
+        dtype=_PARAMS,
+        threads=_THREADS,
+    )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member, number, settle
+from dnncore.descriptors.settings import HashedOnce, member, number, settle
 from dnncore.errors import BadParamError
 
 __all__ = ["ActivationDescriptor", "ActivationMode"]
@@ -51,7 +51,7 @@ _WITH_COEFFICIENT = (ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU, Act
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationDescriptor:
+class ActivationDescriptor(HashedOnce):
     """An activation. Immutable.
 
     Args:
@@ -61,6 +61,8 @@ class ActivationDescriptor:
 
     mode: ActivationMode
     coefficient: float = 0.0
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(self, mode=member(ActivationMode, self.mode), coefficient=number(self.coefficient, "coefficient"))

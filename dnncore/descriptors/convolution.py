@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import Pairs, each, member, pairs, settle, whole, whole_pairs, wholes
+from dnncore.descriptors.settings import HashedOnce, Pairs, each, member, pairs, settle, whole, whole_pairs, wholes
 from dnncore.descriptors.tensor import MAX_NDIM
 from dnncore.errors import BadParamError
 
@@ -21,7 +21,7 @@ class ConvolutionMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionDescriptor:
+class ConvolutionDescriptor(HashedOnce):
     """How a filter moves over an input. Immutable.
 
     Args:
@@ -37,6 +37,8 @@ class ConvolutionDescriptor:
     dilation: tuple[int, ...]
     groups: int = 1
     mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(

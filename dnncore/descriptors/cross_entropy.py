@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.descriptors.settings import number, settle, whole
+from dnncore.descriptors.settings import HashedOnce, number, settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["CrossEntropyDescriptor"]
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropyDescriptor:
+class CrossEntropyDescriptor(HashedOnce):
     """Settings of a cross-entropy. Immutable.
 
     Args:
@@ -23,6 +23,8 @@ class CrossEntropyDescriptor:
 
     label_smoothing: float = 0.0
     ignore_index: int | None = None
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(self, label_smoothing=number(self.label_smoothing, "label_smoothing"))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import member, number, settle, whole
+from dnncore.descriptors.settings import HashedOnce, member, number, settle, whole
 from dnncore.errors import BadParamError
 
 __all__ = ["BatchNormMode", "LRNDescriptor", "LRNMode"]
@@ -27,7 +27,7 @@ class LRNMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LRNDescriptor:
+class LRNDescriptor(HashedOnce):
     """Local response normalisation: y = x / (k + alpha / size * sum of x^2 over a window)^beta. Immutable.
 
     The window goes from (n - 1) / 2, rounded down, before an element to n - 1 - that behind it, and is cut at the borders; the
@@ -48,6 +48,8 @@ class LRNDescriptor:
     alpha: float = 1e-4
     beta: float = 0.75
     k: float = 2.0
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(

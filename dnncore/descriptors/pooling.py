@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dnncore.descriptors.settings import Pairs, each, member, pairs, settle, whole_pairs, wholes
+from dnncore.descriptors.settings import HashedOnce, Pairs, each, member, pairs, settle, whole_pairs, wholes
 from dnncore.descriptors.tensor import MAX_NDIM
 from dnncore.errors import BadParamError
 
@@ -22,7 +22,7 @@ class PoolingMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingDescriptor:
+class PoolingDescriptor(HashedOnce):
     """A pooling window and how it moves. Immutable.
 
     Args:
@@ -43,6 +43,8 @@ class PoolingDescriptor:
     stride: tuple[int, ...]
     ceil_mode: bool = False
     propagate_nan: bool = True
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(

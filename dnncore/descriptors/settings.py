@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from enum import Enum
 from math import ldexp
 from operator import index
@@ -12,7 +13,27 @@ import numpy as np
 
 from dnncore.errors import BadParamError
 
-__all__ = ["Pairs", "each", "member", "number", "pairs", "settle", "whole", "whole_pairs", "wholes"]
+__all__ = ["HashedOnce", "Pairs", "each", "member", "number", "pairs", "settle", "whole", "whole_pairs", "wholes"]
+
+
+class HashedOnce:
+    """A frozen value that remembers its hash: descriptors are in the key of every launch. Immutable.
+
+    A dataclass takes it by `__hash__ = HashedOnce.__hash__` in its own body. The hash is no field: it is neither compared nor
+    pickled.
+    """
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash(tuple(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]  # a dataclass
+            object.__setattr__(self, "_hash", found)
+            return found
+
 
 Pairs = tuple[tuple[int, int], ...]
 _Member = TypeVar("_Member", bound=Enum)

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from dnncore.descriptors.settings import member, settle, wholes
+from dnncore.descriptors.settings import HashedOnce, member, settle, wholes
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
@@ -31,7 +31,7 @@ class Layout(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorDescriptor:
+class TensorDescriptor(HashedOnce):
     """Element type, extents and strides of a tensor. Immutable.
 
     Args:
@@ -43,6 +43,8 @@ class TensorDescriptor:
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(

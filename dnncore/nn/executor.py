@@ -1,22 +1,20 @@
-"""A net bound to a handle: activations, gradients, and the recorded programs that run it."""
+"""A net bound to a handle: activations and gradients in arenas, and the captured programs that run it."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnncore.arena import Arena
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.layer import Gradient
+from dnncore.nn.net import Net
 from dnncore.nn.parameters import Parameters
-from dnncore.program import Program
+from dnncore.program import CapturedProgram
 from dnncore.tensor import Tensor
-
-if TYPE_CHECKING:
-    from dnncore.nn.net import Net
 
 __all__ = ["Executor", "Phase"]
 
@@ -29,7 +27,9 @@ class Phase(Enum):
 
 
 class Executor:
-    """Runs a net on batches of one size. Owned by one thread; checked by the handle. Made by `Net.bind`.
+    """A net bound to a handle, for batches of one size. Owned by one thread; checked by the handle.
+
+    Making one allocates activations for a batch, chooses every algorithm and captures the passes.
 
     Args:
         net: What to run.
@@ -37,6 +37,9 @@ class Executor:
         parameters: Its learnable tensors on that handle; several executors may share them.
         batch: N, 1 or more.
         phase: Whether gradients are wanted.
+
+    Raises:
+        OutOfMemoryError: the device has no room; what was allocated until then has been given back.
 
     Attributes:
         input_buffer: Host array [N, *input_shape], page-locked on CUDA: write rows straight into it, then call `run`.
@@ -48,22 +51,24 @@ class Executor:
         self.net = net
         self.batch = batch
         self._handle = handle
-        self._blobs: dict[str, Tensor] = {}
-        self._gradients: dict[str, Tensor] = {}
-        self._backward: Program | None = None
+        self._blobs = handle.arena(
+            {name: TensorDescriptor.packed((batch, *shape)) for name, shape in net.blob_shapes().items()}
+        )
+        self._gradients: Arena | None = None
+        self._forward: CapturedProgram | None = None
+        self._backward: CapturedProgram | None = None
         try:
-            for name, shape in net.blob_shapes().items():
-                self._blobs[name] = handle.tensor((batch, *shape))
             self.input_buffer = self._host_array(self._blobs[net.input_name].descriptor)
             self._output_buffer = self._host_array(self.output.descriptor)
-            with handle.record() as self._forward:
+            with handle.record() as forward:
                 for node in net.nodes:
                     inputs = [self._blobs[name] for name in node.inputs]
                     node.layer.forward(
                         handle, inputs, self._blobs[node.name], parameters.of_node(node.name, parameters.values)
                     )
+            self._forward = forward.capture()
             if phase is Phase.TRAIN:
-                self._record_backward(parameters)
+                self._capture_backward(parameters)
         except BaseException:
             self.close()  # a caller that tries a smaller batch next needs the room
             raise
@@ -74,10 +79,10 @@ class Executor:
         array[...] = 0
         return array
 
-    def _record_backward(self, parameters: Parameters) -> None:
+    def _capture_backward(self, parameters: Parameters) -> None:
         net, handle = self.net, self._handle
-        for node in net.nodes:
-            self._gradients[node.name] = handle.tensor(self._blobs[node.name].descriptor)
+        gradients = handle.arena({node.name: self._blobs[node.name].descriptor for node in net.nodes})
+        self._gradients = gradients
         written: set[str] = {net.output_name}
         with handle.record() as backward:
             for node in reversed(net.nodes):
@@ -88,18 +93,18 @@ class Executor:
                     if name == net.input_name:
                         targets.append(None)
                         continue
-                    targets.append(Gradient(self._gradients[name], 1.0 if name in written else 0.0))
+                    targets.append(Gradient(gradients[name], 1.0 if name in written else 0.0))
                     written.add(name)
                 node.layer.backward(
                     handle,
                     [self._blobs[name] for name in node.inputs],
                     self._blobs[node.name],
-                    self._gradients[node.name],
+                    gradients[node.name],
                     parameters.of_node(node.name, parameters.values),
                     targets,
                     parameters.of_node(node.name, parameters.gradients),
                 )
-        self._backward = backward
+        self._backward = backward.capture()
 
     @property
     def output(self) -> Tensor:
@@ -110,6 +115,7 @@ class Executor:
     def output_gradient(self) -> Tensor:
         """Where the caller puts the loss's gradient before `backward` (TRAIN only, else BadParamError)."""
         self._backward_pass()
+        assert self._gradients is not None
         return self._gradients[self.net.output_name]
 
     def blob(self, name: str) -> Tensor:
@@ -129,6 +135,7 @@ class Executor:
             self.input_buffer[...] = x
         device, stream = self._handle.device, self._handle.stream
         device.copy_to_device(stream, self._blobs[self.net.input_name].address, self.input_buffer)
+        assert self._forward is not None
         self._forward.run()
         return self.output
 
@@ -140,7 +147,7 @@ class Executor:
         """
         self._backward_pass().run()
 
-    def _backward_pass(self) -> Program:
+    def _backward_pass(self) -> CapturedProgram:
         if self._backward is None:
             raise BadParamError(
                 f"this executor of net {self.net.name!r} has no backward pass: it was bound for Phase.TEST, or closed; bind the "
@@ -162,6 +169,7 @@ class Executor:
 
     def close(self) -> None:
         """Give activations and gradients back; the parameters stay."""
-        self._backward = None  # it holds addresses of what goes back
-        for tensor in (*self._blobs.values(), *self._gradients.values()):
-            tensor.close()
+        for resource in (self._forward, self._backward, self._blobs, self._gradients):
+            if resource is not None:
+                resource.close()
+        self._backward = None

@@ -9,7 +9,6 @@ import numpy as np
 
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.executor import Executor, Phase
 from dnncore.nn.layer import Layer, ParameterSpec, Shape
 from dnncore.nn.layers import Softmax
 from dnncore.nn.parameters import Parameters
@@ -129,11 +128,3 @@ class Net:
             BadParamError: a tensor is missing, unknown or has another shape; the message names it.
         """
         return Parameters.upload(handle, self.parameter_specs(), weights)
-
-    def bind(self, handle: Handle, parameters: Parameters, batch: int, phase: Phase) -> Executor:
-        """Allocate activations for a batch, choose every algorithm, and return what runs the net.
-
-        Raises:
-            OutOfMemoryError: the device has no room; what was allocated until then has been given back.
-        """
-        return Executor(self, handle, parameters, batch, phase)

@@ -23,8 +23,7 @@ def activation_forward(
     handle: Handle, activation: ActivationDescriptor, alpha: float, x: Tensor, beta: float, y: Tensor
 ) -> None:
     """y = f(x), element by element; y may be x."""
-    problem = ActivationForwardProblem(x.descriptor, y.descriptor, activation)
-    handle.run(handle.plan(problem), alpha, (x,), beta, (y,))
+    handle.execute(ActivationForwardProblem, (x.descriptor, y.descriptor, activation), alpha, (x,), beta, (y,))
 
 
 def activation_backward(
@@ -38,5 +37,5 @@ def activation_backward(
     dx: Tensor,
 ) -> None:
     """dx = f'(x) * dy, element by element; dx may be dy."""
-    problem = ActivationBackwardProblem(y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, activation)
-    handle.run(handle.plan(problem), alpha, (y, dy, x), beta, (dx,))
+    arguments = (y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, activation)
+    handle.execute(ActivationBackwardProblem, arguments, alpha, (y, dy, x), beta, (dx,))

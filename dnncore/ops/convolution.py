@@ -80,9 +80,9 @@ def _convolve(
     output: Tensor,
     algorithm: str | None,
 ) -> None:
-    x, w, y = (tensor.descriptor for tensor in geometry)
-    plan = handle.plan(ConvolutionProblem(direction, x, w, y, conv), algorithm=algorithm)
-    handle.run(plan, alpha, inputs, beta, (output,))
+    x, w, y = geometry
+    arguments = (direction, x.descriptor, w.descriptor, y.descriptor, conv)
+    handle.execute(ConvolutionProblem, arguments, alpha, inputs, beta, (output,), algorithm=algorithm)
 
 
 def convolution_backward_bias(handle: Handle, alpha: float, dy: Tensor, beta: float, db: Tensor) -> None:

@@ -29,8 +29,8 @@ def cross_entropy_forward(
         loss: [N], of the dtype of x or, where that has 16 bits, float32.
         cross_entropy: Label smoothing, and a class to ignore.
     """
-    problem = CrossEntropyForwardProblem(x.descriptor, labels.descriptor, loss.descriptor, cross_entropy)
-    handle.run(handle.plan(problem), alpha, (x, labels), beta, (loss,))
+    arguments = (x.descriptor, labels.descriptor, loss.descriptor, cross_entropy)
+    handle.execute(CrossEntropyForwardProblem, arguments, alpha, (x, labels), beta, (loss,))
 
 
 def cross_entropy_backward(
@@ -43,5 +43,5 @@ def cross_entropy_backward(
     cross_entropy: CrossEntropyDescriptor = _PLAIN,
 ) -> None:
     """dx [N, K] = softmax(x) - onehot(labels): the gradient of the summed loss; alpha 1/N gives that of the mean."""
-    problem = CrossEntropyBackwardProblem(x.descriptor, labels.descriptor, dx.descriptor, cross_entropy)
-    handle.run(handle.plan(problem), alpha, (x, labels), beta, (dx,))
+    arguments = (x.descriptor, labels.descriptor, dx.descriptor, cross_entropy)
+    handle.execute(CrossEntropyBackwardProblem, arguments, alpha, (x, labels), beta, (dx,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnncore.descriptors.settings import whole
+from dnncore.descriptors.settings import number, whole
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.problems import DropoutProblem
@@ -36,8 +36,8 @@ def dropout_forward(
 
     Source: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11 (Philox4x32-10).
     """
-    problem = DropoutProblem(x.descriptor, state.descriptor, y.descriptor, probability)
-    handle.run(handle.plan(problem), alpha, (x, state), beta, (y,))
+    arguments = (x.descriptor, state.descriptor, y.descriptor, number(probability, "probability"))
+    handle.execute(DropoutProblem, arguments, alpha, (x, state), beta, (y,))
 
 
 def dropout_backward(

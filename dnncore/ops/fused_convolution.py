@@ -55,19 +55,19 @@ def convolution_bias_activation_forward(
 
     Source: cuDNN's cudnnConvolutionBiasActivationForward, and a scale.
     """
-    operands = {"scale": scale, "bias": bias, "z": z}
-    given = {name: tensor for name, tensor in operands.items() if tensor is not None}
-    problem = FusedConvolutionProblem(
+    further = (scale, bias, z)
+    arguments = (
         x.descriptor,
         w.descriptor,
         y.descriptor,
         conv,
-        **{name: tensor.descriptor for name, tensor in given.items()},
-        activation=activation,
-        alpha1=alpha1,
-        alpha2=alpha2,
+        *(None if tensor is None else tensor.descriptor for tensor in further),
+        activation,
+        number(alpha1, "alpha1"),
+        number(alpha2, "alpha2"),
     )
-    handle.run(handle.plan(problem, algorithm=algorithm), 1.0, (x, w, *given.values()), 0.0, (y,))
+    inputs = (x, w, *(tensor for tensor in further if tensor is not None))
+    handle.execute(FusedConvolutionProblem, arguments, 1.0, inputs, 0.0, (y,), algorithm=algorithm)
 
 
 def convolution_bias_activation_backward(

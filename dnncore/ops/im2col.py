@@ -29,8 +29,8 @@ def im2col(
 
     w [K, C, *filter], seen as [K, C * taps], times columns is the convolution of x with w, seen as [N, K, places].
     """
-    problem = Im2ColProblem(x.descriptor, columns.descriptor, conv, wholes(filter_shape, "filter_shape"))
-    handle.run(handle.plan(problem), alpha, (x,), beta, (columns,))
+    arguments = (x.descriptor, columns.descriptor, conv, wholes(filter_shape, "filter_shape"))
+    handle.execute(Im2ColProblem, arguments, alpha, (x,), beta, (columns,))
 
 
 def col2im(
@@ -47,5 +47,5 @@ def col2im(
     Args:
         filter_shape: The filter's spatial extents.
     """
-    problem = Col2ImProblem(columns.descriptor, x.descriptor, conv, wholes(filter_shape, "filter_shape"))
-    handle.run(handle.plan(problem), alpha, (columns,), beta, (x,))
+    arguments = (columns.descriptor, x.descriptor, conv, wholes(filter_shape, "filter_shape"))
+    handle.execute(Col2ImProblem, arguments, alpha, (columns,), beta, (x,))

@@ -13,7 +13,7 @@ __all__ = ["inner_product_backward_data", "inner_product_backward_weights", "inn
 
 def matmul(handle: Handle, alpha: float, a: Tensor, b: Tensor, beta: float, c: Tensor) -> None:
     """c [M, N] = a [M, K] times b [K, N]."""
-    handle.run(handle.plan(MatmulProblem(a.descriptor, b.descriptor, c.descriptor)), alpha, (a, b), beta, (c,))
+    handle.execute(MatmulProblem, (a.descriptor, b.descriptor, c.descriptor), alpha, (a, b), beta, (c,))
 
 
 def _transposed(tensor: Tensor) -> Tensor:

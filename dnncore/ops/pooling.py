@@ -29,10 +29,8 @@ def pooling_forward(
 
     A maximum propagates NaN; with `propagate_nan=False` NaN counts as minus infinity.
     """
-    problem = PoolingForwardProblem(
-        x.descriptor, y.descriptor, pooling, None if indices is None else indices.descriptor
-    )
-    handle.run(handle.plan(problem), alpha, (x,), beta, (y,) if indices is None else (y, indices))
+    arguments = (x.descriptor, y.descriptor, pooling, None if indices is None else indices.descriptor)
+    handle.execute(PoolingForwardProblem, arguments, alpha, (x,), beta, (y,) if indices is None else (y, indices))
 
 
 def pooling_backward(
@@ -50,8 +48,8 @@ def pooling_backward(
     The maxima are looked for in x again: `pooling_backward_indices` spares that. Both add in a fixed order, so that equal inputs
     give equal bits.
     """
-    problem = PoolingBackwardProblem(y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, pooling)
-    handle.run(handle.plan(problem), alpha, (y, dy, x), beta, (dx,))
+    arguments = (y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, pooling)
+    handle.execute(PoolingBackwardProblem, arguments, alpha, (y, dy, x), beta, (dx,))
 
 
 def pooling_backward_indices(
@@ -67,5 +65,5 @@ def pooling_backward_indices(
 
     Each dy goes to the place that its index names; an index outside its own window is passed over.
     """
-    problem = PoolingBackwardIndicesProblem(dy.descriptor, indices.descriptor, dx.descriptor, pooling)
-    handle.run(handle.plan(problem), alpha, (dy, indices), beta, (dx,))
+    arguments = (dy.descriptor, indices.descriptor, dx.descriptor, pooling)
+    handle.execute(PoolingBackwardIndicesProblem, arguments, alpha, (dy, indices), beta, (dx,))

@@ -22,8 +22,7 @@ def softmax_forward(
 ) -> None:
     """y = softmax of x [N, C, *spatial], or its logarithm; y may be x."""
     how, over = member(SoftmaxAlgorithm, algorithm), member(SoftmaxMode, mode)
-    problem = SoftmaxForwardProblem(x.descriptor, y.descriptor, how, over)
-    handle.run(handle.plan(problem), alpha, (x,), beta, (y,))
+    handle.execute(SoftmaxForwardProblem, (x.descriptor, y.descriptor, how, over), alpha, (x,), beta, (y,))
 
 
 def softmax_backward(
@@ -38,5 +37,5 @@ def softmax_backward(
 ) -> None:
     """dx from what the forward operation wrote (y) and from dy; dx may be dy."""
     how, over = member(SoftmaxAlgorithm, algorithm), member(SoftmaxMode, mode)
-    problem = SoftmaxBackwardProblem(y.descriptor, dy.descriptor, dx.descriptor, how, over)
-    handle.run(handle.plan(problem), alpha, (y, dy), beta, (dx,))
+    arguments = (y.descriptor, dy.descriptor, dx.descriptor, how, over)
+    handle.execute(SoftmaxBackwardProblem, arguments, alpha, (y, dy), beta, (dx,))

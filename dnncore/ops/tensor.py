@@ -14,7 +14,7 @@ __all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "t
 
 def set_tensor(handle: Handle, value: float, y: Tensor) -> None:
     """y = value in every element; gaps between elements keep what they hold. Any dtype; integers are rounded and saturated."""
-    handle.run(handle.plan(FillProblem(y.descriptor)), number(value, "value"), (), 0.0, (y,))
+    handle.execute(FillProblem, (y.descriptor,), number(value, "value"), (), 0.0, (y,))
 
 
 def scale_tensor(handle: Handle, alpha: float, y: Tensor) -> None:
@@ -27,7 +27,7 @@ def add(handle: Handle, alpha: float, a: Tensor, beta: float, c: Tensor) -> None
 
     With extents [1, C, H, W], [1, 1, H, W] and [1, C, 1, 1] it is cuDNN v2's SAME_CHW, SAME_HW and SAME_C.
     """
-    handle.run(handle.plan(AddProblem(a.descriptor, c.descriptor)), alpha, (a,), beta, (c,))
+    handle.execute(AddProblem, (a.descriptor, c.descriptor), alpha, (a,), beta, (c,))
 
 
 def transform(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
@@ -48,14 +48,14 @@ def binary(
     c: Tensor,
 ) -> None:
     """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b."""
-    chosen = member(BinaryOperator, operator)
-    problem = BinaryProblem(a.descriptor, b.descriptor, c.descriptor, chosen, alpha1, alpha2)
-    handle.run(handle.plan(problem), 1.0, (a, b), beta, (c,))
+    chosen, factors = member(BinaryOperator, operator), (number(alpha1, "alpha1"), number(alpha2, "alpha2"))
+    arguments = (a.descriptor, b.descriptor, c.descriptor, chosen, *factors)
+    handle.execute(BinaryProblem, arguments, 1.0, (a, b), beta, (c,))
 
 
 def sum_to(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
     """y = x summed over the dimensions in which y has extent 1."""
-    handle.run(handle.plan(SumProblem(x.descriptor, y.descriptor)), alpha, (x,), beta, (y,))
+    handle.execute(SumProblem, (x.descriptor, y.descriptor), alpha, (x,), beta, (y,))
 
 
 def reduce(
@@ -74,5 +74,5 @@ def reduce(
             are reduced; of equals the first, -1 where there is none.
     """
     found = None if indices is None else indices.descriptor
-    problem = ReduceProblem(x.descriptor, y.descriptor, member(ReduceOperator, operator), found)
-    handle.run(handle.plan(problem), alpha, (x,), beta, (y,) if indices is None else (y, indices))
+    arguments = (x.descriptor, y.descriptor, member(ReduceOperator, operator), found)
+    handle.execute(ReduceProblem, arguments, alpha, (x,), beta, (y,) if indices is None else (y, indices))

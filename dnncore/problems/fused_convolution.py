@@ -97,3 +97,8 @@ class FusedConvolutionProblem(OptionalOperands):
         """Element type of scale and bias; that of x where there is neither."""
         parameter = self.scale or self.bias
         return self.x.dtype if parameter is None else parameter.dtype
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the plain convolution."""
+        return self.plain.macs

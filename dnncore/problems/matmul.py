@@ -33,3 +33,8 @@ class MatmulProblem(Operands):
                 f"c has shape {self.c.shape} but a {self.a.shape} and b {self.b.shape} disagree with it"
             )
         writable(c=self.c)
+
+    @property
+    def macs(self) -> int:
+        """M N K."""
+        return self.c.size * self.a.shape[1]

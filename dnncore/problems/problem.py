@@ -38,6 +38,11 @@ class Problem(Protocol):
         """Descriptors of what is written."""
         ...
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the direct method; 0 where moving the operands is all there is to it."""
+        ...
+
 
 class Operands:
     """Operands that are fields of the same names. Immutable."""
@@ -46,6 +51,11 @@ class Operands:
     input_names: ClassVar[tuple[str, ...]]
     output_names: ClassVar[tuple[str, ...]]
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+
+    @property
+    def macs(self) -> int:
+        """0: moving the operands is all there is to it."""
+        return 0
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:

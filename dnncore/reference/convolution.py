@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dnncore.backend import Algorithm
 from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.reference.launch import Array, ReferenceAlgorithm
 from dnncore.reference.taps import Index, interior, pad, padded_shape, taps
@@ -98,27 +97,42 @@ def _backward_filter_gemm(problem: ConvolutionProblem, x: Array, dy: Array) -> A
 _PATCH_LIMIT = 1 << 28
 
 
+def _patch_elements(problem: ConvolutionProblem) -> int:
+    """Elements of x under all taps of all windows."""
+    return problem.y.shape[0] * math.prod(problem.y.shape[2:]) * problem.x.shape[1] * math.prod(problem.w.shape[2:])
+
+
 def _unsuitable_for_patches(problem: ConvolutionProblem) -> str | None:
-    """Gathered patches repeat x once a tap, so their size is bounded."""
+    """Gathered patches repeat x for each tap, so their size is bounded."""
     if not (problem.x.size and problem.w.size):
         return "a tensor is empty"
-    elements = problem.y.shape[0] * math.prod(problem.y.shape[2:]) * problem.x.shape[1] * math.prod(problem.w.shape[2:])
+    elements = _patch_elements(problem)
     return f"{elements} gathered elements, at most {_PATCH_LIMIT}" if elements > _PATCH_LIMIT else None
 
 
-_ALGORITHMS: dict[Direction, tuple[Algorithm, ...]] = {
+def _patches_and_y(problem: ConvolutionProblem) -> int:
+    """Elements of all patches, and of y in another order."""
+    return _patch_elements(problem) + problem.y.size
+
+
+def _slices_and_sums(problem: ConvolutionProblem) -> int:
+    """Elements that the taps meet, and those of y, or of its gradient, for each tap and once more."""
+    return _patch_elements(problem) + problem.y.size * (1 + math.prod(problem.w.shape[2:]))
+
+
+_ALGORITHMS: dict[Direction, tuple[ReferenceAlgorithm, ...]] = {
     Direction.FORWARD: (
-        ReferenceAlgorithm("gemm", _forward_gemm, _unsuitable_for_patches),
-        ReferenceAlgorithm("taps", _forward_taps),
+        ReferenceAlgorithm("gemm", _forward_gemm, _unsuitable_for_patches, _patches_and_y),
+        ReferenceAlgorithm("taps", _forward_taps, temporaries=_slices_and_sums),
     ),
-    Direction.BACKWARD_DATA: (ReferenceAlgorithm("taps", _backward_data_taps),),
+    Direction.BACKWARD_DATA: (ReferenceAlgorithm("taps", _backward_data_taps, temporaries=_slices_and_sums),),
     Direction.BACKWARD_FILTER: (
-        ReferenceAlgorithm("gemm", _backward_filter_gemm, _unsuitable_for_patches),
-        ReferenceAlgorithm("taps", _backward_filter_taps),
+        ReferenceAlgorithm("gemm", _backward_filter_gemm, _unsuitable_for_patches, _patches_and_y),
+        ReferenceAlgorithm("taps", _backward_filter_taps, temporaries=_slices_and_sums),
     ),
 }
 
 
-def algorithms(direction: Direction) -> tuple[Algorithm, ...]:
+def algorithms(direction: Direction) -> tuple[ReferenceAlgorithm, ...]:
     """Algorithms of one direction, fastest first."""
     return _ALGORITHMS[direction]

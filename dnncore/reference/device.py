@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
-from dnncore.backend import Algorithm, DeviceInfo, Stream
+from dnncore import figures
+from dnncore.backend import Algorithm, Bound, DeviceInfo, Launch, Stream
 from dnncore.dlpack import CPU, Borrowed
 from dnncore.errors import BadParamError
+from dnncore.figures import DeviceFigures
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
@@ -46,6 +49,8 @@ from dnncore.reference import (
     softmax,
     tensor,
 )
+from dnncore.reference.graph import ReferenceGraph
+from dnncore.reference.launch import ReferenceWork
 from dnncore.reference.memory import ReferenceMemory
 from dnncore.reference.stream import ReferenceStream
 
@@ -105,14 +110,48 @@ class ReferenceDevice:
         """What DLPack calls it."""
         return CPU
 
+    @property
+    def addresses_are_pointers(self) -> bool:
+        """They are arrays."""
+        return False
+
+    @property
+    def figures(self) -> DeviceFigures:
+        """Those of one core, whichever CPU it is."""
+        return figures.CPU
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first."""
         if isinstance(problem, ConvolutionProblem):
             return convolution.algorithms(problem.direction)
         return _ALGORITHMS[type(problem)]
 
+    def bind(self, work: ReferenceWork) -> Launch:
+        """The launch of what an algorithm prepared."""
+        return work.bind()
+
+    def capture(self, steps: Sequence[Bound]) -> ReferenceGraph:
+        """Steps that run one after the other."""
+        return ReferenceGraph(steps)
+
+    def describe(self, work: ReferenceWork) -> list[str]:
+        """One line: a launch is a function of NumPy's."""
+        return [work.describe()]
+
     def allocate(self, nbytes: int) -> ReferenceMemory:
-        """Uninitialised memory."""
+        """Uninitialised memory.
+
+        Raises:
+            OutOfMemoryError: there is no room.
+        """
+        return ReferenceMemory.allocated(nbytes)
+
+    def allocate_ordered(self, nbytes: int, stream: Stream) -> ReferenceMemory:  # noqa: ARG002
+        """As `allocate`: nothing is ever under way.
+
+        Raises:
+            OutOfMemoryError: there is no room.
+        """
         return ReferenceMemory.allocated(nbytes)
 
     def wrap_memory(self, borrowed: Borrowed) -> ReferenceMemory:

@@ -1,23 +1,25 @@
 """What the families share: descriptors become NumPy views, results are blended into outputs.
 
 A family gives an algorithm as a pure function of the problem and its float64 (or integer) inputs; `ReferenceAlgorithm` makes an
-`Algorithm` of it.
+`Algorithm` of it, which prepares `ReferenceWork`: the function and the problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Address, Launch, Offer, Stream
 from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
 
-__all__ = ["Array", "Compute", "ReferenceAlgorithm"]
+__all__ = ["Array", "Compute", "ReferenceAlgorithm", "ReferenceWork"]
 
 Array = npt.NDArray[np.float64]
 """What the families compute with."""
@@ -41,45 +43,29 @@ class Placed:
         return np.ndarray(*self._layout, buffer=address, strides=self._strides)
 
 
-@dataclass(frozen=True)
-class ReferenceAlgorithm:
-    """A pure function over float64 arrays, as an `Algorithm`. Immutable.
+@dataclass(frozen=True, slots=True)
+class ReferenceWork:
+    """A function over float64 arrays with its problem. Immutable.
 
     Args:
-        name: See `backend.Algorithm`.
+        algorithm: Name of what prepared it.
         compute: The function.
-        unsupported: The reason why a problem is not supported, None when it is.
+        problem: What it solves.
     """
 
-    name: str
+    algorithm: str
     compute: Compute
-    unsupported: Callable[[Any], str | None] = lambda _problem: None
-    deterministic: bool = True
-    math: str = "fp64"
+    problem: Problem
 
-    def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None when the problem is supported, else the reason why not."""
-        return self.unsupported(problem)
+    def bind(self) -> Launch:
+        """The launch; none has a workspace."""
+        problem = self.problem
+        places = [Placed(descriptor) for descriptor in (*problem.inputs, *problem.outputs)]
+        num_inputs = len(problem.inputs)
 
-    def workspace_bytes(self, problem: Any) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0: NumPy allocates its own temporaries."""
-        return 0
-
-    def prepare(self, problem: Problem, device: Any) -> Launch:  # noqa: ARG002 (the Protocol's signature)
-        """Bind the function to a problem."""
-        places = [Placed(descriptor) for descriptor in problem.inputs]
-        targets = [Placed(descriptor) for descriptor in problem.outputs]
-
-        def launch(
-            _stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            _workspace: Address | None,
-        ) -> None:
-            arrays = [_widen(p.over(address)) for p, address in zip(places, inputs, strict=True)]
-            target, *others = [p.over(address) for p, address in zip(targets, outputs, strict=True)]
+        def launch(_stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+            views = [place.over(address) for place, address in zip(places, addresses[:-1], strict=True)]
+            arrays, (target, *others) = [_widen(view) for view in views[:num_inputs]], views[num_inputs:]
             # A product with beta 0 would carry a NaN over from memory that nobody has written yet.
             with np.errstate(all="ignore"):
                 found = self.compute(problem, *arrays)
@@ -90,6 +76,38 @@ class ReferenceAlgorithm:
                     _store(other, further)
 
         return launch
+
+    def describe(self) -> str:
+        """What a launch is."""
+        return f"{self.algorithm}: NumPy in float64"
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceAlgorithm:
+    """A pure function over float64 arrays, as an `Algorithm`. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        compute: The function.
+        unsupported: The reason why a problem is not supported, None when it is.
+        temporaries: Elements that it writes and reads again beside the operands.
+    """
+
+    name: str
+    compute: Compute
+    unsupported: Callable[[Any], str | None] = lambda _problem: None
+    temporaries: Callable[[Any], int] = lambda _problem: 0
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`: the bytes of the operands and of temporaries, and the multiply-adds, one after the other."""
+        reason = self.unsupported(problem)
+        if reason is not None:
+            return reason
+        nbytes = sum(tensor.size * tensor.dtype.itemsize for tensor in (*problem.inputs, *problem.outputs))
+        nbytes += 2 * self.temporaries(problem) * np.dtype(np.float64).itemsize
+        seconds = nbytes / figures.bytes_per_second + problem.macs / figures.products_per_second(Maths.FP64)
+        work = partial(ReferenceWork, self.name, self.compute, problem)
+        return Offer(figures.launch_seconds + seconds, work, math="fp64")
 
 
 def _widen(array: np.ndarray) -> np.ndarray:

@@ -58,6 +58,11 @@ class ReferenceMemory:
             laid_over(pointer, (descriptor.nbytes,), (1,), 1, read_only=borrowed.read_only, release=borrowed.release)
         )
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._bytes is None
+
     def at(self, offset_bytes: int) -> np.ndarray:
         """The bytes from an offset on."""
         if self._bytes is None:

@@ -4,7 +4,7 @@
 
 Tensors are used where they lie, CPU tensors by the reference backend; work is enqueued on PyTorch's current stream, and so in order
 with everything else that PyTorch does. Functions are named and called as torch.nn.functional's where it has them; geometry comes as
-our descriptors. Results take the memory format of x. Needs PyTorch, which `import dnncore` does not.
+our descriptors. Results have PyTorch's memory formats. Needs PyTorch, which `import dnncore` does not.
 
 `dnncore.torch.modules` has the classes that `convert` swaps in, to build nets from. Both kinds of net are pickled and saved as any.
 
@@ -16,11 +16,12 @@ from dnncore.torch import modules
 from dnncore.torch.conversion import Conversion, convert
 from dnncore.torch.functions.batch_norm import batch_norm
 from dnncore.torch.functions.convolution import convolution
+from dnncore.torch.functions.cross_entropy import cross_entropy
 from dnncore.torch.functions.elementwise import activation, dropout
 from dnncore.torch.functions.linear import linear
 from dnncore.torch.functions.normalization import group_norm, layer_norm, local_response_norm
 from dnncore.torch.functions.pooling import avg_pool, max_pool
-from dnncore.torch.functions.softmax import cross_entropy, log_softmax, softmax
+from dnncore.torch.functions.softmax import log_softmax, softmax
 
 __all__ = [
     "Conversion",

@@ -138,7 +138,7 @@ class Evaluator:
     def _classify(self, dataset: Dataset, indices: np.ndarray) -> np.ndarray:
         batch = len(indices)
         if batch not in self._executors:
-            self._executors[batch] = self._net.bind(self._handle, self._parameters, batch, Phase.TEST)
+            self._executors[batch] = Executor(self._net, self._handle, self._parameters, batch, Phase.TEST)
         output = self._executors[batch].run(self._preprocessing.normalize(dataset.read(indices)))
         return output.reshape(batch, -1).copy()
 

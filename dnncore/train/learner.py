@@ -103,7 +103,7 @@ class Learner:
     def _binding(self, batch: int) -> _Binding:
         if batch not in self._bindings:
             self._bindings[batch] = _Binding(
-                self._net.bind(self._handle, self.parameters, batch, Phase.TRAIN),
+                Executor(self._net, self._handle, self.parameters, batch, Phase.TRAIN),
                 self._handle.tensor((batch,), "int32"),
                 self._handle.tensor((batch,)),
             )

@@ -1,10 +1,11 @@
 """The tables of algorithms, made from the backends' own lists: each algorithm is asked what it supports and needs.
 
-No GPU takes part: `supports` and `workspace_bytes` depend on the problem, and of the device on its `info` alone.
+No GPU takes part: an offer depends on the problem and on the figures of a device, which are known without one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,10 @@ from features import FEATURES, Feature
 from named_problems import EXAMPLES, TESTED
 from sphinx.application import Sphinx
 
-from dnncore.backend import Algorithm, DeviceInfo
+from dnncore.backend import Algorithm, Offer
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.errors import BadParamError
+from dnncore.figures import A100, CPU, H200, DeviceFigures
 from dnncore.problems import Problem
 from dnncore.reference import ReferenceDevice
 
@@ -29,33 +31,21 @@ _NUM_BASES = 4
 
 
 @dataclass(frozen=True)
-class _Gpu:
-    """As much of a CUDA device as `supports` may look at. Immutable."""
-
-    info: DeviceInfo
-
-
-_AMPERE = _Gpu(DeviceInfo("cuda:0", "an A100", 80 << 30, (8, 0)))
-_HOPPER = _Gpu(DeviceInfo("cuda:0", "an H200", 141 << 30, (9, 0)))
-
-
-@dataclass(frozen=True)
 class Backend:
     """Where algorithms come from. Immutable.
 
     Args:
         title: Heading of its tables.
         algorithms: Those of a problem's kind.
-        device: What `supports` is asked for.
+        figures: The device that offers are asked for.
     """
 
     title: str
     algorithms: Callable[[Problem], tuple[Algorithm, ...]]
-    device: Any
+    figures: DeviceFigures
 
 
-_CPU = ReferenceDevice()
-BACKENDS = (Backend("CUDA", algorithms_for, _HOPPER), Backend("cpu", _CPU.algorithms, _CPU))
+BACKENDS = (Backend("CUDA", algorithms_for, H200), Backend("cpu", ReferenceDevice().algorithms, CPU))
 
 
 class _Notes:
@@ -73,24 +63,29 @@ class _Notes:
         return (f"{number}. {reason}" for reason, number in self._numbers.items())
 
 
-_ANSWERS: dict[Any, str | None] = {}  # a case is asked about once for every feature that it has
+_ANSWERS: dict[Any, Offer | str] = {}  # a case is asked about once for every feature that it has
 
 
-def _refusal(algorithm: Algorithm, problem: Problem, device: Any) -> str | None:
-    key = algorithm, problem, device
+def _offer(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> Offer | str:
+    key = algorithm, problem, figures
     if key not in _ANSWERS:
-        _ANSWERS[key] = algorithm.supports(problem, device)
+        _ANSWERS[key] = algorithm.offer(problem, figures)
     return _ANSWERS[key]
+
+
+def _refusal(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> str | None:
+    answer = _offer(algorithm, problem, figures)
+    return answer if isinstance(answer, str) else None
 
 
 def _cases(heading: str) -> list[Problem]:
     return [case.problem for case in TESTED.get(heading, ())]
 
 
-def _bases(algorithm: Algorithm, heading: str, device: Any) -> list[Problem]:
+def _bases(algorithm: Algorithm, heading: str, figures: DeviceFigures) -> list[Problem]:
     """Some problems of a kind that an algorithm takes: features are asked for as changes of these."""
     probes = [*(problem for _, problem in EXAMPLES[heading]), *_cases(heading)]
-    return [problem for problem in probes if _refusal(algorithm, problem, device) is None][:_NUM_BASES]
+    return [problem for problem in probes if _refusal(algorithm, problem, figures) is None][:_NUM_BASES]
 
 
 def _varied(feature: Feature, base: Problem) -> Problem | None:
@@ -101,12 +96,12 @@ def _varied(feature: Feature, base: Problem) -> Problem | None:
 
 
 def _cell(
-    algorithm: Algorithm, bases: list[Problem], feature: Feature, heading: str, device: Any, notes: _Notes
+    algorithm: Algorithm, bases: list[Problem], feature: Feature, heading: str, figures: DeviceFigures, notes: _Notes
 ) -> str:
     """Whether it takes all, some or none of the problems with a feature, with a reason; or that there are none."""
 
     def ask(problems: list[Problem]) -> list[str | None]:
-        return [_refusal(algorithm, problem, device) for problem in problems]
+        return [_refusal(algorithm, problem, figures) for problem in problems]
 
     varied = ask([problem for base in bases if (problem := _varied(feature, base))])
     cases = ask([problem for problem in _cases(heading) if feature.has(problem)])
@@ -128,14 +123,16 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _support(algorithms: tuple[Algorithm, ...], heading: str, backend: Backend) -> Iterator[str]:
-    notes, on_cuda = _Notes(), isinstance(backend.device, _Gpu)
+    notes, on_cuda = _Notes(), backend.figures is not CPU
     rows = []
     for algorithm in algorithms:
-        bases = _bases(algorithm, heading, backend.device)
-        row = [f"`{algorithm.name}`", "yes" if algorithm.deterministic else "no", algorithm.math]
-        row += [_cell(algorithm, bases, feature, heading, backend.device, notes) for feature in FEATURES]
+        bases = _bases(algorithm, heading, backend.figures)
+        offers = [offer for base in bases if isinstance(offer := _offer(algorithm, base, backend.figures), Offer)]
+        deterministic = "yes" if all(offer.deterministic for offer in offers) else "no"
+        row = [f"`{algorithm.name}`", deterministic, ", ".join(dict.fromkeys(offer.math for offer in offers))]
+        row += [_cell(algorithm, bases, feature, heading, backend.figures, notes) for feature in FEATURES]
         if on_cuda:
-            reason = next((_refusal(algorithm, base, _AMPERE) for base in bases), None)
+            reason = next((_refusal(algorithm, base, A100) for base in bases), None)
             row.append("yes" if reason is None else f"no{notes.mark(reason)}")
         rows.append(row)
     header = ["algorithm", "deterministic", "math", *(feature.name for feature in FEATURES)]
@@ -157,13 +154,11 @@ def _size(nbytes: int) -> str:
 def _workspace(algorithms: tuple[Algorithm, ...], heading: str, backend: Backend) -> list[str]:
     rows = []
     for name, problem in EXAMPLES[heading]:
-        fits = [_refusal(algorithm, problem, backend.device) is None for algorithm in algorithms]
-        needs = [
-            _size(algorithm.workspace_bytes(problem)) if fit else ""
-            for algorithm, fit in zip(algorithms, fits, strict=True)
-        ]
-        first = fits.index(True)
-        needs[first] = f"**{needs[first]}**"
+        offers = [_offer(algorithm, problem, backend.figures) for algorithm in algorithms]
+        needs = ["" if isinstance(offer, str) else _size(offer.workspace_bytes) for offer in offers]
+        seconds = [math.inf if isinstance(offer, str) else offer.seconds for offer in offers]
+        chosen = seconds.index(min(seconds))
+        needs[chosen] = f"**{needs[chosen]}**"
         rows.append([name, *needs])
     return _table(["workspace on", *(f"`{algorithm.name}`" for algorithm in algorithms)], rows)
 

@@ -85,7 +85,7 @@ class NetInstance:
         self._executors: list[Executor] = []
         for bucket in batch_buckets(max_batch_rows):
             try:
-                executor = net.bind(handle, self._parameters, bucket, Phase.TEST)
+                executor = Executor(net, handle, self._parameters, bucket, Phase.TEST)
                 try:
                     executor.run()  # compiles, plans and touches everything once, before a client waits for it
                 except OutOfMemoryError:

@@ -1,8 +1,8 @@
 """Compile every kernel for the emulator ahead of the tests: python -m tests.cuda.prepare [--jobs N].
 
 A kernel's first launch compiles it, and nvcc takes longer to begin than most kernels take. Here it makes the PTX of many at a time,
-which is cut into that of each source, translated, and left in the cache where `dnncore.cuda.jit` looks. What is there is not made
-again.
+which is cut into that of each source, translated, and left in the cache where `dnncore.cuda.runtime.jit` looks. What is there is
+not made again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnncore.cuda import driver, jit
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda.runtime import driver, jit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from emulator.nvcc import build_module, ptx_of
 from emulator.ptx.parts import Parts
 from tests.cuda.gates import units as gate
@@ -34,7 +35,7 @@ class _Module:
 
 def _missing(arch: str, compiler: Compiler, folder: Path) -> dict[str, Path]:
     """Where the modules belong that are not in the cache yet, by their sources."""
-    first = {unit.source: unit for unit in gate.units()}
+    first = {unit.source: unit for unit in gate.units() if unit.why_not_on(arch) is None}
     paths = {source: folder / f"{compiler.key(unit, arch)}.cubin" for source, unit in first.items()}
     return {source: path for source, path in paths.items() if not path.is_file()}
 

@@ -6,17 +6,39 @@ from typing import Any
 
 import numpy as np
 
+from dnncore.backend import Algorithm, Offer
 from dnncore.cuda.convolution.product import convolution_product
 from dnncore.cuda.gemm.index_space import Digit, Product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
-from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
+from dnncore.figures import H200
+from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem, Problem
 
-__all__ = ["GEOMETRIES", "NO_DEVICE", "Shape", "matmul_of", "offsets_of", "problem_of", "product_of"]
+__all__ = [
+    "GEOMETRIES",
+    "Shape",
+    "matmul_of",
+    "offered",
+    "offsets_of",
+    "problem_of",
+    "product_of",
+    "refused",
+]
 
 Shape = tuple[int, ...]
 
-NO_DEVICE: Any = None
-"""What these algorithms support does not depend on the device."""
+
+def offered(algorithm: Algorithm, problem: Problem) -> Offer:
+    """What an algorithm offers for an H200."""
+    offer = algorithm.offer(problem, H200)
+    assert isinstance(offer, Offer), offer
+    return offer
+
+
+def refused(algorithm: Algorithm, problem: Problem) -> str:
+    """The reason that an algorithm gives instead."""
+    reason = algorithm.offer(problem, H200)
+    assert isinstance(reason, str), reason
+    return reason
 
 
 def problem_of(

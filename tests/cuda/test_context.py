@@ -7,19 +7,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dnncore.cuda import device
+from dnncore.cuda.calls import Calls, KernelCall
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit
+from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.errors import (
     BadParamError,
     ClosedError,
     DeviceError,
     DeviceFaultError,
     DeviceNotFoundError,
+    NotSupportedError,
     OutOfMemoryError,
     OwnerError,
 )
@@ -40,7 +45,7 @@ if os.environ.get("DNN_EMU_LIB"):
     ctypes.CDLL(os.environ["DNN_EMU_LIB"])
 from dnncore.cuda import device
 from dnncore.errors import DeviceFaultError
-from tests.cuda.test_context import FILL, FILL_PARAMS, fill_params
+from tests.cuda.test_context import FILL, FILL_PARAMS, fill_params, launch
 """
 
 
@@ -48,6 +53,16 @@ def fill_params(out: int, value: float) -> np.ndarray:
     params = np.zeros((), FILL_PARAMS)
     params["out"], params["value"] = out, value
     return params
+
+
+def fixed_call(unit: Unit, blocks: int, threads: int, params: np.ndarray, shared_bytes: int = 0) -> Calls:
+    """A kernel with all its parameters."""
+    return (KernelCall(unit, (blocks, 1, 1), (threads, 1, 1), params.tobytes(), (), shared_bytes=shared_bytes),)
+
+
+def launch(gpu: CudaDevice, stream: CudaStream, unit: Unit, blocks: int, threads: int, params: np.ndarray) -> None:
+    """Enqueue a kernel with all its parameters."""
+    gpu.bind(fixed_call(unit, blocks, threads, params))(stream, 1.0, 0.0, ())
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -99,7 +114,7 @@ class TestDevice:
 
     def test_a_kernel_writes_what_its_parameters_say(self, gpu: CudaDevice) -> None:
         memory, stream, out = gpu.allocate(64 * 4), gpu.create_stream(), np.zeros(64, np.float32)
-        gpu.kernel(FILL).launch(stream, (2, 1, 1), (32, 1, 1), fill_params(memory.at(0), 2.5))
+        launch(gpu, stream, FILL, 2, 32, fill_params(memory.at(0), 2.5))
         gpu.copy_to_host(stream, out, memory.at(0))
         stream.synchronize()
         assert set(out) == {2.5}
@@ -128,10 +143,30 @@ class TestDevice:
         with pytest.raises(DeviceNotFoundError):
             device.info(-1)
 
-    def test_devices_of_one_process_share_loaded_kernels(self, gpu: CudaDevice) -> None:
+    def test_devices_of_one_process_load_a_kernel_once(
+        self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loaded: list[bytes] = []
+
+        def load(image: bytes) -> object:
+            loaded.append(image)
+            return load_module(image)
+
+        load_module = driver.load_module
+        monkeypatch.setattr(driver, "load_module", load)
+        unit = replace(FILL, source=FILL.source + "// for this test alone\n")
         other = device.open_device(0)
-        assert gpu.kernel(FILL) is other.kernel(FILL)
+        for one in (gpu, other, gpu):
+            stream = one.create_stream()
+            launch(one, stream, unit, 1, 1, fill_params(one.allocate(64).at(0), 1))
+            stream.synchronize()
+        assert len(loaded) == 1
         other.close()
+
+    def test_a_kernel_for_another_architecture_is_refused(self, gpu: CudaDevice) -> None:
+        unit = replace(FILL, architectures=("sm_100a",))
+        with pytest.raises(NotSupportedError, match=r"cuda:0: fill is a kernel for sm_100a, not for sm_\d+a?"):
+            gpu.bind(fixed_call(unit, 1, 1, fill_params(0, 0)))
 
     def test_a_host_buffer_outlives_its_device_as_long_as_someone_looks_into_it(self) -> None:
         opened = device.open_device(0)
@@ -145,13 +180,13 @@ class TestDevice:
 class TestOwner:
     def test_a_stranger_may_not_use_what_a_thread_owns(self, gpu: CudaDevice) -> None:
         memory, stream = gpu.allocate(64), gpu.create_stream()
-        kernel = gpu.kernel(FILL)
+        fill = gpu.bind(fixed_call(FILL, 1, 1, fill_params(0, 0)))
         uses: list[Callable[[], object]] = [
             lambda: memory.at(0),
             memory.close,
             stream.synchronize,
             stream.close,
-            lambda: kernel.launch(stream, (1, 1, 1), (1, 1, 1), fill_params(0, 0)),
+            lambda: fill(stream, 1.0, 0.0, ()),
             lambda: gpu.allocate(64),
             gpu.create_stream,
             lambda: gpu.host_buffer(64),
@@ -203,7 +238,7 @@ class TestFaults:
     def test_a_refused_launch_harms_nothing(self, gpu: CudaDevice) -> None:
         memory, stream = gpu.allocate(64), gpu.create_stream()
         with pytest.raises(DeviceError) as raised:
-            gpu.kernel(FILL).launch(stream, (1, 1, 1), (4096, 1, 1), fill_params(memory.at(0), 1))
+            launch(gpu, stream, FILL, 1, 4096, fill_params(memory.at(0), 1))
         assert not isinstance(raised.value, DeviceFaultError)
         stream.synchronize()
 
@@ -213,7 +248,7 @@ class TestFaults:
             + """
 gpu = device.open_device(0)
 memory, stream = gpu.allocate(64), gpu.create_stream()
-gpu.kernel(FILL).launch(stream, (1, 1, 1), (32, 1, 1), fill_params(1 << 44, 1))
+launch(gpu, stream, FILL, 1, 32, fill_params(1 << 44, 1))
 for use in (stream.synchronize, lambda: gpu.allocate(64), stream.synchronize):
     try:
         use()
@@ -237,7 +272,7 @@ kept = []
 def work():
     gpu = device.open_device(0)
     stream, memory, buffer = gpu.create_stream(), gpu.allocate(4096), gpu.host_buffer(4096)
-    gpu.kernel(FILL).launch(stream, (1, 1, 1), (32, 1, 1), fill_params(memory.at(0), 1))
+    launch(gpu, stream, FILL, 1, 32, fill_params(memory.at(0), 1))
     gpu.copy_to_host(stream, buffer, memory.at(0))
     kept.append((gpu, stream, memory, buffer))
 threads = [threading.Thread(target=work) for _ in range(3)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dnncore import Handle
+from dnncore.backend import Offer
 from dnncore.cuda.convolution import gemm
 from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
@@ -14,6 +15,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.products import offered
 from tests.ops.harness import GUARD, check
 
 pytestmark = pytest.mark.cuda
@@ -26,9 +28,9 @@ def fresh_handle() -> Iterator[Handle]:
         yield handle
 
 
-def _why_not(handle: Handle, problem: ConvolutionProblem, algorithm: str) -> str | None:
+def _offer(handle: Handle, problem: ConvolutionProblem, algorithm: str) -> Offer | str:
     (found,) = (a for a in handle.device.algorithms(problem) if a.name == algorithm)
-    return found.supports(problem, handle.device)
+    return found.offer(problem, handle.device.figures)
 
 
 def _problem(direction: Direction, dtype: DType, batch: int) -> ConvolutionProblem:
@@ -44,10 +46,10 @@ def test_gemm_takes_a_batch_in_parts_where_its_columns_would_outgrow_the_workspa
     direction: Direction, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(direction, DType.FLOAT32, 5)
-    whole = GEMM.workspace_bytes(problem)
+    whole = offered(GEMM, problem).workspace_bytes
     an_image = 4 * 9 * 6 * 4 * 4  # C * taps * places * bytes
     monkeypatch.setattr(gemm, "_COLUMNS_BYTES", 2 * an_image)
-    assert GEMM.workspace_bytes(problem) < whole
+    assert offered(GEMM, problem).workspace_bytes < whole
     check(fresh_handle, Case("gemm-in-parts", problem, alpha=0.5, beta=-1.0), "gemm")
 
 
@@ -56,9 +58,10 @@ def test_gemm_does_not_round_the_sums_of_parts_to_16_bits(
 ) -> None:
     monkeypatch.setattr(gemm, "_COLUMNS_BYTES", 1)
     problem = _problem(Direction.BACKWARD_FILTER, DType.FLOAT16, 2)
-    assert "rounded to float16" in (_why_not(fresh_handle, problem, "gemm") or "")
-    forward = _problem(Direction.FORWARD, DType.FLOAT16, 2)
-    assert _why_not(fresh_handle, forward, "gemm") is None
+    reason = _offer(fresh_handle, problem, "gemm")
+    assert isinstance(reason, str)
+    assert "rounded to float16" in reason
+    assert isinstance(_offer(fresh_handle, _problem(Direction.FORWARD, DType.FLOAT16, 2), "gemm"), Offer)
 
 
 @pytest.mark.parametrize("direction", Direction, ids=lambda direction: direction.value)
@@ -73,4 +76,6 @@ def test_depthwise_refuses_strides_that_32_bits_do_not_hold(fresh_handle: Handle
     conv = ConvolutionDescriptor.make(groups=2)
     x, w = TensorDescriptor(DType.FLOAT32, (1, 2, 2, 3), (8, 1, 2**30, 2)), TensorDescriptor.packed((2, 1, 2, 3))
     problem = ConvolutionProblem(Direction.FORWARD, x, w, TensorDescriptor.packed((1, 2, 1, 1)), conv)
-    assert "32 bits" in (_why_not(fresh_handle, problem, "depthwise") or "")
+    reason = _offer(fresh_handle, problem, "depthwise")
+    assert isinstance(reason, str)
+    assert "32 bits" in reason

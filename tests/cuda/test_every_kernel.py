@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dnncore import Handle
+from dnncore.backend import Offer
 from dnncore.cuda.algorithms import all_units
+from dnncore.cuda.calls import Calls, KernelCall, WhereAligned
 from dnncore.cuda.gemm import algorithm, kernel, precomputed
+from dnncore.cuda.gemm.algorithm import whole_schedule
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import Variant, choose_variant, variants
 from dnncore.cuda.gemm.tiling import AnyTile, MatrixTile, Walk
-from dnncore.cuda.launch import Unit
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem, Problem
@@ -83,10 +85,11 @@ def _fused(variant: Variant) -> FusedConvolutionProblem:
 
 
 def _use(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave algorithms no choice."""
+    """Leave algorithms no choice, nor schedules that they remember."""
     monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+    monkeypatch.setattr(algorithm, "tiles_for", lambda _product, **_: (variant.tile,))
     for module in (algorithm, precomputed):
-        monkeypatch.setattr(module, "tiles_for", lambda _product, **_: (variant.tile,))
+        monkeypatch.setattr(module, "whole_schedule", whole_schedule.__wrapped__)
 
 
 def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,26 +164,20 @@ def test_vectors_are_not_read_from_operands_that_start_at_an_odd_element(
         check(fresh_handle, Case(f"{name}-{guard}", problem), "implicit_gemm" if name == "fused" else name, guard=guard)
 
 
-class _Asked:
-    """A device that notes which units algorithms ask for."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-        self.units: set[Unit] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def kernel(self, unit: Unit) -> object:
-        self.units.add(unit)
-        return object()  # nothing is launched
+def _units(calls: Calls) -> Iterator[Unit]:
+    for call in calls:
+        if isinstance(call, KernelCall):
+            yield call.unit
+        elif isinstance(call, WhereAligned):
+            yield from _units(call.aligned)
+            yield from _units(call.otherwise)
 
 
 def test_the_cases_of_all_tests_together_run_every_kernel(handles: dict[str, Handle], device: str) -> None:
-    asked = _Asked(handles[device].device)
+    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED)}
     for case in CASES:
         for candidate in handles[device].device.algorithms(case.problem):
-            if candidate.supports(case.problem, asked) is None:
-                candidate.prepare(case.problem, asked)
-    covered = asked.units | {variant.unit for variant in (*CHOSEN, *EXTENDED)}
+            offer = candidate.offer(case.problem, handles[device].device.figures)
+            if isinstance(offer, Offer):
+                covered.update(_units(offer.prepare()))
     assert sorted(unit.entry for unit in set(all_units()) - covered) == []

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from dnncore import Handle, Tensor
+from dnncore.backend import Offer
 from dnncore.cuda.convolution import fft
 from dnncore.cuda.convolution.fft import FFT_TILING
 from dnncore.cuda.convolution.fft_tiles import Correlation, correlation
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
@@ -32,6 +34,12 @@ def _problem(
     conv = conv or ConvolutionDescriptor.make(len(x) - 2)
     tx, tw, ty = (TensorDescriptor.packed(shape, "float32") for shape in (x, w, conv.output_shape(x, w)))
     return ConvolutionProblem(direction, tx, tw, ty, conv)
+
+
+def _offer(problem: ConvolutionProblem) -> Offer:
+    offer = FFT_TILING.offer(problem, H200)
+    assert isinstance(offer, Offer), offer
+    return offer
 
 
 def _tile_size(x: tuple[int, ...], w: tuple[int, ...], direction: Direction = Direction.FORWARD) -> int:
@@ -56,8 +64,8 @@ def test_what_does_not_suit_tiles_is_refused_with_the_reason(
 ) -> None:
     conv = ConvolutionDescriptor.make(len(x) - 2, **settings)
     for direction in Direction:
-        refusal = FFT_TILING.supports(_problem(direction, x, w, conv), None)  # type: ignore[arg-type]  # not looked at
-        assert refusal is not None
+        refusal = FFT_TILING.offer(_problem(direction, x, w, conv), H200)
+        assert isinstance(refusal, str)
         assert reason in refusal
 
 
@@ -71,10 +79,9 @@ def test_large_tiles_are_taken_where_they_leave_much_less_to_multiply() -> None:
 
 
 def test_large_batches_are_taken_in_parts_that_fit() -> None:
-    problem = _problem(Direction.FORWARD, (1000, 64, 64, 64), (128, 64, 9, 9))
-    one = _problem(Direction.FORWARD, (1, 64, 64, 64), (128, 64, 9, 9))
-    assert FFT_TILING.supports(problem, None) is None  # type: ignore[arg-type]  # not looked at
-    assert FFT_TILING.workspace_bytes(one) < FFT_TILING.workspace_bytes(problem) <= 2**30
+    many = _offer(_problem(Direction.FORWARD, (1000, 64, 64, 64), (128, 64, 9, 9)))
+    one = _offer(_problem(Direction.FORWARD, (1, 64, 64, 64), (128, 64, 9, 9)))
+    assert one.workspace_bytes < many.workspace_bytes <= 2**30
 
 
 @pytest.mark.cuda
@@ -84,9 +91,9 @@ def test_a_batch_in_parts_gives_the_same(
 ) -> None:
     conv = ConvolutionDescriptor.make(padding=2, groups=2)
     problem = _problem(direction, (5, 4, 12, 11), (6, 2, 5, 5), conv)
-    whole = FFT_TILING.workspace_bytes(problem)
+    whole = _offer(problem).workspace_bytes
     monkeypatch.setattr(fft, "_MANY_BYTES", whole - 1)
-    assert FFT_TILING.workspace_bytes(problem) < whole  # 3 images, then 2
+    assert _offer(problem).workspace_bytes < whole  # 3 images, then 2
     check(fresh_handle, Case(f"parts-{direction.value}", problem, alpha=0.5, beta=2.0), "fft_tiling")
     monkeypatch.setattr(fft, "_MANY_BYTES", 1)
     with Handle(CUDA_DEVICES[0]) as another:

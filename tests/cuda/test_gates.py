@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dnncore.cuda import jit
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda.runtime import jit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from dnncore.errors import CompilationError
 from emulator.toolkit import ToolkitError
 from tests.cuda.gates import __main__ as command

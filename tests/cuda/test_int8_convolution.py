@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, Handle, Preference, TensorDescriptor
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.conftest import CUDA_DEVICES
 
@@ -51,8 +51,8 @@ def _results(
         handle.upload(w, layout) as tw,
         handle.tensor(y_.shape, dtype, layout) as ty,
     ):
-        for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-            if why is None:
+        for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+            if algorithm.status is None:
                 ty.assign(np.full(ty.shape, 77, dtype))
                 handle.run(handle.plan(problem, algorithm=algorithm.name), alpha, [tx, tw], 0.0, [ty])
                 found[algorithm.name] = ty.numpy()

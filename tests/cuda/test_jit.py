@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dnncore.cuda import build, jit
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda import build
+from dnncore.cuda.algorithms import all_units
+from dnncore.cuda.runtime import jit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, CompilationError
+from tests.conftest import GPU
 
 UNIT = Unit('#include "dnncore/outer.cuh"\nextern "C" __global__ void twice() {}\n', "twice")
 
@@ -63,6 +69,7 @@ def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
     fake = FakeCompiler(tmp_path)
     monkeypatch.setenv("PATH", str(fake.bin))
     monkeypatch.setenv("DNNCORE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(tmp_path / "no-cubins"))
     return fake
 
 
@@ -173,7 +180,10 @@ def test_threads_that_want_the_same_unit_compile_it_once(nvcc: FakeCompiler) -> 
 
 
 def test_processes_that_want_the_same_unit_compile_it_once(nvcc: FakeCompiler) -> None:
-    code = "import sys; from dnncore.cuda import jit; print(len(jit.cubin(jit.Unit(sys.argv[1], 'plain'), 'sm_80')))"
+    code = (
+        "import sys; from dnncore.cuda.runtime import jit; from dnncore.cuda.unit import Unit; "
+        "print(len(jit.cubin(Unit(sys.argv[1], 'plain'), 'sm_80')))"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     processes = [
         subprocess.Popen([sys.executable, "-c", code, plain().source], env=environment, stdout=subprocess.PIPE)
@@ -207,6 +217,62 @@ def test_what_was_built_ahead_serves_a_machine_without_a_compiler(
     index = json.loads((tmp_path / "prebuilt" / "index.json").read_text())
     assert {(entry["entry"], entry["arch"]) for entry in index["cubins"]} == {("plain", "sm_80"), ("plain", "sm_90a")}
     assert all((tmp_path / "prebuilt" / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["cubins"])
+
+
+def test_where_a_unit_was_built_ahead_no_compiler_runs(
+    nvcc: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = jit.find_compiler()
+    assert found is not None
+    build.build([plain()], ["sm_80"], tmp_path / "prebuilt", 1, found)
+    monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(tmp_path / "prebuilt"))
+    before = nvcc.runs
+    assert jit.cubin(plain(), "sm_80").startswith(b"sm_80")
+    assert nvcc.runs == before
+    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a")
+    assert nvcc.runs == before + 1
+
+
+def test_a_unit_is_built_only_for_the_architectures_it_exists_for(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    found = jit.find_compiler()
+    assert found is not None
+    build.build([replace(plain(), architectures=("sm_90a",))], ["sm_80", "sm_90a"], tmp_path / "out", 1, found)
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert [(entry["entry"], entry["arch"]) for entry in index["cubins"]] == [("plain", "sm_90a")]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(GPU, reason="takes what the tests on the emulated driver have compiled")
+def test_a_net_runs_on_cubins_that_were_built_ahead_without_a_compiler_or_a_cache(tmp_path: Path) -> None:
+    compiler = jit.find_compiler()
+    assert compiler is not None
+    prebuilt = tmp_path / "prebuilt"
+    prebuilt.mkdir()
+    for unit in all_units("sm_90a"):
+        compiled = jit.cache_folder() / "cubins" / f"{compiler.key(unit, 'sm_90a')}.cubin"
+        if compiled.is_file():
+            shutil.copy(compiled, prebuilt / f"{jit.prebuilt_key(unit, 'sm_90a')}.cubin")
+    code = """
+import ctypes, os
+import numpy as np
+ctypes.CDLL(os.environ["DNN_EMU_LIB"])
+from dnncore import Handle
+from dnncore.cuda.runtime import jit
+from dnncore.nn.executor import Executor, Phase
+from dnncore.nn.zoo import lenet
+assert jit.find_compiler() is None
+net = lenet()
+with Handle("cuda:0") as handle:
+    parameters = net.upload(handle, net.initialize(0))
+    print(Executor(net, handle, parameters, 2, Phase.TEST).run(np.ones((2, *net.input_shape), np.float32)).shape)
+"""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_HOME", "CUDA_PATH")}
+    environment |= {"PATH": str(tmp_path / "nothing"), "PYTHONPATH": path, "DNNCORE_CUBIN_DIR": str(prebuilt)}
+    environment |= {"DNNCORE_CACHE_DIR": str(tmp_path / "cache")}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "(2, 10)\n", "")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_a_compiler_the_error_says_how_to_build(no_nvcc: None) -> None:

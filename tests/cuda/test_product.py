@@ -8,16 +8,17 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dnncore.backend import Stream
-from dnncore.cuda.convolution import algorithms
+from dnncore.backend import Offer, Stream
+from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.product import convolution_product
 from dnncore.cuda.gemm.index_space import Digit, Phase, Product, simplified
 from dnncore.cuda.gemm.params import make_params
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout
+from dnncore.figures import CPU
 from dnncore.problems import Direction
 from dnncore.reference import convolution as reference
-from tests.cuda.products import GEOMETRIES, NO_DEVICE, matmul_of, offsets_of, problem_of, product_of
+from tests.cuda.products import GEOMETRIES, matmul_of, offsets_of, problem_of, product_of, refused
 
 
 def _coordinates(digits: tuple[Digit, ...], count: int, axis: int) -> np.ndarray:
@@ -63,8 +64,10 @@ def test_product_is_the_convolution_and_writes_each_output_once(
     inputs = [rng.standard_normal(d.size) for d in problem.inputs]
     (output,) = problem.outputs
     expected, got = np.full(output.size, np.nan), np.full(output.size, np.nan)
-    launch = reference.algorithms(direction)[-1].prepare(problem, None)
-    launch(cast(Stream, None), 1.0, [i.view(np.uint8) for i in inputs], 0.0, [expected.view(np.uint8)], None)
+    offer = reference.algorithms(direction)[-1].offer(problem, CPU)
+    assert isinstance(offer, Offer)
+    operands = [operand.view(np.uint8) for operand in (*inputs, expected)]
+    offer.prepare().bind()(cast(Stream, None), 1.0, 0.0, [*operands, None])
 
     a, b = (inputs[product.inputs.index(name)] for name in ("a", "b"))
     written = _evaluate(product, a, b, got)
@@ -138,9 +141,7 @@ def test_padding_too_wide_for_the_kernels_is_a_reason(
     problem = problem_of(direction, (1, 4, 4, 4), (4, 4, filters, filters), conv)
     for algorithm in algorithms(direction):
         if algorithm.name.startswith("implicit"):
-            reason = algorithm.supports(problem, NO_DEVICE)
-            assert reason is not None
-            assert "at most" in reason
+            assert "at most" in refused(algorithm, problem)
 
 
 def test_padding_that_the_kernels_can_hold_is_none() -> None:

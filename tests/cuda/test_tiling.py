@@ -3,75 +3,126 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from dnncore.cuda.convolution import algorithms
+from dnncore.backend import Offer
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.fused_product import fused_product
+from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.product import convolution_product
-from dnncore.cuda.gemm.algorithm import SplitGemm
+from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import tiles_for
-from dnncore.cuda.gemm.tiling import EXTENDED_TILES, LONGEST_SUM, TILES, Schedule, choose_schedule
-from dnncore.cuda.matmul import matmul_product
+from dnncore.cuda.gemm.precomputed import PrecomputedGemm
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, LONGEST_SUM, TILES, Schedule, choose_schedule, choose_split
+from dnncore.cuda.matmul import ALGORITHMS, matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem
-from tests.cuda.products import NO_DEVICE, matmul_of, offsets_of, problem_of, product_of
+from tests.cuda.products import matmul_of, offered, offsets_of, problem_of, product_of, refused
 
 
-def _schedule(problem: MatmulProblem, *, split: bool = False) -> Schedule:
+def _whole(problem: MatmulProblem) -> Schedule:
     product = matmul_product(problem)
-    return choose_schedule(product, tiles_for(product), split=split)
+    return choose_schedule(product, tiles_for(product), H200)
+
+
+def _split(product: Product) -> Schedule:
+    schedule = choose_split(product, tiles_for(product), H200)
+    assert schedule is not None
+    return schedule
 
 
 def test_large_products_take_the_largest_tile_and_small_ones_do_not() -> None:
-    assert _schedule(matmul_of(8192, 8192, 64)).tile == TILES[DType.FLOAT32][0]
-    assert _schedule(matmul_of(64, 100_000, 64)).tile.rows == 64
-    small = _schedule(matmul_of(20, 600, 25)).tile
+    assert _whole(matmul_of(8192, 8192, 64)).tile == TILES[DType.FLOAT32][0]
+    assert _whole(matmul_of(64, 100_000, 64)).tile.rows == 64
+    small = _whole(matmul_of(20, 600, 25)).tile
     assert (small.rows, small.columns) == (32, 64)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 576, 200_000), (1, 10, 7000), (32, 800, 10_000), (256, 196, 2304)])
 def test_products_with_few_tiles_are_split_into_parts_that_are_not_too_short(m: int, n: int, k: int) -> None:
-    whole, split = _schedule(matmul_of(m, n, k)), _schedule(matmul_of(m, n, k), split=True)
+    whole, split = _whole(matmul_of(m, n, k)), _split(matmul_product(matmul_of(m, n, k)))
     assert split.splits > 1
     assert split.seconds < whole.seconds
     assert split.split_length >= 128
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 576, 200_000), (32, 800, 10_000), (256, 196, 2304), (4096, 4096, 4096)])
+def test_a_limit_leaves_the_same_choice_or_none(m: int, n: int, k: int) -> None:
+    product = matmul_product(matmul_of(m, n, k))
+    best = _split(product)
+    for than, expected in ((best.seconds * 1.001, best), (best.seconds, None)):
+        assert choose_split(product, tiles_for(product), H200, than) == expected
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 576, 200_000), (1, 10, 7000), (256, 196, 2304), (700, 300, 5000)])
+@pytest.mark.parametrize("figures", [H200, A100], ids=["H200", "A100"])
+def test_no_option_that_was_passed_over_is_faster(m: int, n: int, k: int, figures: DeviceFigures) -> None:
+    """Each tile by itself is looked at with nothing to beat."""
+    product = matmul_product(matmul_of(m, n, k))
+    tiles = tiles_for(product)
+    alone = [choose_split(product, (tile,), figures) for tile in tiles]
+    best = choose_split(product, tiles, figures)
+    assert best == min((each for each in alone if each is not None), key=lambda schedule: schedule.seconds)
+
+
+def test_a_product_is_worked_out_once_for_all_algorithms_that_are_asked() -> None:
+    asked = []
+
+    def product_of(problem: MatmulProblem) -> Product:
+        asked.append(problem)
+        return matmul_product(problem)
+
+    for algorithm in (SplitGemm("split", product_of), TiledGemm("tiled", product_of), PrecomputedGemm("t", product_of)):
+        assert offered(algorithm, matmul_of(40, 50, 7000)).seconds > 0
+    assert len(asked) == 1
+
+
+def test_a_device_with_fewer_multiprocessors_is_filled_by_fewer_parts() -> None:
+    product = matmul_product(matmul_of(64, 64, 30_000))
+    few = choose_split(product, tiles_for(product), replace(H200, multiprocessors=16))
+    assert few is not None
+    assert few.splits < _split(product).splits
+
+
 @pytest.mark.parametrize("k", [1, 127, 1000, 4097, 70_001])
 def test_parts_cover_the_reduction_without_an_empty_one(k: int) -> None:
-    schedule = _schedule(matmul_of(40, 50, k), split=True)
+    schedule = _split(matmul_product(matmul_of(40, 50, k)))
     assert (schedule.splits - 1) * schedule.split_length < k <= schedule.splits * schedule.split_length
     assert schedule.split_length % schedule.tile.depth == 0
 
 
 def test_products_that_fill_the_device_are_not_split() -> None:
-    problem = matmul_of(4096, 4096, 4096)
-    reason = SplitGemm("split", matmul_product).supports(problem, None)
-    assert reason is not None
-    assert "512 tiles of 4096 summands" in reason
+    assert "512 tiles of 4096 summands" in refused(SplitGemm("split", matmul_product), matmul_of(4096, 4096, 4096))
 
 
 def test_sums_are_split_when_they_would_grow_too_long_for_their_accumulator() -> None:
     problem = matmul_of(4096, 4096, 1 << 20)
-    assert SplitGemm("split", matmul_product).supports(problem, None) is None
-    assert _schedule(problem, split=True).split_length <= LONGEST_SUM
+    assert offered(SplitGemm("split", matmul_product), problem).workspace_bytes
+    assert _split(matmul_product(problem)).split_length <= LONGEST_SUM
+
+
+def test_matrices_are_split_for_accuracy_where_that_takes_longer() -> None:
+    problem = matmul_of(12 * 128, 11 * 256, 70_000)  # 132 of the largest tiles
+    assert _whole(problem).seconds < _split(matmul_product(problem)).seconds
+    assert min(ALGORITHMS, key=lambda algorithm: offered(algorithm, problem).seconds).name == "gemm_split_k"
 
 
 def test_workspace_holds_each_part_once() -> None:
     split = SplitGemm("split", matmul_product)
     problem = matmul_of(64, 100, 4096)
-    assert split.supports(problem, None) is None
-    assert split.workspace_bytes(problem) % (64 * 100 * 4) == 0
-    assert split.workspace_bytes(problem) >= 2 * 64 * 100 * 4
+    nbytes = offered(split, problem).workspace_bytes
+    assert nbytes % (64 * 100 * 4) == 0
+    assert nbytes >= 2 * 64 * 100 * 4
 
 
 def test_empty_and_short_products_are_not_split() -> None:
     for shape in ((0, 5, 1000), (5, 0, 1000), (5, 5, 0), (5, 5, 200)):
-        assert SplitGemm("split", matmul_product).supports(matmul_of(*shape), None) is not None
+        assert refused(SplitGemm("split", matmul_product), matmul_of(*shape))
 
 
 def _long(length: int, dtype: str = "int8", y: str | None = None) -> ConvolutionProblem:
@@ -85,20 +136,20 @@ def _long(length: int, dtype: str = "int8", y: str | None = None) -> Convolution
 def test_sums_that_are_too_long_for_an_accumulator_of_tensor_cores_are_cut_into_parts(dtype: str) -> None:
     (split,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_gemm_split_k")
     for length in (2**15, 2**16 - 1, 131_072, 1_310_710, 2**24 + 1, 2**25 - 1, 2**26, 2**30 + 1):
-        assert split.supports(_long(length, dtype), NO_DEVICE) is None
+        assert offered(split, _long(length, dtype)).workspace_bytes
         product = convolution_product(_long(length, dtype))
         assert isinstance(product, Product)
-        assert choose_schedule(product, tiles_for(product), split=True).split_length < 2**16
+        assert _split(product).split_length < 2**16
 
 
-_WHOLE = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
+_WHOLE_SUMS = [a for a in algorithms(Direction.FORWARD) if a.name in ("implicit_gemm", "implicit_precomp_gemm")]
 
 
 def test_sums_of_int8_that_int32_may_not_hold_are_refused_where_they_cannot_be_cut() -> None:
     longest = (2**31 - 1) // (128 * 128)
-    for algorithm in _WHOLE:
-        assert algorithm.supports(_long(longest, "int8"), NO_DEVICE) is None
-        assert f"{longest + 1} products" in str(algorithm.supports(_long(longest + 1, "int8"), NO_DEVICE))
+    for algorithm in _WHOLE_SUMS:
+        assert offered(algorithm, _long(longest, "int8"))
+        assert f"{longest + 1} products" in refused(algorithm, _long(longest + 1, "int8"))
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
@@ -108,7 +159,7 @@ def test_long_sums_of_16_bits_get_a_tile_that_carries_them_over(dtype: DType, le
     assert isinstance(product, Product)
     tiles = tiles_for(product, whole=True)
     assert min(tile.rows for tile in tiles) == rows
-    assert all(algorithm.supports(_long(length, dtype.value), NO_DEVICE) is None for algorithm in _WHOLE)
+    assert all(offered(algorithm, _long(length, dtype.value)) for algorithm in _WHOLE_SUMS)
 
 
 def test_parts_of_int8_are_stored_in_int32() -> None:
@@ -122,7 +173,7 @@ def test_sums_of_16_bit_types_are_vectors_of_fp32() -> None:
         assert [(tile.rows, tile.columns) for tile in TILES[dtype]] == [(64, 128), (32, 64)]
         split = SplitGemm("split", matmul_product)
         tensors = [TensorDescriptor.packed(shape, dtype) for shape in ((64, 4096), (4096, 100), (64, 100))]
-        nbytes = split.workspace_bytes(MatmulProblem(*tensors))
+        nbytes = offered(split, MatmulProblem(*tensors)).workspace_bytes
         assert nbytes
         assert nbytes % (64 * 100 * 4) == 0
 
@@ -139,8 +190,8 @@ def test_a_residual_that_is_laid_out_otherwise_is_composed() -> None:
     reason = fused_product(_fused(alike, "NHWC"))
     assert isinstance(reason, str)
     assert str(alike.strides) in reason
-    reasons = {a.name: a.supports(_fused(alike, "NHWC"), NO_DEVICE) for a in FUSED}
-    assert [name for name, why in reasons.items() if why is None] == ["composed", "direct"]
+    offers = {a.name: a.offer(_fused(alike, "NHWC"), H200) for a in FUSED}
+    assert [name for name, offer in offers.items() if isinstance(offer, Offer)] == ["composed", "direct"]
 
 
 def test_tiles_that_stage_their_sums_fit_into_static_shared_memory() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from dnncore.cuda.convolution import algorithms
+from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.product import convolution_product
 from dnncore.cuda.gemm.algorithm import batches
 from dnncore.cuda.gemm.index_space import Product
@@ -19,8 +19,9 @@ from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, MatmulProblem
-from tests.cuda.products import GEOMETRIES, NO_DEVICE, Shape, problem_of, product_of
+from tests.cuda.products import GEOMETRIES, Shape, offered, problem_of, product_of, refused
 
 
 @pytest.mark.parametrize(("layout", "walk"), [("NCHW", Walk.OUTER), ("NHWC", Walk.REDUCTION)])
@@ -145,7 +146,7 @@ def test_offsets_that_may_leave_32_bits_take_the_wide_variant() -> None:
     c = TensorDescriptor.packed((4, 4))
     for a, wide in ((near, False), (far, True)):
         product = matmul_product(MatmulProblem(a, c, c))
-        assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile).wide is wide
+        assert choose_variant(product, choose_schedule(product, tiles_for(product), H200).tile).wide is wide
 
 
 def _for_each_dtype(x: Shape, w: Shape, options: dict[str, Any], layout: Layout) -> Iterator[Product]:
@@ -165,7 +166,7 @@ def test_every_variant_that_is_chosen_is_among_those_that_are_built(layout: Layo
     assert len({variant.unit.entry for variant in built}) == len(built)
     for geometry in GEOMETRIES.values():
         for product in _for_each_dtype(*geometry, layout):
-            assert choose_variant(product, choose_schedule(product, tiles_for(product)).tile) in built
+            assert choose_variant(product, choose_schedule(product, tiles_for(product), H200).tile) in built
 
 
 @pytest.mark.parametrize("layout", list(Layout))
@@ -183,12 +184,11 @@ def test_a_table_has_an_entry_of_each_reduction_index_of_a_launch(direction: Dir
     conv = ConvolutionDescriptor.make(stride=4, padding=1)
     problem = problem_of(direction, (1, 4, 9, 9), (5, 4, 3, 3), conv)
     (precomputed,) = (a for a in algorithms(direction) if a.name == "implicit_precomp_gemm")
-    assert precomputed.supports(problem, NO_DEVICE) is None
     product = convolution_product(problem)
     assert isinstance(product, Product)
     lengths = [sum(max(phase.reduction_length, 1) for phase in phases) for phases in batches(product)]
     assert len(lengths) == (2 if direction is Direction.BACKWARD_DATA else 1)
-    assert precomputed.workspace_bytes(problem) == max(lengths) * TABLE_ENTRY_BYTES
+    assert offered(precomputed, problem).workspace_bytes == max(lengths) * TABLE_ENTRY_BYTES
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_without_a_table_the_reason_that_applies_is_given(
     if strides is not None:
         problem = replace(problem, x=replace(problem.x, strides=strides))
     (precomputed,) = (a for a in algorithms(Direction.FORWARD) if a.name == "implicit_precomp_gemm")
-    assert precomputed.supports(problem, NO_DEVICE) == f"only narrow kernels read a table: {reason}"
+    assert refused(precomputed, problem) == f"only narrow kernels read a table: {reason}"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import pytest
 
-from dnncore import Handle, Preference
-from dnncore.cuda.convolution import algorithms, ranked, winograd_nonfused
+from dnncore import Handle
+from dnncore.backend import Offer
+from dnncore.cuda.convolution import winograd_nonfused
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4, FusedWinograd
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, NonfusedWinograd
 from dnncore.cuda.params import FLOATING
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.plan import candidates
+from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
@@ -49,14 +49,6 @@ def test_the_adjoint_is_the_correlation_of_inputs_and_gradient(filtering: Filter
     assert found == [sum(e * inputs[i + r] for i, e in enumerate(gradient)) for r in range(filtering.taps)]
 
 
-def test_smaller_tiles_and_better_points_mean_smaller_errors() -> None:
-    usual = Filtering(4, 3, tuple(Fraction(point) for point in (0, 1, -1, 2, -2)))
-    assert 1 < F2.forward_factor() < F4.forward_factor() < usual.forward_factor() / 3
-    assert F4.filter_gradient_factor() < usual.filter_gradient_factor() / 3
-    assert 1 < WINOGRAD.error_factor < WINOGRAD_4X4.error_factor / 4
-    assert 1 < WINOGRAD_NONFUSED_2X2.error_factor < WINOGRAD_NONFUSED.error_factor / 4
-
-
 def _problem(
     direction: Direction, x: tuple[int, ...], filters: int, dtype: DType = DType.FLOAT32
 ) -> ConvolutionProblem:
@@ -65,34 +57,51 @@ def _problem(
     return ConvolutionProblem(direction, x_, w_, y_, conv)
 
 
+def _offer(algorithm: FusedWinograd | NonfusedWinograd, problem: ConvolutionProblem) -> Offer:
+    offer = algorithm.offer(problem, H200)
+    assert isinstance(offer, Offer), offer
+    return offer
+
+
+def test_smaller_tiles_and_better_points_mean_smaller_errors() -> None:
+    usual = Filtering(4, 3, tuple(Fraction(point) for point in (0, 1, -1, 2, -2)))
+    assert 1 < F2.forward_factor() < F4.forward_factor() < usual.forward_factor() / 3
+    assert F4.filter_gradient_factor() < usual.filter_gradient_factor() / 3
+
+    def factor(algorithm: FusedWinograd | NonfusedWinograd) -> float:
+        found = _offer(algorithm, _problem(Direction.FORWARD, (1, 3, 8, 8), 4)).error_factor
+        assert found is not None
+        return found
+
+    assert 1 < factor(WINOGRAD) < factor(WINOGRAD_4X4) / 4
+    assert 1 < factor(WINOGRAD_NONFUSED_2X2) < factor(WINOGRAD_NONFUSED) / 4
+
+
 @pytest.mark.parametrize("direction", Direction, ids=lambda direction: direction.value)
 def test_small_tiles_are_taken_to_be_faster_only_where_large_ones_are_half_empty(direction: Direction) -> None:
     def first(image: tuple[int, int]) -> str:
-        order = [algorithm.name for algorithm in ranked(_problem(direction, (64, 256, *image), 256))]
-        return next(name for name in order if name.startswith("winograd_nonfused"))
+        problem = _problem(direction, (64, 256, *image), 256)
+        return min((WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2), key=lambda each: _offer(each, problem).seconds).name
 
     assert [first(image) for image in ((2, 28), (28, 2), (1, 1))] == ["winograd_nonfused_2x2"] * 3
     assert [first(image) for image in ((3, 28), (7, 7), (56, 56))] == ["winograd_nonfused"] * 3
 
 
 def test_fused_kernels_have_no_gradient_of_the_filter() -> None:
-    fused = {d: [a for a in algorithms(d) if isinstance(a, FusedWinograd)] for d in Direction}
-    assert fused[Direction.FORWARD] == fused[Direction.BACKWARD_DATA] == [WINOGRAD, WINOGRAD_4X4]
-    assert fused[Direction.BACKWARD_FILTER] == []
+    for algorithm in (WINOGRAD, WINOGRAD_4X4):
+        offers = {direction: algorithm.offer(_problem(direction, (1, 3, 8, 8), 4), H200) for direction in Direction}
+        assert isinstance(offers[Direction.FORWARD], Offer)
+        assert isinstance(offers[Direction.BACKWARD_DATA], Offer)
+        assert offers[Direction.BACKWARD_FILTER] == "it has no backward-filter"
 
 
-@pytest.mark.cuda
 @pytest.mark.parametrize("dtype", FLOATING, ids=lambda dtype: dtype.value)
 def test_fused_large_tiles_are_for_all_but_float64(dtype: DType) -> None:
-    problem = _problem(Direction.FORWARD, (1, 3, 8, 8), 4, dtype)
-    with Handle(CUDA_DEVICES[0]) as handle:
-        why = {found.name: why for found, why in candidates(problem, handle.device, Preference.PREFER_FASTEST)}
-    reason = why[WINOGRAD_4X4.name]
+    offer = WINOGRAD_4X4.offer(_problem(Direction.FORWARD, (1, 3, 8, 8), 4, dtype), H200)
     if dtype is DType.FLOAT64:
-        assert reason == "a block's 36864 sums in float64 do not fit the registers of a multiprocessor"
-        assert WINOGRAD_4X4.seconds(problem) == math.inf
+        assert offer == "a block's 36864 sums in float64 do not fit the registers of a multiprocessor"
     else:
-        assert reason is None
+        assert isinstance(offer, Offer)
     assert len(WINOGRAD_4X4.units()) == 3
 
 
@@ -106,8 +115,8 @@ def test_a_batch_in_parts_gives_what_the_whole_gives(
     problem = _problem(direction, (5, 6, 7, 6), 8)
     tile = algorithm.filtering.outputs
     tiles, points = -(-7 // tile) * -(-6 // tile), algorithm.filtering.tile_points
-    whole = algorithm.workspace_bytes(problem)
+    whole = _offer(algorithm, problem).workspace_bytes
     monkeypatch.setattr(winograd_nonfused, "_MOST_BYTES", images * points * tiles * (6 + 8) * 4 + 1024)
-    assert algorithm.workspace_bytes(problem) < whole
+    assert _offer(algorithm, problem).workspace_bytes < whole
     with Handle(CUDA_DEVICES[0]) as handle:
         check(handle, Case("parts", problem, alpha=0.5, beta=-2.0), algorithm.name)

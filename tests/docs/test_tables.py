@@ -10,7 +10,9 @@ from typing import Any
 from algorithm_tables import BACKENDS, Backend, tables
 from named_problems import EXAMPLES, kind
 
+from dnncore.backend import Offer
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, Problem
 from tests.cases import CASES
 
@@ -59,10 +61,9 @@ def test_workspaces_are_those_of_the_examples() -> None:
     row = re.search(rf"^\| {name} \|(.*)\|$", section(pages()["CUDA"], FORWARD), re.MULTILINE)
     assert row
     for cell, algorithm in zip(row[1].split("|"), algorithms, strict=True):
-        fits = algorithm.supports(problem, BACKENDS[0].device) is None
-        needs = algorithm.workspace_bytes(problem)
-        assert bool(cell.strip()) == fits
-        assert not fits or (needs == 0) == (cell.strip(" *") == "0 B")
+        offer = algorithm.offer(problem, BACKENDS[0].figures)
+        assert bool(cell.strip()) == isinstance(offer, Offer)
+        assert isinstance(offer, str) or (offer.workspace_bytes == 0) == (cell.strip(" *") == "0 B")
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,19 @@ class Picky:
     """Takes 2-d convolutions of fp32 tensors only, and few groups; where it takes one, it wants 1.5 KiB."""
 
     name: str = "picky"
-    deterministic: bool = False
-    math: str = "fp32"
 
-    def supports(self, problem: Any, device: Any) -> str | None:
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         if problem.x.dtype is not DType.FLOAT32:
             return f"{problem.x.dtype.value} is not float32"
         if problem.convolution.spatial_ndim != 2:
             return f"{problem.convolution.spatial_ndim} dimensions"
-        return f"{problem.convolution.groups} groups" if problem.convolution.groups > 2 else None
+        if problem.convolution.groups > 2:
+            return f"{problem.convolution.groups} groups"
+        return Offer(figures.launch_seconds, _prepare, workspace_bytes=1536, deterministic=False, math="fp32")
 
-    def workspace_bytes(self, problem: Any) -> int:
-        return 1536
 
-    def prepare(self, problem: Any, device: Any) -> Any:
-        raise AssertionError("a table needs no kernel")
+def _prepare() -> Any:
+    raise AssertionError("a table needs no kernel")
 
 
 def test_reasons_stand_below_what_is_refused() -> None:
@@ -92,7 +91,7 @@ def test_reasons_stand_below_what_is_refused() -> None:
         is_forward = isinstance(problem, ConvolutionProblem) and problem.direction is Direction.FORWARD
         return (Picky(),) if is_forward else BACKENDS[1].algorithms(problem)
 
-    page = tables((Backend("fake", only_picky, BACKENDS[1].device),))
+    page = tables((Backend("fake", only_picky, BACKENDS[1].figures),))
     row = support(page, FORWARD)["picky"]
     assert (row["deterministic"], row["math"]) == ("no", "fp32")
     assert [row[column] for column in ("float32", "2-d", "NHWC", "groups", "dilation")] == ["yes"] * 5

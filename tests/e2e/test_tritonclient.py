@@ -92,13 +92,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 def expected(seed: int, rows: np.ndarray) -> np.ndarray:
     from dnncore import Handle
-    from dnncore.nn import Phase
+    from dnncore.nn import Executor, Phase
     from tests.server.packages import make_package
 
     package = make_package(seed=seed)
     with Handle("cpu") as handle:
         net = package.serving_net
-        executor = net.bind(handle, net.upload(handle, package.weights), len(rows), Phase.TEST)
+        executor = Executor(net, handle, net.upload(handle, package.weights), len(rows), Phase.TEST)
         return executor.run(rows).copy()
 
 

@@ -10,7 +10,7 @@ import torch
 
 from dnncore import RELU, ConvolutionDescriptor, DType, Handle, Preference, TensorDescriptor
 from dnncore.descriptors import PoolingDescriptor, PoolingMode, SoftmaxAlgorithm, SoftmaxMode
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import (
     ActivationForwardProblem,
     AddProblem,
@@ -165,8 +165,8 @@ def test_more_than_2_to_the_31_elements(case: Callable[[], Case]) -> None:
     ]
     tried = []
     with Handle("cuda:0", stream=0) as handle:
-        for algorithm, why_not in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-            if why_not is not None:
+        for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+            if algorithm.status is not None:
                 continue
             outputs[0].fill_(float("nan"))
             plan = handle.plan(problem, algorithm=algorithm.name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dnncore import DType, Handle, Preference, TensorDescriptor
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import MatmulProblem
 from dnncore.testing import tolerance
 
@@ -25,8 +25,8 @@ def test_sums_of_one_sign_are_within_the_tolerance(length: int, dtype: DType) ->
     problem = MatmulProblem(of_a, TensorDescriptor(dtype, tuple(b.T.shape), b.T.stride()), of_c)
     tried = []
     with Handle("cuda:0", stream=0) as handle:
-        for algorithm, why_not in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-            if why_not is None:
+        for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+            if algorithm.status is None:
                 c.fill_(float("nan"))
                 plan = handle.plan(problem, algorithm=algorithm.name)
                 handle.launch(plan, 1.0 / length, [a.data_ptr(), b.data_ptr()], 0.0, [c.data_ptr()])

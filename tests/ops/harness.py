@@ -64,8 +64,7 @@ def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer, input
 
     It says so with an `error_factor`, and is judged by that many times the largest sum that the planes it transforms could give.
     """
-    chosen = next(a for a in handle.device.algorithms(case.problem) if a.name == algorithm)
-    factor: float | None = getattr(chosen, "error_factor", None)
+    factor = handle.plan(case.problem, algorithm=algorithm).offer.error_factor
     if factor is None:
         return answer.magnitude
     assert isinstance(case.problem, ConvolutionProblem)
@@ -89,9 +88,9 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     targets = [Guarded(handle, d, before if i == 0 else None, guard) for i, d in enumerate(problem.outputs)]
     workspace = _workspace(handle, plan.workspace_bytes)
     try:
-        places = [[guarded.tensor.address for guarded in side] for side in (inputs, targets)]
         if plan.workspace_bytes:
-            plan.launch(handle.stream, alpha, places[0], beta, places[1], workspace.tensor.address)
+            addresses = [guarded.tensor.address for guarded in (*inputs, *targets, workspace)]
+            plan.launch(handle.stream, alpha, beta, addresses)
         else:
             handle.run(plan, alpha, [g.tensor for g in inputs], beta, [g.tensor for g in targets])
         results = [target.read() for target in targets]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dnncore import Handle, Preference, ops
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem, Direction, PoolingForwardProblem
 from dnncore.testing import tolerance
 from tests.cases import CASES, Case
@@ -64,11 +64,11 @@ def test_the_three_directions_of_a_convolution_are_adjoint(handle: Handle, case:
         ):
             a.assign(first)
             b.assign(second)
-            for algorithm, why in candidates(turned, handle.device, Preference.PREFER_FASTEST):
-                if why is None:
+            for algorithm in rank(turned, handle.device, Preference.PREFER_FASTEST):
+                if algorithm.offer is not None and algorithm.status is None:
                     handle.run(handle.plan(turned, algorithm=algorithm.name), 1.0, (a, b), 0.0, (c,))
                     products[f"{direction.value} by {algorithm.name}"] = _inner(c.numpy(), other)
-                    factor = max(factor, getattr(algorithm, "error_factor", 1.0))
+                    factor = max(factor, algorithm.offer.error_factor or 1.0)
     largest, smallest = max(products.values()), min(products.values())
     terms = max(math.prod(problem.w.shape[1:]), problem.w.shape[0] * math.prod(problem.w.shape[2:]), problem.y.size)
     allowed = factor * tolerance(dtype, terms) * largest

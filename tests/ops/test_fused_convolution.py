@@ -10,7 +10,7 @@ import pytest
 from dnncore import ConvolutionDescriptor, DType, Handle, Preference, Tensor, ops
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import FusedConvolutionProblem
 from dnncore.testing import assert_close
 
@@ -34,8 +34,8 @@ def _sums(handle: Handle) -> np.ndarray:
 
 
 def _algorithms(handle: Handle, problem: FusedConvolutionProblem) -> list[str]:
-    found = candidates(problem, handle.device, Preference.PREFER_FASTEST)
-    return [algorithm.name for algorithm, why in found if why is None]
+    found = rank(problem, handle.device, Preference.PREFER_FASTEST)
+    return [algorithm.name for algorithm in found if algorithm.status is None]
 
 
 def test_the_operation_applies_its_parts_in_the_documented_order(handle: Handle) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from dnncore import BatchNormMode, DType, Handle, LRNDescriptor, TensorDescriptor, ops
 from dnncore.errors import BadParamError
-from dnncore.plan import Preference, candidates
+from dnncore.plan import Preference, rank
 from dnncore.problems import (
     BatchNormBackwardProblem,
     BatchNormForwardProblem,
@@ -46,8 +46,8 @@ IN_PACKS = [
 
 
 def _able(handle: Handle, problem: Problem) -> list[str]:
-    found = candidates(problem, handle.device, Preference.PREFER_FASTEST)
-    return [algorithm.name for algorithm, why in found if why is None]
+    found = rank(problem, handle.device, Preference.PREFER_FASTEST)
+    return [algorithm.name for algorithm in found if algorithm.status is None]
 
 
 @pytest.mark.parametrize("case", IN_PACKS, ids=lambda case: case.name)
@@ -60,7 +60,7 @@ def test_tensors_that_start_at_an_odd_element_are_as_good(handle: Handle, case: 
 def test_rows_that_are_many_are_kept_by_fewer_threads(
     handle: Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY_THREADS", 1)
+    monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY_THREADS", 0)
     for name in _able(handle, case.problem):
         check(handle, case, name)
 
@@ -277,13 +277,68 @@ def test_a_special_value_spoils_its_group_and_no_other(handle: Handle, value: fl
         assert np.array_equal(wrong, expected)
 
 
-def test_a_batch_without_elements_has_no_statistics() -> None:
+EMPTY = ((0, 3), (0, 3, 4), (2, 3, 0, 4), (0, 4, 2, 8))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_an_empty_batch_leaves_running_statistics_and_has_gradients_of_0(
+    handle: Handle, shape: tuple[int, ...], layout: str
+) -> None:
+    """As in PyTorch. Old and new running statistics are apart here, and the momentum is all of the batch's."""
+    t, p = (
+        TensorDescriptor.packed(shape, layout=layout),
+        TensorDescriptor.packed((1, shape[1], *(1,) * (len(shape) - 2))),
+    )
+    ones = np.ones(p.shape, np.float32)
+    x, y = handle.tensor(t), handle.tensor(t)
+    scale, bias, old_mean, old_variance = (handle.upload(value * ones) for value in (2, 3, 5, 7))
+    forward = BatchNormForwardProblem(t, p, p, t, p, p, SPATIAL, 1e-5, 1.0, p, p, p, p)
+    for name in _able(handle, forward):
+        mean, inv_std, new_mean, new_variance = (handle.upload(0 * ones) for _ in range(4))
+        outputs = (y, mean, inv_std, new_mean, new_variance)
+        handle.run(handle.plan(forward, algorithm=name), 1.0, (x, scale, bias, old_mean, old_variance), 0.0, outputs)
+        assert np.array_equal(mean.numpy(), 0 * ones)
+        assert np.isnan(inv_std.numpy()).all()
+        assert np.array_equal(new_mean.numpy(), 5 * ones)
+        assert np.array_equal(new_variance.numpy(), 7 * ones)
+    backward = BatchNormBackwardProblem(t, t, p, p, p, t, p, p, SPATIAL, 1.0, -2.0, p, p)
+    for name in _able(handle, backward):
+        dscale, dbias = handle.upload(ones), handle.upload(ones)
+        inputs = (x, y, scale, mean, inv_std, old_mean, old_variance)
+        handle.run(handle.plan(backward, algorithm=name), 1.0, inputs, 0.0, (handle.tensor(t), dscale, dbias))
+        assert np.array_equal(dscale.numpy(), -10 * ones)
+        assert np.array_equal(dbias.numpy(), -14 * ones)
+
+
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_the_operations_take_an_empty_batch(handle: Handle, shape: tuple[int, ...]) -> None:
+    ones = np.ones((1, shape[1], *(1,) * (len(shape) - 2)), np.float32)
+    x, y, dx = (handle.tensor(shape) for _ in range(3))
+    scale, bias, mean, inv_std, dscale, dbias = (handle.upload(ones) for _ in range(6))
+    means, variances = handle.upload(5 * ones), handle.upload(7 * ones)
+    arguments = (handle, SPATIAL, 1.0, x, 0.0, y, scale, bias)
+    ops.batch_norm_forward(*arguments, mean, inv_std, running_mean=means, running_variance=variances)
+    ops.batch_norm_backward(handle, SPATIAL, 1.0, 0.0, 1.0, 0.0, x, y, dx, scale, dscale, dbias, mean, inv_std)
+    ops.batch_norm_inference(*arguments, means, variances)
+    for found, value in zip((means, variances, dscale, dbias), (5, 7, 0, 0), strict=True):
+        assert np.array_equal(found.numpy(), value * ones)
+
+
+def test_layer_norm_of_no_rows_has_gradients_of_0(handle: Handle) -> None:
+    rows, p, s = TensorDescriptor.packed((0, 8)), TensorDescriptor.packed((1, 8)), TensorDescriptor.packed((0, 1))
+    problem = LayerNormBackwardProblem(rows, rows, s, rows, 1, s, p, p, p)
+    x, dy, dx, mean, inv_std = (handle.tensor(d) for d in (rows, rows, rows, s, s))
+    scale, dscale, dbias = (handle.upload(np.ones(p.shape, np.float32)) for _ in range(3))
+    for name in _able(handle, problem):
+        handle.run(handle.plan(problem, algorithm=name), 1.0, (x, dy, scale, mean, inv_std), 0.0, (dx, dscale, dbias))
+        assert not dscale.numpy().any()
+        assert not dbias.numpy().any()
+
+
+def test_a_group_without_elements_has_no_statistics() -> None:
     none, p = TensorDescriptor.packed((0, 3, 4)), TensorDescriptor.packed((1, 3, 1))
     BatchNormInferenceProblem(none, p, p, p, p, none, SPATIAL, 1e-5)
-    with pytest.raises(BadParamError, match=r"x has shape \(0, 3, 4\): no element for a mean"):
-        BatchNormForwardProblem(none, p, p, none, p, p, SPATIAL, 1e-5)
-    with pytest.raises(BadParamError, match="no element for a mean"):
-        BatchNormBackwardProblem(none, none, p, p, p, none, p, p, SPATIAL)
     rows, s = TensorDescriptor.packed((3, 0)), TensorDescriptor.packed((3, 1))
     with pytest.raises(BadParamError, match="no element for a mean"):
         LayerNormForwardProblem(rows, rows, s, 1, 1e-5)

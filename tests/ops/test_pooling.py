@@ -11,7 +11,7 @@ from dnncore import Handle, PoolingDescriptor, TensorDescriptor, ops
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.plan import Preference, candidates
+from dnncore.plan import Preference, rank
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem, Problem
 
 NAN, INF = np.nan, np.inf
@@ -26,8 +26,8 @@ def solve(
 ) -> list[np.ndarray]:
     """Its outputs, the same by every algorithm that supports it."""
     found: list[list[np.ndarray]] = []
-    for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-        if why is None:
+    for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+        if algorithm.status is None:
             sources = [handle.upload(array) for array in inputs]
             targets = [handle.tensor(descriptor) for descriptor in problem.outputs]
             for target in targets:

@@ -15,7 +15,7 @@ import torch
 
 from dnncore import ConvolutionDescriptor, DType, Handle, Preference
 from dnncore.descriptors import TensorDescriptor
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.ops.oracle.convolution import convolve
 
@@ -74,8 +74,8 @@ def test_one_place_reaches_its_receptive_field(
     rng = np.random.default_rng(3)
     exact = [
         algorithm.name
-        for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST)
-        if why is None and not hasattr(algorithm, "error_factor")
+        for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST)
+        if algorithm.offer is not None and algorithm.offer.error_factor is None
     ]
     assert exact
     for operand in (0, 1):

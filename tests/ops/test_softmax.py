@@ -9,7 +9,7 @@ from dnncore import CrossEntropyDescriptor, Handle, TensorDescriptor
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.plan import Preference, candidates
+from dnncore.plan import Preference, rank
 from dnncore.problems import (
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
@@ -33,8 +33,8 @@ def packed(array: np.ndarray) -> TensorDescriptor:
 def solve(handle: Handle, problem: Problem, *inputs: np.ndarray, in_place: int | None = None) -> list[np.ndarray]:
     """The output by each algorithm that supports the problem; `in_place`, it overwrites an input."""
     found = []
-    for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-        if why is None:
+    for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+        if algorithm.status is None:
             sources = [handle.upload(array) for array in inputs]
             output = handle.tensor(problem.outputs[0]) if in_place is None else sources[in_place]
             handle.run(handle.plan(problem, algorithm=algorithm.name), 1.0, sources, 0.0, [output])

@@ -14,7 +14,7 @@ if os.environ.get("DNN_EMU_LIB"):
 import torch
 
 from dnncore import Handle, Preference
-from dnncore.plan import candidates
+from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem
 from tests.ops.harness import check
 from tests.random_problems.draw import random_case
@@ -50,8 +50,8 @@ def run_batch(device: str, numbers: Sequence[int], max_macs: int) -> Outcome:
             case = random_case(number, max_macs)
             problem = case.problem
             assert isinstance(problem, ConvolutionProblem)
-            for algorithm, why in candidates(problem, handle.device, Preference.PREFER_FASTEST):
-                if why is not None:
+            for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
+                if algorithm.status is not None:
                     continue
                 runs[f"{problem.direction.value} {problem.x.dtype.value} {algorithm.name}"] += 1
                 try:

@@ -24,7 +24,7 @@ from dnnserve.config import ServerConfig, parse_arguments
 from PIL import Image
 
 from dnncore import Handle
-from dnncore.nn import Phase
+from dnncore.nn import Executor, Phase
 from tests.server.fakes import PATIENCE_S, wait_until
 from tests.server.packages import LABELS, make_package, make_repository
 
@@ -130,7 +130,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
     package = make_package(seed=2)
     with Handle("cpu") as handle:
         net = package.serving_net
-        executor = net.bind(handle, net.upload(handle, package.weights), 1, Phase.TEST)
+        executor = Executor(net, handle, net.upload(handle, package.weights), 1, Phase.TEST)
         expected = executor.run(package.preprocessing.normalize(pixels[None, :, :, None]))[0].copy()
     ready_file = tmp_path / "ready.json"
     arguments = ("--model-repository", models, "--all-versions", "--devices", "cpu,cpu", "--log-format", "json")

@@ -9,8 +9,9 @@ import pytest
 from dnnserve.envelope import ModelKey
 from dnnserve.instance import NetHost
 
+from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Net
+from dnncore.nn import Executor, Net, Parameters, Phase
 from tests.server.packages import make_package
 
 KEY = ModelKey("digits", 1)
@@ -47,16 +48,17 @@ def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
     host: NetHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bind = Net.bind
-
-    def bind_up_to_4(net: Net, handle: object, parameters: object, batch: int, phase: object) -> object:
+    def up_to_4(net: Net, handle: Handle, parameters: Parameters, batch: int, phase: Phase) -> Executor:
         if batch > 4:
             raise OutOfMemoryError(f"a batch of {batch} does not fit")
-        return bind(net, handle, parameters, batch, phase)  # type: ignore[arg-type]
+        return Executor(net, handle, parameters, batch, phase)
 
-    monkeypatch.setattr(Net, "bind", bind_up_to_4)
+    monkeypatch.setattr("dnnserve.instance.Executor", up_to_4)
     assert host.load(KEY, 16).max_batch_rows == 4
     assert "a batch of 8 does not fit" in caplog.text
-    monkeypatch.setattr(Net, "bind", lambda *_: bind_up_to_4(*_[:3], batch=99, phase=None))  # type: ignore[misc]
+    monkeypatch.setattr(
+        "dnnserve.instance.Executor",
+        lambda net, handle, parameters, *_: up_to_4(net, handle, parameters, 99, Phase.TEST),
+    )
     with pytest.raises(OutOfMemoryError):
         host.load(KEY, 16)

@@ -29,7 +29,12 @@ LAYERS: tuple[tuple[nn.Module, tuple[int, ...]], ...] = (
     (nn.AvgPool3d(2), (1, 2, 4, 4, 4)),
     (nn.AdaptiveAvgPool1d(1), (2, 4, 9)),
     (nn.AdaptiveAvgPool2d((1, 1)), IMAGE),
+    (nn.AdaptiveAvgPool2d((4, None)), IMAGE),
     (nn.AdaptiveAvgPool3d(1), (1, 2, 4, 4, 4)),
+    # Windows of several extents, with more places than the input in the last.
+    (nn.AdaptiveAvgPool1d(4), (4, 9)),
+    (nn.AdaptiveAvgPool2d((3, 5)), IMAGE),
+    (nn.AdaptiveAvgPool3d((3, None, 5)), (1, 2, 4, 5, 3)),
     (nn.ReLU(), IMAGE),
     (nn.ReLU6(), IMAGE),
     (nn.LeakyReLU(0.2), IMAGE),
@@ -58,14 +63,13 @@ LEFT = (
     (nn.MaxPool2d(2, return_indices=True), "return_indices"),
     (nn.MaxPool2d(2, dilation=2), "dilation 2"),
     (nn.AvgPool2d(2, divisor_override=3), "divisor_override 3"),
-    (nn.AdaptiveAvgPool2d(2), "output_size 2"),
+    (nn.AdaptiveAvgPool2d((2, 0)), "output_size (2, 0)"),
     (nn.LeakyReLU(-0.1), "negative_slope -0.1"),
     (nn.ELU(-1.0), "alpha -1.0"),
     (nn.Softmax(), "dim is not given"),
     (nn.BatchNorm2d(4, momentum=None), "momentum None"),
     (nn.LocalResponseNorm(4), "even size, 4"),
     (nn.LocalResponseNorm(3, k=0.0), "k 0.0"),
-    (nn.CrossEntropyLoss(torch.ones(5)), "class weights"),
 )
 
 

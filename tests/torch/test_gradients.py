@@ -207,3 +207,16 @@ def test_a_graph_that_our_functions_are_only_data_for_is_not_refused() -> None:
     (g,) = torch.autograd.grad(y, x, create_graph=True)
     (h,) = torch.autograd.grad(g.sum(), x)
     torch.testing.assert_close(h, 6 * x * F.softmax(x, 1))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4, 4), (2, 3, 0)], ids=str)
+def test_an_empty_batch_is_normalised_as_by_pytorch(shape: tuple[int, ...]) -> None:
+    found: list[tuple[Tensor, ...]] = []
+    functions: tuple[Callable[..., Tensor], ...] = (dt.batch_norm, F.batch_norm)
+    for batch_norm in functions:
+        x, scale, bias = (torch.ones(extents, requires_grad=True) for extents in (shape, (3,), (3,)))
+        running = torch.full((3,), 5.0), torch.full((3,), 7.0)
+        y = batch_norm(x, *running, scale, bias, training=True)
+        found.append((y.detach(), *running, *torch.autograd.grad(y.sum(), (x, scale, bias))))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)

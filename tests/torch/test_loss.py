@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dnncore.torch as dt
+from dnncore.descriptors import CrossEntropyDescriptor
 from dnncore.errors import BadParamError
 
 Tensor = Any
@@ -79,7 +80,91 @@ def test_labels_of_another_shape_are_refused() -> None:
         dt.cross_entropy(_random(2, CLASSES, 3, 4), torch.zeros(2, 4, 3, dtype=torch.int64))
 
 
-def test_labels_that_need_a_gradient_are_refused() -> None:
-    x = _random(2, CLASSES)
-    with pytest.raises(BadParamError, match="detach"):
-        dt.cross_entropy(x, x.softmax(1).requires_grad_())
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("ignore_index", [-100, 2])
+@pytest.mark.parametrize("places", [(), (2, 3)], ids=str)
+def test_weighted_labels(reduction: str, smoothing: float, ignore_index: int, places: tuple[int, ...]) -> None:
+    loss = nn.CrossEntropyLoss(WEIGHT, ignore_index=ignore_index, reduction=reduction, label_smoothing=smoothing)
+    target = torch.randint(CLASSES, (7, *places), generator=torch.Generator().manual_seed(1))
+    target[0], target[1] = 2, ignore_index
+    _compare(loss, _random(7, CLASSES, *places), target)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+@pytest.mark.parametrize("places", [(), (3,)], ids=str)
+def test_probabilities_and_their_gradients(
+    reduction: str, smoothing: float, weight: Tensor | None, places: tuple[int, ...]
+) -> None:
+    loss = nn.CrossEntropyLoss(weight, reduction=reduction, label_smoothing=smoothing)
+    x = _random(4, CLASSES, *places)
+    _compare(loss, x, x.roll(1).softmax(1))
+    ours = dt.convert(copy.deepcopy(loss)).model
+    given = [(x.clone().requires_grad_(), x.roll(1).softmax(1).requires_grad_()) for _ in range(2)]
+    for a, b in zip(
+        *(torch.autograd.grad(module(*g).sum(), g) for module, g in zip((ours, loss), given, strict=True)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+def test_probabilities_pass_gradcheck(weight: Tensor | None) -> None:
+    x = _random(3, CLASSES, 2)
+    inputs = [x.requires_grad_(), x.detach().roll(1).softmax(1).requires_grad_()]
+    settings = CrossEntropyDescriptor(0.1)
+    assert torch.autograd.gradcheck(lambda x, p: dt.cross_entropy(x, p, settings, weight), inputs)
+
+
+def test_one_weighted_row() -> None:
+    _compare(nn.CrossEntropyLoss(WEIGHT), _random(CLASSES), torch.tensor(3))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("label", [1, 2], ids=["ignored", "without-weight"])
+def test_a_mean_over_no_weight_is_not_a_number(smoothing: float, label: int) -> None:
+    loss = nn.CrossEntropyLoss(WEIGHT, ignore_index=1, label_smoothing=smoothing)
+    _compare(loss, _random(3, CLASSES), torch.full((3,), label))
+
+
+def test_weighted_labels_that_are_no_classes_count_nothing() -> None:
+    x, labels = _random(4, CLASSES), torch.tensor([3, -1, CLASSES, 0])
+    loss = dt.cross_entropy(x, labels, weight=WEIGHT)
+    expected = nn.functional.cross_entropy(x, labels.clamp(0, CLASSES - 1), WEIGHT, reduction="none")
+    torch.testing.assert_close(loss, expected * torch.tensor([1, 0, 0, 1]))
+    mean = dt.convert(nn.CrossEntropyLoss(WEIGHT)).model(x, labels)
+    torch.testing.assert_close(mean, loss.sum() / (WEIGHT[3] + WEIGHT[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weighted_losses_of_16_bits(dtype: torch.dtype) -> None:
+    x, target = _random(6, CLASSES).to(dtype), torch.tensor([0, 1, 2, 3, 4, 0])
+    loss = dt.convert(nn.CrossEntropyLoss(WEIGHT.to(dtype), label_smoothing=0.1)).model(x, target)
+    assert loss.dtype is dtype
+    expected = nn.functional.cross_entropy(x.double(), target, WEIGHT, label_smoothing=0.1)
+    torch.testing.assert_close(loss.double(), expected, rtol=2e-2, atol=0)
+    with torch.autocast("cpu", dtype=dtype):
+        assert dt.cross_entropy(x, target, weight=WEIGHT).dtype is torch.float32
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    with pytest.raises(BadParamError, match=r"weight has shape \(3,\) but logits \(2, 5\) have 5 classes"):
+        dt.cross_entropy(_random(2, CLASSES), torch.zeros(2, dtype=torch.int64), weight=torch.ones(3))
+
+
+@pytest.mark.parametrize("layout", ["transposed", "sliced", "channels_last"])
+def test_logits_and_labels_of_any_strides(layout: str) -> None:
+    x = _random(6, CLASSES, 4, 8)
+    target = torch.randint(CLASSES, (6, 4, 8), generator=torch.Generator().manual_seed(1))
+    if layout == "transposed":
+        x, target = x.transpose(0, 2), target.transpose(0, 1)
+    elif layout == "sliced":
+        x, target = x[::2, :, :, ::2], target[::2, :, ::2]
+    else:
+        x = x.to(memory_format=torch.channels_last)
+    _compare(nn.CrossEntropyLoss(reduction="none"), x, target)
+    _compare(nn.CrossEntropyLoss(), x, x.roll(1).softmax(1))

@@ -85,5 +85,5 @@ def test_a_subclass_keeps_its_own_constructor() -> None:
 def test_a_setting_that_we_do_not_compute_is_refused_by_the_constructor() -> None:
     with pytest.raises(BadParamError, match="Conv2d does not compute this: padding_mode reflect"):
         modules.Conv2d(3, 8, 3, padding_mode="reflect")
-    with pytest.raises(BadParamError, match="class weights"):
-        modules.CrossEntropyLoss(weight=torch.ones(3))
+    with pytest.raises(BadParamError, match="MaxPool2d does not compute this: return_indices"):
+        modules.MaxPool2d(2, return_indices=True)

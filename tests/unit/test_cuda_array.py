@@ -10,10 +10,11 @@ import pytest
 
 from dnncore import RELU, DType, Handle, TensorDescriptor, ops
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.runtime.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.errors import BadParamError, ClosedError
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.test_context import fixed_call
 from tests.unit.foreign import Array, Device, open_capsule
 
 
@@ -209,7 +210,7 @@ class TestExternalStream:
                 assert isinstance(handle.stream, CudaStream)
                 out = handle.upload(np.zeros(1, np.int32))
                 params = np.array((out.address, kib * 256), [("out", "<u8"), ("words", "<i8")])
-                handle.device.kernel(unit).launch(handle.stream, (1, 1, 1), (32, 1, 1), params, kib << 10)
+                handle.device.bind(fixed_call(unit, 1, 32, params, kib << 10))(handle.stream, 1.0, 0.0, ())
                 assert out.numpy().tolist() == [77]
 
     def test_an_object_may_say_its_stream(self, gpu: Device) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, Preference, TensorDescriptor, devices, ops
-from dnncore.backend import Memory
+from dnncore.backend import Memory, Offer
 from dnncore.errors import (
     BadParamError,
     ClosedError,
@@ -16,7 +16,8 @@ from dnncore.errors import (
     NotSupportedError,
     OwnerError,
 )
-from dnncore.plan import candidates
+from dnncore.figures import H200
+from dnncore.plan import rank
 from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
 from tests.conftest import CUDA_DEVICES
 from tests.unit.foreign import Device
@@ -245,12 +246,18 @@ class TestFind:
         self, handle: Handle, convolution: ConvolutionProblem, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with Handle(handle.info.name) as own:
-            victim = next(a for a in own.device.algorithms(convolution) if a.supports(convolution, own.device) is None)
+            figures = own.device.figures
+            victim = next(
+                a for a in own.device.algorithms(convolution) if not isinstance(a.offer(convolution, figures), str)
+            )
 
-            def fail(problem: object, device: object) -> None:
+            def fail() -> None:
                 raise DeviceError("the launch was refused")
 
-            monkeypatch.setattr(type(victim), "prepare", lambda self, *args: fail(*args))
+            offer = Offer(1e-9, fail)
+            monkeypatch.setattr(
+                type(victim), "offer", lambda self, *args: offer if self is victim else "another instance"
+            )
             found = own.find_algorithms(convolution)
             failed = next(a for a in found if a.name == victim.name)
             assert (failed.status, failed.time_ms) == ("DeviceError: the launch was refused", None)
@@ -265,21 +272,20 @@ class TestFind:
         self, handle: Handle, convolution: ConvolutionProblem
     ) -> None:
         class Careless:
-            name, math, deterministic = "careless", "fp32", False
+            name = "careless"
 
-            def supports(self, problem: object, device: object) -> None:
-                return None
-
-            def workspace_bytes(self, problem: object) -> int:
-                return 0
+            def offer(self, problem: object, figures: object) -> Offer:
+                return Offer(1e-6, lambda: None, deterministic=False)
 
         class Device:
+            figures = H200
+
             def algorithms(self, problem: object) -> tuple[object, ...]:
                 return (Careless(),)
 
-        ((_, allowed),) = candidates(convolution, Device(), Preference())  # type: ignore[arg-type]
-        ((_, refused),) = candidates(convolution, Device(), Preference(deterministic=True))  # type: ignore[arg-type]
-        assert (allowed, refused) == (None, "is not deterministic, which the preference demands")
+        (allowed,) = rank(convolution, Device(), Preference())  # type: ignore[arg-type]
+        (refused,) = rank(convolution, Device(), Preference(deterministic=True))  # type: ignore[arg-type]
+        assert (allowed.status, refused.status) == (None, "is not deterministic, which the preference demands")
         assert handle.plan(convolution, preference=Preference(deterministic=True)).deterministic
 
 

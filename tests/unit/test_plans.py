@@ -27,7 +27,7 @@ def test_a_workspace_limit_may_be_numpys_and_not_negative() -> None:
 
 
 def test_only_the_plans_last_used_are_kept(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnncore.handle._MOST_PLANS", 2)
+    monkeypatch.setattr("dnncore.planner.MOST_PLANS", 2)
     x = TensorDescriptor.packed((2,))
     with Handle(handle.info.name) as own:
 
@@ -39,4 +39,4 @@ def test_only_the_plans_last_used_are_kept(handle: Handle, monkeypatch: pytest.M
         plan(3.0)
         assert plan(1.0) is first
         assert plan(2.0) is not second
-        assert len(own._plans) == 2
+        assert len(own._planner.plans) == 2

@@ -112,7 +112,7 @@ class TestOnCuda:
         thread.join()
         (own,) = opened
         users = own.device._context._users  # type: ignore[attr-defined]
-        mine = [*own._memory.values(), own._workspace._memory, own._stream]
+        mine = [*own._belongings.memory.values(), own._workspace._memory, own._stream]
         assert all(one in users for one in mine)
         own.abandon()
         own.abandon()

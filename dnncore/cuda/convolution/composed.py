@@ -7,19 +7,16 @@ are stored in x's dtype (of int8: float32), so with 16 bits they are rounded onc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.convolution import ConvolutionAlgorithm, ranked, seconds
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, blocks_for, in_order, kernel_call, rewired
 from dnncore.cuda.convolution.fused_product import epilogue_of
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.gemm import EPILOGUE, fill_epilogue, fill_inputs
-from dnncore.cuda.launch import Unit, blocks_for
-from dnncore.cuda.memory import aligned
+from dnncore.cuda.convolution.plain import best_offer
+from dnncore.cuda.gemm import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -34,19 +31,20 @@ from dnncore.cuda.params import (
     struct,
     view,
 )
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["ComposedConvolution"]
 
 _THREADS = 128
 _PACK_BYTES = 16
 
-# Of `seconds`: what the epilogue's pass over the sums and y reaches on an H200, and its launch.
-_BYTES_PER_SECOND = 2.8e12
-_LAUNCH_SECONDS = 5e-6
+# Of the estimate: what the epilogue's pass over the sums and y reaches on an H200, and its launch.
+_OF_MEMORY_RATE = 0.6573
+_LAUNCHES = 1.25
 
 _OPERANDS = 4
 _PARAMS = struct(
@@ -60,6 +58,7 @@ _PARAMS = struct(
 )
 
 
+@cache
 def _unit(sums: DType, y: DType) -> Unit:
     types = (c_type(sums),) if sums is y else (c_type(sums), c_type(y))
     return generate(
@@ -83,13 +82,8 @@ def _sums(problem: FusedConvolutionProblem) -> TensorDescriptor:
     return TensorDescriptor(dtype, shape, tuple(strides))
 
 
-def _plain(problem: FusedConvolutionProblem) -> ConvolutionProblem:
-    return replace(problem.plain, y=_sums(problem))
-
-
-def _params(problem: FusedConvolutionProblem) -> np.ndarray:
-    sums, y = _sums(problem), problem.y
-    channel = (0, 1, *(0,) * problem.convolution.spatial_ndim)
+def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndarray:
+    y, channel = problem.y, (0, 1, *(0,) * problem.convolution.spatial_ndim)
     extents, *strides = collapse(y.shape, sums.strides, channel, (problem.z or y).strides, y.strides)
     params = record(
         _PARAMS,
@@ -107,57 +101,38 @@ class ComposedConvolution:
     """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable."""
 
     name: str = "composed"
-    deterministic: bool = True
-    math: str = "dtype"
-
-    def _fastest(self, problem: FusedConvolutionProblem, device: Any) -> ConvolutionAlgorithm:
-        plain = _plain(problem)
-        return next(algorithm for algorithm in ranked(plain) if algorithm.supports(plain, device) is None)
-
-    def supports(self, problem: FusedConvolutionProblem, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: FusedConvolutionProblem) -> int:
-        """Bytes of the sums, and behind them what the convolution takes."""
-        return aligned(_sums(problem).nbytes) + self._fastest(problem, None).workspace_bytes(_plain(problem))
-
-    def seconds(self, problem: FusedConvolutionProblem) -> float:
-        """Estimated time on an H200; infinite where there is no estimate for the convolution."""
-        nbytes = sum(tensor.nbytes for tensor in (_sums(problem), problem.y, problem.z) if tensor is not None)
-        convolution = seconds(self._fastest(problem, None), _plain(problem))
-        return convolution + _LAUNCH_SECONDS + nbytes / _BYTES_PER_SECOND
 
     def units(self) -> tuple[Unit, ...]:
         """Those of the epilogue; the others are the convolution's own."""
         return (*(_unit(dtype, dtype) for dtype in FLOATING), _unit(DType.FLOAT32, DType.INT8))
 
-    def prepare(self, problem: FusedConvolutionProblem, device: CudaDevice) -> Launch:
-        """Prepare both steps."""
-        plain = self._fastest(problem, device)
-        takes_workspace = plain.workspace_bytes(_plain(problem)) > 0
-        convolve = plain.prepare(_plain(problem), device)
-        sums, params = _sums(problem), _params(problem)
-        finish = device.kernel(_unit(sums.dtype, problem.y.dtype))
-        grid = (blocks_for(int(params["rows"]) * int(params["row_packs"]["value"]), _THREADS), 1, 1)
+    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer:
+        """What the best plain offer and the epilogue take; it computes everything that is legal.
 
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            assert isinstance(stream, CudaStream)
-            if not problem.y.size:
-                return
-            assert workspace is not None
-            rest = workspace + aligned(sums.nbytes) if takes_workspace else None
-            convolve(stream, 1.0, inputs[:2], 0.0, (workspace,), rest)
-            params["alpha"], params["beta"], params["sums"] = alpha, beta, workspace
-            fill_inputs(params, problem.input_names[2:], inputs[2:])
-            (params["y"],) = outputs
-            finish.launch(stream, grid, (_THREADS, 1, 1), params)
+        The workspace has the sums, and behind them what the convolution takes.
+        """
+        sums = _sums(problem)
+        plain = ConvolutionProblem(Direction.FORWARD, problem.x, problem.w, sums, problem.convolution)
+        convolution = best_offer(plain, figures)
+        nbytes = sum(tensor.nbytes for tensor in (sums, problem.y, problem.z) if tensor is not None)
+        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return Offer(
+            convolution.seconds + _LAUNCHES * figures.launch_seconds + memory,
+            partial(_calls, problem, sums, convolution, figures),
+            aligned(sums.nbytes) + convolution.workspace_bytes,
+        )
 
-        return launch
+
+def _calls(
+    problem: FusedConvolutionProblem, sums: TensorDescriptor, convolution: Offer, figures: DeviceFigures
+) -> Calls:
+    if not problem.y.size:
+        return ()
+    of_sums, rest = Place(WORKSPACE), Place(WORKSPACE, aligned(sums.nbytes))
+    params = _params(problem, sums)
+    blocks = blocks_for(figures, int(params["rows"]) * int(params["row_packs"]["value"]), _THREADS)
+    fields = in_order(None, None, *fields_of(problem.input_names[2:]), "y")
+    return (
+        *rewired(convolution.prepare(), (Place(0), Place(1), of_sums), rest, alpha=1.0, beta=0.0),
+        *kernel_call(_unit(sums.dtype, problem.y.dtype), blocks, _THREADS, params, {**fields, "sums": of_sums}),
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dnncore.backend import Launch
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.convolution.depthwise_filter_tiles import FilterTiles, filter_tile_units, prepare_filter_tiles
-from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
-from dnncore.cuda.convolution.depthwise_tiles import Tiles, where_aligned
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, single, through_workspace
+from dnncore.cuda.convolution.depthwise_plane import AXIS, Axis, Plane, parts_for, vector_width, when_aligned
+from dnncore.cuda.convolution.depthwise_tiles import Tiles, where_tiled
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -23,14 +21,19 @@ from dnncore.cuda.params import (
     small_divisor,
     struct,
 )
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["filter_units", "filter_workspace_bytes", "prepare_filter"]
+__all__ = ["FilterCuts", "filter_units", "prepare_filter"]
 
 _THREADS = 512
-_SUM_THREADS = 32 * 16
-"""32 outputs, kSumRows threads each."""
+_SUM_OUTPUTS = 32
+"""Sums that a block adds up."""
+
+_SUM_THREADS = _SUM_OUTPUTS * 16
+"""kSumRows threads for each."""
 
 _TAPS = 4
 """kTaps in depthwise_filter.cuh."""
@@ -103,8 +106,9 @@ def _sum_unit(dtype: DType) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How the filter gradient is cut: a function of the problem alone. Immutable."""
+    """How the filter gradient is cut: a function of the problem and of the number of multiprocessors. Immutable."""
 
+    plane: Plane
     vectors: int
     chunks: int
     walkers: int
@@ -115,20 +119,19 @@ class _Cut:
     part: int
 
     @classmethod
-    def of(cls, problem: ConvolutionProblem, plane: Plane) -> _Cut:
+    def of(cls, problem: ConvolutionProblem, plane: Plane, figures: DeviceFigures) -> _Cut:
         along, across = plane.axes
         vectors = plane.vectors or 1
         width = vectors * (vector_width(problem.x.dtype) if plane.vectors else 1)
-        classes = min(int(along["tap_step"]), int(along["filter"]))
-        longest = -(-int(along["filter"]) // int(along["tap_step"]))
+        classes, longest = min(along.tap_step, along.filter), -(-along.filter // along.tap_step)
         runs = -(-longest // _TAPS)
-        jobs = int(across["filter"]) * classes * runs
+        jobs = across.filter * classes * runs
         job_groups = -(-jobs // _MAX_JOBS)
         chunks = -(-problem.w.shape[0] // width)
-        items = problem.x.shape[0] * int(across["output"])
+        items = problem.x.shape[0] * across.output
         walkers = _TEAM // vectors
-        parts = min(parts_for(-(-items // walkers), chunks * job_groups), _MAX_PARTS)
-        return cls(vectors, chunks, walkers, runs, jobs, job_groups, items, max(-(-items // parts), 1))
+        parts = min(parts_for(figures, -(-items // walkers), chunks * job_groups), _MAX_PARTS)
+        return cls(plane, vectors, chunks, walkers, runs, jobs, job_groups, items, max(-(-items // parts), 1))
 
     @property
     def num_parts(self) -> int:
@@ -141,34 +144,61 @@ class _Cut:
         return -(-self.jobs // self.job_groups)
 
 
-def prepare_filter(problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-    """Fill in the parameters of both kernels."""
-    plane, alone = Plane.of(problem), Plane.of(problem, may_have_vectors=False)
-    launch = _prepare(problem, alone, device)
-    tiles = Tiles.of(problem)
-    if tiles:
-        cut = FilterTiles.of(problem, tiles)
-        to_parts = prepare_filter_tiles(problem, cut, device)
-        rows_of_columns = replace(plane, axes=Plane.rows_of_columns(problem))
-        from_parts = _prepare_sum(problem, rows_of_columns, cut.num_parts, device)
-        return where_aligned(tiles, through_workspace(to_parts, from_parts), launch, problem.direction)
-    return when_aligned(problem, _prepare(problem, plane, device), launch) if plane.vectors else launch
+@dataclass(frozen=True, slots=True)
+class FilterCuts:
+    """Each way in which a filter gradient may be cut, of which addresses choose one. Immutable.
+
+    Args:
+        alone: For any addresses.
+        vectors: For aligned ones, where there are vectors of channels; else None.
+        tiles: For aligned ones, in place of vectors, where there are tiles; else None.
+    """
+
+    alone: _Cut
+    vectors: _Cut | None
+    tiles: FilterTiles | None
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem, figures: DeviceFigures) -> FilterCuts:
+        """Find the ways that there are."""
+        plane = Plane.of(problem)
+        tiles = Tiles.of(problem, plane)
+        return cls(
+            _Cut.of(problem, plane.alone(), figures),
+            _Cut.of(problem, plane, figures) if plane.vectors and not tiles else None,
+            FilterTiles.of(problem, tiles, figures) if tiles else None,
+        )
+
+    def workspace_bytes(self, problem: ConvolutionProblem) -> int:
+        """Bytes of the parts, of the way that has most."""
+        parts = max(cut.num_parts for cut in (self.alone, self.vectors, self.tiles) if cut)
+        return parts * problem.w.size * problem.x.dtype.compute.itemsize
 
 
-def _prepare(problem: ConvolutionProblem, plane: Plane, device: CudaDevice) -> Launch:
-    w = problem.w
+def prepare_filter(problem: ConvolutionProblem, cuts: FilterCuts) -> Calls:
+    """Both kernels of each way: parts, and their sums."""
+    calls = _prepare(problem, cuts.alone)
+    if cuts.tiles:
+        plane = cuts.alone.plane
+        to_parts = prepare_filter_tiles(problem, cuts.tiles)
+        from_parts = _prepare_sum(problem, plane.w_offset, plane.rows_of_columns, cuts.tiles.num_parts)
+        return where_tiled(cuts.tiles.tiles, to_parts + from_parts, calls, problem.direction)
+    return when_aligned(problem, _prepare(problem, cuts.vectors), calls) if cuts.vectors else calls
+
+
+def _prepare(problem: ConvolutionProblem, cut: _Cut) -> Calls:
+    w, plane = problem.w, cut.plane
     along, across = plane.axes
-    cut = _Cut.of(problem, plane)
-    first = record(
+    params = record(
         _PARAMS,
         alpha=1.0,
         x_image=problem.x.strides[0],
         x_channel=problem.x.strides[1],
         dy_image=problem.y.strides[0],
         dy_channel=problem.y.strides[1],
-        along=along,
-        across=across,
-        across_places=divisor(int(across["output"])),
+        along=along.values,
+        across=across.values,
+        across_places=divisor(across.output),
         multiplier=small_divisor(w.shape[0] // problem.convolution.groups),
         items=cut.items,
         part=cut.part,
@@ -183,49 +213,43 @@ def _prepare(problem: ConvolutionProblem, plane: Plane, device: CudaDevice) -> L
     dtype = problem.x.dtype
     threads = cut.jobs_a_block * _TEAM
     width = vector_width(dtype) if plane.vectors else 1
-    to_parts = single(
-        device.kernel(_unit(dtype, vectors=plane.vectors > 0)),
-        (cut.chunks * cut.job_groups * cut.num_parts, 1, 1),
-        (threads, 1, 1),
-        first,
-        ("x", "dy"),
-        ("parts",),
-        threads * _TAPS * width * dtype.compute.itemsize,
+    to_parts = kernel_call(
+        _unit(dtype, vectors=plane.vectors > 0),
+        cut.chunks * cut.job_groups * cut.num_parts,
+        threads,
+        params,
+        {"x": Place(0), "dy": Place(1), "parts": Place(WORKSPACE)},
+        blends=False,
+        shared_bytes=threads * _TAPS * width * dtype.compute.itemsize,
     )
-    return through_workspace(to_parts, _prepare_sum(problem, plane, cut.num_parts, device))
+    return to_parts + _prepare_sum(problem, plane.w_offset, plane.axes, cut.num_parts)
 
 
-def _prepare_sum(problem: ConvolutionProblem, plane: Plane, num_parts: int, device: CudaDevice) -> Launch:
-    """The kernel that adds up parts whose taps are in the order of the plane's axes."""
-    w = problem.w
-    along, across = plane.axes
+def _prepare_sum(problem: ConvolutionProblem, w_offset: int, axes: tuple[Axis, Axis], num_parts: int) -> Calls:
+    """The kernel that adds up parts whose taps are in the order of the axes, (along, across)."""
+    w, (along, across) = problem.w, axes
     params = record(
         _SUM,
         w_filter=w.strides[0],
-        w_across=int(across["filter_stride"]),
-        w_along=int(along["filter_stride"]),
-        w_offset=plane.w_offset,
-        across=int(across["filter"]),
-        along=int(along["filter"]),
+        w_across=across.filter_stride,
+        w_along=along.filter_stride,
+        w_offset=w_offset,
+        across=across.filter,
+        along=along.filter,
         outputs=w.size,
         num_parts=num_parts,
     )
-    kernel = device.kernel(_sum_unit(problem.x.dtype))
-    return single(kernel, (-(-w.size // 32), 1, 1), (_SUM_THREADS, 1, 1), params, ("parts",), ("dw",))
-
-
-def filter_workspace_bytes(problem: ConvolutionProblem) -> int:
-    """Bytes of the parts."""
-    planes = (Plane.of(problem, may_have_vectors=vectors) for vectors in (False, True))
-    parts = max(_Cut.of(problem, plane).num_parts for plane in planes)
-    tiles = Tiles.of(problem)
-    if tiles:
-        parts = max(parts, FilterTiles.of(problem, tiles).num_parts)
-    return parts * problem.w.size * problem.x.dtype.compute.itemsize
+    return kernel_call(
+        _sum_unit(problem.x.dtype),
+        -(-w.size // _SUM_OUTPUTS),
+        _SUM_THREADS,
+        params,
+        {"parts": Place(WORKSPACE), "dw": Place(2)},
+    )
 
 
 def filter_units() -> tuple[Unit, ...]:
-    """Every unit that `prepare_filter` can ask for."""
+    """Every unit that `prepare_filter` can launch."""
     return (
         *(_unit(dtype, vectors=vectors) for dtype in FLOATING for vectors in (False, True)),
         *filter_tile_units(),

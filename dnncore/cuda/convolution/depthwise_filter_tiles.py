@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.backend import Launch
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.convolution.depthwise_plane import parts_for
 from dnncore.cuda.convolution.depthwise_tiles import KERNELS, REGISTER_BYTES, TILE_ROWS, Tiles, step
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, single
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
 __all__ = ["FilterTiles", "filter_tile_units", "prepare_filter_tiles"]
@@ -19,8 +19,8 @@ _THREADS = 128
 _COLUMNS = 2
 """kColumns of add_channels_tile."""
 
-_BLOCKS_OF_VECTORS = 132 * 3
-"""Of 160 registers a thread, an H200 runs so many blocks at once."""
+_BLOCKS_OF_VECTORS = 3
+"""Of 160 registers per thread, a multiprocessor runs so many blocks at once."""
 
 _PARAMS = struct(
     *BLEND,
@@ -70,7 +70,7 @@ def _rows(dtype: DType, size: int, stride: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FilterTiles:
-    """How the filter gradient is cut: a function of the problem alone. Immutable.
+    """How the filter gradient is cut: a function of the problem and of the number of multiprocessors. Immutable.
 
     Args:
         tiles: What it is cut from.
@@ -91,7 +91,7 @@ class FilterTiles:
     part: int
 
     @classmethod
-    def of(cls, problem: ConvolutionProblem, tiles: Tiles) -> FilterTiles:
+    def of(cls, problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigures) -> FilterTiles:
         """Cut it into as many parts as keep a GPU busy."""
         dtype, (images, channels, rows, columns) = problem.x.dtype, problem.y.shape
         if tiles.vectors:
@@ -99,11 +99,11 @@ class FilterTiles:
             vectors = min(tiles.vectors * 4 // width, 32)
             chunks, walkers = -(-channels // (vectors * width)), _THREADS // vectors
             strips, row_tiles = -(-columns // _COLUMNS), -(-rows // _rows(dtype, tiles.filter, tiles.stride))
-            parts = -(-_BLOCKS_OF_VECTORS // chunks)
+            parts = -(-figures.multiprocessors * _BLOCKS_OF_VECTORS // chunks)
         else:
             vectors, chunks, walkers = 1, channels, _THREADS
             strips, row_tiles = tiles.strips, tiles.row_tiles
-            parts = parts_for(images * strips * row_tiles, chunks)
+            parts = parts_for(figures, images * strips * row_tiles, chunks)
         count = images * strips * row_tiles
         # A part of few tiles would leave walkers without any.
         part = max(-(-count // parts), min(walkers, count))
@@ -128,12 +128,12 @@ def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
 
 
 def filter_tile_units() -> tuple[Unit, ...]:
-    """Every unit that `prepare_filter_tiles` can ask for."""
+    """Every unit that `prepare_filter_tiles` can launch."""
     return tuple(_unit(dtype, size, stride, vectors=vectors) for dtype, size, stride, vectors in KERNELS)
 
 
-def prepare_filter_tiles(problem: ConvolutionProblem, cut: FilterTiles, device: CudaDevice) -> Launch:
-    """Fill in the parameters of the kernel that computes the parts."""
+def prepare_filter_tiles(problem: ConvolutionProblem, cut: FilterTiles) -> Calls:
+    """The kernel that computes the parts."""
     x, dy, tiles = problem.x, problem.y, cut.tiles
     params = record(
         _PARAMS,
@@ -160,9 +160,16 @@ def prepare_filter_tiles(problem: ConvolutionProblem, cut: FilterTiles, device: 
         chunks=cut.chunks,
         vectors=cut.vectors,
     )
-    kernel = device.kernel(_unit(x.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0))
+    unit = _unit(x.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0)
     shared = 0
     if tiles.vectors:
         shared = _THREADS * tiles.filter**2 * _width(tiles.filter) * x.dtype.compute.itemsize
-    grid = (cut.chunks * cut.num_parts, 1, 1)
-    return single(kernel, grid, (_THREADS, 1, 1), params, ("x", "dy"), ("parts",), shared)
+    return kernel_call(
+        unit,
+        cut.chunks * cut.num_parts,
+        _THREADS,
+        params,
+        {"x": Place(0), "dy": Place(1), "parts": Place(WORKSPACE)},
+        blends=False,
+        shared_bytes=shared,
+    )

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from dnncore.backend import Address, Launch, Stream
+from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.params import record, struct
+from dnncore.cuda.params import struct
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["AXIS", "SHARED_BYTES", "Plane", "parts_for", "vector_width", "when_aligned"]
+__all__ = ["AXIS", "SHARED_BYTES", "Axis", "Plane", "parts_for", "vector_width", "when_aligned", "where"]
 
 SHARED_BYTES = 48 * 1024
-"""Shared memory that a block may have."""
+"""Shared memory that a block may have on every device."""
 
 _MAX_VECTORS = 32
 _WASTE = 8
 """Of a chunk's vectors at most one in so many may be missing."""
 
-_BLOCKS = 132 * 8
-"""What keeps an H200 busy."""
+_BLOCKS_PER_MULTIPROCESSOR = 8
+"""What keeps one busy."""
 
 AXIS = struct(
     ("source", "<i4"),
@@ -45,32 +43,69 @@ AXIS = struct(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A spatial dimension, in the order of AXIS. Immutable.
+
+    Args:
+        source: Extent of what is read.
+        output: Extent of what is written, or walked over.
+        filter: Taps.
+        padding: Places in front of x.
+        stride: The convolution's.
+        dilation: The convolution's.
+        tap_step: Stride over their greatest common divisor: taps that far apart see the same places of the source.
+        taps_a_class: Taps over tap_step, rounded down.
+        longer_classes: Of the classes of every tap_step-th tap, these have one tap more.
+        place_step: Dilation over their greatest common divisor.
+        common: Least common multiple of stride and dilation.
+        source_stride: Elements from place to place; 0 where there is only one.
+        output_stride: Likewise.
+        filter_stride: Elements from tap to tap, negative in a true convolution; 0 where there is only one.
+    """
+
+    source: int = 1
+    output: int = 1
+    filter: int = 1
+    padding: int = 0
+    stride: int = 1
+    dilation: int = 1
+    tap_step: int = 1
+    taps_a_class: int = 1
+    longer_classes: int = 0
+    place_step: int = 1
+    common: int = 1
+    source_stride: int = 0
+    output_stride: int = 0
+    filter_stride: int = 0
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """For a field of dtype AXIS."""
+        return tuple(getattr(self, name) for name in AXIS.fields or ())
+
+
 def vector_width(dtype: DType) -> int:
     """Channels that a thread takes at a time: 16 bytes of the compute type."""
     return 16 // dtype.compute.itemsize
 
 
-def parts_for(count: int, blocks: int) -> int:
+def parts_for(figures: DeviceFigures, count: int, blocks: int) -> int:
     """Into how many parts something of which there are `count` is cut so that `blocks` times as many blocks keep a GPU busy."""
-    return max(min(-(-_BLOCKS // max(blocks, 1)), count), 1)
+    wanted = figures.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
+    return max(min(-(-wanted // max(blocks, 1)), count), 1)
 
 
-def when_aligned(problem: ConvolutionProblem, vectors: Launch, alone: Launch) -> Launch:
-    """Launch the kernel of vectors where every address is a multiple of a vector's size, the other one elsewhere."""
+def where(alignments: tuple[tuple[Place, int], ...], aligned: Calls, otherwise: Calls) -> Calls:
+    """Choose by the alignment of addresses, where there is a choice."""
+    return aligned if aligned == otherwise else (WhereAligned(alignments, aligned, otherwise),)
+
+
+def when_aligned(problem: ConvolutionProblem, vectors: Calls, alone: Calls) -> Calls:
+    """The kernel of vectors where every address is a multiple of a vector's size, the other one elsewhere."""
     nbytes = vector_width(problem.x.dtype) * problem.x.dtype.itemsize
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        aligned = all(address % nbytes == 0 for address in (*inputs, *outputs))
-        (vectors if aligned else alone)(stream, alpha, inputs, beta, outputs, workspace)
-
-    return launch
+    operands = range(len(problem.inputs) + len(problem.outputs))
+    return where(tuple((Place(operand), nbytes) for operand in operands), vectors, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,55 +115,56 @@ class Plane:
     Args:
         source: What is read at many places: x, or dy for backward-data.
         output: What is written, or walked over: y, or dx for backward-data, or dy for the filter gradient.
-        axes: (along, across), each an AXIS.
+        width: The last spatial dimension.
+        height: The other one; a single place where there is none.
         w_offset: Elements from w's address to its tap 0.
         vectors: Vectors of channels of a block; 0 where threads take one channel.
     """
 
     source: TensorDescriptor
     output: TensorDescriptor
-    axes: tuple[np.ndarray, np.ndarray]
+    width: Axis
+    height: Axis
     w_offset: int
     vectors: int
 
     @classmethod
-    def of(cls, problem: ConvolutionProblem, *, may_have_vectors: bool = True) -> Plane:
-        """Choose which axis is which."""
-        x, w, y = problem.x, problem.w, problem.y
-        source, output = (y, x) if problem.direction is Direction.BACKWARD_DATA else (x, y)
+    def of(cls, problem: ConvolutionProblem) -> Plane:
+        """With vectors of channels where there can be any."""
+        w = problem.w
+        source, output = (problem.x, problem.y)
+        if problem.direction is Direction.BACKWARD_DATA:
+            source, output = output, source
         w_offset, steps = taps(w.shape[2:], w.strides[2:], problem.convolution)
-        width, height = cls.rows_of_columns(problem)
-        vectors = _vectors(problem) if may_have_vectors else 0
-        if vectors:
-            return cls(source, output, (width, height), w_offset, vectors)
-        innermost_last = len(steps) == 1 or output.strides[-1] <= output.strides[-2]
-        return cls(source, output, (height, width) if innermost_last else (width, height), w_offset, 0)
-
-    @staticmethod
-    def rows_of_columns(problem: ConvolutionProblem) -> tuple[np.ndarray, np.ndarray]:
-        """The axes in row-major order: (width, height), whatever the strides are."""
-        source, output = (
-            (problem.y, problem.x) if problem.direction is Direction.BACKWARD_DATA else (problem.x, problem.y)
-        )
-        _, steps = taps(problem.w.shape[2:], problem.w.strides[2:], problem.convolution)
         *heights, width = (_axis(problem, source, output, i, step) for i, step in enumerate(steps))
-        return width, heights[0] if heights else _NO_AXIS
+        return cls(source, output, width, heights[0] if heights else Axis(), w_offset, _vectors(problem))
 
+    def alone(self) -> Plane:
+        """The same with one channel per thread."""
+        return replace(self, vectors=0) if self.vectors else self
 
-_NO_AXIS = record(
-    AXIS, source=1, output=1, filter=1, stride=1, dilation=1, tap_step=1, taps_a_class=1, place_step=1, common=1
-)
+    @property
+    def rows_of_columns(self) -> tuple[Axis, Axis]:
+        """(along, across) in row-major order, whatever the strides are."""
+        return self.width, self.height
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """(along, across): threads that take one channel are neighbours along what has the smaller stride in the output."""
+        one_row = self.output.ndim == 3
+        if not self.vectors and (one_row or self.output.strides[-1] <= self.output.strides[-2]):
+            return self.height, self.width
+        return self.rows_of_columns
 
 
 def _axis(
     problem: ConvolutionProblem, source: TensorDescriptor, output: TensorDescriptor, i: int, filter_stride: int
-) -> np.ndarray:
+) -> Axis:
     conv = problem.convolution
     stride, dilation = conv.stride[i], conv.dilation[i]
     shared, taps = math.gcd(stride, dilation), problem.w.shape[2 + i]
     tap_step = stride // shared
-    return record(
-        AXIS,
+    return Axis(
         source=source.shape[2 + i],
         output=output.shape[2 + i],
         filter=taps,

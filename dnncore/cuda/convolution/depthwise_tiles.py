@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.convolution.depthwise_plane import Plane, parts_for, vector_width
-from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.calls import Calls, Place, in_order, kernel_call
+from dnncore.cuda.convolution.depthwise_plane import Plane, parts_for, vector_width, where
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.launch import Unit, single
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = [
@@ -25,7 +24,7 @@ __all__ = [
     "prepare_tiles",
     "step",
     "tile_units",
-    "where_aligned",
+    "where_tiled",
 ]
 
 _TILED = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
@@ -47,6 +46,9 @@ _LONGEST_WALK = 4
 """Tiles that a block takes one after another: its filters cost little then, and there are blocks enough to share out evenly."""
 
 _MAX_COUNT = 2**31
+
+_SOURCE_AND_OUTPUT = {Direction.FORWARD: (0, 2), Direction.BACKWARD_DATA: (1, 2), Direction.BACKWARD_FILTER: (0, 1)}
+"""The operands that `Tiles.source` and `Tiles.output` are."""
 
 _PARAMS = struct(
     *BLEND,
@@ -103,7 +105,7 @@ class Tiles:
     vectors: int
 
     @classmethod
-    def of(cls, problem: ConvolutionProblem) -> Tiles | None:
+    def of(cls, problem: ConvolutionProblem, plane: Plane) -> Tiles | None:
         """None where there are no tiles for it."""
         x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
         if conv.spatial_ndim != 2 or x.dtype not in _TILED or w.shape[0] != x.shape[1] or not x.size or not y.size:
@@ -112,11 +114,9 @@ class Tiles:
         regular = w.shape[2:] == (size, size) and conv.stride == (stride, stride) and conv.dilation == (1, 1)
         if not regular or size not in _FILTERS or stride not in _STRIDES or conv.padding[1][0] != size // 2:
             return None
-        backward = problem.direction is Direction.BACKWARD_DATA
-        if backward and stride != 1:
+        if problem.direction is Direction.BACKWARD_DATA and stride != 1:
             return None
-        source, output = (y, x) if backward else (x, y)
-        vectors = Plane.of(problem).vectors
+        source, output, vectors = plane.source, plane.output, plane.vectors
         tiles = cls(source, output, size, stride, 0 if vectors else _piece(source, output, stride), vectors)
         return tiles if (vectors or tiles.piece) and tiles.count < _MAX_COUNT else None
 
@@ -200,11 +200,11 @@ def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
 
 
 def tile_units() -> tuple[Unit, ...]:
-    """Every unit that `prepare_tiles` can ask for."""
+    """Every unit that `prepare_tiles` can launch."""
     return tuple(_unit(dtype, size, stride, vectors=vectors) for dtype, size, stride, vectors in KERNELS)
 
 
-def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, device: CudaDevice) -> Launch:
+def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigures) -> Calls:
     """Fill in the parameters."""
     w, conv, source, output = problem.w, problem.convolution, tiles.source, tiles.output
     backward = problem.direction is Direction.BACKWARD_DATA
@@ -230,20 +230,20 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, device: CudaDevice)
         row_tiles=small_divisor(tiles.row_tiles),
         channels=small_divisor(output.shape[1]),
     )
-    kernel = device.kernel(_unit(source.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0))
-    inputs = ("w", "source") if backward else ("source", "w")
+    unit = _unit(source.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0)
+    places = in_order("w", "source", "output") if backward else in_order("source", "w", "output")
     if not tiles.vectors:
         params["count"] = tiles.count
-        return single(kernel, (-(-tiles.count // _THREADS), 1, 1), (_THREADS, 1, 1), params, inputs, ("output",))
+        return kernel_call(unit, -(-tiles.count // _THREADS), _THREADS, params, places)
     width = tiles.vectors * vector_width(source.dtype)
-    params["vectors"], params["chunks"] = tiles.vectors, -(-output.shape[1] // width)
-    params["count"] = output.shape[0] * tiles.strips
-    params["groups"] = -(-int(params["count"]) // (_THREADS // tiles.vectors))
-    blocks = int(params["chunks"]) * int(params["groups"])
-    params["walk"] = min(-(-tiles.row_tiles // parts_for(tiles.row_tiles, blocks)), _LONGEST_WALK)
-    grid = (blocks * -(-tiles.row_tiles // int(params["walk"])), 1, 1)
+    count, chunks = output.shape[0] * tiles.strips, -(-output.shape[1] // width)
+    groups = -(-count // (_THREADS // tiles.vectors))
+    walk = min(-(-tiles.row_tiles // parts_for(figures, tiles.row_tiles, chunks * groups)), _LONGEST_WALK)
+    params["count"], params["chunks"], params["groups"] = count, chunks, groups
+    params["vectors"], params["walk"] = tiles.vectors, walk
+    blocks = chunks * groups * -(-tiles.row_tiles // walk)
     shared = math.prod(w.shape[2:]) * width * source.dtype.compute.itemsize
-    return single(kernel, grid, (_THREADS, 1, 1), params, inputs, ("output",), shared)
+    return kernel_call(unit, blocks, _THREADS, params, places, shared_bytes=shared)
 
 
 def step(tensor: TensorDescriptor, axis: int) -> int:
@@ -260,22 +260,8 @@ def _filter(problem: ConvolutionProblem, *, turned: bool) -> dict[str, int]:
     return {"w_filter": problem.w.strides[0], "w_offset": offset, "w_row": rows, "w_column": columns}
 
 
-def where_aligned(tiles: Tiles, tiled: Launch, otherwise: Launch, direction: Direction) -> Launch:
-    """Launch the kernel of tiles where the addresses of source and output allow it, the other one elsewhere."""
+def where_tiled(tiles: Tiles, tiled: Calls, otherwise: Calls, direction: Direction) -> Calls:
+    """The kernel of tiles where the addresses of source and output allow it, the other one elsewhere."""
+    source, output = _SOURCE_AND_OUTPUT[direction]
     source_alignment, output_alignment = tiles.alignments
-    source_at = 1 if direction is Direction.BACKWARD_DATA else 0
-    dy_is_read = direction is Direction.BACKWARD_FILTER
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        walked = inputs[1] if dy_is_read else outputs[0]
-        aligned = inputs[source_at] % source_alignment == 0 and walked % output_alignment == 0
-        (tiled if aligned else otherwise)(stream, alpha, inputs, beta, outputs, workspace)
-
-    return launch
+    return where(((Place(source), source_alignment), (Place(output), output_alignment)), tiled, otherwise)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
-from dnncore.cuda.launch import Unit, blocks_for, single
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, FLOATING, c_type, generate, record, struct
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["DIRECT", "DirectConvolution"]
 
-
 _FEW_SPATIAL = 2
 _THREADS = 128
+
+# Of the estimate [not measured, and cautious: it comes behind what was measured]: the shares of the multiply-adds in double
+# precision and of the memory's rate that are left beside 64-bit addresses and reads of single elements; the cycles that a thread
+# waits for each tap's place and for each product's operands; and what a launch takes beside all that.
+_OF_PRODUCTS = 0.01
+_OF_MEMORY_RATE = 0.2
+_TAP_CYCLES, _PRODUCT_CYCLES = 600, 200
+_LAUNCHES = 10
 
 _STRIDES = struct(("outer", "<i8"), ("inner", "<i8"), ("spatial", "<i8", MAX_SPATIAL))
 _PARAMS = struct(
@@ -41,14 +51,14 @@ _PARAMS = struct(
     ("output_type", "<i4"),
 )
 
-_INPUTS = {
-    Direction.FORWARD: ("x", "w"),
-    Direction.BACKWARD_DATA: ("w", "y"),
-    Direction.BACKWARD_FILTER: ("x", "y"),
+_FIELDS = {
+    Direction.FORWARD: ("x", "w", "y"),
+    Direction.BACKWARD_DATA: ("w", "y", "x"),
+    Direction.BACKWARD_FILTER: ("x", "y", "w"),
 }
-_OUTPUT = {Direction.FORWARD: "y", Direction.BACKWARD_DATA: "x", Direction.BACKWARD_FILTER: "w"}
 
 
+@cache
 def _unit(direction: Direction, dtype: DType | None) -> Unit:
     """The kernel for up to two spatial dimensions of a dtype; None: for any number and any dtype."""
     elements, few = ("Untyped", MAX_SPATIAL) if dtype is None else (f"Typed<{c_type(dtype)}>", _FEW_SPATIAL)
@@ -90,39 +100,46 @@ def _params(problem: ConvolutionProblem) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DirectConvolution:
-    """One thread an element of y or dx, one block an element of dw; no workspace. Immutable."""
+    """One thread per element of y or dx, one block per element of dw; no workspace. Immutable."""
 
     name: str = "direct"
-    deterministic: bool = True
-    math: str = "fp64"
-
-    def supports(self, problem: ConvolutionProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
+        """Every unit that its calls can name."""
         by_dtype = [_unit(direction, dtype) for direction in Direction for dtype in FLOATING]
         return (*by_dtype, _unit(Direction.FORWARD, DType.INT8), *(_unit(direction, None) for direction in Direction))
 
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        params = _params(problem)
-        dtype = problem.x.dtype if problem.convolution.spatial_ndim <= _FEW_SPATIAL else None
-        # An element of dw is a long sum, which a whole block adds up.
-        per_block = 1 if problem.direction is Direction.BACKWARD_FILTER else _THREADS
-        return single(
-            device.kernel(_unit(problem.direction, dtype)),
-            (blocks_for(int(params["count"]), per_block), 1, 1),
-            (_THREADS, 1, 1),
-            params,
-            _INPUTS[problem.direction],
-            (_OUTPUT[problem.direction],),
-        )
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
+        """What it takes; it computes everything that is legal."""
+        return Offer(_seconds(problem, figures), partial(_calls, problem, figures), math="fp64")
+
+
+def _seconds(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+    """Time of all products, or of the tensors, on a busy device; or of what one thread adds up where threads are few."""
+    x, w, y = problem.x, problem.w, problem.y
+    if problem.direction is Direction.BACKWARD_FILTER:
+        places = y.shape[0] * math.prod(y.shape[2:])
+        cycles = -(-places // _THREADS) * (_TAP_CYCLES + _PRODUCT_CYCLES)
+    else:
+        channels = w.shape[1] if problem.direction is Direction.FORWARD else w.shape[0] // problem.convolution.groups
+        cycles = math.prod(w.shape[2:]) * (_TAP_CYCLES + channels * _PRODUCT_CYCLES)
+    busy = problem.macs / (figures.products_per_second(Maths.FP64) * _OF_PRODUCTS)
+    memory = (x.nbytes + w.nbytes + y.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    return _LAUNCHES * figures.launch_seconds + max(busy, memory, cycles / figures.clock_hz)
+
+
+def _calls(problem: ConvolutionProblem, figures: DeviceFigures) -> Calls:
+    (output,) = problem.outputs
+    dtype = problem.x.dtype if problem.convolution.spatial_ndim <= _FEW_SPATIAL else None
+    # An element of dw is a long sum, which a whole block adds up.
+    per_block = 1 if problem.direction is Direction.BACKWARD_FILTER else _THREADS
+    return kernel_call(
+        _unit(problem.direction, dtype),
+        blocks_for(figures, output.size, per_block),
+        _THREADS,
+        _params(problem),
+        in_order(*_FIELDS[problem.direction]),
+    )
 
 
 DIRECT = DirectConvolution()

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import NamedTuple
 
-import numpy as np
-
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.launch import Unit, single
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["DIRECT_FEW_CHANNELS", "FewChannelsConvolution"]
@@ -31,14 +32,15 @@ _MOST_TAPS = 1024
 _MOST = 2**30
 """Places, steps and blocks are counted in 32 bits."""
 
-# Of `seconds` [not measured]: multiplications a second, of four channels an output, and a block's time for one channel and tap.
-_RATE = {DType.FLOAT32: 12e12, DType.FLOAT64: 6e12}
-_STEP_SECONDS = 26e-9
+# Of the estimate [not measured]: the share of the multiply-adds that it reaches, of four channels per output, and a block's cycles
+# for one channel and tap.
+_OF_PRODUCTS = 0.3587
+_STEP_CYCLES = 51.48
 # From an H200: a tap takes as long as so many channels before the first (depthwise layers), and all takes so much longer where
 # neighbours in a row are no neighbours in memory (a gradient in NHWC).
 _TAP_CHANNELS = 12
 _STRIDED_FACTOR = 16
-_LAUNCH_SECONDS = 6e-6
+_LAUNCHES = 1.5
 
 _AXIS = struct(
     ("input", "<i4"),
@@ -69,11 +71,12 @@ _PARAMS = struct(
     ("zeros", "<i4"),
 )
 _FIELDS = {
-    Direction.FORWARD: (("input", "weights"), ("output",)),
-    Direction.BACKWARD_DATA: (("weights", "input"), ("output",)),
+    Direction.FORWARD: ("input", "weights", "output"),
+    Direction.BACKWARD_DATA: ("weights", "input", "output"),
 }
 
 
+@cache
 def _unit(dtype: DType) -> Unit:
     return generate(
         header="dnncore/convolution/few_channels.cuh",
@@ -85,12 +88,42 @@ def _unit(dtype: DType) -> Unit:
     )
 
 
-def _operands(problem: ConvolutionProblem) -> tuple[TensorDescriptor, TensorDescriptor, int, int]:
-    """The tensor that is read beside the filter, the one that is written, and the channels of a group of each."""
-    filters = problem.w.shape[0] // problem.convolution.groups
-    if problem.direction is Direction.FORWARD:
-        return problem.x, problem.y, problem.w.shape[1], filters
-    return problem.y, problem.x, filters, problem.w.shape[1]
+class _Axis(NamedTuple):
+    """An _AXIS."""
+
+    input: int
+    output: int
+    taps: int
+    first: int
+    tap_step: int
+    input_step: int
+    phases: int
+    taps_apart: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What the tensors are to the kernel. Immutable.
+
+    Args:
+        read: The tensor that is read beside the filter.
+        written: The one that is written.
+        in_channels: Channels of a group of the first.
+        out_channels: Of the second.
+    """
+
+    read: TensorDescriptor
+    written: TensorDescriptor
+    in_channels: int
+    out_channels: int
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem) -> _Roles:
+        filters = problem.w.shape[0] // problem.convolution.groups
+        if problem.direction is Direction.FORWARD:
+            return cls(problem.x, problem.y, problem.w.shape[1], filters)
+        return cls(problem.y, problem.x, filters, problem.w.shape[1])
 
 
 def _planar(values: Sequence[int], missing: int) -> tuple[int, ...]:
@@ -102,15 +135,14 @@ def _ceiling(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-def _axes(problem: ConvolutionProblem) -> list[np.ndarray]:
+def _axes(problem: ConvolutionProblem, roles: _Roles) -> list[_Axis]:
     """Rows and columns. Backward, input place = (output place + padding - tap * dilation) / stride."""
-    conv, (read, written, *_) = problem.convolution, _operands(problem)
-    forward = problem.direction is Direction.FORWARD
+    conv, forward = problem.convolution, problem.direction is Direction.FORWARD
     axes = []
     for tile, extent, places, count, padding, stride, dilation in zip(
         (_TILE_ROWS, _TILE_COLUMNS),
-        _planar(read.shape[2:], 1),
-        _planar(written.shape[2:], 1),
+        _planar(roles.read.shape[2:], 1),
+        _planar(roles.written.shape[2:], 1),
         _planar(problem.w.shape[2:], 1),
         _planar([before for before, _ in conv.padding], 0),
         _planar(conv.stride, 1),
@@ -119,8 +151,7 @@ def _axes(problem: ConvolutionProblem) -> list[np.ndarray]:
     ):
         phases = 1 if forward else stride
         axes.append(
-            record(
-                _AXIS,
+            _Axis(
                 input=extent,
                 output=places,
                 taps=count,
@@ -135,9 +166,28 @@ def _axes(problem: ConvolutionProblem) -> list[np.ndarray]:
     return axes
 
 
-def _blocks(problem: ConvolutionProblem, axes: Sequence[np.ndarray]) -> int:
-    tiles = math.prod(int(axis["tiles"]) * int(axis["phases"]) for axis in axes)
-    return tiles * problem.x.shape[0] * problem.convolution.groups
+def _blocks(problem: ConvolutionProblem, axes: Sequence[_Axis]) -> int:
+    return math.prod(axis.tiles * axis.phases for axis in axes) * problem.x.shape[0] * problem.convolution.groups
+
+
+def _why_not(problem: ConvolutionProblem, roles: _Roles) -> str | None:
+    """None unless a limit of the kernel is in the way that can be told without counting blocks."""
+    conv, num_taps = problem.convolution, math.prod(problem.w.shape[2:])
+    if conv.spatial_ndim > 2:
+        return f"{conv.spatial_ndim} spatial dimensions; at most 2"
+    if roles.out_channels > _MOST_CHANNELS:
+        return f"outputs have {roles.out_channels} channels a group; at most {_MOST_CHANNELS}"
+    if num_taps > _MOST_TAPS:
+        return f"{num_taps} taps; at most {_MOST_TAPS}"
+    reaches = (
+        extent * step + sum(padding) + size + stride * _TILE_COLUMNS
+        for extent, step, padding, size, stride in zip(
+            problem.w.shape[2:], conv.dilation, conv.padding, roles.read.shape[2:], conv.stride, strict=True
+        )
+    )
+    if max(*reaches, *problem.x.shape, *problem.y.shape) >= _MOST:
+        return f"extents and steps are counted to {_MOST}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -145,82 +195,65 @@ class FewChannelsConvolution:
     """A thread has all channels of four outputs; no workspace. Immutable."""
 
     name: str = "direct_few_channels"
-    deterministic: bool = True
-    math: str = "dtype"
-
-    def supports(self, problem: ConvolutionProblem, device: CudaDevice | None) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None when it can solve the problem, else the reason why not."""
-        if problem.direction is Direction.BACKWARD_FILTER:
-            return "it has no backward-filter"
-        if problem.x.dtype not in FLOATING:
-            return f"there is no kernel for {problem.x.dtype.value}"
-        if problem.convolution.spatial_ndim > 2:
-            return f"{problem.convolution.spatial_ndim} spatial dimensions; at most 2"
-        read, _, _, channels = _operands(problem)
-        if channels > _MOST_CHANNELS:
-            return f"outputs have {channels} channels a group; at most {_MOST_CHANNELS}"
-        if math.prod(problem.w.shape[2:]) > _MOST_TAPS:
-            return f"{math.prod(problem.w.shape[2:])} taps; at most {_MOST_TAPS}"
-        conv, axes = problem.convolution, _axes(problem)
-        reaches = (
-            extent * step + sum(padding) + size + stride * _TILE_COLUMNS
-            for extent, step, padding, size, stride in zip(
-                problem.w.shape[2:], conv.dilation, conv.padding, read.shape[2:], conv.stride, strict=True
-            )
-        )
-        if max(*reaches, *problem.x.shape, *problem.y.shape) >= _MOST:
-            return f"extents and steps are counted to {_MOST}"
-        blocks = _blocks(problem, axes)
-        return f"{blocks} blocks; at most {_MOST}" if blocks > _MOST else None
-
-    def seconds(self, problem: ConvolutionProblem) -> float:
-        """Estimated time on an H200: the multiplications of four channels an output, or those of one block if there are few."""
-        if self.supports(problem, None) is not None:
-            return math.inf
-        read, written, in_channels, out_channels = _operands(problem)
-        phases = math.prod(int(axis["phases"]) for axis in _axes(problem))
-        steps = (in_channels + _TAP_CHANNELS) * math.prod(problem.w.shape[2:]) / phases  # of a block
-        if read.strides[-1] != 1:
-            steps *= _STRIDED_FACTOR
-        outputs = written.size // max(out_channels, 1)
-        multiplications = outputs * steps * _MOST_CHANNELS / _RATE[problem.x.dtype.compute]
-        return _LAUNCH_SECONDS + max(multiplications, steps * _STEP_SECONDS)
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_unit(dtype) for dtype in FLOATING)
 
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        conv, (read, written, in_channels, out_channels) = problem.convolution, _operands(problem)
-        axes = _axes(problem)
-        w_offset, w_taps = taps(problem.w.shape[2:], problem.w.strides[2:], conv)
-        channels = problem.w.strides[:2] if problem.direction is Direction.FORWARD else problem.w.strides[1::-1]
-        params = record(
-            _PARAMS,
-            rows=axes[0],
-            columns=axes[1],
-            input_strides=(*read.strides[:2], *_planar(read.strides[2:], 0)),
-            output_strides=(*written.strides[:2], *_planar(written.strides[2:], 0)),
-            weight_strides=(*channels, *_planar(w_taps, 0)),
-            weight_group=problem.w.shape[0] // conv.groups * problem.w.strides[0],
-            weight_offset=w_offset,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            groups=conv.groups,
-            zeros=problem.direction is Direction.FORWARD,
-        )
-        return single(
-            device.kernel(_unit(problem.x.dtype)),
-            (_blocks(problem, axes) if written.size else 0, 1, 1),
-            (_THREADS, 1, 1),
-            params,
-            *_FIELDS[problem.direction],
-        )
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What it takes, or the reason why it does not suit the problem."""
+        if problem.direction is Direction.BACKWARD_FILTER:
+            return "it has no backward-filter"
+        if problem.x.dtype not in FLOATING:
+            return f"there is no kernel for {problem.x.dtype.value}"
+        roles = _Roles.of(problem)
+        reason = _why_not(problem, roles)
+        if reason is not None:
+            return reason
+        axes = _axes(problem, roles)
+        blocks = _blocks(problem, axes)
+        if blocks > _MOST:
+            return f"{blocks} blocks; at most {_MOST}"
+        return Offer(_seconds(problem, figures, roles, axes), partial(_calls, problem, roles, axes, blocks))
+
+
+def _seconds(problem: ConvolutionProblem, figures: DeviceFigures, roles: _Roles, axes: Sequence[_Axis]) -> float:
+    """Time of the multiplications of four channels per output, or of those of one block if there are few."""
+    phases = math.prod(axis.phases for axis in axes)
+    steps = (roles.in_channels + _TAP_CHANNELS) * math.prod(problem.w.shape[2:]) / phases  # of a block
+    if roles.read.strides[-1] != 1:
+        steps *= _STRIDED_FACTOR
+    outputs = roles.written.size // max(roles.out_channels, 1)
+    rate = figures.products_per_second(Maths.of(problem.x.dtype.compute)) * _OF_PRODUCTS
+    busy = outputs * steps * _MOST_CHANNELS / rate
+    return _LAUNCHES * figures.launch_seconds + max(busy, steps * _STEP_CYCLES / figures.clock_hz)
+
+
+def _calls(problem: ConvolutionProblem, roles: _Roles, axes: Sequence[_Axis], blocks: int) -> Calls:
+    w, conv, read, written = problem.w, problem.convolution, roles.read, roles.written
+    w_offset, w_taps = taps(w.shape[2:], w.strides[2:], conv)
+    channels = w.strides[:2] if problem.direction is Direction.FORWARD else w.strides[1::-1]
+    params = record(
+        _PARAMS,
+        rows=axes[0],
+        columns=axes[1],
+        input_strides=(*read.strides[:2], *_planar(read.strides[2:], 0)),
+        output_strides=(*written.strides[:2], *_planar(written.strides[2:], 0)),
+        weight_strides=(*channels, *_planar(w_taps, 0)),
+        weight_group=w.shape[0] // conv.groups * w.strides[0],
+        weight_offset=w_offset,
+        in_channels=roles.in_channels,
+        out_channels=roles.out_channels,
+        groups=conv.groups,
+        zeros=problem.direction is Direction.FORWARD,
+    )
+    return kernel_call(
+        _unit(problem.x.dtype),
+        blocks if written.size else 0,
+        _THREADS,
+        params,
+        in_order(*_FIELDS[problem.direction]),
+    )
 
 
 DIRECT_FEW_CHANNELS = FewChannelsConvolution()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
     PRODUCT_PARAMS,
-    ProductShape,
     Spectra,
     product_shape,
     product_unit,
@@ -27,232 +26,186 @@ from dnncore.cuda.convolution.fft_kernels import (
 )
 from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, correlation, frequencies
 from dnncore.cuda.convolution.locality import strided_seconds
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Kernel, Unit
 from dnncore.cuda.params import FLOATING, record
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["FFT_TILING", "FftTiling"]
+__all__ = ["ERROR_FACTOR", "FFT_TILING", "FftTiling"]
+
+ERROR_FACTOR = 1 + 4 * math.sqrt(3 * (math.log2(SIZES[-1] ** 2) + 2)) / 8
+"""How much larger an error may be than the direct method's, relative to the largest magnitude of the output's plane.
+
+A transform of N numbers has an error of at most u (1 + 4 sqrt(2)) log2(N), relative to the norm of what it transforms (Higham,
+Accuracy and Stability of Numerical Algorithms, theorem 24.2), and in any direction: an output's own magnitude bounds nothing.
+Roundings being independent, the error is spread evenly over the tile and grows like the root of their number in a row, which is
+log2(N) and two for the split of real sequences, in each of three transforms. `dnncore.testing.tolerance` allows the direct method
+8 u and more for the terms; here it is four times that root more.
+"""
 
 _MANY_BYTES, _MOST_BYTES = 2**30, 2**32
 """Of workspace: with more than the first the batch is taken in parts; with more than the second the problem is refused."""
 
-_NAMES = ("a", "b", "c")
-
-# Of `seconds`, fitted to 30 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets within
-# 15 % [fp64: half the rate].
-_LAUNCHES_SECONDS = 24e-6
-_BYTES_PER_SECOND = 0.88e12
-_RATE = {DType.FLOAT32: 36e12, DType.FLOAT64: 18e12}
-
-
-def _spectra(work: Correlation, dtype: DType) -> dict[str, Spectra]:
-    return {name: Spectra(getattr(work, name), work.size, work.groups, dtype) for name in _NAMES}
-
-
-def _nbytes(work: Correlation, dtype: DType) -> int:
-    return sum(spectra.nbytes for spectra in _spectra(work, dtype).values())
-
-
-def _images_at_a_time(work: Correlation, dtype: DType) -> int:
-    """Largest part of the batch, halved as often as needed, whose workspace is not many bytes; at least one image."""
-    images = work.batch
-    while images > 1 and _nbytes(work.part(0, images), dtype) > _MANY_BYTES:
-        images = -(-images // 2)
-    return images
+# Of the estimate, fitted to 30 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets
+# within 15 % [fp64: the same share]: what the launches take, in times from one kernel to the next; the rate of memory; that of
+# products, which is more than the device has because the fit counts some of their time as memory's.
+_LAUNCHES = 6
+_OF_MEMORY_RATE = 0.2066
+_OF_RATE = 1.0761
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """What one launch runs with, apart from what was prepared. Immutable."""
+class _Part:
+    """Some images of the batch, and the spectra of their tiles, which follow one another in the workspace. Immutable."""
 
-    stream: CudaStream
-    alpha: float
-    beta: float
-    tensors: Mapping[str, Address]
-    spectra: Mapping[str, Address]
+    work: Correlation
+    dtype: DType
+    a: Spectra
+    b: Spectra
+    c: Spectra
 
+    @classmethod
+    def of(cls, whole: Correlation, dtype: DType, images: int) -> _Part:
+        """The first ones of the batch."""
+        work = whole.part(images)
+        a, b, c = (Spectra.of(operand, work.size, work.groups, dtype) for operand in (work.a, work.b, work.c))
+        return cls(work, dtype, a, b, c)
 
-@dataclass(frozen=True, slots=True)
-class _TileStep:
-    """Tiles of an operand to spectra, or back. Immutable but for the addresses in its parameters."""
+    @classmethod
+    def largest(cls, whole: Correlation, dtype: DType) -> _Part:
+        """Of the batch, halved as often as needed, the images whose spectra are not many bytes; at least one."""
+        part = cls.of(whole, dtype, whole.batch)
+        while part.work.batch > 1 and part.nbytes > _MANY_BYTES:
+            part = cls.of(whole, dtype, -(-part.work.batch // 2))
+        return part
 
-    kernel: Kernel
-    name: str
-    spectra: Spectra
-    params: np.ndarray
+    @property
+    def nbytes(self) -> int:
+        """Of the workspace."""
+        return self.a.nbytes + self.b.nbytes + self.c.nbytes
 
-    def run(self, run: _Run) -> None:
-        blocks, dtype = -(-self.spectra.items // tiles_a_block(self.spectra.dtype)), self.spectra.dtype
-        if blocks == 0:
-            return
-        self.params["alpha"], self.params["beta"] = run.alpha, run.beta
-        self.params["tensor"] = run.tensors[self.name] + self.spectra.operand.offset * dtype.itemsize
-        self.params["spectra"] = run.spectra[self.name]
-        size = self.spectra.size
-        self.kernel.launch(
-            run.stream, (blocks, 1, 1), (tile_threads(dtype, size), 1, 1), self.params, shared_bytes(dtype, size)
+    @property
+    def places(self) -> dict[FieldPath, Place]:
+        """Where each operand's spectra begin."""
+        b_begins = self.a.nbytes
+        return {"a": Place(WORKSPACE), "b": Place(WORKSPACE, b_begins), "c": Place(WORKSPACE, b_begins + self.b.nbytes)}
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Estimated time: the spectra through memory, and the products in whole tiles."""
+        work, shape = self.work, product_shape(self.dtype, self.work.c.slow)
+        rows, columns = (
+            -(-extent // unit) * unit for extent, unit in ((work.c.slow, shape.rows), (work.c.fast, shape.columns))
         )
+        multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * work.a.slow
+        rate = figures.products_per_second(Maths.of(self.dtype.compute)) * _OF_RATE
+        return self.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE) + multiplications / rate
+
+    def transforms(self, way: str, names: Sequence[str], places: Mapping[FieldPath, Place]) -> Calls:
+        """Tiles to spectra, "forward", or back, "inverse".
+
+        Args:
+            way: One of the two.
+            names: Of which operands: "a", "b" or "c".
+            places: Where each operand's spectra begin.
+        """
+        size, dtype = self.work.size, self.dtype
+        calls: Calls = ()
+        for name in names:
+            spectra: Spectra = getattr(self, name)
+            tensor = Place(self.work.number(name), spectra.operand.offset * dtype.itemsize)
+            calls += kernel_call(
+                tile_unit(way, dtype, size),
+                -(-spectra.items // tiles_a_block(dtype)),
+                tile_threads(dtype, size),
+                spectra.params(),
+                {"tensor": tensor, "spectra": places[name]},
+                shared_bytes=shared_bytes(dtype, size),
+            )
+        return calls
+
+    def products(self, places: Mapping[FieldPath, Place], *, accumulate: bool) -> Calls:
+        """Those of all frequencies."""
+        work, shape = self.work, product_shape(self.dtype, self.work.c.slow)
+        row_tiles, column_tiles = -(-work.c.slow // shape.rows), -(-self.a.pitch // shape.columns)
+        params = record(
+            PRODUCT_PARAMS,
+            rows=work.c.slow,
+            row_pitch=self.b.pitch,
+            column_pitch=self.a.pitch,
+            depth=work.a.slow,
+            row_tiles=row_tiles,
+            column_tiles=column_tiles,
+            conjugate=work.conjugate,
+            accumulate=accumulate,
+        )
+        blocks = frequencies(work.size) * work.groups * row_tiles * column_tiles
+        return kernel_call(product_unit(shape), blocks, shape.threads, params, places, blends=False)
+
+
+def _prepare(whole: Correlation, largest: _Part) -> Calls:
+    """What is not of the batch is transformed once, the parts of the batch follow one another."""
+    batch, images, places = whole.batch, largest.work.batch, largest.places
+    batched_inputs = [name for name in ("a", "b") if name in whole.batched]
+    other_inputs = [name for name in ("a", "b") if name not in whole.batched]
+    output, adds_up = ["c"], "c" not in whole.batched
+
+    def of_part(part: _Part, *, accumulate: bool = False) -> Calls:
+        calls = part.transforms("forward", batched_inputs, places) + part.products(places, accumulate=accumulate)
+        return calls if adds_up else calls + part.transforms("inverse", output, places)
+
+    def from_image(start: int, calls: Calls) -> Calls:
+        elements = {name: start * getattr(whole, name).strides[1] for name in whole.batched}
+        shifted = (elements.get(name, 0) * largest.dtype.itemsize for name in (*whole.inputs, "c"))
+        return rewired(calls, [Place(operand, nbytes) for operand, nbytes in enumerate(shifted)])
+
+    calls = largest.transforms("forward", other_inputs, places)
+    first = of_part(largest)
+    calls += first
+    if batch > images:
+        following = of_part(largest, accumulate=True) if adds_up else first
+        end = batch // images * images
+        for start in range(images, end, images):
+            calls += from_image(start, following)
+        if end < batch:
+            calls += from_image(end, of_part(_Part.of(whole, largest.dtype, batch - end), accumulate=adds_up))
+    return calls + largest.transforms("inverse", output, places) if adds_up else calls
 
 
 @dataclass(frozen=True, slots=True)
-class _ProductStep:
-    """The products of all frequencies. Immutable but for the addresses in its parameters."""
-
-    kernel: Kernel
-    shape: ProductShape
-    planes: int
-    params: np.ndarray
-
-    def run(self, run: _Run) -> None:
-        for name in _NAMES:
-            self.params[name] = run.spectra[name]
-        blocks = self.planes * int(self.params["row_tiles"]) * int(self.params["column_tiles"])
-        self.kernel.launch(run.stream, (blocks, 1, 1), (self.shape.threads, 1, 1), self.params)
-
-
-def _product_step(work: Correlation, dtype: DType, device: CudaDevice, *, accumulate: bool) -> _ProductStep:
-    shape, spectra = product_shape(dtype, work.c.slow), _spectra(work, dtype)
-    params = record(
-        PRODUCT_PARAMS,
-        rows=work.c.slow,
-        row_pitch=spectra["b"].pitch,
-        column_pitch=spectra["a"].pitch,
-        depth=work.a.slow,
-        row_tiles=-(-work.c.slow // shape.rows),
-        column_tiles=-(-spectra["a"].pitch // shape.columns),
-        conjugate=work.conjugate,
-        accumulate=accumulate,
-    )
-    return _ProductStep(device.kernel(product_unit(shape)), shape, frequencies(work.size) * work.groups, params)
-
-
-@dataclass(frozen=True)
 class FftTiling:
     """Overlap-save with tiles of 16 x 16 or 32 x 32 places, whichever means less work; one or two spatial dimensions. Immutable.
 
     The workspace holds the spectra of all three tensors; where they are large the batch is taken in parts, one after the other.
 
-    A transform spreads rounding errors over its tile, see `error_factor`, and special values too: a NaN or an infinity makes NaN of
+    A transform spreads rounding errors over its tile, see `ERROR_FACTOR`, and special values too: a NaN or an infinity makes NaN of
     every output of the tiles that it lies in, and of every tap of dw that its channel has.
     """
 
     name: str = "fft_tiling"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    @property
-    def error_factor(self) -> float:
-        """How much larger an error may be than the direct method's, relative to the largest magnitude of the output's plane.
-
-        A transform of N numbers has an error of at most u (1 + 4 sqrt(2)) log2(N), relative to the norm of what it transforms
-        (Higham, Accuracy and Stability of Numerical Algorithms, theorem 24.2), and in any direction: an output's own magnitude
-        bounds nothing. Roundings being independent, the error is spread evenly over the tile and grows like the root of their
-        number in a row, which is log2(N) and two for the split of real sequences, in each of three transforms.
-        `dnncore.testing.tolerance` allows the direct method 8 u and more for the terms; here it is four times that root more.
-        """
-        return 1 + 4 * math.sqrt(3 * (math.log2(SIZES[-1] ** 2) + 2)) / 8
-
-    def supports(self, problem: ConvolutionProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None for strides of 1 and filters that fit into a tile, unless a single image takes too much workspace."""
-        if problem.x.dtype not in FLOATING:
-            return f"{problem.x.dtype.value} is not transformed"
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """For strides of 1 and filters that fit into a tile, unless a single image takes too much workspace."""
+        dtype = problem.x.dtype
+        if dtype not in FLOATING:
+            return f"{dtype.value} is not transformed"
         work = correlation(problem)
         if isinstance(work, str):
             return work
-        nbytes = self.workspace_bytes(problem)
-        return f"its spectra take {nbytes} B; at most {_MOST_BYTES} B" if nbytes > _MOST_BYTES else None
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:
-        """Bytes of the spectra of as many images as are taken at a time; 0 where it does not apply."""
-        work = correlation(problem)
-        if isinstance(work, str) or problem.outputs[0].size == 0:
-            return 0
-        dtype = problem.x.dtype
-        return _nbytes(work.part(0, _images_at_a_time(work, dtype)), dtype)
-
-    def seconds(self, problem: ConvolutionProblem) -> float:
-        """Estimated time on an H200: the launches, the spectra through memory, and the products in whole tiles."""
-        work, dtype = correlation(problem), problem.x.dtype
-        if isinstance(work, str) or dtype not in FLOATING or 0 in (work.batch, problem.outputs[0].size):
-            return math.inf
-        images = _images_at_a_time(work, dtype)
-        part = work.part(0, images)
-        parts = -(-work.batch // images)
-        shape = product_shape(dtype, part.c.slow)
-        rows, columns = (
-            -(-extent // unit) * unit for extent, unit in ((part.c.slow, shape.rows), (part.c.fast, shape.columns))
-        )
-        multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * part.a.slow
-        rate = _RATE[dtype.compute]
-        strided = strided_seconds(problem.x) + strided_seconds(problem.y)
-        return _LAUNCHES_SECONDS + strided + parts * (_nbytes(part, dtype) / _BYTES_PER_SECOND + multiplications / rate)
+        launches = figures.launch_seconds * _LAUNCHES
+        if problem.outputs[0].size == 0:
+            return Offer(launches, tuple, error_factor=ERROR_FACTOR)
+        largest = _Part.largest(work, dtype)
+        if largest.nbytes > _MOST_BYTES:
+            return f"its spectra take {largest.nbytes} B; at most {_MOST_BYTES} B"
+        parts = -(-work.batch // max(largest.work.batch, 1))
+        seconds = launches + strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
+        seconds += parts * largest.seconds(figures)
+        return Offer(seconds, partial(_prepare, work, largest), largest.nbytes, error_factor=ERROR_FACTOR)
 
     def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
+        """Every unit that it can launch."""
         return units()
-
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters of every step."""
-        if problem.outputs[0].size == 0:
-            return _nothing
-        work, dtype = correlation(problem), problem.x.dtype
-        assert isinstance(work, Correlation)
-
-        def tiles(way: str, name: str, of: Correlation) -> _TileStep:
-            spectra = _spectra(of, dtype)[name]
-            return _TileStep(device.kernel(tile_unit(way, dtype, of.size)), name, spectra, spectra.params())
-
-        images = _images_at_a_time(work, dtype)
-        starts = range(0, work.batch, images) if work.batch else (0,)
-        steps: list[_TileStep | _ProductStep] = [
-            tiles("forward", name, work) for name in ("a", "b") if name not in work.batched
-        ]
-        for start in starts:
-            part = work.part(start, min(images, work.batch - start))
-            steps += [tiles("forward", name, part) for name in ("a", "b") if name in work.batched]
-            steps.append(_product_step(part, dtype, device, accumulate="c" not in work.batched and start > 0))
-            if "c" in work.batched:
-                steps.append(tiles("inverse", "c", part))
-        if "c" not in work.batched:
-            steps.append(tiles("inverse", "c", work))
-        return _sequence(work, _spectra(work.part(0, images), dtype), steps)
-
-
-def _sequence(work: Correlation, sizes: Mapping[str, Spectra], steps: Sequence[_TileStep | _ProductStep]) -> Launch:
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        assert isinstance(stream, CudaStream)
-        assert workspace is not None
-        tensors = {**dict(zip(work.inputs, inputs, strict=True)), "c": outputs[0]}
-        spectra, end = {}, workspace
-        for name in _NAMES:
-            spectra[name] = end
-            end += sizes[name].nbytes
-        run = _Run(stream, alpha, beta, tensors, spectra)
-        for step in steps:
-            step.run(run)
-
-    return launch
-
-
-def _nothing(
-    stream: Stream,
-    alpha: float,
-    inputs: Sequence[Address],
-    beta: float,
-    outputs: Sequence[Address],
-    workspace: Address | None,
-) -> None:
-    """Launch of a problem whose output is empty."""
 
 
 FFT_TILING = FftTiling()

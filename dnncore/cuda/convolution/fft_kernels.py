@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnncore.cuda.calls import aligned
 from dnncore.cuda.convolution.fft_tiles import SIZES, Operand, frequencies
-from dnncore.cuda.launch import Unit
-from dnncore.cuda.memory import aligned
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -21,6 +20,7 @@ from dnncore.cuda.params import (
     small_divisor,
     struct,
 )
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 
 __all__ = [
@@ -80,9 +80,9 @@ class ProductShape:
 
     Args:
         dtype: Of the real and the imaginary parts.
-        warps: Rows and columns of warps a block.
-        sums: Rows and columns of sums a thread.
-        min_blocks: Blocks a multiprocessor that there are registers for.
+        warps: Rows and columns of warps per block.
+        sums: Rows and columns of sums per thread.
+        min_blocks: Blocks per multiprocessor that there are registers for.
     """
 
     dtype: DType
@@ -125,7 +125,7 @@ def product_shape(dtype: DType, rows: int) -> ProductShape:
 
 
 _MIN_TILE_BLOCKS = {16: 8, 32: 3}
-"""Blocks a multiprocessor that there are registers for, by the tile's extent; of the large tiles shared memory holds no more."""
+"""Blocks per multiprocessor that there are registers for, by the tile's extent; of the large tiles shared memory holds no more."""
 
 
 def product_unit(shape: ProductShape) -> Unit:
@@ -145,7 +145,7 @@ def product_unit(shape: ProductShape) -> Unit:
 
 
 def tiles_a_block(dtype: DType) -> int:
-    """Tiles a block: neighbouring complex numbers in 128 bytes."""
+    """Tiles per block: neighbouring complex numbers in 128 bytes."""
     return 128 // (2 * dtype.compute.itemsize)
 
 
@@ -190,29 +190,28 @@ def tile_unit(way: str, dtype: DType, size: int) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Spectra:
-    """An operand's spectra in the workspace: [frequency][group][slow][pitch] complex numbers. Immutable."""
+    """An operand's spectra in the workspace: [frequency][group][slow][pitch] complex numbers. Immutable.
+
+    Args:
+        operand: Whose they are.
+        pitch: A multiple of 16 bytes, and of 128 where that is little more.
+        items: Complex numbers per frequency.
+        nbytes: A multiple of the alignment, so that what comes behind is aligned.
+    """
 
     operand: Operand
-    size: int
-    groups: int
-    dtype: DType
+    pitch: int
+    items: int
+    nbytes: int
 
-    @property
-    def pitch(self) -> int:
-        """A multiple of 16 bytes, and of 128 where that is little more."""
-        fast, many = self.operand.fast, tiles_a_block(self.dtype)
+    @classmethod
+    def of(cls, operand: Operand, size: int, groups: int, dtype: DType) -> Spectra:
+        """Those of tiles of an extent, in each of so many groups."""
+        fast, many = operand.fast, tiles_a_block(dtype)
         unit = many if fast >= 4 * many else many // 8
-        return -(-fast // unit) * unit
-
-    @property
-    def items(self) -> int:
-        """Complex numbers a frequency."""
-        return self.groups * self.operand.slow * self.pitch
-
-    @property
-    def nbytes(self) -> int:
-        """A multiple of the alignment, so that what comes behind is aligned."""
-        return aligned(frequencies(self.size) * self.items * 2 * self.dtype.compute.itemsize)
+        pitch = -(-fast // unit) * unit
+        items = groups * operand.slow * pitch
+        return cls(operand, pitch, items, aligned(frequencies(size) * items * 2 * dtype.compute.itemsize))
 
     def params(self) -> np.ndarray:
         """For the kernels that write or read them; all but addresses, alpha and beta."""

@@ -84,9 +84,9 @@ class Operand:
             return False
         return abs(self.strides[2 if self.channel_is_fast else 1]) < abs(self.place_strides[1])
 
-    def part(self, first: int, images: int) -> Operand:
-        """Some of the images."""
-        return replace(self, images=images, offset=self.offset + first * self.strides[1])
+    def part(self, images: int) -> Operand:
+        """The first ones of the images."""
+        return replace(self, images=images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,15 @@ class Correlation:
         """Images."""
         return self.a.images
 
-    def part(self, first: int, images: int) -> Correlation:
-        """The same for some of the images."""
-        parts: dict[str, Operand] = {name: getattr(self, name).part(first, images) for name in self.batched}
+    def number(self, name: str) -> int:
+        """Which of the problem's operands "a", "b" or "c" is, the inputs first."""
+        return (*self.inputs, "c").index(name)
+
+    def part(self, images: int) -> Correlation:
+        """The same for the first ones of the images."""
+        if images == self.batch:
+            return self
+        parts: dict[str, Operand] = {name: getattr(self, name).part(images) for name in self.batched}
         return replace(self, **parts)  # type: ignore[arg-type]  # of the fields only operands
 
 
@@ -199,7 +205,7 @@ def correlation(problem: ConvolutionProblem) -> Correlation | str:
         return "its filter has one tap, which a transform only makes more expensive"
     # Not of the batch's size, so that an image gets the same bits in every batch. A larger tile has more spectra of filters, and
     # fewer tiles to multiply each with, which must be worth it: 28 x 28 places of 512 channels took 40 times as long with one
-    # tile of 32 x 32 an image as by other algorithms on an H200, though its work is less than that of four of 16 x 16.
+    # tile of 32 x 32 per image as by other algorithms on an H200, though its work is less than that of four of 16 x 16.
     cuts = [_cut(problem, size, reach) for size in SIZES if max(reach) <= _longest_span(size)]
     smallest, *others = cuts
     chosen = next((cut for cut in reversed(others) if cut.work < _WORTH_IT * smallest.work), smallest)
@@ -220,7 +226,7 @@ def _of_direction(problem: ConvolutionProblem, cut: _Cut) -> Correlation:
         )  # fmt: skip
 
     def filters_of(*, by_channel: bool, rotated: bool) -> Operand:
-        """w as one tile an item: `images` are the input channels, or else the filters of a group."""
+        """w as one tile per item: `images` are the input channels, or else the filters of a group."""
         extent, strides, offset = _planar(w.shape[2:], 1), _planar(w.strides[2:], 0), 0
         if rotated:
             offset = sum((n - 1) * stride for n, stride in zip(extent, strides, strict=True))

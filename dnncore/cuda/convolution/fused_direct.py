@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.gemm import EPILOGUE, fill_epilogue, fill_inputs
+from dnncore.cuda.gemm import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
-from dnncore.cuda.launch import Unit, blocks_for
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, generate, record, struct
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import FusedConvolutionProblem
 
 __all__ = ["FUSED_DIRECT", "FusedDirect"]
 
 _THREADS = 128
+
+# Of the estimate [not measured, and cautious: it comes behind any plain convolution and its epilogue]: the shares of the
+# multiply-adds in double precision and of the memory's rate that are left beside 64-bit addresses in six dimensions and reads of
+# single elements whose type is looked up; the cycles that a thread waits for each tap's place and for each product's operands; and
+# what a launch takes beside all that.
+_OF_PRODUCTS = 0.003
+_OF_MEMORY_RATE = 0.1
+_TAP_CYCLES, _PRODUCT_CYCLES = 1500, 600
+_LAUNCHES = 20
 
 _STRIDES = struct(("outer", "<i8"), ("inner", "<i8"), ("spatial", "<i8", MAX_SPATIAL))
 _PARAMS = struct(
@@ -87,46 +98,32 @@ def _params(problem: FusedConvolutionProblem) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FusedDirect:
-    """One thread an element of y; no workspace. Immutable."""
+    """One thread per element of y; no workspace. Immutable."""
 
     name: str = "direct"
-    deterministic: bool = True
-    math: str = "fp64"
-
-    def supports(self, problem: FusedConvolutionProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None: it supports everything that is legal."""
-        return None
-
-    def workspace_bytes(self, problem: FusedConvolutionProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
 
     def units(self) -> tuple[Unit, ...]:
         """The one unit, which is for all types."""
         return (_UNIT,)
 
-    def prepare(self, problem: FusedConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        params, kernel = _params(problem), device.kernel(_UNIT)
-        grid = (blocks_for(problem.y.size, _THREADS), 1, 1)
+    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer:
+        """What it takes; it computes everything that is legal."""
+        return Offer(_seconds(problem, figures), partial(_calls, problem, figures), math="fp64")
 
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,  # noqa: ARG001 (none was asked for)
-        ) -> None:
-            assert isinstance(stream, CudaStream)
-            params["alpha"], params["beta"] = alpha, beta
-            params["x"], params["w"], *_ = inputs
-            fill_inputs(params, problem.input_names[2:], inputs[2:])
-            (params["y"],) = outputs
-            if problem.y.size:
-                kernel.launch(stream, grid, (_THREADS, 1, 1), params)
 
-        return launch
+def _seconds(problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
+    """Time of all products, or of the tensors, on a busy device; or of what one thread adds up where threads are few."""
+    num_taps, channels = math.prod(problem.w.shape[2:]), problem.w.shape[1]
+    busy = problem.y.size * num_taps * channels / (figures.products_per_second(Maths.FP64) * _OF_PRODUCTS)
+    nbytes = sum(tensor.nbytes for tensor in (*problem.inputs, *problem.outputs))
+    memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    cycles = num_taps * (_TAP_CYCLES + channels * _PRODUCT_CYCLES)
+    return _LAUNCHES * figures.launch_seconds + max(busy, memory, cycles / figures.clock_hz)
+
+
+def _calls(problem: FusedConvolutionProblem, figures: DeviceFigures) -> Calls:
+    fields = in_order("x", "w", *fields_of(problem.input_names[2:]), "y")
+    return kernel_call(_UNIT, blocks_for(figures, problem.y.size, _THREADS), _THREADS, _params(problem), fields)
 
 
 FUSED_DIRECT = FusedDirect()

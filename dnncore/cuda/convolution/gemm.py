@@ -1,33 +1,39 @@
-"""cuDNN's GEMM algorithm: the input's patches as columns of a matrix in the workspace, and one matrix product a batch of images.
+"""cuDNN's GEMM algorithm: the input's patches as columns of a matrix in the workspace, and one matrix product per batch of images.
 
     forward          y  = w  columns,  columns = im2col(x)
     backward-data    dx = col2im(columns),  columns = w' dy
     backward-filter  dw = dy columns', columns = im2col(x)
 
-The columns are as many times larger than x as the filter has taps, so the batch is cut where they would outgrow the workspace, a
-function of the problem alone. Rows of columns lie in the order in which w's elements do, so that the product counts them as one
-dimension: any number of spatial dimensions then fits its indices. Source: arXiv 1410.0759, section 3, which starts from this.
+The columns are as many times larger than x as the filter has taps, so the batch is cut where they would outgrow the workspace. Rows
+of columns lie in the order in which w's elements do, so that the product counts them as one dimension: any number of spatial
+dimensions then fits its indices. Source: arXiv 1410.0759, section 3, which starts from this.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.device import CudaDevice
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
-from dnncore.cuda.im2col import Columns, gather, gather_units, scatter, scatter_units
-from dnncore.cuda.launch import Unit
-from dnncore.cuda.memory import aligned
-from dnncore.descriptors import TensorDescriptor
+from dnncore.cuda.im2col import Columns, columns_seconds, gather, gather_units, scatter, scatter_units
+from dnncore.cuda.unit import Unit
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["GEMM", "GemmConvolution"]
 
 _COLUMNS_BYTES = 256 * 1024 * 1024
 """Most that the columns of several images take together; those of one image take what they take."""
+
+_LAUNCHES = 7
+"""What a part of the batch takes beside columns and product [cautious: there are three at most, but where everything is small, what
+was measured comes first]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class _Filter:
         strides: In w.
         rows: From one row to the next, a dimension: rows are numbered in the order of memory, or channels first where groups must
             stay together.
-        step: Elements of w a row; None where rows are not evenly spaced.
+        step: Elements of w per row; None where rows are not evenly spaced.
     """
 
     shape: tuple[int, ...]
@@ -70,28 +76,32 @@ class _Filter:
         return math.prod(self.shape)
 
 
-def _columns(problem: ConvolutionProblem) -> Columns:
-    places, rows = problem.y.shape[2:], _Filter.of(problem).rows
+def _columns(problem: ConvolutionProblem, elements: _Filter) -> Columns:
+    places = problem.y.shape[2:]
     row_length = math.prod(places)
     return Columns(
         convolution=problem.convolution,
         filter_shape=problem.w.shape[2:],
         output_shape=places,
         batch=problem.x.shape[1] * math.prod(problem.w.shape[2:]) * row_length,
-        channel=rows[0] * row_length,
-        taps=tuple(row * row_length for row in rows[1:]),
+        channel=elements.rows[0] * row_length,
+        taps=tuple(row * row_length for row in elements.rows[1:]),
         place=1,
     )
 
 
-def _product(problem: ConvolutionProblem) -> Product | str:
-    """The product of a problem and its columns, which come as the operand that the direction does not name."""
+def _row_major(extents: tuple[int, ...]) -> list[int]:
+    """Steps from one place to the next along each dimension, none of which is empty."""
+    return list(accumulate(reversed(extents[1:]), operator.mul, initial=1))[::-1]
+
+
+def _product(problem: ConvolutionProblem, elements: _Filter, columns: Columns, images: int) -> Product | str:
+    """The product of so many images and their columns, which come as the operand that the direction does not name."""
     w, y, conv = problem.w, problem.y, problem.convolution
-    columns, elements = _columns(problem), _Filter.of(problem)
     filters, row_length = w.shape[0] // conv.groups, columns.row_length
     group = elements.size * row_length
-    steps = (columns.batch, *TensorDescriptor.packed(y.shape[2:]).strides)
-    of_y = list(zip((y.shape[0], *y.shape[2:]), steps, (y.strides[0], *y.strides[2:]), strict=True))
+    steps = (columns.batch, *_row_major(y.shape[2:]))
+    of_y = list(zip((images, *y.shape[2:]), steps, (y.strides[0], *y.strides[2:]), strict=True))
     if problem.direction is Direction.BACKWARD_DATA:
         if elements.step is None:
             return f"w ({w}) does not have its taps evenly spaced, as rows of a matrix need them"
@@ -121,29 +131,51 @@ def _product(problem: ConvolutionProblem) -> Product | str:
     )  # fmt: skip
 
 
-_SPLIT, _WHOLE = SplitGemm("product", _product), TiledGemm("product", _product)
+def _itself(product: Product | str) -> Product | str:
+    return product
 
 
-def _multiplier(problem: ConvolutionProblem, device: CudaDevice | None = None) -> SplitGemm | TiledGemm:
-    return _SPLIT if _SPLIT.supports(problem, device) is None else _WHOLE
+_SPLIT, _WHOLE = SplitGemm("product", _itself), TiledGemm("product", _itself)
 
 
-def _images_at_a_time(problem: ConvolutionProblem) -> int:
-    images, an_image = problem.x.shape[0], _columns(problem).batch * problem.x.dtype.itemsize
-    return max(min(images, _COLUMNS_BYTES // max(an_image, 1)), 1)
+def _multiplication(product: Product | str, figures: DeviceFigures) -> Offer | str:
+    """Of the product, its sums cut where that is worth it."""
+    split = _SPLIT.offer(product, figures)
+    return _WHOLE.offer(product, figures) if isinstance(split, str) else split
 
 
-def _of_images(problem: ConvolutionProblem, images: int) -> ConvolutionProblem:
-    x, y = (tensor.with_shape((images, *tensor.shape[1:])) for tensor in (problem.x, problem.y))
-    return replace(problem, x=x, y=y)
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The batch in parts whose columns the workspace holds, all but the last of them equal. Immutable.
 
+    Args:
+        images: In all.
+        most: In a part.
+        image_bytes: Of an image's columns.
+    """
 
-def _parts(problem: ConvolutionProblem) -> list[tuple[int, ConvolutionProblem]]:
-    """The first image of each part and the problem of that part; all but the last are equal."""
-    images, most = problem.x.shape[0], _images_at_a_time(problem)
-    whole, rest = _of_images(problem, min(most, images)), images % most
-    last = _of_images(problem, rest) if rest else whole
-    return [(first, last if first + most > images else whole) for first in range(0, images, most)]
+    images: int
+    most: int
+    image_bytes: int
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem, columns: Columns) -> _Parts:
+        images, image_bytes = problem.x.shape[0], columns.batch * problem.x.dtype.itemsize
+        return cls(images, max(min(images, _COLUMNS_BYTES // image_bytes), 1), image_bytes)
+
+    @property
+    def columns_bytes(self) -> int:
+        """Bytes of the columns that there are at a time, up to where something aligned can follow."""
+        return aligned(self.most * self.image_bytes)
+
+    def sizes(self) -> dict[int, int]:
+        """How many parts there are of so many images."""
+        whole, rest = divmod(self.images, self.most)
+        return {self.most: whole, rest: 1} if rest else {self.most: whole}
+
+    def each(self) -> list[tuple[int, int]]:
+        """The first image of each part and how many it has."""
+        return [(first, min(self.most, self.images - first)) for first in range(0, self.images, self.most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,82 +183,79 @@ class GemmConvolution:
     """im2col or col2im through the workspace, and matrix products. Immutable."""
 
     name: str = "gemm"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: ConvolutionProblem, device: CudaDevice) -> str | None:
-        """None when it can solve the problem, else the reason why not."""
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that its calls can name."""
+        return (*gather_units(), *scatter_units(), *_SPLIT.units(), *_WHOLE.units())
+
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What columns and products take, or the reason why it cannot solve the problem."""
         if not problem.x.dtype.is_floating:
             return f"x is {problem.x.dtype.value}; a floating-point type is needed"
         if not (problem.x.size and problem.w.size and problem.y.size):
             return "a tensor is empty"
-        parts = dict.fromkeys(part for _, part in _parts(problem))
-        cut_sum = problem.direction is Direction.BACKWARD_FILTER and _images_at_a_time(problem) < problem.x.shape[0]
+        elements = _Filter.of(problem)
+        columns = _columns(problem, elements)
+        parts = _Parts.of(problem, columns)
+        cut_sum = problem.direction is Direction.BACKWARD_FILTER and parts.most < parts.images
         if cut_sum and problem.x.dtype is not problem.x.dtype.compute:
             return (
                 f"the columns of all images take more than {_COLUMNS_BYTES} B, and sums of fewer would be rounded to "
                 f"{problem.x.dtype.value} in between"
             )
-        return next(
-            (why for part in parts if (why := _multiplier(part, device).supports(part, device)) is not None), None
-        )
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:
-        """Bytes of the columns that there are at a time, and of what their product needs."""
-        if not (problem.x.size and problem.w.size and problem.y.size):
-            return 0
-        parts = dict.fromkeys(part for _, part in _parts(problem))
-        return _columns_bytes(problem) + max(_multiplier(part).workspace_bytes(part) for part in parts)
-
-    def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
-        return (*gather_units(), *scatter_units(), *_SPLIT.units(), *_WHOLE.units())
-
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Prepare the two launches of each part; equal parts share them."""
-        parts = _parts(problem)
-        launches = {part: _launches(part, device) for part in dict.fromkeys(part for _, part in parts)}
-        columns_bytes, itemsize = _columns_bytes(problem), problem.x.dtype.itemsize
-        x_step, y_step = problem.x.strides[0] * itemsize, problem.y.strides[0] * itemsize
-        direction = problem.direction
-
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            columns, (output,) = workspace, outputs
-            assert columns is not None
-            rest = columns + columns_bytes
-            for first, part in parts:
-                patches, product = launches[part]
-                if direction is Direction.FORWARD:
-                    x, w = inputs
-                    patches(stream, 1.0, (x + first * x_step,), 0.0, (columns,), None)
-                    product(stream, alpha, (w, columns), beta, (output + first * y_step,), rest)
-                elif direction is Direction.BACKWARD_DATA:
-                    w, dy = inputs
-                    product(stream, 1.0, (w, dy + first * y_step), 0.0, (columns,), rest)
-                    patches(stream, alpha, (columns,), beta, (output + first * x_step,), None)
-                else:
-                    x, dy = inputs
-                    patches(stream, 1.0, (x + first * x_step,), 0.0, (columns,), None)
-                    product(stream, alpha, (dy + first * y_step, columns), 1.0 if first else beta, (output,), rest)
-
-        return launch
+        products: dict[int, Offer] = {}
+        seconds = 0.0
+        for images, count in parts.sizes().items():
+            product = _multiplication(_product(problem, elements, columns, images), figures)
+            if isinstance(product, str):
+                return product
+            products[images] = product
+            nbytes = images * parts.image_bytes  # written once and read once; x is small beside them
+            seconds += count * (
+                _LAUNCHES * figures.launch_seconds + columns_seconds(nbytes, nbytes, figures) + product.seconds
+            )
+        workspace = parts.columns_bytes + max(product.workspace_bytes for product in products.values())
+        return Offer(seconds, partial(_calls, problem, columns, parts, products, figures), workspace)
 
 
-def _columns_bytes(problem: ConvolutionProblem) -> int:
-    return aligned(_images_at_a_time(problem) * _columns(problem).batch * problem.x.dtype.itemsize)
-
-
-def _launches(part: ConvolutionProblem, device: CudaDevice) -> tuple[Launch, Launch]:
-    """(between x and the columns, the product)."""
-    patches = scatter if part.direction is Direction.BACKWARD_DATA else gather
-    return patches(device, part.x, _columns(part)), _multiplier(part, device).prepare(part, device)
+def _calls(
+    problem: ConvolutionProblem,
+    columns: Columns,
+    parts: _Parts,
+    products: Mapping[int, Offer],
+    figures: DeviceFigures,
+) -> Calls:
+    """Columns and product of each part; equal parts share what they are made of."""
+    x, direction, backward = problem.x, problem.direction, problem.direction is Direction.BACKWARD_DATA
+    patches: dict[int, Calls] = {}
+    multiply: dict[int, Calls] = {}
+    for images, product in products.items():
+        patches[images] = (scatter if backward else gather)(x.with_shape((images, *x.shape[1:])), columns, figures)
+        multiply[images] = product.prepare()
+    x_step, y_step = (tensor.strides[0] * tensor.dtype.itemsize for tensor in (x, problem.y))
+    of_columns, rest = Place(WORKSPACE), Place(WORKSPACE, parts.columns_bytes)
+    first_input, second_input, output = Place(0), Place(1), Place(2)
+    calls: list[Calls] = []
+    for first, images in parts.each():
+        x_at, y_at = first * x_step, first * y_step
+        if direction is Direction.FORWARD:
+            calls += [
+                rewired(patches[images], (first_input.plus(x_at), of_columns), alpha=1.0, beta=0.0),
+                rewired(multiply[images], (second_input, of_columns, output.plus(y_at)), rest),
+            ]
+        elif backward:
+            operands = first_input, second_input.plus(y_at), of_columns
+            calls += [
+                rewired(multiply[images], operands, rest, alpha=1.0, beta=0.0),
+                rewired(patches[images], (of_columns, output.plus(x_at))),
+            ]
+        else:
+            operands = second_input.plus(y_at), of_columns, output
+            calls += [
+                rewired(patches[images], (first_input.plus(x_at), of_columns), alpha=1.0, beta=0.0),
+                rewired(multiply[images], operands, rest, beta=1.0 if first else None),
+            ]
+    return tuple(call for each in calls for call in each)
 
 
 GEMM = GemmConvolution()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnncore.cuda.gemm import Digit, Phase, Product
 from dnncore.descriptors import ConvolutionMode
@@ -31,20 +31,19 @@ _MIN_GROUP_ROWS = 4
 _MAX_PHASES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(NamedTuple):
     """One spatial axis of one phase. Immutable.
 
     Args:
         outer: Extent of the outer digit (of the column).
         summed: Extent of the digit that is summed over.
-        outer_step: Coordinates of B a step of the outer digit.
+        outer_step: Coordinates of B per step of the outer digit.
         summed_step: The same for the one summed over.
         first: Coordinate of B where both are 0.
         bound: Extent of B.
-        b_stride: Elements of B a coordinate.
-        c_stride: Elements of C a step of the outer digit.
-        a_stride: Elements of A a step of the digit summed over.
+        b_stride: Elements of B per coordinate.
+        c_stride: Elements of C per step of the outer digit.
+        a_stride: Elements of A per step of the digit summed over.
         a_offset: Elements of A where that digit is 0.
         c_offset: Elements of C where the outer digit is 0.
     """
@@ -64,12 +63,12 @@ class _Axis:
     @property
     def stays_inside(self) -> bool:
         """Whether no coordinate is out of bounds."""
-        reaches = [
-            (extent - 1) * step for extent, step in ((self.outer, self.outer_step), (self.summed, self.summed_step))
-        ]
-        lowest = self.first + sum(min(reach, 0) for reach in reaches)
-        highest = self.first + sum(max(reach, 0) for reach in reaches)
-        return 0 in (self.outer, self.summed) or (lowest >= 0 and highest < self.bound)
+        if self.outer == 0 or self.summed == 0:
+            return True
+        across, along = (self.outer - 1) * self.outer_step, (self.summed - 1) * self.summed_step
+        lowest = self.first + min(across, 0) + min(along, 0)
+        highest = self.first + max(across, 0) + max(along, 0)
+        return lowest >= 0 and highest < self.bound
 
 
 def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: Digit) -> Phase:
@@ -83,29 +82,21 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
     """
 
     def steps(axis: int, step: int) -> tuple[int, ...]:
-        return tuple(step if axis == other else 0 for other in padded)
+        return tuple([step if axis == other else 0 for other in padded])
 
     nowhere = (0,) * len(padded)
-    return Phase.of(
-        [
-            Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere),
-            *(
-                Digit(a.outer, a.outer_step * a.b_stride, a.c_stride, steps(i, a.outer_step))
-                for i, a in enumerate(axes)
-            ),
-        ],
-        [
-            Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere),
-            *(
-                Digit(a.summed, a.summed_step * a.b_stride, a.a_stride, steps(i, a.summed_step))
-                for i, a in enumerate(axes)
-            ),
-        ],
-        a_offset=sum(a.a_offset for a in axes),
-        b_offset=sum(a.first * a.b_stride for a in axes),
-        c_offset=sum(a.c_offset for a in axes),
-        first=tuple(axes[i].first for i in padded),
-    )
+    column = [Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere)]
+    reduction = [Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere)]
+    a_offset = b_offset = c_offset = 0
+    for i, axis in enumerate(axes):
+        b_stride, outer_step, summed_step = axis.b_stride, axis.outer_step, axis.summed_step
+        column.append(Digit(axis.outer, outer_step * b_stride, axis.c_stride, steps(i, outer_step)))
+        reduction.append(Digit(axis.summed, summed_step * b_stride, axis.a_stride, steps(i, summed_step)))
+        a_offset += axis.a_offset
+        b_offset += axis.first * b_stride
+        c_offset += axis.c_offset
+    first = tuple([axes[i].first for i in padded])
+    return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first)
 
 
 def _phases(

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering in one kernel: F(2x2, 3x3), 4 multiplications an output in place of 9, or F(4x4, 3x3), 2.25.
+"""Winograd's minimal filtering in one kernel: F(2x2, 3x3), 4 multiplications per output in place of 9, or F(4x4, 3x3), 2.25.
 
 Every block transforms the filters and inputs that it needs itself. Sums are over tiles of 4 x 4 or 6 x 6 inputs, so a NaN or an
 infinity spreads to all outputs of its tiles, and rounding errors are relative to what is in the tile (`winograd_error`).
@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
-from dnncore.backend import Launch
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit, single
 from dnncore.cuda.params import FLOATING, c_type, generate, small_divisor
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["WINOGRAD", "WINOGRAD_4X4", "FusedWinograd"]
 
 _MAX_BLOCKS = 2**31 - 1
 
-_MULTIPROCESSORS = 132
-_BYTES_PER_SECOND = 2.8e12
-_LAUNCH_SECONDS = 6e-6
+_OF_MEMORY_RATE = 0.6573
+_LAUNCHES = 1.5
+"""What a launch takes beside its blocks, in times from one kernel to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class _Kernel:
         header: In dnncore/convolution.
         function: In dnncore::winograd.
         dtypes: Those that it is made for.
-        threads: A block.
+        threads: Per block.
         filters: Of a block; half as many in float64.
         tiles: Of a block; half as many in float64.
         shared_bytes: Dynamic shared memory.
-        rate: Multiplications a second of a full H200 in float32; half as many in float64.
-        turn_seconds: What a turn of blocks takes beside its multiplications.
+        of_rate: Multiplications per second of a full device, as a fraction of those that its units could do.
+        turn_clocks: What a turn of blocks takes beside its multiplications.
     """
 
     filtering: Filtering
@@ -56,8 +57,8 @@ class _Kernel:
     filters: int
     tiles: int
     shared_bytes: int
-    rate: float
-    turn_seconds: float
+    of_rate: float
+    turn_clocks: float
 
     def unit(self, dtype: DType) -> Unit:
         """Its unit for tensors of a dtype."""
@@ -77,9 +78,35 @@ class _Kernel:
         return self.filters // words, self.tiles // words
 
     def blocks(self, correlation: Correlation) -> tuple[int, int]:
-        """Blocks along the filters and along the tiles."""
+        """Blocks along the filters and along the tiles, of a group."""
         filters, tiles = self.block(correlation.input.dtype)
         return -(-correlation.filters // filters), -(-correlation.tiles(self.filtering.outputs) // tiles)
+
+    def seconds(self, correlation: Correlation, blocks: tuple[int, int], figures: DeviceFigures) -> float:
+        """Estimated time: turns of blocks at the rate of a full multiprocessor, and the tensors once."""
+        input_, output, dtype = correlation.input, correlation.output, correlation.input.dtype.compute
+        turns = -(-math.prod(blocks) * correlation.groups // figures.multiprocessors)
+        tile_points = math.prod(self.block(dtype)) * self.filtering.tile_points
+        multiplications = turns * figures.multiprocessors * tile_points * correlation.channels
+        rate = figures.products_per_second(Maths.of(dtype)) * self.of_rate
+        memory = (input_.nbytes + output.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        memory += strided_seconds(output, figures)
+        memory += blocks[0] * strided_seconds(input_, figures)  # once for each block of filters
+        turning = turns * self.turn_clocks / figures.clock_hz
+        return figures.launch_seconds * _LAUNCHES + turning + multiplications / rate + memory
+
+    def call(self, correlation: Correlation, blocks: tuple[int, int], direction: Direction) -> Calls:
+        """With the parameters filled in."""
+        params = correlation.params(self.filtering.outputs)
+        params["filter_blocks"], params["tile_blocks"] = map(small_divisor, blocks)
+        return kernel_call(
+            self.unit(correlation.input.dtype),
+            math.prod(blocks) * correlation.groups,
+            self.threads,
+            params,
+            in_order(*FIELDS[direction]),
+            shared_bytes=self.shared_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,12 +115,9 @@ class FusedWinograd:
 
     name: str
     kernel: _Kernel
-    deterministic: bool = True
-    math: str = "dtype winograd"
 
     @cached_property
-    def error_factor(self) -> float:
-        """Tolerances are this many times wider, and relative to the largest magnitude of each output plane."""
+    def _error_factor(self) -> float:
         return self.kernel.filtering.forward_factor()
 
     def _why_not(self, problem: ConvolutionProblem) -> str | None:
@@ -106,58 +130,34 @@ class FusedWinograd:
             return f"a block's {sums} sums in {dtype.compute.value} do not fit the registers of a multiprocessor"
         return reason
 
-    def supports(self, problem: ConvolutionProblem, device: CudaDevice) -> str | None:  # noqa: ARG002 (the Protocol's)
-        """None when it can solve the problem, else the reason why not."""
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """For 3x3 filters and a grid that holds all blocks."""
         reason = self._why_not(problem)
         if reason is not None:
             return reason
-        correlation = Correlation.of(problem)
-        blocks = math.prod(self.kernel.blocks(correlation)) * correlation.groups
-        return f"{blocks} blocks; at most {_MAX_BLOCKS}" if blocks > _MAX_BLOCKS else None
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
-
-    def seconds(self, problem: ConvolutionProblem) -> float:
-        """Estimated time on an H200: turns of blocks at the rate of a full multiprocessor, and the tensors once."""
-        if self._why_not(problem) is not None:
-            return math.inf
-        correlation, kernel, dtype = Correlation.of(problem), self.kernel, problem.x.dtype.compute
-        blocks, tile = math.prod(kernel.blocks(correlation)) * correlation.groups, math.prod(kernel.block(dtype))
-        turns = -(-blocks // _MULTIPROCESSORS)
-        multiplications = turns * _MULTIPROCESSORS * tile * kernel.filtering.tile_points * correlation.channels
-        rate = kernel.rate * DType.FLOAT32.itemsize / dtype.itemsize
-        memory = (problem.x.nbytes + problem.y.nbytes) / _BYTES_PER_SECOND + strided_seconds(correlation.output)
-        memory += kernel.blocks(correlation)[0] * strided_seconds(correlation.input)  # once a block of filters
-        return _LAUNCH_SECONDS + turns * kernel.turn_seconds + multiplications / rate + memory
+        correlation, kernel = Correlation.of(problem), self.kernel
+        blocks = kernel.blocks(correlation)
+        all_blocks = math.prod(blocks) * correlation.groups
+        if all_blocks > _MAX_BLOCKS:
+            return f"{all_blocks} blocks; at most {_MAX_BLOCKS}"
+        return Offer(
+            kernel.seconds(correlation, blocks, figures),
+            partial(kernel.call, correlation, blocks, problem.direction),
+            math="dtype winograd",
+            error_factor=self._error_factor,
+        )
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(self.kernel.unit(dtype) for dtype in self.kernel.dtypes)
 
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters."""
-        correlation, kernel = Correlation.of(problem), self.kernel
-        filter_blocks, tile_blocks = kernel.blocks(correlation)
-        params = correlation.params(kernel.filtering.outputs)
-        params["filter_blocks"], params["tile_blocks"] = small_divisor(filter_blocks), small_divisor(tile_blocks)
-        return single(
-            device.kernel(kernel.unit(problem.x.dtype)),
-            (filter_blocks * tile_blocks * correlation.groups, 1, 1),
-            (kernel.threads, 1, 1),
-            params,
-            *FIELDS[problem.direction],
-            shared_bytes=kernel.shared_bytes,
-        )
 
-
-# Rate, bytes and launch are fitted to 16 layers of benchmarks/layers.py in fp32 on an H200, met within 7 % [fp64: half the rate].
+# Rates and launches are fitted to 16 layers of benchmarks/layers.py in fp32 on an H200, met within 7 % [fp64: the same share].
 WINOGRAD = FusedWinograd(
     "winograd",
     _Kernel(
-        F2, "winograd_fused.cuh", "fused", FLOATING, threads=256, filters=64, tiles=32, shared_bytes=0, rate=13.4e12,
-        turn_seconds=0.0,
+        F2, "winograd_fused.cuh", "fused", FLOATING, threads=256, filters=64, tiles=32, shared_bytes=0,
+        of_rate=0.4006, turn_clocks=0.0,
     ),
 )  # fmt: skip
 """F(2x2, 3x3)."""
@@ -167,7 +167,7 @@ WINOGRAD_4X4 = FusedWinograd(
     "winograd_4x4",
     _Kernel(
         F4, "winograd_fused_4x4.cuh", "fused_4x4", (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32), threads=384,
-        filters=32, tiles=32, shared_bytes=66048, rate=12.2e12, turn_seconds=3e-6,
+        filters=32, tiles=32, shared_bytes=66048, of_rate=0.3647, turn_clocks=5940.0,
     ),
 )  # fmt: skip
 """F(4x4, 3x3). Not in float64, where a block's sums would fill more than all registers."""

@@ -7,7 +7,7 @@ in 2-D by
 
     sum over j  A_ij^2 |G_j|^2 |B_j|^2 / r
 
-(its root an axis, two axes). The factor is that of the worst output. It is no bound on single elements: a tile's roundings are
+(its root per axis, two axes). The factor is that of the worst output. It is no bound on single elements: a tile's roundings are
 relative to all its inputs, also to those outside an output's receptive field, so errors must be measured against the largest
 magnitude of the plane. An a-priori bound has the same form with absolute values in place of squares, the product of the three
 matrices' norms (B. Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",

@@ -62,11 +62,11 @@ PARAMS = struct(
 """`dnncore::winograd::Params`."""
 
 FIELDS = {
-    Direction.FORWARD: (("input", "filter"), ("output",)),
-    Direction.BACKWARD_DATA: (("filter", "input"), ("output",)),
-    Direction.BACKWARD_FILTER: (("input", "output"), ("filter",)),
+    Direction.FORWARD: ("input", "filter", "output"),
+    Direction.BACKWARD_DATA: ("filter", "input", "output"),
+    Direction.BACKWARD_FILTER: ("input", "output", "filter"),
 }
-"""Fields of PARAMS that take the addresses of a problem's inputs and outputs."""
+"""Fields of PARAMS that take the addresses of a problem's operands, in its order."""
 
 
 def _count(value: int) -> tuple[int, int, int]:
@@ -105,9 +105,9 @@ class Correlation:
         groups: Independent correlations.
         channels: Channels of the input, in a group.
         filters: Channels of the output, in a group.
-        filter_strides: Elements of w a filter, a channel, a row and a column.
+        filter_strides: Elements of w per filter, channel, row and column.
         filter_offset: Elements of w to the first tap.
-        filter_group_stride: Elements of w a group.
+        filter_group_stride: Elements of w per group.
         padding: Rows above the input and columns left of it; negative where the outputs begin inside.
     """
 
@@ -154,6 +154,8 @@ class Correlation:
 
     def part(self, images: int) -> Correlation:
         """The same with the first images only."""
+        if images == self.output.shape[0]:
+            return self
 
         def first(tensor: TensorDescriptor) -> TensorDescriptor:
             return replace(tensor, shape=(images, *tensor.shape[1:]))

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering with a workspace: F(4x4, 3x3), 2.25 multiplications an output in place of 9, and F(2x2, 3x3), 4.
+"""Winograd's minimal filtering with a workspace: F(4x4, 3x3), 2.25 multiplications per output in place of 9, and F(2x2, 3x3), 4.
 
 Transforms write both operands' 36 or 16 points to the workspace, the tiled GEMM multiplies them as so many independent products (a
 group each), and a last transform gives the outputs. The workspace holds the compute type. Tiles have 6 x 6 or 4 x 4 inputs: a NaN
@@ -19,24 +19,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property, partial
 
-import numpy as np
-
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
-from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
-from dnncore.cuda.launch import Kernel, Unit, blocks_for
-from dnncore.cuda.memory import aligned
 from dnncore.cuda.params import FLOATING, c_type, generate_together
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["WINOGRAD_NONFUSED", "WINOGRAD_NONFUSED_2X2", "NonfusedWinograd"]
@@ -46,11 +42,12 @@ _THREADS = 128
 _MOST_BYTES = 2**29
 """Of workspace for transformed inputs and outputs [not measured]: the batch is taken in as few parts as that allows."""
 
-# Of `seconds`, fitted to 24 layers and directions of benchmarks/layers.py in fp32 by F(4x4) on an H200, which it meets within 18 %
-# and F(2x2) on 21, which is up to 30 % faster where images are small [fp64: half the rate].
-_LAUNCHES_SECONDS = 54e-6
-_BYTES_PER_SECOND = 2.1e12
-_RATE = {DType.FLOAT32: 20.6e12, DType.FLOAT64: 10.3e12}
+# Of the estimate, fitted to 24 layers and directions of benchmarks/layers.py in fp32 by F(4x4) on an H200, which it meets within
+# 18 % and F(2x2) on 21, which is up to 30 % faster where images are small [fp64: the same share]: what the launches take, in times
+# from one kernel to the next; the rate of memory; that of products.
+_LAUNCHES = 13.5
+_OF_MEMORY_RATE = 0.493
+_OF_RATE = 0.6158
 
 _TILED = TiledGemm("tiled", lambda product: product)
 _SPLIT = SplitGemm("split", lambda product: product)
@@ -73,10 +70,6 @@ class _Steps:
     after: tuple[str, ...]
     last: tuple[str, ...]
     operands: tuple[str, str, str]
-
-    def has(self, name: str) -> bool:
-        """Whether a transform is one of them."""
-        return name in (*self.first, *self.before, *self.after, *self.last)
 
 
 _CORRELATION = _Steps(
@@ -107,6 +100,7 @@ _TRANSFORMS = {
 """Every transform, and of which operand it makes or reads the points."""
 
 
+@cache
 def _units(filtering: Filtering, dtype: DType) -> dict[str, Unit]:
     """The transforms of a dtype, by name."""
     element, tile = c_type(dtype), f"F{filtering.outputs}"
@@ -124,7 +118,7 @@ def _units(filtering: Filtering, dtype: DType) -> dict[str, Unit]:
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """The transformed operands: how many elements each has, a point, and their product. Immutable."""
+    """The transformed operands: how many elements each has per point, and their product. Immutable."""
 
     points: int
     dtype: DType
@@ -134,26 +128,22 @@ class _Points:
     tiles: int
 
     @classmethod
-    def of(cls, correlation: Correlation, filtering: Filtering) -> _Points:
+    def of(cls, correlation: Correlation, filtering: Filtering, images: int) -> _Points:
+        """Those of so many images."""
         return cls(
             filtering.tile_points,
             correlation.input.dtype.compute,
             correlation.groups,
             correlation.channels,
             correlation.filters,
-            correlation.tiles(filtering.outputs),
+            images * math.prod(correlation.tile_grid(filtering.outputs)),
         )
 
     def count(self, operand: str) -> int:
-        """Elements a point of "input", "filter" or "output"."""
-        return (
-            self.groups
-            * {
-                "input": self.channels * self.tiles,
-                "filter": self.channels * self.filters,
-                "output": self.filters * self.tiles,
-            }[operand]
-        )
+        """Elements per point of "input", "filter" or "output"."""
+        if operand == "filter":
+            return self.groups * self.channels * self.filters
+        return self.groups * self.tiles * (self.channels if operand == "input" else self.filters)
 
     def nbytes(self, operand: str) -> int:
         """Bytes of all its points, up to where something aligned can follow."""
@@ -181,19 +171,101 @@ class _Points:
         )  # fmt: skip
 
 
-def _gemm(product: Product) -> TiledGemm | SplitGemm:
-    """The tiled GEMM, its reduction cut into parts where that is worth it."""
-    return _TILED if _SPLIT.supports(product, None) is not None else _SPLIT
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some images of the batch. Immutable.
+
+    Args:
+        correlation: Of these images.
+        points: Likewise.
+        gemm: Their products, by the tiled GEMM, its reduction cut into parts where that is worth it.
+    """
+
+    correlation: Correlation
+    points: _Points
+    gemm: Offer
+
+    @classmethod
+    def of(cls, whole: _Batch, images: int, figures: DeviceFigures) -> _Part | str:
+        """The first ones of the batch, or the reason why their products cannot be computed."""
+        points = _Points.of(whole.correlation, whole.filtering, images)
+        product = points.product(whole.direction)
+        gemm = _SPLIT.offer(product, figures)
+        if isinstance(gemm, str):
+            gemm = _TILED.offer(product, figures)
+        return gemm if isinstance(gemm, str) else cls(whole.correlation.part(images), points, gemm)
 
 
-def _parts(correlation: Correlation, filtering: Filtering) -> list[tuple[int, Correlation]]:
-    """The batch in parts about equally large, each with the number of its first image."""
-    images = correlation.output.shape[0]
-    one = _Points.of(correlation.part(1), filtering)
-    most = max(_MOST_BYTES // max(one.nbytes("input") + one.nbytes("output"), 1), 1)
-    size = max(-(-images // max(-(-images // most), 1)), 1)
-    starts = range(0, images, size) if images else (0,)
-    return [(start, correlation.part(min(size, images - start))) for start in starts]
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A problem whose images are taken in parts about equally large. Immutable."""
+
+    direction: Direction
+    filtering: Filtering
+    correlation: Correlation
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return self.correlation.output.shape[0]
+
+    def part_sizes(self) -> tuple[int, ...]:
+        """Images of each part: the same but in the last one, which may have fewer."""
+        one = _Points.of(self.correlation, self.filtering, 1)
+        most = max(_MOST_BYTES // max(one.nbytes("input") + one.nbytes("output"), 1), 1)
+        size = max(-(-self.images // max(-(-self.images // most), 1)), 1)
+        whole, rest = divmod(self.images, size)
+        return (*(size,) * whole, *(rest,) * (rest > 0)) or (0,)
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Estimated time: the launches, what goes through the workspace, and the products."""
+        points = _Points.of(self.correlation, self.filtering, self.images)
+        tensors = self.correlation.input, self.correlation.output
+        nbytes = points.offsets()["end"] + sum(tensor.nbytes for tensor in tensors) / 2
+        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        memory += sum(strided_seconds(tensor, figures) for tensor in tensors)
+        multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
+        rate = figures.products_per_second(Maths.of(points.dtype)) * _OF_RATE
+        return figures.launch_seconds * _LAUNCHES + memory + multiplications / rate
+
+
+def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], figures: DeviceFigures) -> Calls:
+    """Transforms and products of each part, `parts` by their number of images."""
+    steps, filtering = _STEPS[batch.direction], batch.filtering
+    units = _units(filtering, batch.correlation.input.dtype)
+    params = {size: part.correlation.params(filtering.outputs) for size, part in parts.items()}
+    products = {size: part.gemm.prepare() for size, part in parts.items()}
+    points = {name: Place(WORKSPACE, offset) for name, offset in parts[sizes[0]].points.offsets().items()}
+    end = points.pop("end")
+    tensors = {"input": batch.correlation.input, "output": batch.correlation.output}
+
+    def transforms(names: tuple[str, ...], size: int, start: int) -> Calls:
+        """One thread per place in the workspace."""
+        first_image = {name: start * tensor.strides[0] * tensor.dtype.itemsize for name, tensor in tensors.items()}
+        places: dict[FieldPath, Place] = dict(points.items())
+        for operand, name in enumerate(FIELDS[batch.direction]):
+            places[name] = Place(operand, first_image.get(name, 0))
+        return tuple(
+            call
+            for name in names
+            for call in kernel_call(
+                units[name],
+                blocks_for(figures, parts[size].points.count(_TRANSFORMS[name]), _THREADS),
+                _THREADS,
+                params[size],
+                places,
+            )
+        )
+
+    starts = tuple(itertools.accumulate(sizes[:-1], initial=0))
+    calls = transforms(steps.first, sizes[0], 0)
+    for start, size in zip(starts, sizes, strict=True):
+        adds = bool(steps.last) and start > 0
+        operands = [points[name] for name in steps.operands]
+        calls += transforms(steps.before, size, start)
+        calls += rewired(products[size], operands, end, alpha=1.0, beta=float(adds))
+        calls += transforms(steps.after, size, start)
+    return calls + transforms(steps.last, sizes[-1], starts[-1])
 
 
 @dataclass(frozen=True)
@@ -206,122 +278,34 @@ class NonfusedWinograd:
 
     name: str
     filtering: Filtering
-    deterministic: bool = True
-    math: str = "dtype winograd"
 
     @cached_property
-    def error_factor(self) -> float:
-        """Tolerances are this many times wider, and relative to the largest magnitude of each output plane."""
+    def _error_factor(self) -> float:
         return max(self.filtering.forward_factor(), self.filtering.filter_gradient_factor())
 
-    def supports(self, problem: ConvolutionProblem, device: Any) -> str | None:
-        """None when it can solve the problem, else the reason why not."""
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """The workspace holds the three transformed operands, and the product's parts where its reduction is cut."""
         reason = why_not_winograd(problem)
         if reason is not None:
             return reason
-        (_, largest), *_ = _parts(Correlation.of(problem), self.filtering)
-        return _TILED.supports(_Points.of(largest, self.filtering).product(problem.direction), device)
-
-    def workspace_bytes(self, problem: ConvolutionProblem) -> int:
-        """Bytes of the three transformed operands, and of the product's parts where its reduction is cut."""
-        if why_not_winograd(problem) is not None:
-            return 0
-        parts = [_Points.of(part, self.filtering) for _, part in _parts(Correlation.of(problem), self.filtering)]
-        products = [points.product(problem.direction) for points in (parts[0], parts[-1])]
-        return parts[0].offsets()["end"] + max(_gemm(product).workspace_bytes(product) for product in products)
-
-    def seconds(self, problem: ConvolutionProblem) -> float:
-        """Estimated time on an H200: the launches, what goes through the workspace, and the products."""
-        if why_not_winograd(problem) is not None:
-            return math.inf
-        points = _Points.of(Correlation.of(problem), self.filtering)
-        nbytes = sum(map(points.nbytes, ("input", "filter", "output"))) + (problem.x.nbytes + problem.y.nbytes) / 2
-        memory = nbytes / _BYTES_PER_SECOND + strided_seconds(problem.x) + strided_seconds(problem.y)
-        multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
-        return _LAUNCHES_SECONDS + memory + multiplications / _RATE[points.dtype]
+        batch = _Batch(problem.direction, self.filtering, Correlation.of(problem))
+        sizes, parts = batch.part_sizes(), {}
+        for size in dict.fromkeys((sizes[0], sizes[-1])):
+            part = _Part.of(batch, size, figures)
+            if isinstance(part, str):
+                return part
+            parts[size] = part
+        return Offer(
+            batch.seconds(figures),
+            partial(_prepare, batch, sizes, parts, figures),
+            parts[sizes[0]].points.offsets()["end"] + max(part.gemm.workspace_bytes for part in parts.values()),
+            math="dtype winograd",
+            error_factor=self._error_factor,
+        )
 
     def units(self) -> tuple[Unit, ...]:
         """The transforms; the products' units are the tiled GEMM's."""
         return tuple(unit for dtype in FLOATING for unit in _units(self.filtering, dtype).values())
-
-    def prepare(self, problem: ConvolutionProblem, device: CudaDevice) -> Launch:
-        """Fill in the parameters of the transforms and prepare the product, for each part of the batch."""
-        steps, correlation = _STEPS[problem.direction], Correlation.of(problem)
-        parts = _parts(correlation, self.filtering)
-        offsets = _Points.of(parts[0][1], self.filtering).offsets()
-        units = _units(self.filtering, problem.x.dtype)
-        kernels = {name: device.kernel(unit) for name, unit in units.items() if steps.has(name)}
-        prepared = [_Part.of(start, part, self.filtering, problem.direction, device) for start, part in parts]
-        input_fields, output_fields = FIELDS[problem.direction]
-
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            assert isinstance(stream, CudaStream)
-            base = int(workspace or 0)
-            points = {name: base + offset for name, offset in offsets.items()}
-            addresses = dict(zip((*input_fields, *output_fields), (*inputs, *outputs), strict=True))
-            for part in prepared:
-                part.fill(addresses, points, alpha, beta)
-                if part is prepared[0]:
-                    part.run(stream, kernels, steps.first)
-                part.run(stream, kernels, steps.before)
-                adds = bool(steps.last) and part is not prepared[0]
-                a, b, c = (points[name] for name in steps.operands)
-                part.multiply(stream, 1.0, (a, b), float(adds), (c,), points["end"])
-                part.run(stream, kernels, steps.after)
-            prepared[-1].run(stream, kernels, steps.last)
-
-        return launch
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of the batch, ready to run. Owned by its launch.
-
-    Args:
-        params: The transforms' parameters.
-        first_image: Bytes from the address of each tensor that has images to the first one of the part.
-        counts: Threads of each transform.
-        multiply: The product.
-    """
-
-    params: np.ndarray
-    first_image: dict[str, int]
-    counts: dict[str, int]
-    multiply: Launch
-
-    @classmethod
-    def of(cls, start: int, part: Correlation, filtering: Filtering, direction: Direction, device: CudaDevice) -> _Part:
-        points = _Points.of(part, filtering)
-        product = points.product(direction)
-        tensors = {"input": part.input, "output": part.output}
-        return cls(
-            part.params(filtering.outputs),
-            {name: start * tensor.strides[0] * tensor.dtype.itemsize for name, tensor in tensors.items()},
-            {name: points.count(operand) for name, operand in _TRANSFORMS.items()},
-            _gemm(product).prepare(product, device),
-        )
-
-    def fill(self, addresses: Mapping[str, int], points: Mapping[str, int], alpha: float, beta: float) -> None:
-        """Fill in addresses and blending factors."""
-        for name, address in addresses.items():
-            self.params[name] = address + self.first_image.get(name, 0)
-        for name in ("input_points", "filter_points", "output_points"):
-            self.params[name] = points[name]
-        self.params["alpha"], self.params["beta"] = alpha, beta
-
-    def run(self, stream: CudaStream, kernels: Mapping[str, Kernel], names: Sequence[str]) -> None:
-        """Launch transforms, one thread a place in the workspace, but those that have nothing to do."""
-        for name in names:
-            if self.counts[name]:
-                blocks = blocks_for(self.counts[name], _THREADS)
-                kernels[name].launch(stream, (blocks, 1, 1), (_THREADS, 1, 1), self.params)
 
 
 WINOGRAD_NONFUSED = NonfusedWinograd("winograd_nonfused", F4)

@@ -1,8 +1,8 @@
-"""The tiled GEMM that convolutions and the matrix product share: index arithmetic, choice of tiles, launches."""
+"""The tiled GEMM that convolutions and the matrix product share: index arithmetic, choice of tiles, calls."""
 
-from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm, fill_inputs
+from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Digit, Epilogue, Phase, Product
-from dnncore.cuda.gemm.params import EPILOGUE, fill_epilogue
+from dnncore.cuda.gemm.params import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "Product",
     "SplitGemm",
     "TiledGemm",
+    "fields_of",
     "fill_epilogue",
-    "fill_inputs",
 ]

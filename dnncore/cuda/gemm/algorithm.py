@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.device import CudaDevice
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
 from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import (
     SUM_THREADS,
@@ -22,45 +23,64 @@ from dnncore.cuda.gemm.kernel import (
     variants,
     why_no_tile,
 )
-from dnncore.cuda.gemm.params import MAX_PHASES, make_params, tiles_along
-from dnncore.cuda.gemm.tiling import LONGEST_SUM, TILES, AnyTile, Schedule, choose_schedule, tile_counts
-from dnncore.cuda.launch import Kernel, Unit
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
+from dnncore.cuda.gemm.tiling import (
+    LONGEST_SUM,
+    TILES,
+    AnyTile,
+    Schedule,
+    choose_schedule,
+    choose_split,
+    tile_counts,
+)
+from dnncore.cuda.params import FULL_PRECISION
+from dnncore.cuda.unit import Unit
+from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
-    "AlignedKernels",
     "ProductOf",
     "SplitGemm",
     "TiledGemm",
     "batches",
-    "fill_inputs",
-    "nothing",
     "product_or_reason",
-    "sequence",
+    "tiled_calls",
+    "whole_schedule",
     "why_not_launched",
 ]
 
 _MAX_LAUNCHES = 8
 _MAX_BLOCKS = 2**31 - 1
 
+_VECTOR_BYTES = 16
+"""What pipelined kernels read at a time, from addresses that are multiples of it."""
+
+_EPILOGUE_PRODUCTS, _MATRIX_EPILOGUE_PRODUCTS = 227.5, 46.84
+"""Multiply-adds in fp32 that take as long as the epilogue of an element of C beside a plain store, on an H200; the second of what
+tensor cores compute. It takes longer where stores are single elements."""
+
 ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
 
 
-def _schedule(product: Product, *, split: bool = False) -> Schedule | None:
-    """None where no kernel can compute a product with its epilogue, or such long sums in one go."""
-    tiles = tiles_for(product, extended=product.epilogue is not None, whole=not split)
-    return choose_schedule(product, tiles, split=split) if tiles else None
-
-
+@lru_cache(maxsize=64)
 def product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
-    """Turn a problem into a product that the structs can hold, or give the reason why it is not one."""
+    """Turn a problem into a product that the structs can hold, or give the reason why it is not one.
+
+    Once for all algorithms that are asked one after the other: it takes as long as their choices do.
+    """
     product = product_of(problem)
     if isinstance(product, str):
         return product
     if product.dtype not in TILES:
         return f"{product.dtype.value} has no tiled kernels"
     return product.why_not_tiled() or product
+
+
+@lru_cache(maxsize=64)
+def whole_schedule(product: Product, figures: DeviceFigures, *, extended: bool) -> Schedule | None:
+    """The fastest tile by estimate that adds up whole sums; None where `why_no_tile` says that there is none."""
+    tiles = tiles_for(product, extended=extended, whole=True)
+    return choose_schedule(product, tiles, figures) if tiles else None
 
 
 def why_not_launched(product: Product, tile: AnyTile) -> str | None:
@@ -76,10 +96,42 @@ def batches(product: Product) -> list[tuple[Phase, ...]]:
     return [product.phases[start : start + MAX_PHASES] for start in range(0, len(product.phases), MAX_PHASES)]
 
 
-def fill_inputs(params: np.ndarray, names: Sequence[str], inputs: Sequence[Address]) -> None:
-    """Fill in the addresses of a product's inputs; those of its epilogue have a struct of their own."""
-    for name, address in zip(names, inputs, strict=True):
-        (params if name in ("a", "b") else params["epilogue"])[name] = address
+def tiled_calls(
+    product: Product,
+    phases: Sequence[Phase],
+    tile: AnyTile,
+    params: np.ndarray,
+    places: Mapping[FieldPath, Place],
+    *,
+    splits: int = 1,
+    extended: bool = False,
+    blends: bool = True,
+) -> Calls:
+    """The kernel of a tile where both operands start at multiples of 16 bytes, and that for any others elsewhere.
+
+    Args:
+        product: What is computed.
+        phases: Which of its phases.
+        tile: A tile that `choose_variant` takes.
+        params: The struct, in which is said here how the kernel tiles the product.
+        places: Where A, B and all other operands are, by their fields.
+        splits: Parts of the reduction.
+        extended: Whether the kernel must know epilogues and tables.
+        blends: Whether it takes the operation's alpha and beta.
+    """
+
+    def calls(variant: Variant) -> Calls:
+        rows, columns = tiles_along(product.rows, phases, variant.tile.rows, variant.tile.columns)
+        params["row_tiles"], params["column_tiles"] = rows, columns
+        blocks = rows * columns * product.groups * len(phases) * splits
+        return kernel_call(variant.unit, blocks, variant.tile.threads, params, places, blends=blends)
+
+    vectors = choose_variant(product, tile, extended=extended, aligned=True)
+    anywhere = choose_variant(product, tile, extended=extended, aligned=False)
+    if vectors == anywhere:
+        return calls(anywhere)
+    alignments = tuple((places[operand], _VECTOR_BYTES) for operand in ("a", "b"))
+    return (WhereAligned(alignments, calls(vectors), calls(anywhere)),)
 
 
 @dataclass(frozen=True)
@@ -90,158 +142,55 @@ class TiledGemm:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
         fused: Whether its products have epilogues.
+        yields: Whether sums too long for one accumulator are left to a `SplitGemm` that comes before it: its own estimate is then
+            never the lower one.
     """
 
     name: str
     product_of: ProductOf
     fused: bool = False
-    deterministic: bool = True
-    math: str = "dtype"
+    yields: bool = False
 
-    def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None when the kernels' structs can hold the problem, else the reason why not."""
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that its calls can name."""
+        return tuple(variant.unit for variant in variants(extended=self.fused))
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
-        schedule = _schedule(product)
+        extended = product.epilogue is not None
+        schedule = whole_schedule(product, figures, extended=extended)
         if schedule is None:
-            return why_no_tile(product, extended=product.epilogue is not None)
-        return why_not_launched(product, schedule.tile)
-
-    def seconds(self, problem: Any) -> float:
-        """Estimated time on an H200."""
-        product = product_or_reason(self.product_of, problem)
-        schedule = None if isinstance(product, str) else _schedule(product)
-        return math.inf if schedule is None else schedule.seconds
-
-    def workspace_bytes(self, problem: Any) -> int:  # noqa: ARG002 (the Protocol's signature)
-        """0."""
-        return 0
-
-    def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
-        return tuple(variant.unit for variant in variants(extended=self.fused))
-
-    def prepare(self, problem: Any, device: CudaDevice) -> Launch:
-        """Choose tile and variant and fill in the parameters."""
-        product = self.product_of(problem)
-        assert isinstance(product, Product)
-        if product.rows == 0 or product.groups == 0 or product.num_columns == 0:
-            return nothing
-        schedule = _schedule(product)
-        assert schedule is not None
-        tile = schedule.tile
-        return sequence([_one(device, product, phases, tile, self.fused) for phases in batches(product)])
+            return why_no_tile(product, extended=extended) or "no tile computes it"
+        reason = why_not_launched(product, schedule.tile)
+        if reason is not None:
+            return reason
+        seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
+        if self.yields and product.longest_sum > LONGEST_SUM:
+            split = choose_split(product, tiles_for(product), figures)
+            seconds = seconds if split is None else max(seconds, split.seconds)
+        return Offer(seconds, partial(_whole_calls, product, schedule.tile, extended=self.fused))
 
 
-@dataclass(frozen=True)
-class _TiledKernel:
-    """A kernel and how its tiles cover the phases of one launch. Immutable."""
-
-    kernel: Kernel
-    threads: int
-    row_tiles: int
-    column_tiles: int
-
-    @classmethod
-    def of(cls, device: CudaDevice, product: Product, phases: Sequence[Phase], variant: Variant) -> _TiledKernel:
-        tile = variant.tile
-        rows, columns = tiles_along(product.rows, phases, tile.rows, tile.columns)
-        return cls(device.kernel(variant.unit), tile.threads, rows, columns)
+def _epilogue_seconds(product: Product, figures: DeviceFigures) -> float:
+    elements = product.groups * product.rows * product.num_columns
+    products = _EPILOGUE_PRODUCTS if product.dtype in FULL_PRECISION else _MATRIX_EPILOGUE_PRODUCTS
+    return elements * products / figures.products_per_second(Maths.FP32)
 
 
-class AlignedKernels:
-    """The kernel of a tile for operands that start at multiples of 16 bytes, and that for any others. Immutable.
-
-    Args:
-        device: Where they run.
-        product: What is computed.
-        phases: Which of its phases.
-        tile: A tile that `choose_variant` takes.
-        splits: Parts of the reduction.
-        extended: Whether it must know epilogues and tables.
-    """
-
-    def __init__(
-        self,
-        device: CudaDevice,
-        product: Product,
-        phases: Sequence[Phase],
-        tile: AnyTile,
-        *,
-        splits: int = 1,
-        extended: bool = False,
-    ) -> None:
-        self._aligned, self._any = (
-            _TiledKernel.of(device, product, phases, choose_variant(product, tile, extended=extended, aligned=aligned))
-            for aligned in (True, False)
+def _whole_calls(product: Product, tile: AnyTile, *, extended: bool) -> Calls:
+    if product.is_empty:
+        return ()
+    places = in_order(*fields_of(product.inputs), "c")
+    return tuple(
+        call
+        for phases in batches(product)
+        for call in tiled_calls(
+            product, phases, tile, make_params(product, phases, tile.rows, tile.columns), places, extended=extended
         )
-        self._blocks_a_tile = product.groups * len(phases) * splits
-
-    def launch(self, stream: CudaStream, params: np.ndarray) -> None:
-        """Enqueue the one for the addresses in params, and say there how it tiles the product."""
-        chosen = self._aligned if (int(params["a"]) | int(params["b"])) % 16 == 0 else self._any
-        params["row_tiles"], params["column_tiles"] = chosen.row_tiles, chosen.column_tiles
-        blocks = chosen.row_tiles * chosen.column_tiles * self._blocks_a_tile
-        chosen.kernel.launch(stream, (blocks, 1, 1), (chosen.threads, 1, 1), params)
-
-
-def _one(device: CudaDevice, product: Product, phases: Sequence[Phase], tile: AnyTile, extended: bool) -> Launch:
-    params = make_params(product, phases, tile.rows, tile.columns)
-    kernels = AlignedKernels(device, product, phases, tile, extended=extended)
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,  # noqa: ARG001 (none was asked for)
-    ) -> None:
-        assert isinstance(stream, CudaStream)
-        params["alpha"], params["beta"] = alpha, beta
-        fill_inputs(params, product.inputs, inputs)
-        (params["c"],) = outputs
-        kernels.launch(stream, params)
-
-    return launch
-
-
-def nothing(
-    stream: Stream,
-    alpha: float,
-    inputs: Sequence[Address],
-    beta: float,
-    outputs: Sequence[Address],
-    workspace: Address | None,
-) -> None:
-    """Launch of a problem whose output is empty."""
-
-
-def sequence(launches: Sequence[Launch]) -> Launch:
-    """Make one launch of several, in order."""
-    if len(launches) == 1:
-        return launches[0]
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        for each in launches:
-            each(stream, alpha, inputs, beta, outputs, workspace)
-
-    return launch
-
-
-def _split_schedule(product: Product) -> Schedule:
-    """The parts are sums without an epilogue, which is the business of the kernel that adds them up."""
-    schedule = _schedule(replace(product, epilogue=None), split=True)
-    assert schedule is not None
-    return schedule
+    )
 
 
 @dataclass(frozen=True)
@@ -249,7 +198,7 @@ class SplitGemm:
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
 
     The workspace holds the sums of every part; of int8 they and their total are exact, however long it is. How many parts there are
-    depends on the problem alone.
+    depends on the problem and on how many multiprocessors there are.
 
     Args:
         name: See `backend.Algorithm`.
@@ -260,11 +209,14 @@ class SplitGemm:
     name: str
     product_of: ProductOf
     fused: bool = False
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: Any, device: Any) -> str | None:  # noqa: ARG002 (the Protocol's signature)
-        """None when cutting the reduction is faster by estimate, or needed for accuracy, else the reason why not."""
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that its calls can name."""
+        sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
+        return (*(variant.unit for variant in variants()), *sums)
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
@@ -272,68 +224,45 @@ class SplitGemm:
             return (
                 f"{len(product.phases)} dense products of {product.rows} x {product.num_columns}; needs one, not empty"
             )
-        split, summands = _split_schedule(product), product.phases[0].reduction_length
-        whole = _schedule(product) or _schedule(replace(product, epilogue=None))
-        is_slower = whole is not None and split.seconds >= whole.seconds
-        if split.splits < 2 or (is_slower and summands <= LONGEST_SUM):
-            (tiles,) = tile_counts((whole or split).tile, product)
+        summands = product.longest_sum
+        whole = whole_schedule(product, figures, extended=product.epilogue is not None)
+        whole = whole or whole_schedule(product, figures, extended=False)
+        than = math.inf if whole is None or summands > LONGEST_SUM else whole.seconds
+        # The parts are sums without an epilogue, which is the business of the kernel that adds them up.
+        split = choose_split(product, tiles_for(product), figures, than)
+        if split is None or split.splits < 2:
+            chosen = whole or split
+            assert chosen is not None, "any split takes less than infinitely long"
+            (tiles,) = tile_counts(chosen.tile, product)
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
-        return None
-
-    def seconds(self, problem: Any) -> float:
-        """Estimated time on an H200."""
-        product = product_or_reason(self.product_of, problem)
-        return math.inf if isinstance(product, str) or len(product.phases) != 1 else _split_schedule(product).seconds
-
-    def workspace_bytes(self, problem: Any) -> int:
-        """Bytes of the parts' sums; 0 where nothing is split."""
-        product = product_or_reason(self.product_of, problem)
-        if isinstance(product, str) or len(product.phases) != 1:
-            return 0
         elements = product.groups * product.rows * product.num_columns
-        return _split_schedule(product).splits * elements * product.sum_dtype.itemsize
+        nbytes = split.splits * elements * product.sum_dtype.itemsize
+        return Offer(split.seconds, partial(_split_calls, product, split, fused=self.fused), nbytes)
 
-    def units(self) -> tuple[Unit, ...]:
-        """Every unit that `prepare` can ask for."""
-        sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
-        return (*(variant.unit for variant in variants()), *sums)
 
-    def prepare(self, problem: Any, device: CudaDevice) -> Launch:
-        """Choose tile, variant and parts and fill in the parameters of both kernels."""
-        product = self.product_of(problem)
-        assert isinstance(product, Product)
-        schedule, partial = _split_schedule(product), product.partial_sums()
-        tile, part_size = schedule.tile, product.groups * partial.c_group_stride
-        parts = make_params(partial, partial.phases, tile.rows, tile.columns)
-        parts["alpha"] = 1.0
-        parts["splits"], parts["split_length"], parts["split_stride"] = (
-            schedule.splits,
-            schedule.split_length,
-            part_size,
-        )
-        total = make_params(product, product.phases, 1, SUM_THREADS)
-        total["a_row_stride"], total["a_group_stride"] = partial.c_row_stride, partial.c_group_stride
-        total["splits"], total["split_stride"] = schedule.splits, part_size
-
-        parts_kernels = AlignedKernels(device, product, product.phases, tile, splits=schedule.splits)
-        total_kernel = device.kernel(sum_unit(product.dtype, extended=self.fused))
-        total_grid = (int(total["column_tiles"]) * product.rows * product.groups, 1, 1)
-
-        def launch(
-            stream: Stream,
-            alpha: float,
-            inputs: Sequence[Address],
-            beta: float,
-            outputs: Sequence[Address],
-            workspace: Address | None,
-        ) -> None:
-            assert isinstance(stream, CudaStream)
-            fill_inputs(parts, product.inputs, inputs)
-            fill_inputs(total, product.inputs, inputs)
-            parts["c"] = total["a"] = workspace
-            total["alpha"], total["beta"] = alpha, beta
-            (total["c"],) = outputs
-            parts_kernels.launch(stream, parts)
-            total_kernel.launch(stream, total_grid, (SUM_THREADS, 1, 1), total)
-
-        return launch
+def _split_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:
+    """The parts' sums into the workspace, then their total."""
+    tile, sums = schedule.tile, product.partial_sums()
+    part_size = product.groups * sums.c_group_stride
+    parts = make_params(sums, sums.phases, tile.rows, tile.columns)
+    parts["alpha"], parts["splits"] = 1.0, schedule.splits
+    parts["split_length"], parts["split_stride"] = schedule.split_length, part_size
+    total = make_params(product, product.phases, 1, SUM_THREADS)
+    total["a_row_stride"], total["a_group_stride"] = sums.c_row_stride, sums.c_group_stride
+    total["splits"], total["split_stride"] = schedule.splits, part_size
+    operands = in_order(*fields_of(product.inputs), "c")
+    blocks = int(total["column_tiles"]) * product.rows * product.groups
+    return (
+        *tiled_calls(
+            product,
+            product.phases,
+            tile,
+            parts,
+            {**operands, "c": Place(WORKSPACE)},
+            splits=schedule.splits,
+            blends=False,
+        ),
+        *kernel_call(
+            sum_unit(product.dtype, extended=fused), blocks, SUM_THREADS, total, {**operands, "a": Place(WORKSPACE)}
+        ),
+    )

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 from dnncore.descriptors import ActivationDescriptor
@@ -43,8 +44,8 @@ class Digit:
 
     Args:
         extent: Its size.
-        b_stride: Elements of B a step.
-        other_stride: Elements a step of C, for a digit of the column, or of A, for one of the reduction.
+        b_stride: Elements of B per step.
+        other_stride: Elements per step of C, for a digit of the column, or of A, for one of the reduction.
         steps: By how much a step moves each spatial coordinate of B; empty where nothing can be out of bounds.
     """
 
@@ -67,23 +68,28 @@ def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
 
     Digits of which one has extent 0 become none: nothing is there to count.
     """
-    ordered = sorted(digits, key=lambda digit: (abs(digit.b_stride), abs(digit.other_stride)))
-    if any(digit.extent == 0 for digit in ordered):
-        return ()
+    counted = [digit for digit in digits if digit.extent != 1]
+    counted.sort(key=_distance)
     result: list[Digit] = []
-    for digit in ordered:
-        if digit.extent == 1:
-            continue
+    for digit in counted:
+        if digit.extent == 0:
+            return ()
         if result and result[-1].absorbs(digit):
-            result[-1] = replace(result[-1], extent=result[-1].extent * digit.extent)
+            faster = result[-1]
+            result[-1] = Digit(faster.extent * digit.extent, faster.b_stride, faster.other_stride, faster.steps)
         else:
             result.append(digit)
     return tuple(result)
 
 
+def _distance(digit: Digit) -> tuple[int, int]:
+    """How far neighbours are apart, first of all in B."""
+    return abs(digit.b_stride), abs(digit.other_stride)
+
+
 def length(digits: Iterable[Digit]) -> int:
     """How many numbers the digits count."""
-    return math.prod(digit.extent for digit in digits)
+    return math.prod([digit.extent for digit in digits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,7 @@ class Epilogue:
         alpha1: Factor of the sum.
         alpha2: Factor of z; with 0 z is not read.
         activation: None for the identity.
-        scale_stride: Elements of scale a row.
+        scale_stride: Elements of scale per row.
         bias_stride: The same for bias.
         widened: Whether scale and bias are stored in the compute type.
     """
@@ -157,9 +163,11 @@ class Epilogue:
     widened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Product:
     """Everything that a tiled kernel computes. Immutable.
+
+    What every choice of a kernel asks for is worked out once, and hashes are made for dictionaries with few products.
 
     Args:
         dtype: Element type of A and B.
@@ -191,36 +199,47 @@ class Product:
     epilogue: Epilogue | None = None
     output: DType | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, self.num_columns, self.longest_sum))
+
     @property
     def sum_dtype(self) -> DType:
         """What products are added up in: the compute type; int32 where they are of int8."""
         return DType.INT32 if self.dtype is DType.INT8 else self.dtype.compute
 
     @property
+    def is_empty(self) -> bool:
+        """Whether C has no elements."""
+        return self.rows == 0 or self.groups == 0 or self.num_columns == 0
+
+    @cached_property
     def num_columns(self) -> int:
         """Columns of the phase that has most; 0 when the output is empty."""
-        return max((phase.num_columns for phase in self.phases), default=0)
+        return max([phase.num_columns for phase in self.phases], default=0)
 
-    @property
+    @cached_property
     def num_digits(self) -> int:
         """Most digits of any number in it."""
-        return max((len(digits) for phase in self.phases for digits in (phase.column, phase.reduction)), default=0)
+        return max([max(len(phase.column), len(phase.reduction)) for phase in self.phases], default=0)
 
-    @property
+    @cached_property
     def fits_32_bit_offsets(self) -> bool:
         """Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits."""
-        return all(
-            (self.rows - 1) * abs(self.a_row_stride) + _reach(phase.reduction, "other_stride") < 2**31
-            and _reach(phase.column, "b_stride") + _reach(phase.reduction, "b_stride") < 2**31
-            for phase in self.phases
-        )
+        rows = (self.rows - 1) * abs(self.a_row_stride)
+        for phase in self.phases:
+            of_a = sum([(digit.extent - 1) * abs(digit.other_stride) for digit in phase.reduction])
+            of_b = sum([(digit.extent - 1) * abs(digit.b_stride) for digit in (*phase.column, *phase.reduction)])
+            if rows + of_a >= 2**31 or of_b >= 2**31:
+                return False
+        return True
 
     def partial_sums(self) -> Product:
         """The same with a C that holds packed [group][row][column], the sums before any epilogue; one phase."""
         (phase,) = self.phases
         strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=1)
         column = tuple(
-            replace(digit, other_stride=stride) for digit, stride in zip(phase.column, strides, strict=False)
+            Digit(digit.extent, digit.b_stride, stride, digit.steps)
+            for digit, stride in zip(phase.column, strides, strict=False)
         )
         return replace(
             self,
@@ -231,10 +250,10 @@ class Product:
             output=self.sum_dtype,
         )
 
-    @property
+    @cached_property
     def longest_sum(self) -> int:
         """Products in the longest sum."""
-        return max((phase.reduction_length for phase in self.phases), default=0)
+        return max([phase.reduction_length for phase in self.phases], default=0)
 
     def why_not_tiled(self) -> str | None:
         """None when the kernels' structs can hold it, else the reason why not."""
@@ -254,15 +273,11 @@ class Product:
         """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""
         digits = [*phase.column, *phase.reduction]
         for axis, bound in enumerate(self.bounds):
-            farthest = abs(phase.first[axis]) + sum(digit.extent * abs(digit.steps[axis]) for digit in digits)
+            farthest = abs(phase.first[axis]) + sum([digit.extent * abs(digit.steps[axis]) for digit in digits])
             if max(bound, farthest) > _COORDINATE_LIMIT:
                 return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
-        reach = sum(digit.extent * max(abs(digit.b_stride), abs(digit.other_stride)) for digit in digits)
+        reach = sum([digit.extent * max(abs(digit.b_stride), abs(digit.other_stride)) for digit in digits])
         offset = max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
         if reach + offset > _OFFSET_LIMIT:
             return f"offsets of {reach + offset} elements; at most {_OFFSET_LIMIT}"
         return None
-
-
-def _reach(digits: tuple[Digit, ...], stride: str) -> int:
-    return sum((digit.extent - 1) * abs(getattr(digit, stride)) for digit in digits)

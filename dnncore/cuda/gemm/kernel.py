@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cache
 
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Product
 from dnncore.cuda.gemm.params import PARAMS
@@ -24,8 +25,8 @@ from dnncore.cuda.gemm.tiling import (
     choose_walks,
 )
 from dnncore.cuda.gemm.vectors import vector_walks
-from dnncore.cuda.launch import Unit
 from dnncore.cuda.params import c_type
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 
 __all__ = [
@@ -90,59 +91,66 @@ class Variant:
         return isinstance(self.tile, MatrixTile) and self.tile.pipelined
 
     @property
-    def unit(self) -> Unit:
-        """What is compiled."""
-        digits, coordinates, index = (
-            (MAX_DIGITS, MAX_COORDINATES, "int64") if self.wide else (_NARROW_DIGITS, _NARROW_COORDINATES, "int32")
-        )
-        element, (walk_a, walk_b) = c_type(self.tile.dtype), self.walks
-        name = "_".join(
-            (
-                element,
-                f"{self.tile.rows}x{self.tile.columns}",
-                walk_a.name.lower(),
-                walk_b.name.lower(),
-                self._kind,
-            )
-        )
-        arguments: tuple[object, ...] = (
-            self.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", self.stages, digits,
-            coordinates if self.padded else 0, index,
-        )  # fmt: skip
-        header, template = ("pipeline", "Pipeline") if self.pipelined else ("kernel", "Kernel")
-        if not self.pipelined:
-            arguments += (str(self.extended).lower(),)
-        return Unit(
-            source=(
-                f'#include "dnncore/gemm/{header}.cuh"\n'
-                "using namespace dnncore;\n"
-                "using namespace dnncore::gemm;\n"
-                f"using Variant = {template}<{', '.join(map(str, arguments))}>;\n"
-                f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
-                f'extern "C" __global__ void __launch_bounds__({self.tile.threads}, {self.tile.min_blocks}) '
-                f"gemm_{name}(const __grid_constant__ Params params) {{\n"
-                "  __shared__ Variant::Shared shared;\n"
-                "  Variant::run(params, shared);\n"
-                "}\n"
-            ),
-            entry=f"gemm_{name}",
-        )
-
-    @property
-    def _kind(self) -> str:
+    def kind(self) -> str:
+        """The last word of its name."""
         if self.pipelined:
             return "pipelined"
         return "wide" if self.wide else "extended" if self.extended else "padded" if self.padded else "dense"
+
+    @property
+    def unit(self) -> Unit:
+        """What is compiled."""
+        return _unit(self)
+
+
+@cache
+def _unit(variant: Variant) -> Unit:
+    digits, coordinates, index = (
+        (MAX_DIGITS, MAX_COORDINATES, "int64") if variant.wide else (_NARROW_DIGITS, _NARROW_COORDINATES, "int32")
+    )
+    element, (walk_a, walk_b) = c_type(variant.tile.dtype), variant.walks
+    name = "_".join(
+        (
+            element,
+            f"{variant.tile.rows}x{variant.tile.columns}",
+            walk_a.name.lower(),
+            walk_b.name.lower(),
+            variant.kind,
+        )
+    )
+    arguments: tuple[object, ...] = (
+        variant.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", variant.stages, digits,
+        coordinates if variant.padded else 0, index,
+    )  # fmt: skip
+    header, template = ("pipeline", "Pipeline") if variant.pipelined else ("kernel", "Kernel")
+    if not variant.pipelined:
+        arguments += (str(variant.extended).lower(),)
+    return Unit(
+        source=(
+            f'#include "dnncore/gemm/{header}.cuh"\n'
+            "using namespace dnncore;\n"
+            "using namespace dnncore::gemm;\n"
+            f"using Variant = {template}<{', '.join(map(str, arguments))}>;\n"
+            f'static_assert(sizeof(Params) == {PARAMS.itemsize}, "dnncore/cuda/gemm/params.py disagrees");\n'
+            f'extern "C" __global__ void __launch_bounds__({variant.tile.threads}, {variant.tile.min_blocks}) '
+            f"gemm_{name}(const __grid_constant__ Params params) {{\n"
+            "  __shared__ Variant::Shared shared;\n"
+            "  Variant::run(params, shared);\n"
+            "}\n"
+        ),
+        entry=f"gemm_{name}",
+    )
 
 
 def _is_widened(dtype: DType) -> bool:
     return dtype is not dtype.compute
 
 
+@cache
 def _pipelined(dtype: DType) -> tuple[Variant, ...]:
     """Both tiles for channels last in all three directions; the smaller one for what only dense matrices and 1x1 filters are.
 
-    In the smaller one what is read across the reduction costs many index calculations a multiplication.
+    In the smaller one what is read across the reduction costs many index calculations per multiplication.
     """
     large, small = PIPELINED_TILES[dtype]
     along = Walk.REDUCTION
@@ -259,6 +267,7 @@ def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, a
     return Variant(tile, (walk_a, walk_b), padded=bool(product.bounds))
 
 
+@cache
 def sum_unit(dtype: DType, *, extended: bool = False) -> Unit:
     """The kernel that adds up the parts of a split reduction; an extended one knows epilogues, as all of 16 and 8 bits do."""
     element, extended = c_type(dtype), extended or _is_widened(dtype)
@@ -272,6 +281,7 @@ def sum_unit(dtype: DType, *, extended: bool = False) -> Unit:
     )
 
 
+@cache
 def table_unit() -> Unit:
     """The kernel that writes a narrow product's table, of whatever type its elements are."""
     entry = f"Reduction<int32, {_NARROW_COORDINATES}>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from enum import IntEnum
@@ -11,10 +10,21 @@ from itertools import accumulate
 import numpy as np
 
 from dnncore.cuda.activation import ACTIVATION, activation_record
+from dnncore.cuda.calls import FieldPath
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Epilogue, Phase, Product
-from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, struct
+from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, offset_of, packer, struct
 
-__all__ = ["EPILOGUE", "MAX_PHASES", "PARAMS", "Store", "choose_store", "fill_epilogue", "make_params", "tiles_along"]
+__all__ = [
+    "EPILOGUE",
+    "MAX_PHASES",
+    "PARAMS",
+    "Store",
+    "choose_store",
+    "fields_of",
+    "fill_epilogue",
+    "make_params",
+    "tiles_along",
+]
 
 MAX_PHASES = 8
 
@@ -85,31 +95,38 @@ PARAMS = struct(
     ("table", ADDRESS),
     ("output_type", "<i4"),
 )
+_PHASES_AT, _PACKED_PHASE = offset_of(PARAMS, "phase"), packer(_PHASE)
+_NO_STEPS = (0,) * MAX_COORDINATES
+_NO_DIGIT = [0, 0, *_NO_STEPS, 1, 1 << 31, 31]
+"""One that is not there is slowest, of extent 1 and stride 0."""
 
 
-def _fill_digits(records: np.ndarray, digits: tuple[Digit, ...]) -> None:
-    """Fill in the digits; those that are not there are slowest, of extent 1 and stride 0."""
-    for i in range(MAX_DIGITS):
-        digit = digits[i] if i < len(digits) else Digit(1, 0, 0)
+def _digits(digits: tuple[Digit, ...]) -> list[int]:
+    """The numbers of a column or of a reduction."""
+    numbers: list[int] = []
+    for digit in digits:
         shift = 31 + (digit.extent - 1).bit_length()
-        records[i]["extent"] = digit.extent
-        records[i]["magic"] = -(-(1 << shift) // digit.extent)
-        records[i]["shift"] = shift
-        records[i]["b_stride"] = digit.b_stride
-        records[i]["other_stride"] = digit.other_stride
-        records[i]["step"][: len(digit.steps)] = digit.steps
+        magic = -(-(1 << shift) // digit.extent)
+        steps = (*digit.steps, *_NO_STEPS[len(digit.steps) :])
+        numbers += (digit.b_stride, digit.other_stride, *steps, digit.extent, magic, shift)
+    return numbers + _NO_DIGIT * (MAX_DIGITS - len(digits))
 
 
-def _fill_phase(record: np.ndarray, phase: Phase) -> None:
-    _fill_digits(record["column"], phase.column)
-    _fill_digits(record["reduction"], phase.reduction)
-    record["a_offset"] = phase.a_offset
-    record["b_offset"] = phase.b_offset
-    record["c_offset"] = phase.c_offset
-    record["c_column_step"] = _column_step(phase)
-    record["first"][: len(phase.first)] = phase.first
-    record["columns"] = phase.num_columns
-    record["reduction_length"] = phase.reduction_length
+def _packed(phase: Phase) -> bytes:
+    """A _PHASE, all but the table's first entry."""
+    return _PACKED_PHASE.pack(
+        *_digits(phase.column),
+        *_digits(phase.reduction),
+        phase.a_offset,
+        phase.b_offset,
+        phase.c_offset,
+        _column_step(phase),
+        *phase.first,
+        *_NO_STEPS[len(phase.first) :],
+        phase.num_columns,
+        phase.reduction_length,
+        0,
+    )
 
 
 def _column_step(phase: Phase) -> int:
@@ -121,6 +138,11 @@ def _column_step(phase: Phase) -> int:
     return (
         step if all(digit.other_stride == stride for digit, stride in zip(phase.column, strides, strict=False)) else 0
     )
+
+
+def fields_of(inputs: Sequence[str]) -> tuple[FieldPath, ...]:
+    """The fields that take the addresses of a product's inputs; those of its epilogue have a struct of their own."""
+    return tuple(name if name in ("a", "b") else ("epilogue", name) for name in inputs)
 
 
 def fill_epilogue(record: np.ndarray, epilogue: Epilogue) -> None:
@@ -165,7 +187,7 @@ def _contiguous_columns(phase: Phase) -> tuple[int, tuple[Digit, ...]]:
 
 def tiles_along(rows: int, phases: Sequence[Phase], tile_rows: int, tile_columns: int) -> tuple[int, int]:
     """How many tiles cover the rows, and how many the columns of the phase that has most."""
-    return math.ceil(rows / tile_rows), max(math.ceil(phase.num_columns / tile_columns) for phase in phases)
+    return -(-rows // tile_rows), max([-(-phase.num_columns // tile_columns) for phase in phases])
 
 
 def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_columns: int) -> np.ndarray:
@@ -174,10 +196,12 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
     Args:
         product: What is computed.
         phases: Which of its phases, at most MAX_PHASES.
-        tile_rows: Rows of C a block.
-        tile_columns: Columns of C a block.
+        tile_rows: Rows of C per block.
+        tile_columns: Columns of C per block.
     """
-    params = np.zeros((), PARAMS)
+    packed = bytearray(PARAMS.itemsize)
+    packed[_PHASES_AT : _PHASES_AT + len(phases) * _PHASE.itemsize] = b"".join(map(_packed, phases))
+    params = np.frombuffer(packed, PARAMS).reshape(())
     for name in (
         "a_row_stride",
         "c_row_stride",
@@ -188,16 +212,13 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
         "groups",
     ):
         params[name] = getattr(product, name)
-    params["bounds"][: len(product.bounds)] = product.bounds
     # An axis that is not there has coordinate 0 always.
-    params["bounds"][len(product.bounds) :] = 1
+    params["bounds"] = (*product.bounds, *(1,) * (MAX_COORDINATES - len(product.bounds)))
     params["row_tiles"], params["column_tiles"] = tiles_along(product.rows, phases, tile_rows, tile_columns)
     params["store"] = choose_store(product)
     params["output_type"] = ELEMENT_TYPES.index(product.output or product.dtype)
     params["splits"] = 1
-    params["split_length"] = max(phase.reduction_length for phase in phases)
-    for record, phase in zip(params["phase"], phases, strict=False):
-        _fill_phase(record, phase)
+    params["split_length"] = max([phase.reduction_length for phase in phases])
     if product.epilogue is not None:
         fill_epilogue(params["epilogue"], product.epilogue)
     return params

@@ -1,17 +1,20 @@
-"""Which tile, which order of reading and how many parts: analytic, from the problem alone, so the same everywhere and every time.
+"""Which tile, which order of reading and how many parts: analytic, from a product and a device's figures, so the same every time.
 
-The figures are for an H200. On another GPU what is chosen gives the same results, only perhaps not as fast as it could be.
+In how many parts a sum is cut depends on how many multiprocessors there are to fill, so models of GPUs may round it differently.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property, lru_cache
 
-from dnncore.cuda.gemm.index_space import Digit, Product
+from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.params import c_type
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
     "EXTENDED_TILES",
@@ -25,14 +28,17 @@ __all__ = [
     "Tile",
     "Walk",
     "choose_schedule",
+    "choose_split",
     "choose_walks",
     "tile_counts",
 ]
 
-_MULTIPROCESSORS = 132
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _WARP = 32
+_WALK_DEPTH = 8
+"""Neighbouring threads that follow the reduction, before the next ones follow another row or column."""
+
 _MIN_SPLIT_LENGTH = 128
 LONGEST_SUM = 1 << 15
 """Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length.
@@ -46,22 +52,22 @@ _LONGEST_INT8_SUM = (2**31 - 1) // 128**2
 
 _LONGEST_TRUNCATED_SUM = 2**16
 """Tensor cores round sums of 16 bits in fp32 towards zero, every few products, and errors of products of one sign add up: to 4e-4
-of the sum here, 0.8 of what rounding it to float16 may cost [measured on an H200, 6e-9 a product]."""
+of the sum here, 0.8 of what rounding it to float16 may cost [measured on an H200, 6e-9 per product]."""
 
 _SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
 
-# Multiply-adds a second: two thirds of 128 (64) a cycle at 1.98 GHz, as measured for the largest tile in fp32 [fp64: estimated]; of
-# 16 bits a third of what tensor cores do through mma.sync [estimated]; of int8, of which they do twice as many, no more [not
-# measured]; the memory's rate; one more launch and its wait [both estimated].
-_RATE_PER_MULTIPROCESSOR = {
-    DType.FLOAT32: 168e9,
-    DType.FLOAT64: 84e9,
-    DType.FLOAT16: 500e9,
-    DType.BFLOAT16: 500e9,
-    DType.INT8: 500e9,
+# Of the multiply-adds that the units could do: two thirds, as measured on an H200 for the largest tile in fp32 [fp64: estimated];
+# of 16 bits an eighth [estimated]; of int8, of which there could be twice as many, no more [not measured].
+_OF_PRODUCTS = {
+    DType.FLOAT32: 0.6629,
+    DType.FLOAT64: 0.6629,
+    DType.FLOAT16: 0.1233,
+    DType.BFLOAT16: 0.1233,
+    DType.INT8: 0.06165,
 }
-_BYTES_PER_SECOND = 4e12
-_LAUNCH_SECONDS = 4e-6
+_OF_MEMORY_RATE = 0.939
+"""What writing and reading the parts' sums reaches [estimated]."""
+
 _BUSY_WARPS = 16
 """Warps with which a multiprocessor hides its latencies, or all that a tile lets it have; with fewer it slows down, as their
 square root."""
@@ -74,7 +80,7 @@ class Walk(Enum):
     REDUCTION = "kReduction"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """A block's tile of C, `dnncore::gemm::Tile`. Immutable.
 
@@ -82,13 +88,13 @@ class Tile:
         dtype: Element type.
         thread_rows: Threads along the rows.
         thread_columns: Threads along the columns.
-        row_vectors: 16-byte vectors a thread holds along the rows.
+        row_vectors: 16-byte vectors per thread along the rows.
         column_vectors: The same along the columns.
         depth: Length of a slab of the reduction, the unit of what is copied to shared memory.
         stages: Slabs in shared memory at a time, of which one is multiplied while the others are on their way; where B is
             read along the reduction there are always 3.
         min_blocks: Blocks that must fit on a multiprocessor, which bounds the registers.
-        efficiency: Multiply-adds a cycle of a full multiprocessor, relative to the largest tile [measured on an H200: 3x3
+        efficiency: Multiply-adds per cycle of a full multiprocessor, relative to the largest tile [measured on an H200: 3x3
             convolutions that fill the tiles].
     """
 
@@ -102,17 +108,17 @@ class Tile:
     min_blocks: int
     efficiency: float
 
-    @property
+    @cached_property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return self.thread_rows * self.thread_columns
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of C in a tile."""
         return self.thread_rows * self.row_vectors * (16 // self.dtype.itemsize)
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Columns of C in a tile."""
         return self.thread_columns * self.column_vectors * (16 // self.dtype.itemsize)
@@ -129,7 +135,7 @@ class Tile:
         return f"Tile<{c_type(self.dtype)}, {', '.join(map(str, sizes))}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MatrixTile:
     """A block's tile of C that the tensor cores compute, `dnncore::gemm::MatrixTile`. Immutable.
 
@@ -153,17 +159,17 @@ class MatrixTile:
     efficiency: float
     pipelined: bool = False
 
-    @property
+    @cached_property
     def threads(self) -> int:
-        """Threads of a block: four warps."""
+        """Threads per block: four warps."""
         return 128
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of C in a tile."""
         return 2 * 16 * self.warp_rows
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Columns of C in a tile."""
         return 2 * 8 * self.warp_columns
@@ -191,8 +197,8 @@ AnyTile = Tile | MatrixTile
 
 def tile_counts(tile: AnyTile, product: Product) -> list[int]:
     """Tiles of one part of the reduction, a phase at a time."""
-    rows = math.ceil(product.rows / tile.rows) * product.groups
-    return [rows * math.ceil(phase.num_columns / tile.columns) for phase in product.phases]
+    rows, columns = -(-product.rows // tile.rows) * product.groups, tile.columns
+    return [rows * -(-phase.num_columns // columns) for phase in product.phases]
 
 
 def _tiles(dtype: DType) -> tuple[Tile, ...]:
@@ -279,72 +285,121 @@ class Schedule:
     seconds: float
 
 
-def _schedule(product: Product, tile: AnyTile, wanted_splits: int) -> Schedule:
-    lengths = [phase.reduction_length for phase in product.phases]
-    split_length = max(math.ceil(max(lengths) / wanted_splits / tile.depth), 1) * tile.depth
-    splits = max(math.ceil(max(lengths) / split_length), 1)
-    return Schedule(tile, splits, split_length, _seconds(product, tile, splits, split_length))
-
-
-def _seconds(product: Product, tile: AnyTile, splits: int, split_length: int) -> float:
-    counts = tile_counts(tile, product)
-    summands = [min(phase.reduction_length, split_length) for phase in product.phases]
-    blocks = max(sum(counts) * splits, 1)
-    turns = math.ceil(blocks / _MULTIPROCESSORS)
-    mean = sum(count * length for count, length in zip(counts, summands, strict=True)) * splits / blocks
-    warps_a_block = tile.threads / 32
-    busy = min(_BUSY_WARPS, tile.min_blocks * warps_a_block)
-    occupancy = min(1.0, turns * warps_a_block / busy)
-    rate = _RATE_PER_MULTIPROCESSOR[product.dtype] * tile.efficiency * math.sqrt(occupancy)
-    seconds = max(turns * mean, *summands) * tile.rows * tile.columns / rate
-    if splits > 1:  # the parts' sums are written and read
-        sums = splits * product.groups * product.rows * product.num_columns
-        seconds += 2 * sums * product.sum_dtype.itemsize / _BYTES_PER_SECOND + _LAUNCH_SECONDS
-    return seconds
-
-
-def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], *, split: bool = False) -> Schedule:
-    """Choose the fastest by estimate.
+def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> Schedule:
+    """Choose the fastest by estimate of those that add up whole sums.
 
     Args:
-        product: What is computed; one phase where it is to be split.
-        tiles: The tiles to choose from.
-        split: Whether the reduction may be cut into parts; where that is not worth it, the result has one part all the same.
+        product: What is computed.
+        tiles: The tiles to choose from, at least one.
+        figures: Of the device.
     """
-    longest = product.longest_sum
+    fastest = _fastest(product, tiles, figures, math.inf, split=False)
+    assert fastest is not None, "there is no tile"
+    return fastest
+
+
+def choose_split(
+    product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures, than: float = math.inf
+) -> Schedule | None:
+    """Choose the fastest by estimate where sums may be cut into parts; one part, if it is not too long, is a choice too.
+
+    Args:
+        product: What is computed, of one phase.
+        tiles: The tiles to choose from, at least one.
+        figures: Of the device.
+        than: Seconds that it must take less than.
+
+    Returns:
+        None where none takes less.
+    """
+    return _fastest(product, tiles, figures, than, split=True)
+
+
+@lru_cache(maxsize=256)
+def _cuts(longest: int, depth: int, *, split: bool) -> tuple[tuple[int, int], ...]:
+    """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
     fewest = longest // LONGEST_SUM
-    splits = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] or [max(fewest, 1)]
-    options = (_schedule(product, tile, n) for tile in tiles for n in (splits if split else [1]))
-    return min(options, key=lambda schedule: schedule.seconds)
+    wanted = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] or [max(fewest, 1)] if split else [1]
+    lengths = dict.fromkeys(max(math.ceil(longest / n / depth), 1) * depth for n in wanted)
+    return tuple((length, max(-(-longest // length), 1)) for length in lengths)
 
 
-def _reading_cost(
-    outer: tuple[Digit, ...], reduction: tuple[Digit, ...], stride: str, walk: Walk, itemsize: int
-) -> int:
+def _fastest(
+    product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures, than: float, *, split: bool
+) -> Schedule | None:
+    """The first of the fastest by estimate, of every tile in every number of parts; None where none takes less time than that.
+
+    A time counts turns of blocks over the multiprocessors, each at the rate of its tile, and where sums are cut their way through
+    memory and one more launch. What cannot be the fastest is passed over early: a plan waits for hundreds of estimates.
+    """
+    multiprocessors, longest, launch_seconds = figures.multiprocessors, product.longest_sum, figures.launch_seconds
+    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
+    part_seconds = 0.0
+    if split:
+        part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
+        part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
+    best = None
+    for tile in tiles:
+        rows = -(-product.rows // tile.rows) * product.groups
+        num_tiles = work = 0
+        for columns, length in phases:
+            count = rows * -(-columns // tile.columns)
+            num_tiles += count
+            work += count * length
+        # A turn of blocks that add up one product for each element, with as many warps as hide the latencies.
+        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
+        # As long as multiprocessors take that never wait; 1e-9 is for what rounding adds.
+        least = work / multiprocessors * step * (1 - 1e-9)
+        if least >= than:
+            continue
+        warps = tile.threads / _WARP
+        busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
+        for split_length, parts in _cuts(longest, tile.depth, split=split):
+            turns = -(-num_tiles * parts // multiprocessors) or 1
+            if parts == 1:
+                seconds, summands = 0.0, max(turns * (work / (num_tiles or 1)), longest)
+            else:  # of one phase
+                seconds, summands = parts * part_seconds + launch_seconds, turns * split_length
+                if least + seconds >= than:
+                    break
+            slowdown = math.sqrt(busy_turns / turns) if turns < busy_turns else 1.0
+            seconds += summands * step * slowdown
+            if seconds < than:
+                than, best = seconds, (tile, parts, split_length, seconds)
+    return None if best is None else Schedule(*best)
+
+
+def _offsets(digits: Sequence[tuple[int, int]], most: int) -> list[int]:
+    """Offsets of the first numbers that digits of so many values, a stride apart each, can count; at most so many."""
+    offsets = [0]
+    for extent, stride in digits:
+        if len(offsets) >= most:
+            break
+        values = range(min(extent, -(-most // len(offsets))))
+        offsets = [value * stride + offset for value in values for offset in offsets]
+    return offsets[:most]
+
+
+def _reading_cost(sectors: set[int]) -> int:
     """Rate one read of an operand by a warp: the sectors that it moves, and twice the cache lines that it looks up [estimate]."""
-    depth = 8
-    num_outer, num_reduction = (_WARP, 1) if walk is Walk.OUTER else (_WARP // depth, depth)
-    rows = [_offset(outer, i, "b_stride") for i in range(num_outer)]
-    steps = [_offset(reduction, k, stride) for k in range(num_reduction)]
-    addresses = [(row + step) * itemsize for row in rows for step in steps]
-    return len({a // _SECTOR_BYTES for a in addresses}) + 2 * len({a // _LINE_BYTES for a in addresses})
+    return len(sectors) + 2 * len({sector // (_LINE_BYTES // _SECTOR_BYTES) for sector in sectors})
 
 
-def _offset(digits: tuple[Digit, ...], number: int, stride: str) -> int:
-    total = 0
-    for digit in digits:
-        number, value = divmod(number, digit.extent)
-        total += value * int(getattr(digit, stride))
-    return total
+def _cheaper_walk(outer: Sequence[tuple[int, int]], reduction: Sequence[tuple[int, int]], itemsize: int) -> Walk:
+    """Of an operand whose rows, or columns, and whose reduction are counted by such digits, with such strides in it."""
+    places, steps, in_sector = _offsets(outer, _WARP), _offsets(reduction, _WALK_DEPTH), _SECTOR_BYTES // itemsize
+    across = {place // in_sector for place in places}
+    along = {(place + step) // in_sector for place in places[: _WARP // _WALK_DEPTH] for step in steps}
+    return Walk.REDUCTION if _reading_cost(along) < _reading_cost(across) else Walk.OUTER
 
 
+@lru_cache(maxsize=64)
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
     """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
     phase, itemsize = product.phases[0], product.dtype.itemsize
-    rows = (Digit(product.rows, product.a_row_stride, 0),) if product.rows > 1 else ()
-
-    def best(outer: tuple[Digit, ...], stride: str) -> Walk:
-        walks = Walk.OUTER, Walk.REDUCTION
-        return min(walks, key=lambda walk: _reading_cost(outer, phase.reduction, stride, walk, itemsize))
-
-    return best(rows, "other_stride"), best(phase.column, "b_stride")
+    rows, columns = [(product.rows, product.a_row_stride)], [(digit.extent, digit.b_stride) for digit in phase.column]
+    return (
+        _cheaper_walk(rows, [(digit.extent, digit.other_stride) for digit in phase.reduction], itemsize),
+        _cheaper_walk(columns, [(digit.extent, digit.b_stride) for digit in phase.reduction], itemsize),
+    )

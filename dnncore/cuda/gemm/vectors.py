@@ -6,8 +6,11 @@ contiguous, begins at a multiple of 16 bytes if the operand does, and lies wholl
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.tiling import Walk
+from dnncore.cuda.params import FULL_PRECISION
 from dnncore.dtypes import DType
 
 __all__ = ["vector_walks"]
@@ -18,8 +21,11 @@ def vector_walks(product: Product) -> tuple[Walk, Walk] | None:
 
     Along the reduction where both indices allow it. Bytes are read along the reduction only: there is no transposition of them.
     """
-    if product.dtype.itemsize > 2:
-        return None
+    return None if product.dtype in FULL_PRECISION else _vector_walks(product)
+
+
+@lru_cache(maxsize=64)
+def _vector_walks(product: Product) -> tuple[Walk, Walk] | None:
     walks = (Walk.REDUCTION,) if product.dtype is DType.INT8 else (Walk.REDUCTION, Walk.OUTER)
     walk_a = next((walk for walk in walks if _reads_vectors_of_a(product, walk)), None)
     walk_b = next((walk for walk in walks if _reads_vectors_of_b(product, walk)), None)

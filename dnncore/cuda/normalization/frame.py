@@ -15,11 +15,12 @@ import numpy as np
 
 from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, SMALL_DIVISOR, collapse, divisor, record, small_divisor, struct
 from dnncore.descriptors import MAX_NDIM, TensorDescriptor
+from dnncore.figures import DeviceFigures
 
 __all__ = ["PACK_BYTES", "PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
 
 THREADS = 128
-"""Threads a block; kNormalizationThreads in frame.cuh. Few, because each has up to 160 registers: three such blocks fit."""
+"""Threads per block; kNormalizationThreads in frame.cuh. Few, because each has up to 160 registers: three such blocks fit."""
 
 PACK_BYTES = 16
 """The most that a thread reads or writes at once."""
@@ -31,9 +32,8 @@ _PACKS_PER_THREAD = 4
 _KEPT_PACKS = 8
 """Of its group that a thread can keep in registers; kKeptPacks in forward_aligned.cuh, kKeptPairs in backward_aligned.cuh."""
 
-
-_MANY_THREADS = 132 * 1024
-"""With so many, each may have all the packs that it can keep: half of what an H200's 132 multiprocessors can hold."""
+_MANY_THREADS = 1024
+"""Per multiprocessor. With so many, each may have all the packs that it can keep: half of what a multiprocessor can hold."""
 
 _FAR = 2**30
 """Elements, or steps between them, that a walk counts in 32 bits, one step further included."""
@@ -145,21 +145,29 @@ _Frame = tuple[tuple[int, ...], ...]  # extents, then the strides of each operan
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A tensor, its groups and their elements as a kernel sees them. Immutable."""
+    """A tensor, its groups and their elements as a kernel sees them: a function of operands and figures. Immutable."""
 
     groups: _Frame
     elements: _Frame
     packs_groups: bool
     width: int  # lanes of a pack
     is_aligned: bool  # every pack is whole, and x, dy and the output lie alike
+    many_threads: int  # with so many in all, each may have all the packs of its group that it can keep
 
     @classmethod
-    def of(cls, cut: Cut, operands: Mapping[Operand, TensorDescriptor], width_bytes: int = PACK_BYTES) -> Partition:
+    def of(
+        cls,
+        cut: Cut,
+        operands: Mapping[Operand, TensorDescriptor],
+        figures: DeviceFigures,
+        width_bytes: int = PACK_BYTES,
+    ) -> Partition:
         """Cut the operands' dimensions; x among them says which dimension is read in packs.
 
         Args:
             cut: Which dimensions are groups.
             operands: What there is.
+            figures: Of the device: where groups are enough to fill its multiprocessors, fewer threads share one.
             width_bytes: Of a pack; the size of an element for no packs at all.
         """
         x = operands[Operand.X]
@@ -176,7 +184,7 @@ class Partition:
         packs_groups = groups[0][-1] > 1 and (elements[0][-1] == 1 or between < within)
         width = max(width_bytes // x.dtype.itemsize, 1)
         is_aligned = _lies_whole(groups, elements, packs_groups, width, operands)
-        return cls(groups, elements, packs_groups, width, is_aligned)
+        return cls(groups, elements, packs_groups, width, is_aligned, figures.multiprocessors * _MANY_THREADS)
 
     @property
     def group_count(self) -> int:
@@ -206,7 +214,7 @@ class Partition:
         packs = self.element_packs
         lanes = max(_power_of_two(-(-packs // _PACKS_PER_THREAD)), min(8, _power_of_two(packs)))
         fewer = max(_power_of_two(-(-packs // _KEPT_PACKS)), min(8, _power_of_two(packs)))
-        if self.is_aligned and self.group_count * fewer >= _MANY_THREADS:
+        if self.is_aligned and self.group_count * fewer >= self.many_threads:
             lanes = fewer
         return THREADS // min(lanes, THREADS)
 
@@ -230,8 +238,8 @@ class Partition:
         return max(1, min(self.element_packs // (self.lanes * packs_per_thread), most))
 
     def varies(self, *operands: Operand) -> bool:
-        """Whether one of the operands differs among a group's elements."""
-        return self.length > 1 and any(any(self.elements[1 + operand]) for operand in operands)
+        """Whether one of the operands differs among a group's elements; of no elements, it may have no value for the group."""
+        return self.length != 1 and any(any(self.elements[1 + operand]) for operand in operands)
 
     def params(self, parts: int, switches: Switch, sharing: int = 1) -> np.ndarray:
         """The struct of a launch over parts of the groups, without addresses.
@@ -305,7 +313,7 @@ class Partition:
 def _lies_whole(
     groups: _Frame, elements: _Frame, packs_groups: bool, width: int, operands: Mapping[Operand, TensorDescriptor]
 ) -> bool:
-    """Whether packs are all whole if addresses are multiples of 16 bytes; walk.cuh says what for."""
+    """Whether packs are all whole if addresses are multiples of 16 bytes, and there are some; walk.cuh says what for."""
     packed, other = (groups, elements) if packs_groups else (elements, groups)
 
     def whole(operand: Operand) -> bool:
@@ -323,7 +331,7 @@ def _lies_whole(
     there = [[operand for operand in alike if operand in operands] for alike in _WALKED]
     return (
         len(elements[0]) <= 2
-        and math.prod(elements[0]) < _FAR
+        and 0 < math.prod(elements[0]) < _FAR
         and packed[0][-1] % width == 0
         and packed[1 + Operand.X][-1] == 1
         and whole(Operand.X)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Kernel, Unit, blocks_for
+from dnncore.backend import Offer
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -23,9 +21,10 @@ from dnncore.cuda.params import (
     record,
     struct,
 )
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import MAX_NDIM, LRNMode, TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import LRNBackwardProblem, LRNForwardProblem
 
 __all__ = ["BACKWARD", "FORWARD", "AcrossChannels", "ThroughShares", "Windows"]
@@ -38,6 +37,16 @@ _STRIP = 8
 
 _MOST_RECOMPUTED = 8
 """Elements of a window up to which summing every neighbour's window again is cheaper than writing and reading its share."""
+
+_ELEMENT, _STRIP_TERM, _STRIP_SHARE = 160, 12, 105
+"""Multiply-adds that would take as long as an element of a strip, and as each of its window's, forward and backward; fitted on an
+H200, where neither direction waits for the memory."""
+
+_PLACE, _TERM = 200, 40
+"""Likewise where windows have any dimensions, and each axis of each takes a division. Assumed."""
+
+_CYCLES_ALONE = 6
+"""Of a thread, for what counts as a multiply-add, where there are too few threads to hide that one waits for the other."""
 
 _OPERANDS = 4
 """LrnOperand in lrn.cuh: x, dy, output, shares."""
@@ -111,7 +120,7 @@ def _units(dtype: DType) -> dict[str, Unit]:
 
 @dataclass(frozen=True, slots=True)
 class AcrossChannels:
-    """Windows across channels, a strip of channels a thread. Immutable.
+    """Windows across channels, a strip of channels per thread. Immutable.
 
     Args:
         direction: "forward" or "backward".
@@ -119,20 +128,16 @@ class AcrossChannels:
 
     direction: str
     name: str = "across_channels"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: _LRN, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
+    def offer(self, problem: _LRN, figures: DeviceFigures) -> Offer | str:
+        """What it would take; or the reason why it cannot, or had better not."""
         if problem.lrn.mode is not LRNMode.ACROSS_CHANNELS:
             return f"mode {problem.lrn.mode.value} sums within a channel"
         if self.direction == "backward" and problem.lrn.n > _MOST_RECOMPUTED:
             return f"windows of {problem.lrn.n} channels are too long to be summed again for every neighbour"
-        return None
-
-    def workspace_bytes(self, problem: _LRN) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+        term = _STRIP_TERM if self.direction == "forward" else _STRIP_SHARE
+        seconds = _seconds(problem, figures, _ELEMENT + term * problem.lrn.n)
+        return Offer(seconds, partial(self._prepare, problem, figures))
 
     def units(self) -> tuple[Unit, ...]:
         """Two lengths of a strip for each dtype."""
@@ -143,8 +148,7 @@ class AcrossChannels:
             if name.startswith(f"lrn_across_{self.direction}")
         )
 
-    def prepare(self, problem: _LRN, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
+    def _prepare(self, problem: _LRN, figures: DeviceFigures) -> Calls:
         tensors = _tensors(problem)
         others = [axis for axis in range(problem.x.ndim) if axis != 1]
         x = tensors[0]
@@ -165,14 +169,14 @@ class AcrossChannels:
             steps=(*steps, 0),
             axis=axis,
         )
-        kernel = device.kernel(_units(x.dtype)[f"lrn_across_{self.direction}_{strip}"])
-        grid = (blocks_for(int(params["size"]), _THREADS), 1, 1)
-        return _launch(problem, [(kernel, grid, params)])
+        unit = _units(x.dtype)[f"lrn_across_{self.direction}_{strip}"]
+        blocks = blocks_for(figures, math.prod(extents) * strips, _THREADS)
+        return kernel_call(unit, blocks, _THREADS, params, _places(problem))
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over any dimensions, an element a thread; backward sums the window of every neighbour. Immutable.
+    """Windows over any dimensions, an element per thread; backward sums the window of every neighbour. Immutable.
 
     Args:
         direction: "forward" or "backward".
@@ -180,24 +184,18 @@ class Windows:
 
     direction: str
     name: str = "windows"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: _LRN, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """It supports everything."""
-        return None
-
-    def workspace_bytes(self, problem: _LRN) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+    def offer(self, problem: _LRN, figures: DeviceFigures) -> Offer:
+        """What it would take; it solves everything."""
+        window = _window(problem)
+        work = _PLACE + _TERM * window
+        if self.direction == "backward":
+            work = _PLACE + work * window
+        return Offer(_seconds(problem, figures, work), partial(_windows, problem, figures, (self.direction,)))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_units(dtype)["lrn_windows"] for dtype in FLOATING)
-
-    def prepare(self, problem: _LRN, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        return _windows(problem, device, self.direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +203,35 @@ class ThroughShares:
     """Backward in two launches: what each element gives to its neighbours goes through the workspace. Immutable."""
 
     name: str = "through_shares"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: LRNBackwardProblem, device: CudaDevice) -> str | None:  # noqa: ARG002
-        """It supports everything."""
-        return None
-
-    def workspace_bytes(self, problem: LRNBackwardProblem) -> int:
-        """A number in the compute type for each element."""
-        return problem.x.size * problem.x.dtype.compute.itemsize
+    def offer(self, problem: LRNBackwardProblem, figures: DeviceFigures) -> Offer:
+        """What it would take; it solves everything. The workspace has a number in the compute type for each element."""
+        seconds = 2 * _seconds(problem, figures, _PLACE + _TERM * _window(problem))
+        workspace_bytes = problem.x.size * problem.x.dtype.compute.itemsize
+        return Offer(seconds, partial(_windows, problem, figures, ("shares", "gather")), workspace_bytes)
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_units(dtype)["lrn_windows"] for dtype in FLOATING)
 
-    def prepare(self, problem: LRNBackwardProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        return _windows(problem, device, "shares", "gather")
+
+def _window(problem: _LRN) -> int:
+    """Most elements that a window has."""
+    extents = problem.x.shape[1:2] if problem.lrn.mode is LRNMode.ACROSS_CHANNELS else problem.x.shape[2:]
+    return math.prod(min(problem.lrn.n, extent) for extent in extents)
 
 
-def _windows(problem: _LRN, device: CudaDevice, *stages: str) -> Launch:
-    """Launches of the windows' kernel, one a stage."""
+def _seconds(problem: _LRN, figures: DeviceFigures, work: int) -> float:
+    """Estimated time of a launch whose threads each have so many multiply-adds' worth of work for an element."""
+    x = problem.x
+    if not x.size:
+        return 0.0
+    rate = figures.products_per_second(Maths.of(x.dtype.compute))
+    return figures.launch_seconds + work * max(x.size / rate, _CYCLES_ALONE / figures.clock_hz)
+
+
+def _windows(problem: _LRN, figures: DeviceFigures, stages: Sequence[str]) -> Calls:
+    """Calls of the windows' kernel, one for each stage."""
     x, dy, output = _tensors(problem)
     # Slowest first, so that neighbouring threads work on neighbouring elements; dimensions of one element say nothing.
     axes = sorted((axis for axis in range(x.ndim) if x.shape[axis] != 1), key=lambda axis: -x.strides[axis]) or [0]
@@ -235,9 +240,8 @@ def _windows(problem: _LRN, device: CudaDevice, *stages: str) -> Launch:
     extents = [x.shape[axis] for axis in axes]
     shares = [math.prod(extents[place + 1 :]) for place in range(len(axes))]
     strides = [*([tensor.strides[axis] for axis in axes] for tensor in (x, dy, output)), shares]
-    kernel = device.kernel(_units(x.dtype)["lrn_windows"])
-    grid = (blocks_for(x.size, _THREADS), 1, 1)
-    work = []
+    unit, blocks = _units(x.dtype)["lrn_windows"], blocks_for(figures, x.size, _THREADS)
+    calls: Calls = ()
     for stage in stages:
         params = record(
             _PARAMS,
@@ -248,34 +252,15 @@ def _windows(problem: _LRN, device: CudaDevice, *stages: str) -> Launch:
             windows=sum(1 << place for place in extended),
             stage=_STAGES[stage],
         )
-        work.append((kernel, grid, params))
-    return _launch(problem, work)
+        places = _places(problem) if len(stages) == 1 else {**_places(problem), "shares": Place(WORKSPACE)}
+        calls += kernel_call(unit, blocks, _THREADS, params, places)
+    return calls
 
 
-def _launch(problem: _LRN, work: Sequence[tuple[Kernel, tuple[int, int, int], np.ndarray]]) -> Launch:
-    """Launch kernels in a row; an empty tensor launches nothing."""
-    names = ("x",) if isinstance(problem, LRNForwardProblem) else ("y", "dy", "x")
-    wanted = [(position, name) for position, name in enumerate(names) if name != "y"]
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        assert isinstance(stream, CudaStream)
-        for kernel, grid, params in work:
-            params["alpha"], params["beta"] = alpha, beta
-            for position, name in wanted:
-                params[name] = inputs[position]
-            params["output"] = outputs[0]
-            params["shares"] = workspace or 0
-            if math.prod(grid):
-                kernel.launch(stream, grid, (_THREADS, 1, 1), params)
-
-    return launch
+def _places(problem: _LRN) -> dict[FieldPath, Place]:
+    """Where a kernel finds the operands; of those of the backward operation it does not read y."""
+    names = ("x", "output") if isinstance(problem, LRNForwardProblem) else (None, "dy", "x", "output")
+    return in_order(*names)
 
 
 FORWARD = (AcrossChannels("forward"), Windows("forward"))

@@ -1,26 +1,21 @@
-"""Launches of several kernels in a row, which leave what they found to each other in the workspace."""
+"""Calls of several kernels in a row, which leave what they found to each other in the workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from dnncore.backend import Address, Launch, Stream
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit
-from dnncore.cuda.memory import aligned
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, aligned, kernel_call
 from dnncore.cuda.normalization.frame import PACK_BYTES, PARAMS, THREADS, Operand
 from dnncore.cuda.params import FLOATING, c_type, generate_together
-from dnncore.cuda.stream import CudaStream
+from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
-from dnncore.problems.normalization.operands import OptionalOperands
-from dnncore.problems.problem import Operands
+from dnncore.problems import Problem
 
-__all__ = ["Pass", "Scratch", "all_passes", "launch_passes"]
-
-NormalizationOperands = Operands | OptionalOperands
+__all__ = ["FIELDS", "Pass", "Scratch", "all_passes", "calls_of"]
 
 _MAX_BLOCKS = 1 << 20
 
@@ -62,12 +57,13 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One kernel launch of several. Immutable but for the parameters, whose addresses a launch fills in.
+    """One kernel of several. Immutable.
 
     Args:
         kernel: "forward", "backward", "finish_forward", "finish_backward" or "channels_backward".
         blocks: Of the grid; with 0 there is nothing to do.
-        params: The struct.
+        seconds: Estimated time of a launch.
+        params: Makes the struct.
         operands: Which it is given.
         partials: Where parts' results are.
         totals: Where groups' sums are.
@@ -76,7 +72,8 @@ class Pass:
 
     kernel: str
     blocks: int
-    params: np.ndarray
+    seconds: float
+    params: Callable[[], np.ndarray]
     operands: frozenset[Operand]
     partials: Scratch | None = None
     totals: Scratch | None = None
@@ -111,65 +108,23 @@ def all_passes(direction: str) -> tuple[Unit, ...]:
     return tuple(unit for dtype in FLOATING for unit in _units(dtype, direction).values())
 
 
-def launch_passes(
-    passes: Sequence[Pass], direction: str, dtype: DType, problem: NormalizationOperands, device: CudaDevice
-) -> Launch:
-    """Load the kernels and wire the problem's operands to their parameters."""
+def calls_of(passes: Sequence[Pass], problem: Problem, direction: str, dtype: DType) -> Calls:
+    """Wire the problem's operands to the passes' parameters; where there are kernels for aligned addresses, these choose."""
     units = _units(dtype, direction)
-    work = [_Wired(one, problem, units, device) for one in passes if one.blocks]
-
-    def launch(
-        stream: Stream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        assert isinstance(stream, CudaStream)
-        for wired in work:
-            wired.enqueue(stream, alpha, inputs, beta, outputs, workspace)
-
-    return launch
+    places = {FIELDS[name]: Place(place) for place, name in enumerate((*problem.input_names, *problem.output_names))}
+    return tuple(chain.from_iterable(_calls(one, units, places) for one in passes))
 
 
-class _Wired:
-    """A pass that knows which address goes where. Owned by the thread of its plan."""
-
-    def __init__(
-        self, one: Pass, problem: NormalizationOperands, units: Mapping[str, Unit], device: CudaDevice
-    ) -> None:
-        self._pass = one
-        self._kernel = device.kernel(units[one.kernel])
-        self._aligned_kernel = self._kernel if one.aligned_kernel is None else device.kernel(units[one.aligned_kernel])
-        self._grid = (min(one.blocks, _MAX_BLOCKS), 1, 1)
-        self._inputs = _places(problem.input_names, one.operands)
-        self._outputs = _places(problem.output_names, one.operands)
-
-    def enqueue(
-        self,
-        stream: CudaStream,
-        alpha: float,
-        inputs: Sequence[Address],
-        beta: float,
-        outputs: Sequence[Address],
-        workspace: Address | None,
-    ) -> None:
-        """Fill in the addresses and launch."""
-        params = self._pass.params
-        params["alpha"], params["beta"] = alpha, beta
-        addresses = {operand: inputs[position] for position, operand in self._inputs}
-        addresses |= {operand: outputs[position] for position, operand in self._outputs}
-        for operand, address in addresses.items():
-            params["operands"][operand] = address
-        for name, piece in (("partials", self._pass.partials), ("totals", self._pass.totals)):
-            if piece is not None:
-                params[name] = (workspace or 0) + piece.offset_bytes
-        aligned = all(address % PACK_BYTES == 0 for address in addresses.values())
-        kernel = self._aligned_kernel if aligned else self._kernel
-        kernel.launch(stream, self._grid, (THREADS, 1, 1), params)
-
-
-def _places(names: Sequence[str], operands: frozenset[Operand]) -> tuple[tuple[int, Operand], ...]:
-    """Positions among the names of the operands that are wanted."""
-    return tuple((position, FIELDS[name]) for position, name in enumerate(names) if FIELDS[name] in operands)
+def _calls(one: Pass, units: Mapping[str, Unit], places: Mapping[Operand, Place]) -> Calls:
+    wanted = {operand: place for operand, place in places.items() if operand in one.operands}
+    scratch = {"partials": one.partials, "totals": one.totals}
+    addresses: dict[FieldPath, Place] = {
+        **{("operands", int(operand)): place for operand, place in wanted.items()},
+        **{name: Place(WORKSPACE, piece.offset_bytes) for name, piece in scratch.items() if piece is not None},
+    }
+    params, blocks = one.params(), min(one.blocks, _MAX_BLOCKS)
+    calls = kernel_call(units[one.kernel], blocks, THREADS, params, addresses)
+    if one.aligned_kernel is None or not calls:
+        return calls
+    fast = kernel_call(units[one.aligned_kernel], blocks, THREADS, params, addresses)
+    return (WhereAligned(tuple((place, PACK_BYTES) for place in wanted.values()), fast, calls),)

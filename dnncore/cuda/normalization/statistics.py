@@ -1,23 +1,25 @@
 """Batch, layer and group normalisation: which elements are normalised together, and in how many launches.
 
 `whole` is one launch (for parameters' gradients of layer and group normalisation one more) without workspace: a block takes whole
-groups. `parts` cuts groups that are few and large, so that there is work for every multiprocessor.
+groups. `parts` cuts groups that are few and large, so that there is work for every multiprocessor: how often is a function of
+the problem and of the number of multiprocessors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from dnncore.backend import Launch
-from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.launch import Unit
-from dnncore.cuda.normalization.frame import THREADS, Cut, Operand, Partition, Switch
-from dnncore.cuda.normalization.passes import FIELDS, Pass, Scratch, all_passes, launch_passes
+from dnncore.backend import Offer
+from dnncore.cuda.normalization.frame import PACK_BYTES, THREADS, Cut, Operand, Partition, Switch
+from dnncore.cuda.normalization.passes import FIELDS, Pass, Scratch, all_passes, calls_of
+from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures
 from dnncore.problems import (
     BatchNormBackwardProblem,
     BatchNormForwardProblem,
@@ -37,15 +39,27 @@ _GroupNorm = GroupNormForwardProblem | GroupNormBackwardProblem
 _Statistics = _Backward | BatchNormForwardProblem | LayerNormForwardProblem | GroupNormForwardProblem
 _Normalization = _Statistics | BatchNormInferenceProblem
 
-_BLOCKS = 132 * 8
-"""That fill an H200's 132 multiprocessors twice."""
+_BLOCKS = 8
+"""Per multiprocessor, which fill it twice."""
 
+_WARP = 32
 _FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
 _STATISTICS_PACKS = 4
 _APPLY_PACKS = 16
 """Least that a thread has of a part; when the output is written, of as many parts as there may be."""
+
+_OF_MEMORY_RATE = {2: 0.68, 4: 0.85, 8: 0.85}
+"""By the bytes of an element; fitted on an H200."""
+
+_BROKEN = 0.6
+_SCATTERED_PER_BYTE = 0.0375
+"""Of that, where packs are not whole; and, times the bytes of an element, where neighbours in a pack are not neighbours in memory:
+then each costs the same, however small. Measured there earlier."""
+
+_BLOCKS_AT_FULL_RATE = 5
+"""Per multiprocessor; fewer reach the less of the memory's rate. Fitted on an H200."""
 
 _SAVED = frozenset({Operand.MEAN, Operand.INV_STD})
 _FURTHER = frozenset({Operand.FIRST_OLD, Operand.SECOND_OLD, Operand.FIRST_NEW, Operand.SECOND_NEW})
@@ -77,40 +91,44 @@ def _parameter_cut(problem: LayerNormBackwardProblem | _GroupNorm) -> Cut:
 
 
 def _operands(problem: _Normalization) -> dict[Operand, TensorDescriptor]:
-    return {
-        FIELDS[name]: tensor
-        for names, tensors in ((problem.input_names, problem.inputs), (problem.output_names, problem.outputs))
-        for name, tensor in zip(names, tensors, strict=True)
-    }
+    names = (*problem.input_names, *problem.output_names)
+    return {FIELDS[name]: tensor for name, tensor in zip(names, (*problem.inputs, *problem.outputs), strict=True)}
 
 
 class _Sequence:
     """The passes of a launch as they are put together, and the workspace that is given out."""
 
-    def __init__(self, problem: _Normalization, direction: str, in_parts: bool) -> None:
+    def __init__(self, problem: _Normalization, figures: DeviceFigures, direction: str, in_parts: bool) -> None:
         self.passes: list[Pass] = []
         self._problem = problem
+        self._figures = figures
         self._direction = direction
         self._in_parts = in_parts
         self._end = 0
 
+    def partition(
+        self, cut: Cut, operands: Mapping[Operand, TensorDescriptor], width_bytes: int = PACK_BYTES
+    ) -> Partition:
+        """As `Partition.of`, for this device."""
+        return Partition.of(cut, operands, self._figures, width_bytes)
+
     def add(self, cut: Cut, operands: Mapping[Operand, TensorDescriptor], switches: Switch) -> None:
         """Reduce and apply over a cut: in one pass, or in three where groups are few and parts are allowed."""
-        partition = Partition.of(cut, operands)
+        partition = self.partition(cut, operands)
         switches |= _nature(partition, operands)
-        parts = partition.parts(_STATISTICS_PACKS, _BLOCKS // max(partition.tiles, 1)) if self._in_parts else 1
+        parts = self._most_parts(partition) if self._in_parts else 1
         there = frozenset(operands)
         if parts < _FEWEST_PARTS:
-            self._append(self._direction, partition, 1, switches, there)
+            self._append(partition, 1, switches, there)
             return
         parts = -(-partition.element_packs // -(-partition.element_packs // parts))
         numbers = partition.group_count * _NUMBERS[self._direction]
         partials, totals = self._scratch(numbers * parts), None
         reduced = switches & ~Switch.APPLIES
-        self._append(self._direction, partition, parts, reduced, there - _WRITTEN[self._direction], partials)
+        self._append(partition, parts, reduced, there - _WRITTEN[self._direction], partials)
         if Switch.APPLIES in switches and self._direction == "backward":
             totals = self._scratch(numbers)
-        self._finish(Partition.of(cut, operands, width_bytes=0), parts, switches, there, partials, totals)
+        self._finish(self.partition(cut, operands, width_bytes=0), parts, switches, there, partials, totals)
         if Switch.APPLIES in switches:
             self.apply(partition, switches & ~Switch.REDUCES, there - _FURTHER, totals)
 
@@ -123,30 +141,28 @@ class _Sequence:
         forward = self._direction == "forward"
         there = frozenset(operands)
         images = {one: _of_images(operands[one]) for one in _SAVED} if _interleaved(problem.x) else {}
-        partition = Partition.of(cut, {**operands, **images})
-        wanted = partition.parts(_STATISTICS_PACKS, _BLOCKS // max(partition.tiles, 1))
-        parts = -(-partition.element_packs // -(-partition.element_packs // wanted))
+        partition = self.partition(cut, {**operands, **images})
+        parts = -(-partition.element_packs // -(-partition.element_packs // self._most_parts(partition)))
         numbers = partition.group_count * _NUMBERS[self._direction]
         partials, totals = self._scratch(numbers * parts), None
         reads = there - (_WRITTEN[self._direction] | {Operand.OUTPUT, Operand.SCALE, Operand.BIAS})
-        self._append(self._direction, partition, parts, Switch.REDUCES, reads, partials, sharing=sharing)
+        steps = {}
+        if partition.packs_groups:
+            steps = {one: statistic.strides[1] for one, statistic in _only(operands, _SAVED).items()}
+        self._append(partition, parts, Switch.REDUCES, reads, partials, sharing=sharing, steps=steps)
         if forward:
-            whole = Partition.of(_cut(problem), operands, width_bytes=0)
+            whole = self.partition(_cut(problem), operands, width_bytes=0)
             self._finish(whole, parts * sharing, Switch.REDUCES, there - _FURTHER, partials, None)
         else:
             found = partials
             if parts > 1:
                 found = self._scratch(numbers)
-                channels = Partition.of(cut, _only(operands, {Operand.X}), width_bytes=0)
+                channels = self.partition(cut, _only(operands, {Operand.X}), width_bytes=0)
                 self._finish(channels, parts, Switch.REDUCES, frozenset(), partials, found)
             totals = self._scratch(numbers // sharing)
             self._sum_channels(problem, operands, sharing, found, totals)
         switches = Switch.APPLIES if forward else Switch.APPLIES | Switch.WEIGHTED
-        self.apply(partition, switches, there - _FURTHER, totals, sharing)
-        if partition.packs_groups:
-            for one, statistic in _only(operands, _SAVED).items():
-                for step in self.passes[0], self.passes[-1]:
-                    step.params["steps"][one] = statistic.strides[1]
+        self.apply(partition, switches, there - _FURTHER, totals, sharing, steps)
 
     def _sum_channels(
         self,
@@ -157,14 +173,16 @@ class _Sequence:
         totals: Scratch,
     ) -> None:
         """Put the channels of each group together, and the images of each channel."""
-        partition = Partition.of(_parameter_cut(problem), operands, width_bytes=0)
+        partition = self.partition(_parameter_cut(problem), operands, width_bytes=0)
         images = problem.x.shape[0]
-        params = self._settings(partition.params(1, Switch.REDUCES, sharing))
-        params["parts"] = images
+        params = self._params(partition, 1, Switch.REDUCES, sharing, others={"parts": images})
         warps = images * problem.groups + partition.group_count
         wanted = _FURTHER | {Operand.SCALE}
-        blocks = -(-warps // (THREADS // 32)) if images else 0
-        self.passes.append(Pass("channels_backward", blocks, params, frozenset(operands) & wanted, found, totals))
+        blocks = -(-warps // (THREADS // _WARP)) if images else 0
+        seconds = self._seconds(2 * found.nbytes, blocks)  # for the groups and for the parameters
+        self.passes.append(
+            Pass("channels_backward", blocks, seconds, params, frozenset(operands) & wanted, found, totals)
+        )
 
     def apply(
         self,
@@ -173,17 +191,19 @@ class _Sequence:
         wanted: frozenset[Operand],
         totals: Scratch | None = None,
         sharing: int = 1,
+        steps: Mapping[Operand, int] | None = None,
     ) -> None:
         """Write the output from statistics, or sums, that are there."""
-        parts = max(
-            partition.parts(_APPLY_PACKS, partition.element_packs),
-            partition.parts(_STATISTICS_PACKS, _BLOCKS // max(partition.tiles, 1)),
-        )
-        self._append(self._direction, partition, parts, switches, wanted, None, totals, sharing)
+        parts = max(partition.parts(_APPLY_PACKS, partition.element_packs), self._most_parts(partition))
+        self._append(partition, parts, switches, wanted, None, totals, sharing, steps)
+
+    def _most_parts(self, partition: Partition) -> int:
+        """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
+        blocks = self._figures.multiprocessors * _BLOCKS
+        return partition.parts(_STATISTICS_PACKS, blocks // max(partition.tiles, 1))
 
     def _append(
         self,
-        kernel: str,
         partition: Partition,
         parts: int,
         switches: Switch,
@@ -191,14 +211,17 @@ class _Sequence:
         partials: Scratch | None = None,
         totals: Scratch | None = None,
         sharing: int = 1,
+        steps: Mapping[Operand, int] | None = None,
     ) -> None:
-        params = self._settings(partition.params(parts, switches, sharing))
-        params["length"] *= sharing
-        aligned = None
-        if partition.is_aligned:
-            whole = parts == 1 and Switch.REDUCES | Switch.APPLIES in switches
-            aligned = f"{kernel}_{'kept' if whole and partition.keeps else 'aligned'}"
-        self.passes.append(Pass(kernel, partition.tiles * parts, params, wanted, partials, totals, aligned))
+        reduces, applies = Switch.REDUCES in switches, Switch.APPLIES in switches
+        keeps = reduces and applies and parts == 1 and partition.keeps
+        aligned = f"{self._direction}_{'kept' if keeps else 'aligned'}" if partition.is_aligned else None
+        params = self._params(partition, parts, switches, sharing, steps, {"length": partition.length * sharing})
+        blocks = partition.tiles * parts if reduces or partition.length else 0
+        read = (1 + (Operand.DY in wanted)) * (reduces + applies - keeps)
+        nbytes = (read + applies) * self._problem.x.size * self._problem.x.dtype.itemsize
+        seconds = self._seconds(nbytes, blocks, self._reach(partition))
+        self.passes.append(Pass(self._direction, blocks, seconds, params, wanted, partials, totals, aligned))
 
     def _finish(
         self,
@@ -210,20 +233,72 @@ class _Sequence:
         totals: Scratch | None,
     ) -> None:
         """Put the parts of each group together, a warp a group."""
-        params = self._settings(partition.params(1, switches))
-        params["parts"] = parts
-        blocks = -(-partition.group_count // (THREADS // 32))
-        self.passes.append(Pass(f"finish_{self._direction}", blocks, params, wanted, partials, totals))
+        params = self._params(partition, 1, switches, others={"parts": parts})
+        blocks = -(-partition.group_count // (THREADS // _WARP))
+        seconds = self._seconds(partials.nbytes, blocks)
+        self.passes.append(Pass(f"finish_{self._direction}", blocks, seconds, params, wanted, partials, totals))
 
-    def _settings(self, params: np.ndarray) -> np.ndarray:
-        for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta"):
-            params[name] = getattr(self._problem, name, 0.0)
-        return params
+    def _params(
+        self,
+        partition: Partition,
+        parts: int,
+        switches: Switch,
+        sharing: int = 1,
+        steps: Mapping[Operand, int] | None = None,
+        others: Mapping[str, int] | None = None,
+    ) -> Callable[[], np.ndarray]:
+        """What makes a pass's struct: `others` are fields that are not what the partition says, and so are `steps`."""
+        return partial(_fill, self._problem, partition, parts, switches, sharing, steps or {}, others or {})
+
+    def _reach(self, partition: Partition) -> float:
+        """Of the rate of whole packs, what loads as the partition has them reach."""
+        if partition.is_aligned:
+            return 1.0
+        packed = partition.groups if partition.packs_groups else partition.elements
+        if packed[1 + Operand.X][-1] == 1 and packed[0][-1] >= partition.width:
+            return _BROKEN
+        return _SCATTERED_PER_BYTE * self._problem.x.dtype.itemsize
+
+    def _seconds(self, nbytes: int, blocks: int, reach: float = 1.0) -> float:
+        """Estimated time of a pass: nothing where there is nothing to do.
+
+        Args:
+            nbytes: Read and written.
+            blocks: Of the grid.
+            reach: Of the rate that whole packs are moved at.
+        """
+        if not blocks:
+            return 0.0
+        busy = min(blocks / (self._figures.multiprocessors * _BLOCKS_AT_FULL_RATE), 1.0)
+        rate = self._figures.bytes_per_second * _OF_MEMORY_RATE[self._problem.x.dtype.itemsize]
+        return self._figures.launch_seconds + nbytes / (rate * reach * busy)
 
     def _scratch(self, numbers: int) -> Scratch:
         piece = Scratch(self._end, numbers * self._problem.x.dtype.compute.itemsize)
         self._end = piece.end
         return piece
+
+
+def _fill(
+    problem: _Normalization,
+    partition: Partition,
+    parts: int,
+    switches: Switch,
+    sharing: int,
+    steps: Mapping[Operand, int],
+    others: Mapping[str, int],
+) -> np.ndarray:
+    """The struct of a pass, without addresses."""
+    params = partition.params(parts, switches, sharing)
+    for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta"):
+        params[name] = getattr(problem, name, 0.0)
+    if not problem.x.size:  # of an empty batch nothing comes into the running statistics
+        params["momentum"] = 0.0
+    for name, value in others.items():
+        params[name] = value
+    for operand, step in steps.items():
+        params["steps"][operand] = step
+    return params
 
 
 def _interleaved(x: TensorDescriptor) -> bool:
@@ -263,9 +338,10 @@ def _nature(partition: Partition, operands: Mapping[Operand, TensorDescriptor]) 
     return found
 
 
-def _sequence(problem: _Statistics, in_parts: bool) -> list[Pass]:
+def _sequence(problem: _Statistics, figures: DeviceFigures, in_parts: bool) -> list[Pass]:
     """The passes of a problem."""
-    sequence = _Sequence(problem, "backward" if isinstance(problem, _Backward) else "forward", in_parts)
+    direction = "backward" if isinstance(problem, _Backward) else "forward"
+    sequence = _Sequence(problem, figures, direction, in_parts)
     operands, both = _operands(problem), Switch.REDUCES | Switch.APPLIES
     if in_parts and _by_channels(problem):
         assert isinstance(problem, _GroupNorm)
@@ -285,8 +361,9 @@ def _only(operands: Mapping[Operand, TensorDescriptor], wanted: Set[Operand]) ->
     return {operand: tensor for operand, tensor in operands.items() if operand in wanted}
 
 
-def _workspace_bytes(passes: list[Pass]) -> int:
-    return max((one.workspace_end for one in passes), default=0)
+def _offer(passes: list[Pass], problem: _Normalization, direction: str) -> Offer:
+    prepare = partial(calls_of, tuple(passes), problem, direction, problem.x.dtype)
+    return Offer(sum(one.seconds for one in passes), prepare, max(one.workspace_end for one in passes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,27 +377,17 @@ class GroupStatistics:
 
     name: str
     direction: str
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: _Statistics, device: CudaDevice) -> str | None:  # noqa: ARG002 -- it does not matter
-        """None when it can solve the problem, else the reason why not."""
-        if self.name == "whole" or self.workspace_bytes(problem):
-            return None
+    def offer(self, problem: _Statistics, figures: DeviceFigures) -> Offer | str:
+        """What it would take; "parts" only where groups are large enough. The workspace is for what is found in the parts."""
+        offer = _offer(_sequence(problem, figures, in_parts=self.name == "parts"), problem, self.direction)
+        if self.name == "whole" or offer.workspace_bytes:
+            return offer
         return f"the groups of x {problem.x.shape} are too many, or too small, to be cut into {_FEWEST_PARTS} parts"
-
-    def workspace_bytes(self, problem: _Statistics) -> int:
-        """For what is found in the parts."""
-        return 0 if self.name == "whole" else _workspace_bytes(_sequence(problem, in_parts=True))
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype, the kernel and the one that finishes what it found in parts."""
         return all_passes(self.direction)
-
-    def prepare(self, problem: _Statistics, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        passes = _sequence(problem, in_parts=self.name == "parts")
-        return launch_passes(passes, self.direction, problem.x.dtype, problem, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,27 +395,17 @@ class Inference:
     """Batch normalisation with statistics that are given. Immutable."""
 
     name: str = "given"
-    deterministic: bool = True
-    math: str = "dtype"
 
-    def supports(self, problem: BatchNormInferenceProblem, device: CudaDevice) -> str | None:  # noqa: ARG002
-        """It supports everything."""
-        return None
-
-    def workspace_bytes(self, problem: BatchNormInferenceProblem) -> int:  # noqa: ARG002 -- it does not matter
-        """None is needed."""
-        return 0
+    def offer(self, problem: BatchNormInferenceProblem, figures: DeviceFigures) -> Offer:
+        """What it would take; it solves everything."""
+        sequence, operands = _Sequence(problem, figures, "forward", in_parts=False), _operands(problem)
+        switches = Switch.APPLIES | Switch.GIVES_VARIANCE
+        sequence.apply(sequence.partition(_cut(problem), operands), switches, frozenset(operands))
+        return _offer(sequence.passes, problem, "forward")
 
     def units(self) -> tuple[Unit, ...]:
         """The forward kernels."""
         return all_passes("forward")
-
-    def prepare(self, problem: BatchNormInferenceProblem, device: CudaDevice) -> Launch:
-        """Compile, load and fill in the parameters."""
-        sequence, operands = _Sequence(problem, "forward", in_parts=False), _operands(problem)
-        switches = Switch.APPLIES | Switch.GIVES_VARIANCE
-        sequence.apply(Partition.of(_cut(problem), operands), switches, frozenset(operands))
-        return launch_passes(sequence.passes, "forward", problem.x.dtype, problem, device)
 
 
 FORWARD = (GroupStatistics("parts", "forward"), GroupStatistics("whole", "forward"))

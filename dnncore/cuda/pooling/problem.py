@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dnncore.cuda.params import FLOATING
@@ -9,7 +10,7 @@ from dnncore.descriptors import PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 
-__all__ = ["DTYPES", "MODES", "Geometry", "Operands", "PoolingProblem", "mode_of", "operands_of"]
+__all__ = ["DTYPES", "MODES", "Geometry", "Operands", "PoolingProblem", "mode_of", "operands_of", "window_places"]
 
 PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem | PoolingBackwardIndicesProblem
 
@@ -34,25 +35,29 @@ class Operands:
     """A problem's operands as the parameter structs call them. Immutable.
 
     Args:
-        inputs: Fields that take the inputs' addresses, in the problem's order.
-        outputs: Fields that take the outputs'.
+        fields: Those that take the operands' addresses, in the problem's order.
         views: Tensors beside the blended output, whose views are `<name>_view`.
     """
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    fields: tuple[str, ...]
     views: dict[str, TensorDescriptor]
 
 
 def operands_of(problem: PoolingProblem) -> Operands:
     """Name a problem's operands."""
     if isinstance(problem, PoolingBackwardIndicesProblem):
-        return Operands(("dy", "indices"), ("output",), {"dy": problem.dy, "indices": problem.indices})
+        return Operands(("dy", "indices", "output"), {"dy": problem.dy, "indices": problem.indices})
     if isinstance(problem, PoolingBackwardProblem):
-        return Operands(("y", "dy", "x"), ("output",), {"dy": problem.dy, "x": problem.x})
+        return Operands(("y", "dy", "x", "output"), {"dy": problem.dy, "x": problem.x})
     if problem.indices is None:
-        return Operands(("x",), ("output",), {"x": problem.x})
-    return Operands(("x",), ("output", "indices"), {"x": problem.x, "indices": problem.indices})
+        return Operands(("x", "output"), {"x": problem.x})
+    return Operands(("x", "output", "indices"), {"x": problem.x, "indices": problem.indices})
+
+
+def window_places(problem: PoolingProblem) -> int:
+    """Places of all windows together, padding among them."""
+    pooled = problem.y if isinstance(problem, PoolingForwardProblem) else problem.dy
+    return pooled.size * math.prod(problem.pooling.window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import threading
 from types import TracebackType
 from typing import Protocol
 
-from dnncore.cuda import driver
+from dnncore.cuda.runtime import driver
 from dnncore.errors import DeviceError, DeviceFaultError, DeviceNotFoundError
 
 __all__ = ["Context", "Releasable", "retained"]
@@ -32,7 +32,10 @@ class Releasable(Protocol):
 class Context:
     """A device's primary context. Thread-safe.
 
-    `with context:` makes it current for the calling thread and maps what PyCUDA raises inside to our errors. It may be nested.
+    `with context:` makes it current for the calling thread and maps what the driver raises inside to our errors. It may be nested.
+
+    Attributes:
+        handle: The CUcontext.
     """
 
     def __init__(self, index: int) -> None:
@@ -40,6 +43,7 @@ class Context:
         self.name = f"cuda:{index}"
         self.compute_capability = driver.compute_capability(index)
         self._driver_context = driver.retain_context(index)
+        self.handle = int(self._driver_context.handle)
         self._driver_errors = driver.driver_error_types()
         self.forked = False  # written once, by a forked child
         self._lock = threading.RLock()  # guards _users; a collection inside it may let go of a user in the same thread
@@ -60,12 +64,15 @@ class Context:
     ) -> None:
         try:
             if isinstance(error, self._driver_errors):
-                raise self._mapped(error) from error
+                raise self.mapped(error) from error
         finally:
             self._driver_context.pop()
 
-    def _mapped(self, error: Exception) -> DeviceError:
-        """Tell a refused call from a lost context: after a sticky fault the next call fails too, whatever it is."""
+    def mapped(self, error: Exception) -> DeviceError:
+        """One of our errors for one of the driver's; this context is current.
+
+        It tells a refused call from a lost context: after a sticky fault the next call fails too, whatever it is.
+        """
         try:
             self._driver_context.synchronize()
         except self._driver_errors as again:
@@ -113,6 +120,7 @@ class _ForkedContext:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.handle = 0
 
     def push(self) -> None:
         raise DeviceFaultError(f"{self._name} cannot be used: {driver.FORKED}")

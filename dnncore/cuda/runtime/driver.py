@@ -1,54 +1,85 @@
-"""The CUDA driver through PyCUDA, typed: the only module that imports it, and the only one where `Any` is allowed.
+"""The CUDA driver through PyCUDA and cuda-bindings, typed: the one module that imports them, and the one where `Any` is allowed.
 
-Nothing here pushes a context or maps errors by itself; that is what `dnncore.cuda.context.Context` is for. PyCUDA is imported when
-a function here is first called, so that `import dnncore` needs neither it nor a driver.
+PyCUDA owns devices, contexts, memory and streams. It hides the handles of modules and functions, takes kernel parameters only as
+one packed buffer, and knows neither graphs, nor other libraries' streams, nor stream-ordered memory: these go through
+cuda-bindings. A resource is one or the other's, never both's, and every launch, copy and event takes the same way on streams of
+ours and of others.
+
+Nothing here pushes a context or maps errors by itself; that is what `runtime.context.Context` is for. Both packages are imported
+when a function here is first called, so that `import dnncore` needs neither them nor a driver.
+
+Source of names and numbers: CUDA Driver API, 13.0.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from dnncore.cuda import libcuda
 from dnncore.errors import BackendUnavailableError, DeviceError, DeviceFaultError, OutOfMemoryError
 
 __all__ = [
     "FORKED",
+    "STREAM_LEGACY",
+    "STREAM_PER_THREAD",
+    "CudaCallError",
     "DriverAllocation",
     "DriverContext",
     "DriverFunction",
-    "DriverModule",
+    "DriverGraph",
     "DriverStream",
+    "ExternalStream",
+    "Launcher",
     "allocate",
     "allocate_host",
+    "allocate_ordered",
     "allow_shared_bytes",
+    "attribute",
     "compute_capability",
-    "copy_on_device",
-    "copy_to_device",
-    "copy_to_host",
+    "copy",
+    "create_event",
     "create_stream",
+    "current_context",
+    "destroy_event",
     "device_count",
     "driver_error",
     "driver_error_types",
-    "get_function",
-    "launch",
+    "elapsed_ms",
+    "event_has_passed",
+    "free_ordered",
+    "load_function",
     "load_module",
     "memory_bytes",
+    "memset",
     "model",
+    "pointer_device",
+    "record_event",
     "retain_context",
+    "stream_context",
+    "synchronize_event",
+    "synchronize_stream",
     "total_memory_bytes",
+    "wait_for_event",
 ]
+
+STREAM_LEGACY, STREAM_PER_THREAD = 1, 2
+"""CU_STREAM_LEGACY and CU_STREAM_PER_THREAD: the two default streams; every other stream's handle is an address."""
 
 _STREAM_NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: no implicit waiting for the default stream, which nothing here uses."""
 
 
 class DriverContext(Protocol):
-    """What we use of pycuda.driver.Context; one object a device, because PyCUDA ties every resource to the object."""
+    """What we use of pycuda.driver.Context; one object per device, because PyCUDA ties every resource to the object."""
+
+    @property
+    def handle(self) -> int:
+        """The CUcontext."""
 
     def push(self) -> None:
         """Make it the calling thread's current context."""
@@ -69,14 +100,11 @@ _forked = False  # written once, by the child itself
 
 
 class DriverStream(Protocol):
-    """What we use of pycuda.driver.Stream; `libcuda.ExternalStream` is another."""
+    """What we use of pycuda.driver.Stream, which destroys the stream with its last reference; `ExternalStream` is another."""
 
     @property
     def handle(self) -> int:
         """The CUstream."""
-
-    def synchronize(self) -> None:
-        """Wait for everything enqueued on it, without holding the GIL."""
 
 
 class DriverAllocation(Protocol):
@@ -88,23 +116,16 @@ class DriverAllocation(Protocol):
         """Give the memory back; its context must be current."""
 
 
-@dataclass(slots=True)
-class DriverModule:
-    """A loaded cubin; its functions die with it."""
-
-    image: bytes
-    loaded: Any
+class DriverFunction(Protocol):
+    """A CUfunction: a kernel of a loaded module."""
 
 
-@dataclass(slots=True)
-class DriverFunction:
-    """An entry of a module, by PyCUDA and, once it was launched on a stream that PyCUDA cannot wrap, by libcuda."""
+class CudaCallError(Exception):
+    """A call that the driver refused. `Context` turns it into one of ours, as it does with PyCUDA's."""
 
-    image: bytes
-    name: str
-    loaded: Any
-    shared_bytes: int = 0
-    handle: int = 0
+    def __init__(self, call: str, status: Any) -> None:
+        super().__init__(f"{call} failed: {getattr(status, 'name', status)}")
+        self.out_of_memory = getattr(status, "name", "") == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @functools.cache
@@ -136,16 +157,42 @@ def _mark_forked() -> None:
     global _forked
     _forked = True
     _driver.cache_clear()
+    _bindings.cache_clear()
+
+
+@functools.cache
+def _bindings() -> Any:
+    """cuda-bindings, which finds the driver that PyCUDA has loaded."""
+    _driver()
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"cuda-bindings is not installed ({error}); install it with: pip install 'dnncore[cuda]'"
+        ) from error
+    return driver
+
+
+def _call(name: str, *arguments: object) -> Any:
+    """Call a function of the driver; what it returns beside the status: nothing, a value or a tuple.
+
+    Raises:
+        CudaCallError: the driver refused.
+    """
+    status, *results = getattr(_bindings(), name)(*arguments)
+    if status:
+        raise CudaCallError(name, status)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def driver_error_types() -> tuple[type[Exception], ...]:
     """The classes of every error that is raised for the driver."""
-    return _driver().Error, libcuda.CudaCallError
+    return _driver().Error, CudaCallError
 
 
 def driver_error(error: Exception) -> DeviceError:
     """Map an error of the driver that left the context intact to ours."""
-    out_of_memory = error.out_of_memory if isinstance(error, libcuda.CudaCallError) else None
+    out_of_memory = error.out_of_memory if isinstance(error, CudaCallError) else None
     if out_of_memory or isinstance(error, _driver().MemoryError):
         return OutOfMemoryError(str(error))
     return DeviceError(str(error))
@@ -174,6 +221,11 @@ def model(index: int) -> str:
 def total_memory_bytes(index: int) -> int:
     """Memory of a device."""
     return int(_driver().Device(index).total_memory())
+
+
+def attribute(index: int, name: str) -> int:
+    """An attribute of a device by PyCUDA's name: "MULTIPROCESSOR_COUNT"."""
+    return int(_driver().Device(index).get_attribute(getattr(_driver().device_attribute, name)))
 
 
 def retain_context(index: int) -> DriverContext:
@@ -207,69 +259,309 @@ def create_stream() -> DriverStream:
     return stream
 
 
-def copy_to_device(destination: int, source: np.ndarray, stream: DriverStream) -> None:
-    """Enqueue a copy of a contiguous array. PyCUDA drops its reference at once: the caller keeps the array alive."""
-    if isinstance(stream, libcuda.ExternalStream):
-        libcuda.copy(stream.handle, destination, source, source.nbytes)
-    else:
-        _driver().memcpy_htod_async(destination, source, stream)
+class ExternalStream:
+    """A stream that somebody else made and will destroy; stands where a PyCUDA stream does. Thread-safe."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
 
 
-def copy_to_host(destination: np.ndarray, source: int, stream: DriverStream) -> None:
-    """Enqueue a copy into a contiguous array. The caller keeps the array alive."""
-    if isinstance(stream, libcuda.ExternalStream):
-        libcuda.copy(stream.handle, destination, source, destination.nbytes)
-    else:
-        _driver().memcpy_dtoh_async(destination, source, stream)
+def synchronize_stream(stream: int) -> None:
+    """Wait for everything enqueued on a stream, without the GIL."""
+    _call("cuStreamSynchronize", stream)
 
 
-def copy_on_device(destination: int, source: int, nbytes: int, stream: DriverStream) -> None:
-    """Enqueue a copy from one address of the device to another."""
-    libcuda.copy(stream.handle, destination, source, nbytes)
+def stream_context(stream: int) -> int:
+    """The CUcontext that a stream belongs to."""
+    return int(_call("cuStreamGetCtx", stream))
 
 
-def load_module(image: bytes) -> DriverModule:
-    """Load a cubin into the current context."""
-    return DriverModule(image, _driver().module_from_buffer(image))
+def current_context() -> int:
+    """The calling thread's CUcontext, 0 for none."""
+    return int(_bindings().cuCtxGetCurrent()[1])
 
 
-def get_function(module: DriverModule, name: str) -> DriverFunction:
+def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, nbytes: int) -> None:
+    """Enqueue a copy between device addresses and contiguous host arrays, at least one of them an address.
+
+    The caller keeps arrays alive until the stream has passed the copy.
+    """
+    kinds = ["H" if isinstance(place, np.ndarray) else "D" for place in (source, destination)]
+    to, of = (p.ctypes.data if isinstance(p, np.ndarray) else p for p in (destination, source))
+    _call(
+        "cuMemcpyDtoDAsync" if kinds == ["D", "D"] else f"cuMemcpy{kinds[0]}to{kinds[1]}Async", to, of, nbytes, stream
+    )
+
+
+def memset(stream: int, address: int, value: int, nbytes: int) -> None:
+    """Enqueue the filling of memory with one byte."""
+    _call("cuMemsetD8Async", address, value, nbytes, stream)
+
+
+def allocate_ordered(index: int, nbytes: int, stream: int) -> int:
+    """Allocate memory of the device's pool that work enqueued on a stream from now on may use."""
+    _keep_pool(index)
+    return int(_call("cuMemAllocAsync", nbytes, stream))
+
+
+def free_ordered(address: int, stream: int) -> None:
+    """Give memory of the pool back once the stream has passed what was enqueued so far."""
+    _call("cuMemFreeAsync", address, stream)
+
+
+@functools.cache
+def _keep_pool(index: int) -> None:
+    """Let a device's pool keep what is given back to it: by default every synchronisation returns it to the driver."""
+    driver = _bindings()
+    pool = _call("cuDeviceGetDefaultMemPool", index)
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    _call("cuMemPoolSetAttribute", pool, threshold, driver.cuuint64_t(2**64 - 1))
+
+
+def load_module(image: bytes) -> Any:
+    """Load a cubin into the current context, where it stays as long as the process."""
+    return _call("cuModuleLoadData", image)
+
+
+def load_function(module: Any, name: str) -> DriverFunction:
     """Look up an entry of a module."""
-    return DriverFunction(module.image, name, module.loaded.get_function(name))
+    function: DriverFunction = _call("cuModuleGetFunction", module, name.encode())
+    return function
 
 
 def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
     """Let a function be launched with this much dynamic shared memory."""
-    function.loaded.set_attribute(_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
-    function.shared_bytes = nbytes
-    if function.handle:
-        libcuda.allow_shared_bytes(function.handle, nbytes)
+    name = _bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _call("cuFuncSetAttribute", function, name, nbytes)
 
 
-def launch(
-    function: DriverFunction,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    params: bytes,
-    shared_bytes: int,
-    stream: DriverStream,
-) -> None:
-    """Enqueue a kernel whose one parameter is `params`, bit by bit.
+class _Parameters:
+    """A parameter block that stays where it is, and the array of one pointer to it that a launch takes. Owned by one thread.
 
-    PyCUDA's public calls build the buffer argument by argument and set the deprecated block shape first: 2 to 5 us a launch. The
-    method under them, which they all call, takes 0.3 us (PyCUDA 2026.1, no GPU).
+    Attributes:
+        block: The bytes, to write into.
+        pointers: Address of the array.
     """
-    if isinstance(stream, libcuda.ExternalStream):
-        libcuda.launch(_handle(function), grid, block, params, shared_bytes, stream.handle)
-    else:
-        function.loaded._launch_kernel(grid, block, params, shared_bytes, stream)
+
+    __slots__ = ("_keep", "block", "pointers")
+
+    def __init__(self, params: bytes) -> None:
+        self.block = bytearray(params)
+        held = (ctypes.c_char * max(len(params), 1)).from_buffer(self.block or bytearray(1))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(held))
+        self._keep = held, pointers
+        self.pointers = ctypes.addressof(pointers)
 
 
-def _handle(function: DriverFunction) -> int:
-    """A CUfunction, which PyCUDA hides: the cubin is loaded a second time. Two threads at once load it twice, to no harm."""
-    if not function.handle:
-        handle = libcuda.load_function(function.image, function.name)
-        if function.shared_bytes:
-            libcuda.allow_shared_bytes(handle, function.shared_bytes)
-        function.handle = handle
-    return function.handle
+class Launcher:
+    """A kernel, its configuration and its parameter block, ready to be enqueued as often as wanted. Owned by one thread.
+
+    The driver copies the block during the call, so the next launch may have other parameters at once.
+
+    Attributes:
+        block: The one parameter struct, bit by bit, to write into before a launch.
+    """
+
+    __slots__ = ("_arguments", "_before", "_behind", "_launch", "_parameters", "_stream", "_success", "block")
+
+    def __init__(
+        self,
+        function: DriverFunction,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        params: bytes,
+        shared_bytes: int,
+    ) -> None:
+        driver = _bindings()
+        self._parameters = _Parameters(params)
+        self.block = self._parameters.block
+        self._launch = driver.cuLaunchKernel
+        self._success = driver.CUresult.CUDA_SUCCESS
+        self._before = (function, *grid, *block, shared_bytes)
+        self._behind = (self._parameters.pointers, 0)
+        self._stream = -1
+        self._arguments: tuple[Any, ...] = ()
+
+    def launch(self, stream: int) -> None:
+        """Enqueue it on a CUstream, without the GIL.
+
+        Raises:
+            CudaCallError: the driver refused.
+        """
+        if stream != self._stream:  # arguments that are ready take half as long as arguments that are put together
+            self._stream, self._arguments = stream, (*self._before, _bindings().CUstream(stream), *self._behind)
+        (status,) = self._launch(*self._arguments)
+        if status is not self._success:
+            raise CudaCallError("cuLaunchKernel", status)
+
+
+class DriverGraph:
+    """A CUDA graph whose nodes run one after the other, put together node by node. Owned by one thread.
+
+    Nodes are added, then `instantiate` makes it launchable; from then on nodes can be given other parameters.
+    """
+
+    def __init__(self) -> None:
+        self._graph = _call("cuGraphCreate", 0)
+        self._nodes: list[Any] = []
+        self._executable: Any = None
+
+    def _after(self) -> tuple[Any, list[Any] | None, int]:
+        last = self._nodes[-1:]
+        return self._graph, last or None, len(last)
+
+    def add_kernel(
+        self,
+        function: DriverFunction,
+        grid: Sequence[int],
+        block: Sequence[int],
+        params: bytes,
+        shared_bytes: int,
+    ) -> None:
+        """Add the launch of a kernel whose one parameter is `params`, bit by bit."""
+        parameters, node = self._kernel(function, grid, block, params, shared_bytes)
+        self._nodes.append(_call("cuGraphAddKernelNode", *self._after(), node))
+        del parameters  # the driver has copied it
+
+    def set_kernel(
+        self,
+        node: int,
+        function: DriverFunction,
+        grid: Sequence[int],
+        block: Sequence[int],
+        params: bytes,
+        shared_bytes: int,
+    ) -> None:
+        """Let the launches from now on have another kernel, configuration or parameters at a place among the nodes."""
+        parameters, changed = self._kernel(function, grid, block, params, shared_bytes)
+        _call("cuGraphExecKernelNodeSetParams", self._executable, self._nodes[node], changed)
+        del parameters
+
+    @staticmethod
+    def _kernel(
+        function: DriverFunction, grid: Sequence[int], block: Sequence[int], params: bytes, shared_bytes: int
+    ) -> tuple[_Parameters, Any]:
+        parameters, node = _Parameters(params), _bindings().CUDA_KERNEL_NODE_PARAMS()
+        node.func = function
+        node.gridDimX, node.gridDimY, node.gridDimZ = grid
+        node.blockDimX, node.blockDimY, node.blockDimZ = block
+        node.sharedMemBytes, node.kernelParams = shared_bytes, parameters.pointers
+        return parameters, node
+
+    def add_memset(self, address: int, value: int, nbytes: int) -> None:
+        """Add the filling of memory with one byte."""
+        self._nodes.append(
+            _call("cuGraphAddMemsetNode", *self._after(), self._memset(address, value, nbytes), self._context())
+        )
+
+    def set_memset(self, node: int, address: int, value: int, nbytes: int) -> None:
+        """Let the launches from now on fill other memory."""
+        changed = self._memset(address, value, nbytes)
+        _call("cuGraphExecMemsetNodeSetParams", self._executable, self._nodes[node], changed, self._context())
+
+    @staticmethod
+    def _memset(address: int, value: int, nbytes: int) -> Any:
+        node = _bindings().CUDA_MEMSET_NODE_PARAMS()
+        node.dst, node.value, node.elementSize, node.width, node.height, node.pitch = (
+            address,
+            value,
+            1,
+            nbytes,
+            1,
+            nbytes,
+        )
+        return node
+
+    def add_copy(self, destination: int, source: int, nbytes: int) -> None:
+        """Add a copy within the device."""
+        self._nodes.append(
+            _call("cuGraphAddMemcpyNode", *self._after(), self._copy(destination, source, nbytes), self._context())
+        )
+
+    def set_copy(self, node: int, destination: int, source: int, nbytes: int) -> None:
+        """Let the launches from now on copy something else."""
+        changed = self._copy(destination, source, nbytes)
+        _call("cuGraphExecMemcpyNodeSetParams", self._executable, self._nodes[node], changed, self._context())
+
+    @staticmethod
+    def _copy(destination: int, source: int, nbytes: int) -> Any:
+        driver = _bindings()
+        node = driver.CUDA_MEMCPY3D()
+        node.srcMemoryType = node.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        node.dstDevice, node.srcDevice, node.WidthInBytes, node.Height, node.Depth = destination, source, nbytes, 1, 1
+        return node
+
+    @staticmethod
+    def _context() -> Any:
+        return _call("cuCtxGetCurrent")
+
+    def instantiate(self) -> None:
+        """Make it launchable."""
+        self._executable = _call("cuGraphInstantiate", self._graph, 0)
+
+    def launch(self, stream: int) -> None:
+        """Enqueue all nodes on a CUstream."""
+        _call("cuGraphLaunch", self._executable, stream)
+
+    def destroy(self) -> None:
+        """Give it back; launches that are under way end first."""
+        executable, graph, self._executable, self._graph = self._executable, self._graph, None, None
+        if executable is not None:
+            _call("cuGraphExecDestroy", executable)
+        if graph is not None:
+            _call("cuGraphDestroy", graph)
+
+
+def create_event(*, timed: bool) -> int:
+    """Make an event; `destroy_event` ends it."""
+    flags = _bindings().CUevent_flags
+    return int(_call("cuEventCreate", (flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING).value))
+
+
+def record_event(event: int, stream: int) -> None:
+    """Enqueue the event."""
+    _call("cuEventRecord", event, stream)
+
+
+def wait_for_event(stream: int, event: int) -> None:
+    """Let a stream, of whatever device, wait for an event."""
+    _call("cuStreamWaitEvent", stream, event, 0)
+
+
+def event_has_passed(event: int) -> bool:
+    """Whether everything before the event has run."""
+    driver = _bindings()
+    (status,) = driver.cuEventQuery(event)
+    if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_READY):
+        raise CudaCallError("cuEventQuery", status)
+    return bool(status == driver.CUresult.CUDA_SUCCESS)
+
+
+def synchronize_event(event: int) -> None:
+    """Wait for the event."""
+    _call("cuEventSynchronize", event)
+
+
+def elapsed_ms(start: int, end: int) -> float:
+    """Milliseconds from one event to another, both of which have passed."""
+    return float(_call("cuEventElapsedTime", start, end))
+
+
+def destroy_event(event: int) -> None:
+    """Give an event back, from any thread; the driver keeps what is still needed of it.
+
+    Nobody could do anything about a refusal, which a lost context or a forked process gives, so its status stays unread.
+    """
+    _bindings().cuEventDestroy(event)
+
+
+def pointer_device(address: int) -> int | None:
+    """The device whose memory lies at an address; None for the host's memory and for none at all."""
+    driver = _bindings()
+    names = driver.CUpointer_attribute
+    try:
+        kind = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        ordinal = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+    except CudaCallError:
+        return None
+    return int(ordinal) if int(kind) == driver.CUmemorytype.CU_MEMORYTYPE_DEVICE.value else None

@@ -2,8 +2,8 @@
 
 The *cache* ($DNNCORE_CACHE_DIR, default ~/.cache/dnncore) is written as needed; its keys cover the source, every header that it
 includes, the flags, the compiler's version and the architecture. *Prebuilt* cubins ($DNNCORE_CUBIN_DIR, default `cubins/` beside
-this file) are written by `python -m dnncore.cuda.build` and read where there is no compiler; their keys leave flags and compiler
-out.
+the kernels) are written by `python -m dnncore.cuda.build`, and where a unit was prebuilt nothing is compiled; their keys leave
+flags and compiler out.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, CompilationError
 
 __all__ = [
     "STRICT_FLAGS",
     "Compiler",
-    "Unit",
     "architecture",
     "cache_folder",
     "compiler_at",
@@ -37,25 +37,12 @@ __all__ = [
     "write_atomically",
 ]
 
-_INCLUDE = Path(__file__).parent / "include"
+_CUDA = Path(__file__).parent.parent
+_INCLUDE = _CUDA / "include"
 _INCLUDE_LINE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FLAGS = ("-std=c++20", "-O3")
 STRICT_FLAGS = ("-Werror", "all-warnings", "-Xptxas", "-warn-spills")
 """Warnings and register spills are errors: for our own builds and tests. Not for users, whose compiler may know new warnings."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A kernel and what it is compiled from. Immutable.
-
-    Args:
-        source: CUDA C++, a few generated lines that include a header of `include/`. Kernels that are used together share a source,
-            and with it a run of the compiler and a loaded module.
-        entry: Name of one of the `extern "C" __global__` functions in it.
-    """
-
-    source: str
-    entry: str
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
@@ -73,7 +60,7 @@ def cache_folder() -> Path:
 def prebuilt_folder() -> Path:
     """Where `dnncore.cuda.build` leaves cubins for machines without a compiler."""
     folder = os.environ.get("DNNCORE_CUBIN_DIR")
-    return Path(folder) if folder else Path(__file__).parent / "cubins"
+    return Path(folder) if folder else _CUDA / "cubins"
 
 
 def _headers(source: str, include: Path) -> dict[str, bytes]:
@@ -186,14 +173,28 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def cubin(unit: Unit, arch: str) -> bytes:
-    """Return the machine code of a unit: from the cache, else compiled, else, without a compiler, prebuilt. Thread-safe.
+    """Return the machine code of a unit: prebuilt, else from the cache, else compiled. Thread-safe.
+
+    Where a unit was prebuilt, nothing looks for a compiler.
 
     Raises:
         CompilationError: it does not compile, or the cache cannot be used.
-        BackendUnavailableError: there is neither a compiler nor a prebuilt cubin; the message says how to build one.
+        BackendUnavailableError: there is neither a prebuilt cubin nor a compiler; the message says how to build one.
     """
+    folder = prebuilt_folder()
+    if folder.is_dir():
+        try:
+            return (folder / f"{prebuilt_key(unit, arch)}.cubin").read_bytes()
+        except FileNotFoundError:
+            pass  # it may have been built for other architectures, or another version
     compiler = find_compiler()
-    return _prebuilt(unit, arch) if compiler is None else _cached(compiler, unit, arch)
+    if compiler is None:
+        raise BackendUnavailableError(
+            f"no nvcc on PATH, in $CUDA_HOME or in $CUDA_PATH, and no cubin of {unit.entry} for {arch} in {folder}; install the "
+            f"CUDA toolkit, or run `python -m dnncore.cuda.build --arch {arch} --out DIR` with the same version of dnncore on a "
+            "machine that has it and set DNNCORE_CUBIN_DIR to DIR"
+        )
+    return _cached(compiler, unit, arch)
 
 
 def _cached(compiler: Compiler, unit: Unit, arch: str) -> bytes:
@@ -225,15 +226,3 @@ def write_atomically(path: Path, data: bytes) -> None:
         except BaseException:
             temporary.unlink()
             raise
-
-
-def _prebuilt(unit: Unit, arch: str) -> bytes:
-    folder = prebuilt_folder()
-    try:
-        return (folder / f"{prebuilt_key(unit, arch)}.cubin").read_bytes()
-    except FileNotFoundError as error:
-        raise BackendUnavailableError(
-            f"no nvcc on PATH, in $CUDA_HOME or in $CUDA_PATH, and no cubin of {unit.entry} for {arch} in {folder}; install the "
-            f"CUDA toolkit, or run `python -m dnncore.cuda.build --arch {arch} --out DIR` with the same version of dnncore on a "
-            "machine that has it and set DNNCORE_CUBIN_DIR to DIR"
-        ) from error

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
-from dnncore.cuda import driver
-from dnncore.cuda.context import Context
-from dnncore.cuda.owner import Owner
+from dnncore.cuda.calls import ALIGNMENT_BYTES
+from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime.context import Context
+from dnncore.cuda.runtime.owner import Owner
+from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "CudaMemory", "aligned", "host_buffer"]
-
-ALIGNMENT_BYTES = 256
-"""What cuMemAlloc promises for every allocation."""
-
-
-def aligned(nbytes: int) -> int:
-    """How far into a block something aligned may follow what takes `nbytes` at its beginning."""
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+__all__ = ["CudaMemory", "host_buffer"]
 
 
 class CudaMemory:
@@ -34,6 +29,9 @@ class CudaMemory:
         address: Where it begins.
         nbytes: Size in bytes.
         give_back: Frees it, with the context current, in whichever thread lets go last.
+
+    Attributes:
+        closed: Whether its owner has given it back.
     """
 
     def __init__(self, context: Context, address: int, nbytes: int, give_back: Callable[[], object]) -> None:
@@ -41,7 +39,7 @@ class CudaMemory:
         self._nbytes = nbytes
         self._owner = Owner(f"memory of {context.name}")
         self._address = address
-        self._closed = False
+        self.closed = False
         # Guards _holders and _give_back; reentrant, as a collection inside it may let go of this block in the same thread.
         self._lock = threading.RLock()
         self._holders = 1
@@ -55,19 +53,22 @@ class CudaMemory:
         Raises:
             OutOfMemoryError: there is no room; the message says what was asked for and what is free.
         """
-        try:
-            with context:
-                allocation = driver.allocate(max(nbytes, 1))
-        except OutOfMemoryError as error:
-            with context:
-                free, total = driver.memory_bytes()
-            raise OutOfMemoryError(
-                f"{context.name} has no room for {nbytes} B: {free} of its {total} B are free; "
-                "use a smaller batch or a workspace limit, or close what is not needed"
-            ) from error
+        with _room(context, nbytes), context:
+            allocation = driver.allocate(max(nbytes, 1))
         address = int(allocation)
         assert address % ALIGNMENT_BYTES == 0
         return cls(context, address, nbytes, allocation.free)
+
+    @classmethod
+    def ordered(cls, context: Context, nbytes: int, stream: CudaStream) -> CudaMemory:
+        """Allocate from the device's pool, in the order of a stream's work; the memory goes back in that order, too.
+
+        Raises:
+            OutOfMemoryError: there is no room; the message says what was asked for and what is free.
+        """
+        with _room(context, nbytes), context:
+            address = driver.allocate_ordered(context.index, max(nbytes, 1), stream.handle)
+        return cls(context, address, nbytes, lambda: driver.free_ordered(address, stream.handle_or_legacy))
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +83,7 @@ class CudaMemory:
             ClosedError: the block was given back.
         """
         self._owner.check()
-        if self._closed:
+        if self.closed:
             raise ClosedError(f"memory of {self._context.name} ({self._nbytes} B) was used after close()")
         if not 0 <= offset_bytes <= self._nbytes:
             raise BadParamError(f"offset {offset_bytes} B lies outside a block of {self._nbytes} B")
@@ -114,7 +115,7 @@ class CudaMemory:
     def abandon(self) -> None:
         """`close`, from whichever thread, for an owner that has ended."""
         with self._lock:
-            closed, self._closed = self._closed, True
+            closed, self.closed = self.closed, True
         if not closed:
             self._let_go()
 
@@ -128,6 +129,20 @@ class CudaMemory:
             with self._context:
                 give_back()
             self._context.remove_user(self)
+
+
+@contextmanager
+def _room(context: Context, nbytes: int) -> Iterator[None]:
+    """Say what was asked for, and what there is, where there is no room."""
+    try:
+        yield
+    except OutOfMemoryError as error:
+        with context:
+            free, total = driver.memory_bytes()
+        raise OutOfMemoryError(
+            f"{context.name} has no room for {nbytes} B: {free} of its {total} B are free; "
+            "use a smaller batch or a workspace limit, or close what is not needed"
+        ) from error
 
 
 def host_buffer(context: Context, nbytes: int) -> np.ndarray:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnncore.cuda import driver, libcuda
-from dnncore.cuda.context import Context
-from dnncore.cuda.event import CudaEvent
-from dnncore.cuda.owner import Owner
+from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime.context import Context
+from dnncore.cuda.runtime.event import CudaEvent
+from dnncore.cuda.runtime.owner import Owner
 from dnncore.errors import BadParamError, ClosedError, DeviceError
 
 __all__ = ["CudaStream"]
@@ -28,17 +28,18 @@ class CudaStream:
     def __init__(self, context: Context, external: int | None = None) -> None:
         self._context = context
         self._owner = Owner(f"stream of {context.name}")
-        # PyCUDA forgets a host array as soon as its copy is enqueued; the copy may still be under way then.
+        # A copy may be under way after the call that enqueued it has returned.
         self._copying: dict[int, np.ndarray] = {}
         with context:
             self._stream: driver.DriverStream | None = (
                 driver.create_stream() if external is None else _checked(context, external)
             )
+        self._handle = self._stream.handle
         context.add_user(self)
 
     @property
-    def driver_stream(self) -> driver.DriverStream:
-        """PyCUDA's stream, or one that stands for it, to enqueue something on.
+    def handle(self) -> int:
+        """The CUstream.
 
         Raises:
             OwnerError: the calling thread is not the owner.
@@ -47,12 +48,12 @@ class CudaStream:
         self._owner.check()
         if self._stream is None:
             raise ClosedError(f"stream of {self._context.name} was used after close()")
-        return self._stream
+        return self._handle
 
     @property
-    def handle(self) -> int:
-        """The CUstream; errors as `driver_stream`. A number here, because it goes to other libraries."""
-        return self.driver_stream.handle
+    def handle_or_legacy(self) -> int:
+        """The CUstream in whichever thread, or, once it was given back, the legacy default stream, which waits for all others."""
+        return driver.STREAM_LEGACY if self._stream is None else self._handle
 
     def keep(self, array: np.ndarray) -> None:
         """Keep a host array alive until the stream has passed what was enqueued so far."""
@@ -71,7 +72,7 @@ class CudaStream:
         if not isinstance(event, CudaEvent):
             raise BadParamError(f"a stream of {self._context.name} cannot wait for {event!r}: it is of another backend")
         with self._context:
-            libcuda.wait(self.handle, event.handle)
+            driver.wait_for_event(self.handle, event.handle)
 
     def precede(self, other: int) -> None:
         """Let another library's stream wait for what was enqueued here."""
@@ -85,12 +86,12 @@ class CudaStream:
         if first == second:
             return
         with self._context:
-            event = libcuda.create_event(timed=False)
+            event = driver.create_event(timed=False)
             try:
-                libcuda.record(event, first)
-                libcuda.wait(second, event)
+                driver.record_event(event, first)
+                driver.wait_for_event(second, event)
             finally:
-                libcuda.destroy_event(event)
+                driver.destroy_event(event)
 
     def synchronize(self) -> None:
         """Block, without the GIL, until everything enqueued has run.
@@ -98,10 +99,9 @@ class CudaStream:
         Raises:
             DeviceFaultError: something that was enqueued failed.
         """
-        self._owner.check()
+        handle = self.handle
         with self._context:
-            # No local variable: the traceback of a fault would keep the stream alive beyond its context.
-            self.driver_stream.synchronize()
+            driver.synchronize_stream(handle)
         self._copying.clear()
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class CudaStream:
         try:
             if self._copying:  # else there is nothing whose memory could go too early
                 with self._context:
-                    self._stream.synchronize()
+                    driver.synchronize_stream(self._handle)
         except DeviceError:
             pass  # a lost device copies nothing any more
         finally:
@@ -147,10 +147,10 @@ class CudaStream:
         self._copying.clear()
 
 
-def _checked(context: Context, handle: int) -> libcuda.ExternalStream:
+def _checked(context: Context, handle: int) -> driver.ExternalStream:
     """The stream behind a handle, 0 being the legacy default stream."""
-    stream = libcuda.ExternalStream(handle or libcuda.STREAM_LEGACY)
-    if stream.handle > libcuda.STREAM_PER_THREAD and stream.context() != libcuda.current_context():
+    stream = driver.ExternalStream(handle or driver.STREAM_LEGACY)
+    if stream.handle > driver.STREAM_PER_THREAD and driver.stream_context(stream.handle) != driver.current_context():
         raise BadParamError(
             f"stream {handle:#x} belongs to another device than {context.name}, or to another context than its primary one"
         )

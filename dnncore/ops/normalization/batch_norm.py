@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dnncore.descriptors import BatchNormMode
-from dnncore.descriptors.settings import member
+from dnncore.descriptors.settings import member, number
 from dnncore.handle import Handle
-from dnncore.ops.normalization.optional import described, there
+from dnncore.ops.normalization.optional import described, go_back, there
 from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
 from dnncore.tensor import Tensor
 
@@ -30,17 +30,9 @@ def batch_norm_inference(
     Args:
         scale: Like bias, mean and variance [1, C, 1, ...], or [1, C, *spatial] per activation.
     """
-    problem = BatchNormInferenceProblem(
-        x=x.descriptor,
-        scale=scale.descriptor,
-        bias=bias.descriptor,
-        mean=mean.descriptor,
-        variance=variance.descriptor,
-        y=y.descriptor,
-        mode=member(BatchNormMode, mode),
-        epsilon=epsilon,
-    )
-    handle.run(handle.plan(problem), alpha, (x, scale, bias, mean, variance), beta, (y,))
+    how, inputs = member(BatchNormMode, mode), (x, scale, bias, mean, variance)
+    arguments = (*map(described, (*inputs, y)), how, number(epsilon, "epsilon"))
+    handle.execute(BatchNormInferenceProblem, arguments, alpha, inputs, beta, (y,))
 
 
 def batch_norm_forward(
@@ -66,32 +58,24 @@ def batch_norm_forward(
         scale: Like bias, saved and running statistics [1, C, 1, ...], or [1, C, *spatial] per activation.
         saved_mean: Overwritten with m, for the backward operation.
         saved_inv_std: Overwritten with 1 / sqrt(v + epsilon), v divided by the number of elements.
-        running_mean: Updated in place: (1 - momentum) * itself + momentum * m.
+        running_mean: Updated in place: (1 - momentum) * itself + momentum * m; left as it is where x has no elements.
         running_variance: Likewise with the unbiased variance, divided by the number of elements less one.
         momentum: Weight of this batch, cuDNN's exponentialAverageFactor.
 
     Raises:
-        BadParamError: also where x has no elements, and where running statistics are to be updated from a single element.
+        BadParamError: also where running statistics are to be updated from a single element.
     """
-    means, variances = described(running_mean), described(running_variance)
-    problem = BatchNormForwardProblem(
-        x=x.descriptor,
-        scale=scale.descriptor,
-        bias=bias.descriptor,
-        y=y.descriptor,
-        saved_mean=saved_mean.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        mode=member(BatchNormMode, mode),
-        epsilon=epsilon,
-        momentum=0.0 if running_mean is None else momentum,
-        running_mean=means,
-        running_variance=variances,
-        new_running_mean=means,
-        new_running_variance=variances,
+    running, saved = (running_mean, running_variance), (saved_mean, saved_inv_std)
+    arguments = (
+        *map(described, (x, scale, bias, y, *saved)),
+        member(BatchNormMode, mode),
+        number(epsilon, "epsilon"),
+        0.0 if running_mean is None else number(momentum, "momentum"),
+        *map(described, (*running, *running)),
     )
-    running = there(running_mean, running_variance)
-    outputs = (y, saved_mean, saved_inv_std, *running)
-    handle.run(handle.plan(problem), alpha, (x, scale, bias, *running), beta, outputs)
+    updated = there(*running)
+    inputs, outputs = (x, scale, bias, *updated), (y, *saved, *updated)
+    handle.execute(BatchNormForwardProblem, arguments, alpha, inputs, beta, outputs)
 
 
 def batch_norm_backward(
@@ -116,21 +100,7 @@ def batch_norm_backward(
         alpha: With beta for dx.
         parameter_alpha: With parameter_beta for dscale and dbias.
     """
-    old = (dscale, dbias) if parameter_beta else (None, None)
-    problem = BatchNormBackwardProblem(
-        x=x.descriptor,
-        dy=dy.descriptor,
-        scale=scale.descriptor,
-        saved_mean=saved_mean.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        dx=dx.descriptor,
-        dscale=dscale.descriptor,
-        dbias=dbias.descriptor,
-        mode=member(BatchNormMode, mode),
-        parameter_alpha=parameter_alpha,
-        parameter_beta=parameter_beta,
-        old_dscale=described(old[0]),
-        old_dbias=described(old[1]),
-    )
-    inputs = (x, dy, scale, saved_mean, saved_inv_std, *there(*old))
-    handle.run(handle.plan(problem), alpha, inputs, beta, (dx, dscale, dbias))
+    inputs, outputs = (x, dy, scale, saved_mean, saved_inv_std), (dx, dscale, dbias)
+    arguments = (*map(described, (*inputs, *outputs)), member(BatchNormMode, mode))
+    factors = (alpha, beta, parameter_alpha, parameter_beta)
+    go_back(handle, BatchNormBackwardProblem, arguments, factors, inputs, outputs)

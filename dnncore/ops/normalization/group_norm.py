@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dnncore.descriptors.settings import number, whole
 from dnncore.handle import Handle
-from dnncore.ops.normalization.optional import described, there
+from dnncore.ops.normalization.optional import described, go_back, there
 from dnncore.problems import GroupNormBackwardProblem, GroupNormForwardProblem
 from dnncore.tensor import Tensor
 
@@ -34,17 +35,14 @@ def group_norm_forward(
 
     Source: arXiv 1803.08494.
     """
-    problem = GroupNormForwardProblem(
-        x=x.descriptor,
-        y=y.descriptor,
-        saved_mean=saved_mean.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        groups=groups,
-        epsilon=epsilon,
-        scale=described(scale),
-        bias=described(bias),
+    arguments = (
+        *map(described, (x, y, saved_mean, saved_inv_std)),
+        whole(groups, "groups"),
+        number(epsilon, "epsilon"),
+        *map(described, (scale, bias)),
     )
-    handle.run(handle.plan(problem), alpha, (x, *there(scale, bias)), beta, (y, saved_mean, saved_inv_std))
+    inputs, outputs = (x, *there(scale, bias)), (y, saved_mean, saved_inv_std)
+    handle.execute(GroupNormForwardProblem, arguments, alpha, inputs, beta, outputs)
 
 
 def group_norm_backward(
@@ -64,21 +62,16 @@ def group_norm_backward(
     saved_inv_std: Tensor,
 ) -> None:
     """dx, and dscale and dbias where they are not None, from dy and what forward read and saved; dx may be dy."""
-    old = (dscale, dbias) if parameter_beta else (None, None)
-    problem = GroupNormBackwardProblem(
-        x=x.descriptor,
-        dy=dy.descriptor,
-        saved_mean=saved_mean.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        dx=dx.descriptor,
-        groups=groups,
-        scale=described(scale),
-        dscale=described(dscale),
-        dbias=described(dbias),
-        parameter_alpha=parameter_alpha,
-        parameter_beta=parameter_beta,
-        old_dscale=described(old[0]),
-        old_dbias=described(old[1]),
+    arguments = (
+        *map(described, (x, dy, saved_mean, saved_inv_std, dx)),
+        whole(groups, "groups"),
+        *map(described, (scale, dscale, dbias)),
     )
-    inputs = there(x, dy, scale, saved_mean, saved_inv_std, *old)
-    handle.run(handle.plan(problem), alpha, inputs, beta, there(dx, dscale, dbias))
+    go_back(
+        handle,
+        GroupNormBackwardProblem,
+        arguments,
+        (alpha, beta, parameter_alpha, parameter_beta),
+        (x, dy, scale, saved_mean, saved_inv_std),
+        (dx, dscale, dbias),
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dnncore.descriptors.settings import number, whole
 from dnncore.handle import Handle
-from dnncore.ops.normalization.optional import described, there
+from dnncore.ops.normalization.optional import Factors, Inputs, Outputs, described, go_back, there
 from dnncore.problems import LayerNormBackwardProblem, LayerNormForwardProblem
 from dnncore.tensor import Tensor
 
@@ -67,18 +68,14 @@ def _layer_norm_forward(
     saved_inv_std: Tensor,
     epsilon: float,
 ) -> None:
-    problem = LayerNormForwardProblem(
-        x=x.descriptor,
-        y=y.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        axis=axis,
-        epsilon=epsilon,
-        saved_mean=described(saved_mean),
-        scale=described(scale),
-        bias=described(bias),
+    arguments = (
+        *map(described, (x, y, saved_inv_std)),
+        whole(axis, "axis"),
+        number(epsilon, "epsilon"),
+        *map(described, (saved_mean, scale, bias)),
     )
     inputs, outputs = (x, *there(scale, bias)), (y, *there(saved_mean), saved_inv_std)
-    handle.run(handle.plan(problem), alpha, inputs, beta, outputs)
+    handle.execute(LayerNormForwardProblem, arguments, alpha, inputs, beta, outputs)
 
 
 def layer_norm_backward(
@@ -131,30 +128,12 @@ def rms_norm_backward(
     )
 
 
-def _layer_norm_backward(
-    handle: Handle,
-    axis: int,
-    factors: tuple[float, float, float, float],
-    inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor],
-    outputs: tuple[Tensor, Tensor | None, Tensor | None],
-) -> None:
-    alpha, beta, parameter_alpha, parameter_beta = factors
+def _layer_norm_backward(handle: Handle, axis: int, factors: Factors, inputs: Inputs, outputs: Outputs) -> None:
     x, dy, scale, saved_mean, saved_inv_std = inputs
     dx, dscale, dbias = outputs
-    old = (dscale, dbias) if parameter_beta else (None, None)
-    problem = LayerNormBackwardProblem(
-        x=x.descriptor,
-        dy=dy.descriptor,
-        saved_inv_std=saved_inv_std.descriptor,
-        dx=dx.descriptor,
-        axis=axis,
-        saved_mean=described(saved_mean),
-        scale=described(scale),
-        dscale=described(dscale),
-        dbias=described(dbias),
-        parameter_alpha=parameter_alpha,
-        parameter_beta=parameter_beta,
-        old_dscale=described(old[0]),
-        old_dbias=described(old[1]),
+    arguments = (
+        *map(described, (x, dy, saved_inv_std, dx)),
+        whole(axis, "axis"),
+        *map(described, (saved_mean, scale, dscale, dbias)),
     )
-    handle.run(handle.plan(problem), alpha, there(*inputs, *old), beta, there(*outputs))
+    go_back(handle, LayerNormBackwardProblem, arguments, factors, inputs, outputs)

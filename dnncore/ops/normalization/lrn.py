@@ -12,12 +12,12 @@ __all__ = ["lrn_backward", "lrn_forward"]
 
 def lrn_forward(handle: Handle, lrn: LRNDescriptor, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
     """y = x / (k + alpha / size * sum of x^2 over a window)^beta of x [N, C, *spatial]; y must not be x."""
-    handle.run(handle.plan(LRNForwardProblem(x.descriptor, y.descriptor, lrn)), alpha, (x,), beta, (y,))
+    handle.execute(LRNForwardProblem, (x.descriptor, y.descriptor, lrn), alpha, (x,), beta, (y,))
 
 
 def lrn_backward(
     handle: Handle, lrn: LRNDescriptor, alpha: float, y: Tensor, dy: Tensor, x: Tensor, beta: float, dx: Tensor
 ) -> None:
     """dx from what the forward operation read (x) and wrote (y) and from dy; dx must be none of them."""
-    problem = LRNBackwardProblem(y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, lrn)
-    handle.run(handle.plan(problem), alpha, (y, dy, x), beta, (dx,))
+    arguments = (y.descriptor, dy.descriptor, x.descriptor, dx.descriptor, lrn)
+    handle.execute(LRNBackwardProblem, arguments, alpha, (y, dy, x), beta, (dx,))

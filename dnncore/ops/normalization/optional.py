@@ -1,11 +1,25 @@
-"""Tensors that may be missing."""
+"""Tensors that may be missing, and the backward operations, all of which have some."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+
 from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors.settings import number
+from dnncore.handle import Handle
+from dnncore.problems import Problem
 from dnncore.tensor import Tensor
 
-__all__ = ["described", "there"]
+__all__ = ["described", "go_back", "there"]
+
+Factors = tuple[float, float, float, float]
+"""alpha and beta of dx, then those of the parameters' gradients."""
+
+Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
+"""x, dy, scale, saved_mean, saved_inv_std."""
+
+Outputs = tuple[Tensor, Tensor | None, Tensor | None]
+"""dx, dscale, dbias."""
 
 
 def described(tensor: Tensor | None) -> TensorDescriptor | None:
@@ -16,3 +30,28 @@ def described(tensor: Tensor | None) -> TensorDescriptor | None:
 def there(*tensors: Tensor | None) -> tuple[Tensor, ...]:
     """Those that are not missing."""
     return tuple(tensor for tensor in tensors if tensor is not None)
+
+
+def go_back(
+    handle: Handle,
+    kind: Callable[..., Problem],
+    arguments: tuple[Hashable, ...],
+    factors: Factors,
+    inputs: Inputs,
+    outputs: Outputs,
+) -> None:
+    """Run a backward operation, which blends the gradients of parameters in place.
+
+    Args:
+        handle: The handle.
+        kind: Makes the problem.
+        arguments: Its arguments up to the parameters' factors.
+        factors: All four.
+        inputs: In this order, whichever the operation.
+        outputs: Likewise.
+    """
+    alpha, beta, parameter_alpha, parameter_beta = factors
+    old = outputs[1:] if parameter_beta else (None, None)
+    blend = number(parameter_alpha, "parameter_alpha"), number(parameter_beta, "parameter_beta")
+    arguments = (*arguments, *blend, *map(described, old))
+    handle.execute(kind, arguments, alpha, there(*inputs, *old), beta, there(*outputs))

@@ -14,14 +14,13 @@ from dnncore.descriptors import BatchNormMode, TensorDescriptor
 from dnncore.descriptors.settings import member, number, settle
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
+    NormalizationGradients,
     OptionalOperands,
-    blends_parameters,
-    has_elements,
-    has_shape,
     is_epsilon,
+    operands_fit,
     together,
 )
-from dnncore.problems.problem import Operands, at_least_2d, same_dtype, same_shape, writable
+from dnncore.problems.problem import Operands, at_least_2d
 
 __all__ = [
     "BatchNormBackwardProblem",
@@ -43,9 +42,11 @@ def batch_norm_parameters(x: TensorDescriptor, mode: BatchNormMode) -> tuple[int
     return tuple(1 if axis in axes else extent for axis, extent in enumerate(x.shape))
 
 
-def _parameters(x: TensorDescriptor, mode: BatchNormMode, **tensors: TensorDescriptor | None) -> None:
-    why = f"mode {mode.value} of x {x.dtype.value}{list(x.shape)}"
-    has_shape(batch_norm_parameters(x, mode), x.dtype.compute, why, **tensors)
+def _check(problem: BatchNormInferenceProblem | BatchNormForwardProblem | BatchNormBackwardProblem) -> None:
+    settle(problem, mode=member(BatchNormMode, problem.mode))
+    at_least_2d(x=problem.x)
+    shape = batch_norm_parameters(problem.x, problem.mode)
+    operands_fit(problem, f"mode {problem.mode.value} of x", shape, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,8 @@ class BatchNormInferenceProblem(Operands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
-        settle(self, mode=member(BatchNormMode, self.mode))
-        same_dtype(x=self.x, y=self.y)
-        same_shape(x=self.x, y=self.y)
-        at_least_2d(x=self.x)
-        _parameters(self.x, self.mode, scale=self.scale, bias=self.bias, mean=self.mean, variance=self.variance)
+        _check(self)
         is_epsilon(self.epsilon)
-        writable(y=self.y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,8 @@ class BatchNormForwardProblem(OptionalOperands):
 
     saved_mean and saved_inv_std = 1 / sqrt(v + epsilon) are for the backward operation; v is the biased variance. With running
     statistics, new = (1 - momentum) * old + momentum * batch, where the batch's variance is the unbiased one; old and new may be
-    the same memory. An x without elements is refused, and with running statistics one that has a single element for a mean.
+    the same memory. With them an x that has a single element for a mean is refused. One that has none, an empty batch, leaves them
+    as they are, and saves a mean of 0 and an inv_std of NaN, of which nothing comes into its gradients, which are 0.
     """
 
     x: TensorDescriptor
@@ -109,35 +106,20 @@ class BatchNormForwardProblem(OptionalOperands):
     )
 
     def __post_init__(self) -> None:
-        settle(self, mode=member(BatchNormMode, self.mode))
-        same_dtype(x=self.x, y=self.y)
-        same_shape(x=self.x, y=self.y)
-        at_least_2d(x=self.x)
-        running = {
-            "running_mean": self.running_mean,
-            "running_variance": self.running_variance,
-            "new_running_mean": self.new_running_mean,
-            "new_running_variance": self.new_running_variance,
-        }
-        together(**running)
-        _parameters(
-            self.x,
-            self.mode,
-            scale=self.scale,
-            bias=self.bias,
-            saved_mean=self.saved_mean,
-            saved_inv_std=self.saved_inv_std,
-            **running,
+        together(
+            running_mean=self.running_mean,
+            running_variance=self.running_variance,
+            new_running_mean=self.new_running_mean,
+            new_running_variance=self.new_running_variance,
         )
+        _check(self)
         is_epsilon(self.epsilon)
-        has_elements(self.x, batch_norm_axes(self.x, self.mode), "for a mean")
         if not 0 <= number(self.momentum, "momentum") <= 1:
             raise BadParamError(f"momentum {self.momentum} must be between 0 and 1")
         if self.running_mean is not None and self.length == 1 and self.x.size:
             raise BadParamError(
                 f"x has shape {self.x.shape}: one element for a mean has no unbiased variance; leave the running statistics out"
             )
-        writable(**{name: getattr(self, name) for name in self.output_names})
 
     @property
     def length(self) -> int:
@@ -146,7 +128,7 @@ class BatchNormForwardProblem(OptionalOperands):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchNormBackwardProblem(OptionalOperands):
+class BatchNormBackwardProblem(NormalizationGradients):
     """dx, dscale and dbias from (x, dy, scale) and what the forward operation saved; dx may be dy.
 
     dx is blended by alpha and beta, like every first output. dscale = parameter_alpha * gradient + parameter_beta * old_dscale,
@@ -167,43 +149,7 @@ class BatchNormBackwardProblem(OptionalOperands):
     parameter_beta: float = 0.0
     old_dscale: TensorDescriptor | None = None
     old_dbias: TensorDescriptor | None = None
-    possible_inputs: ClassVar[tuple[str, ...]] = (
-        "x",
-        "dy",
-        "scale",
-        "saved_mean",
-        "saved_inv_std",
-        "old_dscale",
-        "old_dbias",
-    )
-    possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
-    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
-        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
-    )
 
     def __post_init__(self) -> None:
-        settle(
-            self,
-            mode=member(BatchNormMode, self.mode),
-            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
-            parameter_beta=number(self.parameter_beta, "parameter_beta"),
-        )
-        same_dtype(x=self.x, dy=self.dy, dx=self.dx)
-        same_shape(x=self.x, dy=self.dy, dx=self.dx)
-        at_least_2d(x=self.x)
-        _parameters(
-            self.x,
-            self.mode,
-            scale=self.scale,
-            saved_mean=self.saved_mean,
-            saved_inv_std=self.saved_inv_std,
-            dscale=self.dscale,
-            dbias=self.dbias,
-            old_dscale=self.old_dscale,
-            old_dbias=self.old_dbias,
-        )
-        has_elements(self.x, batch_norm_axes(self.x, self.mode), "for a mean")
-        blends_parameters(
-            self.parameter_beta, dscale=(self.dscale, self.old_dscale), dbias=(self.dbias, self.old_dbias)
-        )
-        writable(dx=self.dx, dscale=self.dscale, dbias=self.dbias)
+        _check(self)
+        self.check_blend()

@@ -10,33 +10,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.descriptors.settings import number, settle, whole
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
+    NormalizationGradients,
     OptionalOperands,
-    blends_parameters,
     has_elements,
-    has_shape,
     is_epsilon,
+    operands_fit,
 )
-from dnncore.problems.problem import at_least_2d, same_dtype, same_shape, writable
+from dnncore.problems.problem import at_least_2d
 
 __all__ = ["GroupNormBackwardProblem", "GroupNormForwardProblem"]
 
 
-def _validate(
-    x: TensorDescriptor,
-    groups: int,
-    parameters: dict[str, TensorDescriptor | None],
-    statistics: dict[str, TensorDescriptor | None],
-) -> None:
+def _check(problem: GroupNormForwardProblem | GroupNormBackwardProblem) -> None:
+    settle(problem, groups=whole(problem.groups, "groups"))
+    x, groups = problem.x, problem.groups
+    at_least_2d(x=x)
     if groups < 1 or x.shape[1] % groups:
         raise BadParamError(f"{groups} groups do not divide the channels of x {x.shape}")
-    has_elements(x, tuple(range(1, x.ndim)), "in a group")
     rest = (1,) * (x.ndim - 2)
-    why = f"{groups} groups of x {x.dtype.value}{list(x.shape)}"
-    has_shape((1, x.shape[1], *rest), x.dtype.compute, why, **parameters)
-    has_shape((x.shape[0], groups, *rest), x.dtype.compute, why, **statistics)
+    operands_fit(problem, f"{groups} groups of x", (1, x.shape[1], *rest), (x.shape[0], groups, *rest))
+    has_elements(x, tuple(range(1, x.ndim)), "in a group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +55,12 @@ class GroupNormForwardProblem(OptionalOperands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
-        settle(self, groups=whole(self.groups, "groups"))
-        same_dtype(x=self.x, y=self.y)
-        same_shape(x=self.x, y=self.y)
-        at_least_2d(x=self.x)
-        _validate(
-            self.x,
-            self.groups,
-            {"scale": self.scale, "bias": self.bias},
-            {"saved_mean": self.saved_mean, "saved_inv_std": self.saved_inv_std},
-        )
+        _check(self)
         is_epsilon(self.epsilon)
-        writable(**{name: getattr(self, name) for name in self.output_names})
 
 
 @dataclass(frozen=True, slots=True)
-class GroupNormBackwardProblem(OptionalOperands):
+class GroupNormBackwardProblem(NormalizationGradients):
     """dx, and dscale and dbias where they are asked for, from (x, dy) and what the forward operation saved; dx may be dy.
 
     dx is blended by alpha and beta; parameters' gradients by parameter_alpha and parameter_beta, as of batch normalisation.
@@ -93,38 +79,7 @@ class GroupNormBackwardProblem(OptionalOperands):
     parameter_beta: float = 0.0
     old_dscale: TensorDescriptor | None = None
     old_dbias: TensorDescriptor | None = None
-    possible_inputs: ClassVar[tuple[str, ...]] = (
-        "x",
-        "dy",
-        "scale",
-        "saved_mean",
-        "saved_inv_std",
-        "old_dscale",
-        "old_dbias",
-    )
-    possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
-    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
-        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
-    )
 
     def __post_init__(self) -> None:
-        settle(
-            self,
-            groups=whole(self.groups, "groups"),
-            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
-            parameter_beta=number(self.parameter_beta, "parameter_beta"),
-        )
-        same_dtype(x=self.x, dy=self.dy, dx=self.dx)
-        same_shape(x=self.x, dy=self.dy, dx=self.dx)
-        at_least_2d(x=self.x)
-        parameters = {"scale": self.scale, "dscale": self.dscale, "dbias": self.dbias}
-        old = {"old_dscale": self.old_dscale, "old_dbias": self.old_dbias}
-        statistics: dict[str, TensorDescriptor | None] = {
-            "saved_mean": self.saved_mean,
-            "saved_inv_std": self.saved_inv_std,
-        }
-        _validate(self.x, self.groups, {**parameters, **old}, statistics)
-        blends_parameters(
-            self.parameter_beta, dscale=(self.dscale, self.old_dscale), dbias=(self.dbias, self.old_dbias)
-        )
-        writable(**{name: getattr(self, name) for name in self.output_names})
+        _check(self)
+        self.check_blend()

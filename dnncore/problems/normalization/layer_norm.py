@@ -10,30 +10,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.descriptors.settings import number, settle, whole
+from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError
 from dnncore.problems.normalization.operands import (
+    NormalizationGradients,
     OptionalOperands,
-    blends_parameters,
     has_elements,
-    has_shape,
     is_epsilon,
+    operands_fit,
 )
-from dnncore.problems.problem import same_dtype, same_shape, writable
 
 __all__ = ["LayerNormBackwardProblem", "LayerNormForwardProblem"]
 
 
-def _parameters(x: TensorDescriptor, axis: int, **tensors: TensorDescriptor | None) -> None:
-    why = f"axis {axis} of x {x.dtype.value}{list(x.shape)}"
-    has_shape((*(1,) * axis, *x.shape[axis:]), x.dtype.compute, why, **tensors)
-
-
-def _statistics(x: TensorDescriptor, axis: int, **tensors: TensorDescriptor | None) -> None:
+def _check(problem: LayerNormForwardProblem | LayerNormBackwardProblem) -> None:
+    settle(problem, axis=whole(problem.axis, "axis"))
+    x, axis = problem.x, problem.axis
     if not 0 <= axis < x.ndim:
         raise BadParamError(f"axis {axis} is none of x {x.shape}; it must be between 0 and {x.ndim - 1}")
-    why = f"axis {axis} of x {x.dtype.value}{list(x.shape)}"
-    has_shape((*x.shape[:axis], *(1,) * (x.ndim - axis)), x.dtype.compute, why, **tensors)
+    parameters, statistics = (*(1,) * axis, *x.shape[axis:]), (*x.shape[:axis], *(1,) * (x.ndim - axis))
+    operands_fit(problem, f"axis {axis} of x", parameters, statistics)
     has_elements(x, tuple(range(axis, x.ndim)), "for a mean")
 
 
@@ -57,17 +53,12 @@ class LayerNormForwardProblem(OptionalOperands):
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
 
     def __post_init__(self) -> None:
-        settle(self, axis=whole(self.axis, "axis"))
-        same_dtype(x=self.x, y=self.y)
-        same_shape(x=self.x, y=self.y)
-        _statistics(self.x, self.axis, saved_mean=self.saved_mean, saved_inv_std=self.saved_inv_std)
-        _parameters(self.x, self.axis, scale=self.scale, bias=self.bias)
+        _check(self)
         is_epsilon(self.epsilon)
-        writable(**{name: getattr(self, name) for name in self.output_names})
 
 
 @dataclass(frozen=True, slots=True)
-class LayerNormBackwardProblem(OptionalOperands):
+class LayerNormBackwardProblem(NormalizationGradients):
     """dx, and dscale and dbias where they are asked for, from (x, dy) and what the forward operation saved; dx may be dy.
 
     dx is blended by alpha and beta; parameters' gradients by parameter_alpha and parameter_beta, as of batch normalisation.
@@ -86,34 +77,7 @@ class LayerNormBackwardProblem(OptionalOperands):
     parameter_beta: float = 0.0
     old_dscale: TensorDescriptor | None = None
     old_dbias: TensorDescriptor | None = None
-    possible_inputs: ClassVar[tuple[str, ...]] = (
-        "x",
-        "dy",
-        "scale",
-        "saved_mean",
-        "saved_inv_std",
-        "old_dscale",
-        "old_dbias",
-    )
-    possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
-    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
-        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
-    )
 
     def __post_init__(self) -> None:
-        settle(
-            self,
-            axis=whole(self.axis, "axis"),
-            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
-            parameter_beta=number(self.parameter_beta, "parameter_beta"),
-        )
-        same_dtype(x=self.x, dy=self.dy, dx=self.dx)
-        same_shape(x=self.x, dy=self.dy, dx=self.dx)
-        _statistics(self.x, self.axis, saved_mean=self.saved_mean, saved_inv_std=self.saved_inv_std)
-        gradients = {"dscale": self.dscale, "dbias": self.dbias}
-        old = {"old_dscale": self.old_dscale, "old_dbias": self.old_dbias}
-        _parameters(self.x, self.axis, scale=self.scale, **gradients, **old)
-        blends_parameters(
-            self.parameter_beta, dscale=(self.dscale, self.old_dscale), dbias=(self.dbias, self.old_dbias)
-        )
-        writable(**{name: getattr(self, name) for name in self.output_names})
+        _check(self)
+        self.check_blend()

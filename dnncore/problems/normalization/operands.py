@@ -6,11 +6,14 @@ import math
 from typing import ClassVar
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.descriptors.settings import number
-from dnncore.dtypes import DType
+from dnncore.descriptors.settings import number, settle
 from dnncore.errors import BadParamError
+from dnncore.problems.problem import Problem, same_dtype, same_shape, writable
 
-__all__ = ["OptionalOperands", "blends_parameters", "has_elements", "has_shape", "is_epsilon", "together"]
+__all__ = ["NormalizationGradients", "OptionalOperands", "has_elements", "is_epsilon", "operands_fit", "together"]
+
+_LIKE_X = ("x", "dy", "y", "dx")
+_PARAMETERS = ("scale", "bias", "dscale", "dbias", "old_dscale", "old_dbias")
 
 
 class OptionalOperands:
@@ -20,6 +23,11 @@ class OptionalOperands:
     possible_inputs: ClassVar[tuple[str, ...]]
     possible_outputs: ClassVar[tuple[str, ...]]
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+
+    @property
+    def macs(self) -> int:
+        """0: moving the operands is all there is to it."""
+        return 0
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -42,13 +50,65 @@ class OptionalOperands:
         return tuple(getattr(self, name) for name in self.output_names)
 
 
-def has_shape(shape: tuple[int, ...], dtype: DType, why: str, **tensors: TensorDescriptor | None) -> None:
-    """Refuse tensors, given by name, of another shape or dtype; those that are missing are in order."""
-    for name, tensor in tensors.items():
-        if tensor is not None and (tensor.shape != shape or tensor.dtype is not dtype):
+class NormalizationGradients(OptionalOperands):
+    """Operands of a backward normalisation, whose parameters' gradients have factors of their own. Immutable."""
+
+    __slots__ = ()
+    parameter_alpha: float
+    parameter_beta: float
+    possible_inputs: ClassVar[tuple[str, ...]] = (
+        "x",
+        "dy",
+        "scale",
+        "saved_mean",
+        "saved_inv_std",
+        "old_dscale",
+        "old_dbias",
+    )
+    possible_outputs: ClassVar[tuple[str, ...]] = ("dx", "dscale", "dbias")
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset(
+        {("dy", "dx"), ("old_dscale", "dscale"), ("old_dbias", "dbias")}
+    )
+
+    def check_blend(self) -> None:
+        """Read the factors, and refuse old gradients but where a gradient is given and parameter_beta is not 0."""
+        settle(
+            self,
+            parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),
+            parameter_beta=number(self.parameter_beta, "parameter_beta"),
+        )
+        for name in ("dscale", "dbias"):
+            gradient, old = getattr(self, name), getattr(self, f"old_{name}")
+            if (old is not None) != (gradient is not None and self.parameter_beta != 0):
+                raise BadParamError(
+                    f"old_{name} is {old} but parameter_beta is {self.parameter_beta} and {name} {gradient}: "
+                    f"it is given if and only if {name} is and parameter_beta is not 0"
+                )
+
+
+def operands_fit(problem: Problem, why: str, parameters: tuple[int, ...], statistics: tuple[int, ...]) -> None:
+    """Refuse operands of another dtype or shape than x asks for, and outputs whose elements may share memory.
+
+    Args:
+        problem: A normalisation of x, forward or backward.
+        why: What the shapes come from: "axis 1 of x".
+        parameters: Shape of scale, bias and their gradients, in the compute type of x.
+        statistics: Shape of means, variances and the like.
+    """
+    names = (*problem.input_names, *problem.output_names)
+    given = dict(zip(names, (*problem.inputs, *problem.outputs), strict=True))
+    alike = {name: tensor for name, tensor in given.items() if name in _LIKE_X}
+    same_dtype(**alike)
+    same_shape(**alike)
+    x = given["x"]
+    for name, tensor in given.items():
+        shape, dtype = parameters if name in _PARAMETERS else statistics, x.dtype.compute
+        if name not in _LIKE_X and (tensor.shape != shape or tensor.dtype is not dtype):
             raise BadParamError(
-                f"{name} is {tensor.dtype.value}{list(tensor.shape)}, but {why} needs {dtype.value}{list(shape)}"
+                f"{name} is {tensor.dtype.value}{list(tensor.shape)}, but {why} {x.dtype.value}{list(x.shape)} needs "
+                f"{dtype.value}{list(shape)}"
             )
+    writable(**{name: given[name] for name in problem.output_names})
 
 
 def together(**tensors: TensorDescriptor | None) -> None:
@@ -64,21 +124,6 @@ def has_elements(x: TensorDescriptor, axes: tuple[int, ...], per: str) -> None:
     groups = math.prod(extent for axis, extent in enumerate(x.shape) if axis not in axes)
     if groups and not math.prod(x.shape[axis] for axis in axes):
         raise BadParamError(f"x has shape {x.shape}: no element {per}, so there are no statistics")
-
-
-def blends_parameters(
-    parameter_beta: float, **parameters: tuple[TensorDescriptor | None, TensorDescriptor | None]
-) -> None:
-    """Refuse pairs (gradient, old gradient), given by the gradient's name, that do not go with parameter_beta.
-
-    An old gradient is given if and only if the gradient is and parameter_beta is not 0.
-    """
-    for name, (gradient, old) in parameters.items():
-        if (old is not None) != (gradient is not None and parameter_beta != 0):
-            raise BadParamError(
-                f"old_{name} is {old} but parameter_beta is {parameter_beta} and {name} {gradient}: "
-                f"it is given if and only if {name} is and parameter_beta is not 0"
-            )
 
 
 def is_epsilon(epsilon: float) -> None:

@@ -23,9 +23,11 @@ def _forward(problem: BatchNormForwardProblem, *arrays: Array) -> tuple[Array, .
     x, axes = given["x"], batch_norm_axes(problem.x, problem.mode)
     normalized, mean, inv_std, variance = normalize(x, axes, problem.epsilon)
     outputs = [given["scale"] * normalized + given["bias"], mean, inv_std]
-    if problem.running_mean is not None:
+    if problem.running_mean is not None and not x.size:
+        outputs += [given["running_mean"], given["running_variance"]]
+    elif problem.running_mean is not None:
         length, fresh = problem.length, problem.momentum
-        unbiased = variance * (length / (length - 1)) if x.size else variance
+        unbiased = variance * (length / (length - 1))
         outputs += [
             (1 - fresh) * given["running_mean"] + fresh * mean,
             (1 - fresh) * given["running_variance"] + fresh * unbiased,

@@ -20,11 +20,14 @@ def named(problem: OptionalOperands, arrays: tuple[Array, ...]) -> dict[str, Arr
 
 
 def normalize(x: Array, axes: Axes, epsilon: float, *, centred: bool = True) -> tuple[Array, Array, Array, Array]:
-    """(x - mean) * inv_std, mean, inv_std, and the variance; a mean of 0 where x is not centred."""
-    if not x.size:  # then there are no groups either
-        none = np.zeros([1 if axis in axes else extent for axis, extent in enumerate(x.shape)])
-        return x, none, none, none
-    mean: Array = x.mean(axes, keepdims=True)
+    """(x - mean) * inv_std, mean, inv_std, and the variance; a mean of 0 where x is not centred.
+
+    Of groups without elements the mean is 0 and the variance 0 / 0.
+    """
+    if not x.size:
+        mean = np.zeros([1 if axis in axes else extent for axis, extent in enumerate(x.shape)])
+        return x, mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    mean = x.mean(axes, keepdims=True)
     if centred:  # a long sum of large numbers is off by more than its last bits; what it leaves over says by how much
         left: Array = (x - mean).mean(axes, keepdims=True)
         mean = mean + left

@@ -7,14 +7,139 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnncore.descriptors import BatchNormMode
+from dnncore.descriptors import BatchNormMode, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
-from dnncore.torch.bridge import describe, launch
-from dnncore.torch.functions.formats import along_channels, statistics_dtype
+from dnncore.problems import (
+    BatchNormBackwardProblem,
+    BatchNormForwardProblem,
+    BatchNormInferenceProblem,
+    FillProblem,
+)
+from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.functions.draft import Draft
+from dnncore.torch.functions.formats import (
+    along_channels,
+    in_dtype,
+    mean_and_inv_std,
+    new,
+    statistics,
+    statistics_dtype,
+    vector,
+    wants_gradient,
+)
 from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["batch_norm"]
+
+
+def _per_channel(x: TensorDescriptor, dtype: DType) -> TensorDescriptor:
+    """[1, C, 1, ...]."""
+    return TensorDescriptor.packed((1, x.shape[1], *(1,) * (x.ndim - 2)), dtype)
+
+
+def _parameter(
+    draft: Draft, x: TensorDescriptor, given: TensorDescriptor | None, place: int, default: float
+) -> tuple[TensorDescriptor, int]:
+    """A parameter as [1, C, 1, ...] and its place: one that is given there, or a constant in its stead."""
+    if given is not None:
+        return along_channels(given, x.ndim), place
+    made = _per_channel(x, x.dtype.compute)
+    return made, draft.constant(default, made)
+
+
+def _trained(
+    momentum: float,
+    epsilon: float,
+    x: TensorDescriptor,
+    weight: TensorDescriptor | None,
+    bias: TensorDescriptor | None,
+    running_mean: TensorDescriptor | None,
+    running_variance: TensorDescriptor | None,
+) -> Operation:
+    """(x, weight, bias, running statistics, which are updated) -> y, `statistics`. An empty batch has none."""
+    draft, y, statistic = Draft(5), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    both = statistics(statistic)
+    outputs = draft.make(y), *mean_and_inv_std(both, draft.make(both))
+    if x.size == 0:
+        return draft.operation()
+    scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
+    offset, offset_at = _parameter(draft, x, bias, 2, 0.0)
+    mean = variance = None
+    running_at: tuple[int, ...] = ()
+    if running_mean is not None and running_variance is not None:
+        mean, variance = (along_channels(statistic, x.ndim) for statistic in (running_mean, running_variance))
+        running_at = (3, 4)
+    problem = BatchNormForwardProblem(
+        x=x,
+        scale=scale,
+        bias=offset,
+        y=y,
+        saved_mean=statistic,
+        saved_inv_std=statistic,
+        mode=BatchNormMode.SPATIAL,
+        epsilon=epsilon,
+        momentum=momentum if running_at else 0.0,
+        running_mean=mean,
+        running_variance=variance,
+        new_running_mean=mean,
+        new_running_variance=variance,
+    )
+    draft.step(problem, 0, scale_at, offset_at, *running_at, *outputs, *running_at)
+    return draft.operation()
+
+
+def _gradients(
+    x: TensorDescriptor, weight: TensorDescriptor | None, both: TensorDescriptor, dy: TensorDescriptor
+) -> Operation:
+    """(x, weight, `statistics`, dy) -> dx, dweight, dbias; an empty batch has gradients of 0."""
+    draft, dx, parameter = Draft(4), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    outputs = (draft.make(dx), *(draft.make(vector(parameter.dtype, x.shape[1])) for _ in range(2)))
+    if x.size == 0:
+        for place in outputs[1:]:
+            draft.step(FillProblem(parameter), place, alpha=0.0)
+        return draft.operation()
+    scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
+    problem = BatchNormBackwardProblem(
+        x=x,
+        dy=dy,
+        scale=scale,
+        saved_mean=parameter,
+        saved_inv_std=parameter,
+        dx=dx,
+        dscale=parameter,
+        dbias=parameter,
+        mode=BatchNormMode.SPATIAL,
+    )
+    draft.step(problem, 0, 3, scale_at, *mean_and_inv_std(both, 2), *outputs)
+    return draft.operation()
+
+
+def _inferred(
+    epsilon: float,
+    x: TensorDescriptor,
+    weight: TensorDescriptor | None,
+    bias: TensorDescriptor | None,
+    mean: TensorDescriptor,
+    variance: TensorDescriptor,
+) -> Operation:
+    """(x, weight, bias, running statistics) -> y."""
+    draft, y = Draft(5), new(x.shape, x)
+    result = draft.make(y)
+    scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
+    offset, offset_at = _parameter(draft, x, bias, 2, 0.0)
+    problem = BatchNormInferenceProblem(
+        x=x,
+        scale=scale,
+        bias=offset,
+        mean=along_channels(mean, x.ndim),
+        variance=along_channels(variance, x.ndim),
+        y=y,
+        mode=BatchNormMode.SPATIAL,
+        epsilon=epsilon,
+    )
+    draft.step(problem, 0, scale_at, offset_at, 3, 4, result)
+    return draft.operation()
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -22,88 +147,55 @@ class _BatchNorm(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        scale: Tensor,
-        bias: Tensor,
-        running: tuple[Tensor, ...] | None,
-        momentum: float,
-        epsilon: float,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running: tuple[Tensor | None, Tensor | None],
+        settings: tuple[float, float],
     ) -> Tensor:
-        y = torch.empty_like(x)
-        s, b = (along_channels(p, x.dim()) for p in (scale, bias))
-        mean, inv_std = torch.empty_like(s), torch.empty_like(s)
-        stats = () if running is None else tuple(along_channels(r, x.dim()) for r in running)
-        means, variances = map(describe, stats) if stats else (None, None)
-        problem = BatchNormForwardProblem(
-            x=describe(x),
-            scale=describe(s),
-            bias=describe(b),
-            y=describe(y),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            mode=BatchNormMode.SPATIAL,
-            epsilon=epsilon,
-            momentum=momentum if stats else 0.0,
-            running_mean=means,
-            running_variance=variances,
-            new_running_mean=means,
-            new_running_variance=variances,
-        )
-        launch(problem, (x, s, b, *stats), (y, mean, inv_std, *stats))
-        ctx.save_for_backward(x, scale, mean, inv_std)
+        y, both, *_ = operate(_trained, settings, (x, weight, bias, *running))
+        ctx.save_for_backward(x, weight, both)
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, mean, inv_std = ctx.saved_tensors
-        s = along_channels(scale, x.dim())
-        dx, dscale, dbias = torch.empty_like(x), torch.empty_like(s), torch.empty_like(s)
-        problem = BatchNormBackwardProblem(
-            x=describe(x),
-            dy=describe(dy),
-            scale=describe(s),
-            saved_mean=describe(mean),
-            saved_inv_std=describe(inv_std),
-            dx=describe(dx),
-            dscale=describe(dscale),
-            dbias=describe(dbias),
-            mode=BatchNormMode.SPATIAL,
-        )
-        launch(problem, (x, dy, s, mean, inv_std), (dx, dscale, dbias))
-        return dx, dscale.reshape(-1), dbias.reshape(-1), None, None, None
+        dx, dweight, dbias, *_ = operate(_gradients, (), (*ctx.saved_tensors, dy))
+        needed = ctx.needs_input_grad
+        return dx, dweight if needed[1] else None, dbias if needed[2] else None, None, None
 
 
 class _BatchNormInference(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        epsilon: float,
     ) -> Tensor:
-        y = torch.empty_like(x)
-        s, b, m, v = (along_channels(p, x.dim()) for p in (scale, bias, mean, variance))
-        problem = BatchNormInferenceProblem(
-            x=describe(x),
-            scale=describe(s),
-            bias=describe(b),
-            mean=describe(m),
-            variance=describe(v),
-            y=describe(y),
-            mode=BatchNormMode.SPATIAL,
-            epsilon=epsilon,
-        )
-        launch(problem, (x, s, b, m, v), (y,))
-        ctx.save_for_backward(x, scale, mean, variance)
+        y, *_ = operate(_inferred, (epsilon,), (x, weight, bias, mean, variance))
+        ctx.save_for_backward(x, weight, mean, variance)
         ctx.epsilon = epsilon
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, mean, variance = ctx.saved_tensors
+        x, weight, mean, variance = ctx.saved_tensors
         factor = (variance + ctx.epsilon).rsqrt()
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        centred = (x - along_channels(mean, x.dim())) * along_channels(factor, x.dim())
-        dx = (dy * along_channels(scale * factor, x.dim())).to(x.dtype)
-        return dx, (dy * centred).sum(axes).to(scale.dtype), dy.sum(axes).to(scale.dtype), None, None, None
+        dx = dweight = dbias = None
+        along = (1, -1, *(1,) * (x.dim() - 2))
+        places = [axis for axis in range(x.dim()) if axis != 1]
+        if ctx.needs_input_grad[0]:
+            slope = factor if weight is None else weight * factor
+            dx = (dy * slope.view(along)).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            dweight = (dy * ((x - mean.view(along)) * factor.view(along))).sum(places)
+        if ctx.needs_input_grad[2]:
+            dbias = dy.sum(places, dtype=factor.dtype)
+        return dx, dweight, dbias, None, None, None
 
 
 def batch_norm(
@@ -119,23 +211,26 @@ def batch_norm(
     """Batch normalisation of x [N, C, *spatial] over batch and places, with the arguments of torch's.
 
     Args:
-        running_mean, running_var: [C]; updated in training.
+        running_mean, running_var: [C]; updated in training, but not by an empty batch.
 
     Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x.
     """
     dtype = statistics_dtype(x)
-    scale = x.new_ones(x.shape[1], dtype=dtype) if weight is None else weight.to(dtype)
-    offset = x.new_zeros(x.shape[1], dtype=dtype) if bias is None else bias.to(dtype)
-    running = None if running_mean is None or running_var is None else (running_mean, running_var)
-    wide = None if running is None else tuple(statistic.to(dtype) for statistic in running)
+    scale, offset = in_dtype(dtype, weight), in_dtype(dtype, bias)
+    mean, variance = in_dtype(dtype, running_mean), in_dtype(dtype, running_var)
     y: Tensor
-    if training:
-        y = _BatchNorm.apply(x, scale, offset, wide, momentum, eps)
-        for statistic, updated in zip(running or (), wide or (), strict=True):
-            if statistic is not updated:
-                statistic.copy_(updated)
-        return y
-    if wide is None:
-        raise BadParamError("batch_norm outside training needs running_mean and running_var")
-    y = _BatchNormInference.apply(x, scale, offset, *wide, eps)
+    if not training:
+        if mean is None or variance is None:
+            raise BadParamError("batch_norm outside training needs running_mean and running_var")
+        if wants_gradient(x, scale, offset):
+            y = _BatchNormInference.apply(x, scale, offset, mean, variance, eps)
+            return y
+        return operate(_inferred, (eps,), (x, scale, offset, mean, variance))[0]
+    if wants_gradient(x, scale, offset):
+        y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps))
+    else:
+        y = operate(_trained, (momentum, eps), (x, scale, offset, mean, variance))[0]
+    for statistic, updated in ((running_mean, mean), (running_var, variance)):
+        if statistic is not None and updated is not None and statistic is not updated:
+            statistic.copy_(updated)
     return y

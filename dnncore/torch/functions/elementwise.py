@@ -7,19 +7,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnncore.descriptors import ActivationDescriptor
+from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, DropoutProblem
-from dnncore.torch.bridge import describe, launch
+from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.functions.formats import like, wants_gradient
 from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["activation", "dropout"]
 
 
+def _activated(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
+    """x -> y."""
+    y = like(x)
+    return Operation((Format.of(y),), ((Step(ActivationForwardProblem(x, y, activation), (0, 1)),),))
+
+
+def _activation_gradient(
+    activation: ActivationDescriptor, x: TensorDescriptor, y: TensorDescriptor, dy: TensorDescriptor
+) -> Operation:
+    """(x, y, dy) -> dx."""
+    dx = like(x)
+    return Operation((Format.of(dx),), ((Step(ActivationBackwardProblem(y, dy, x, dx, activation), (1, 2, 0, 3)),),))
+
+
 class _Activation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: ActivationDescriptor) -> Tensor:
-        y = torch.empty_like(x)
-        launch(ActivationForwardProblem(describe(x), describe(y), activation), (x,), (y,))
+        (y,) = operate(_activated, (activation,), (x,))
         ctx.save_for_backward(x, y)
         ctx.activation = activation
         return y
@@ -28,23 +42,29 @@ class _Activation(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        dx = torch.empty_like(x)
-        problem = ActivationBackwardProblem(describe(y), describe(dy), describe(x), describe(dx), ctx.activation)
-        launch(problem, (y, dy, x), (dx,))
+        (dx,) = operate(_activation_gradient, (ctx.activation,), (x, y, dy))
         return dx, None
 
 
 def activation(x: Tensor, activation: ActivationDescriptor) -> Tensor:
-    """f(x), element by element; x has 1 to 8 dimensions."""
-    y: Tensor = _Activation.apply(x, activation)
-    return y
+    """f(x), element by element; x has up to 8 dimensions."""
+    scalar = x.dim() == 0
+    if scalar:
+        x = x.reshape(1)
+    y: Tensor = _Activation.apply(x, activation) if wants_gradient(x) else operate(_activated, (activation,), (x,))[0]
+    return y.reshape(()) if scalar else y
+
+
+def _dropped(probability: float, x: TensorDescriptor, state: TensorDescriptor) -> Operation:
+    """(x, state) -> y, and from dy likewise dx."""
+    y = like(x)
+    return Operation((Format.of(y),), ((Step(DropoutProblem(x, state, y, probability), (0, 1, 2)),),))
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, state: Tensor) -> Tensor:
-        y = torch.empty_like(x)
-        launch(DropoutProblem(describe(x), describe(state), describe(y), probability), (x, state), (y,))
+        (y,) = operate(_dropped, (probability,), (x, state))
         ctx.save_for_backward(state)
         ctx.probability = probability
         return y
@@ -52,9 +72,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (state,) = ctx.saved_tensors
-        dx = torch.empty_like(dy)
-        launch(DropoutProblem(describe(dy), describe(state), describe(dx), ctx.probability), (dy, state), (dx,))
+        (dx,) = operate(_dropped, (ctx.probability,), (dy, *ctx.saved_tensors))
         return dx, None, None
 
 
@@ -69,5 +87,8 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | No
         return x
     if state is None:
         state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32).to(x.device)
-    y: Tensor = _Dropout.apply(x, p, state)
-    return y
+    scalar = x.dim() == 0
+    if scalar:
+        x = x.reshape(1)
+    y: Tensor = _Dropout.apply(x, p, state) if wants_gradient(x) else operate(_dropped, (p,), (x, state))[0]
+    return y.reshape(()) if scalar else y

@@ -1,28 +1,107 @@
-"""Shapes, memory formats and element types of what PyTorch's functions return."""
+"""Shapes, memory formats and element types of what PyTorch's functions return, and whether they want gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["along_channels", "autocast", "in_statistics_dtype", "new", "statistics_dtype", "widened"]
+from dnncore.descriptors import Layout, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.torch.bridge import Behind
+
+__all__ = [
+    "along_channels",
+    "as_rows",
+    "autocast",
+    "in_dtype",
+    "is_channels_last",
+    "like",
+    "mean_and_inv_std",
+    "new",
+    "statistics",
+    "statistics_dtype",
+    "vector",
+    "wants_gradient",
+    "widened",
+]
 
 
-def new(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Uninitialised, in the memory format of `like`."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    chosen = torch.contiguous_format
-    last = formats.get(like.dim()) if len(shape) == like.dim() else None
-    if last is not None and not like.is_contiguous() and like.is_contiguous(memory_format=last):
-        chosen = last
-    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=chosen)
+def wants_gradient(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode."""
+    if forward_ad._current_level >= 0:
+        return True
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
-def along_channels(parameter: torch.Tensor, ndim: int) -> torch.Tensor:
+def new(shape: Sequence[int], *references: TensorDescriptor) -> TensorDescriptor:
+    """What convolution, pooling, batch and group normalisation return.
+
+    Args:
+        shape: Its shape.
+        references: It is channels-last where one of these is, else row-major, and has the dtype of the first.
+    """
+    last = any(is_channels_last(reference.shape, reference.strides) for reference in references)
+    layout = Layout.NHWC if last and len(shape) == references[0].ndim else Layout.NCHW
+    return TensorDescriptor.packed(tuple(shape), references[0].dtype, layout)
+
+
+def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """What PyTorch takes for channels-last: 2 or 3 spatial dimensions, and strides in that order, with gaps or without."""
+    if len(shape) not in (4, 5) or strides[1] == 0:
+        return False
+    reach = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        # Where all strides are equal, as of [N, 1, 1, 1], it could be either, and is row-major.
+        if shape[axis] == 0 or strides[axis] < reach or (axis == 0 and reach == strides[1]):
+            return False
+        reach = strides[axis] * shape[axis]
+    return True
+
+
+def like(reference: TensorDescriptor) -> TensorDescriptor:
+    """What element by element returns: the same shape, dimensions in the same order in memory, without gaps."""
+    original = torch.empty_strided(reference.shape, reference.strides, device="meta")
+    return TensorDescriptor(reference.dtype, reference.shape, torch.empty_like(original).stride())
+
+
+def as_rows(tensor: TensorDescriptor) -> TensorDescriptor | None:
+    """[..., C] as [M, C] in the same memory; None where its strides do not allow it."""
+    *outer, inner = zip(tensor.shape, tensor.strides, strict=True)
+    outer = [axis for axis in outer if axis[0] != 1]
+    nested = all(stride == extent * step for (_, stride), (extent, step) in pairwise(outer))
+    step = outer[-1][1] if outer else 0
+    rows = (math.prod(tensor.shape[:-1]), inner[0])
+    return TensorDescriptor(tensor.dtype, rows, (step, inner[1])) if nested else None
+
+
+def along_channels(parameter: TensorDescriptor, ndim: int) -> TensorDescriptor:
     """[C] as [1, C, 1, ...]."""
-    return parameter.reshape(1, -1, *(1,) * (ndim - 2))
+    (channels,), (stride,) = parameter.shape, parameter.strides
+    return TensorDescriptor(parameter.dtype, (1, channels, *(1,) * (ndim - 2)), (channels, stride, *(1,) * (ndim - 2)))
+
+
+def vector(dtype: DType, channels: int) -> TensorDescriptor:
+    """[C]."""
+    return TensorDescriptor(dtype, (channels,), (1,))
+
+
+def statistics(each: TensorDescriptor) -> TensorDescriptor:
+    """A mean and 1 / standard deviation, both without gaps, in one tensor [2, ...]: the second begins at a multiple of 16 bytes."""
+    return TensorDescriptor.packed((2, -(-each.size // 4) * 4), each.dtype)
+
+
+def mean_and_inv_std(statistics: TensorDescriptor, place: int) -> tuple[int, Behind]:
+    """Where they are in a tensor at a place."""
+    return place, Behind(place, statistics.strides[0] * statistics.dtype.itemsize)
 
 
 def statistics_dtype(x: torch.Tensor) -> torch.dtype:
@@ -30,9 +109,9 @@ def statistics_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def in_statistics_dtype(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """A parameter of a normalisation of x in the compute type; its gradient comes back in its own."""
-    return None if parameter is None else parameter.to(statistics_dtype(x))
+def in_dtype(dtype: torch.dtype, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """A parameter in a dtype; its gradient comes back in its own."""
+    return parameter if parameter is None or parameter.dtype is dtype else parameter.to(dtype)
 
 
 def autocast(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[Any, ...]:
@@ -50,8 +129,8 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _autocast_is_on(x: torch.Tensor) -> bool:
-    kind = x.device.type
-    return bool(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind))
+    on: bool = torch.is_autocast_enabled("cuda") if x.is_cuda else x.is_cpu and torch.is_autocast_enabled("cpu")
+    return on
 
 
 def _can_be_cast(tensor: torch.Tensor) -> bool:

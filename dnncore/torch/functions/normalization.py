@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,79 +18,179 @@ from dnncore.problems import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
-from dnncore.torch.bridge import describe, launch
-from dnncore.torch.functions.formats import along_channels, in_statistics_dtype, statistics_dtype
+from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.functions.formats import (
+    along_channels,
+    in_dtype,
+    like,
+    mean_and_inv_std,
+    new,
+    statistics,
+    statistics_dtype,
+    vector,
+    wants_gradient,
+)
 from dnncore.torch.functions.gradients import first_derivative
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
 
-
-def _described(parameter: Tensor | None) -> TensorDescriptor | None:
-    return None if parameter is None else describe(parameter)
+_Given = TensorDescriptor | None
 
 
-def _normalize(
-    ctx: Any, kind: Any, x: Tensor, kept: Sequence[int], affine: Sequence[Tensor | None], epsilon: float, **cut: int
-) -> Tensor:
-    """What the forward passes share.
-
-    Args:
-        ctx: Keeps what the backward pass needs.
-        kind: The problem.
-        x: What is normalised.
-        kept: Shape of the statistics.
-        affine: Scale and bias, as the problem has them.
-        epsilon: Added to variances.
-        cut: The problem's field that says what is normalised together.
-    """
-    y = torch.empty_like(x)
-    mean, inv_std = (torch.empty(tuple(kept), dtype=statistics_dtype(x), device=x.device) for _ in range(2))
-    statistics = {"saved_mean": describe(mean), "saved_inv_std": describe(inv_std)}
-    scale, bias = map(_described, affine)
-    problem = kind(x=describe(x), y=describe(y), **statistics, epsilon=epsilon, scale=scale, bias=bias, **cut)
-    given = [parameter for parameter in affine if parameter is not None]
-    launch(problem, (x, *given), (y, mean, inv_std))
-    ctx.save_for_backward(x, mean, inv_std, *given)
-    ctx.cut, ctx.has_scale, ctx.has_bias = cut, scale is not None, bias is not None
-    return y
+def _forward(problem: Any) -> Operation:
+    """(x, weight, bias) -> y, `statistics`."""
+    given = (0, *(place for place, parameter in ((1, problem.scale), (2, problem.bias)) if parameter is not None))
+    both = statistics(problem.saved_mean)
+    step = Step(problem, (*given, 3, *mean_and_inv_std(both, 4)))
+    return Operation((Format.of(problem.y), Format.of(both)), ((step,),))
 
 
-def _gradients(ctx: Any, kind: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """dx, dscale and dbias: what the backward passes share."""
-    x, mean, inv_std, *given = ctx.saved_tensors
-    scale = given[0] if ctx.has_scale else None
-    dx = torch.empty_like(x)
-    dscale = torch.empty_like(given[0]) if ctx.has_scale else None
-    dbias = torch.empty_like(given[-1]) if ctx.has_bias else None
-    problem = kind(
-        x=describe(x),
-        dy=describe(dy),
-        saved_mean=describe(mean),
-        saved_inv_std=describe(inv_std),
-        dx=describe(dx),
-        scale=_described(scale),
-        dscale=_described(dscale),
-        dbias=_described(dbias),
-        **ctx.cut,
+def _backward(problem: Any, shape: tuple[int, ...]) -> Operation:
+    """(x, weight, `statistics`, dy) -> dx, and those of dweight and dbias, of this shape, that are wanted."""
+    dx, *parameters = problem.outputs
+    strides = TensorDescriptor.packed(shape).strides
+    results = (Format.of(dx), *(Format(each.dtype, shape, strides) for each in parameters))
+    scale = () if problem.scale is None else (1,)
+    both = mean_and_inv_std(statistics(problem.saved_mean), 2)
+    return Operation(results, ((Step(problem, (0, 3, *scale, *both, *range(4, 4 + len(results)))),),))
+
+
+def _at_the_end(parameter: _Given, ndim: int) -> _Given:
+    """A parameter of the last dimensions as [1, ..., 1, *shape]."""
+    if parameter is None:
+        return None
+    ones = (1,) * (ndim - parameter.ndim)
+    return TensorDescriptor(parameter.dtype, (*ones, *parameter.shape), (*ones, *parameter.strides))
+
+
+def _layer_statistic(shape: tuple[int, ...], x: TensorDescriptor) -> TensorDescriptor:
+    return TensorDescriptor.packed((*x.shape[: x.ndim - len(shape)], *(1,) * len(shape)), x.dtype.compute)
+
+
+def _layer_forward(
+    shape: tuple[int, ...], epsilon: float, x: TensorDescriptor, weight: _Given, bias: _Given
+) -> Operation:
+    axis = x.ndim - len(shape)
+    if x.shape[max(axis, 0) :] != shape:
+        raise BadParamError(f"normalized_shape {shape} is not how x {x.shape} ends")
+    statistic = _layer_statistic(shape, x)
+    return _forward(
+        LayerNormForwardProblem(
+            x=x,
+            y=TensorDescriptor.packed(x.shape, x.dtype),
+            saved_mean=statistic,
+            saved_inv_std=statistic,
+            axis=axis,
+            epsilon=epsilon,
+            scale=_at_the_end(weight, x.ndim),
+            bias=_at_the_end(bias, x.ndim),
+        )
     )
-    inputs = [t for t in (x, dy, scale, mean, inv_std) if t is not None]
-    launch(problem, inputs, [t for t in (dx, dscale, dbias) if t is not None])
-    return dx, dscale, dbias
 
 
-class _LayerNorm(torch.autograd.Function):
+def _layer_backward(
+    shape: tuple[int, ...],
+    wanted: tuple[bool, bool],
+    x: TensorDescriptor,
+    weight: _Given,
+    _both: TensorDescriptor,
+    dy: TensorDescriptor,
+) -> Operation:
+    gradient, statistic = (
+        _at_the_end(TensorDescriptor.packed(shape, x.dtype.compute), x.ndim),
+        _layer_statistic(shape, x),
+    )
+    problem = LayerNormBackwardProblem(
+        x=x,
+        dy=dy,
+        saved_mean=statistic,
+        saved_inv_std=statistic,
+        dx=like(x),
+        axis=x.ndim - len(shape),
+        scale=_at_the_end(weight, x.ndim),
+        dscale=gradient if wanted[0] else None,
+        dbias=gradient if wanted[1] else None,
+    )
+    return _backward(problem, shape)
+
+
+def _group_statistic(groups: int, x: TensorDescriptor) -> TensorDescriptor:
+    return TensorDescriptor.packed((x.shape[0], groups, *(1,) * (x.ndim - 2)), x.dtype.compute)
+
+
+def _group_forward(groups: int, epsilon: float, x: TensorDescriptor, weight: _Given, bias: _Given) -> Operation:
+    statistic = _group_statistic(groups, x)
+    return _forward(
+        GroupNormForwardProblem(
+            x=x,
+            y=new(x.shape, x),
+            saved_mean=statistic,
+            saved_inv_std=statistic,
+            groups=groups,
+            epsilon=epsilon,
+            scale=None if weight is None else along_channels(weight, x.ndim),
+            bias=None if bias is None else along_channels(bias, x.ndim),
+        )
+    )
+
+
+def _group_backward(
+    groups: int,
+    wanted: tuple[bool, bool],
+    x: TensorDescriptor,
+    weight: _Given,
+    _both: TensorDescriptor,
+    dy: TensorDescriptor,
+) -> Operation:
+    gradient, statistic = along_channels(vector(x.dtype.compute, x.shape[1]), x.ndim), _group_statistic(groups, x)
+    problem = GroupNormBackwardProblem(
+        x=x,
+        dy=dy,
+        saved_mean=statistic,
+        saved_inv_std=statistic,
+        dx=new(x.shape, x),
+        groups=groups,
+        scale=None if weight is None else along_channels(weight, x.ndim),
+        dscale=gradient if wanted[0] else None,
+        dbias=gradient if wanted[1] else None,
+    )
+    return _backward(problem, x.shape[1:2])
+
+
+class _Normalization(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: int, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
-        kept = (*x.shape[:axis], *(1,) * (x.dim() - axis))
-        affine = [None if p is None else p.reshape(*(1,) * axis, *x.shape[axis:]) for p in (weight, bias)]
-        return _normalize(ctx, LayerNormForwardProblem, x, kept, affine, epsilon, axis=axis)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: Any, cut: Any, epsilon: float
+    ) -> Tensor:
+        forward, ctx.backward_operation = directions
+        y, both = operate(forward, (cut, epsilon), (x, weight, bias))
+        ctx.save_for_backward(x, weight, both)
+        ctx.cut = cut
+        return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, *parameters = _gradients(ctx, LayerNormBackwardProblem, dy)
-        shape = dx.shape[ctx.cut["axis"] :]
-        return dx, None, *(None if gradient is None else gradient.reshape(shape) for gradient in parameters), None
+        wanted = ctx.needs_input_grad[1:3]
+        dx, *found = operate(ctx.backward_operation, (ctx.cut, wanted), (*ctx.saved_tensors, dy))
+        gradients = iter(found)
+        return dx, *(next(gradients) if is_wanted else None for is_wanted in wanted), None, None, None
+
+
+_Directions = tuple[Callable[..., Operation], Callable[..., Operation]]
+_LAYER: _Directions = (_layer_forward, _layer_backward)
+_GROUP: _Directions = (_group_forward, _group_backward)
+
+
+def _normalize(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: _Directions, cut: Any, epsilon: float
+) -> Tensor:
+    dtype = statistics_dtype(x)
+    weight, bias = in_dtype(dtype, weight), in_dtype(dtype, bias)
+    if wants_gradient(x, weight, bias):
+        y: Tensor = _Normalization.apply(x, weight, bias, directions, cut, epsilon)
+        return y
+    return operate(directions[0], (cut, epsilon), (x, weight, bias))[0]
 
 
 def layer_norm(
@@ -101,40 +201,32 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalisation over the last dimensions, with the arguments of torch's; parameters of any floating dtype."""
-    axis = x.dim() - len(normalized_shape)
-    if tuple(x.shape[axis:]) != tuple(normalized_shape):
-        raise BadParamError(f"normalized_shape {tuple(normalized_shape)} is not how x {tuple(x.shape)} ends")
-    y: Tensor = _LayerNorm.apply(x, axis, in_statistics_dtype(x, weight), in_statistics_dtype(x, bias), eps)
-    return y
-
-
-class _GroupNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
-        kept = (x.shape[0], groups, *(1,) * (x.dim() - 2))
-        affine = [None if p is None else along_channels(p, x.dim()) for p in (weight, bias)]
-        return _normalize(ctx, GroupNormForwardProblem, x, kept, affine, epsilon, groups=groups)
-
-    @staticmethod
-    @first_derivative
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, *parameters = _gradients(ctx, GroupNormBackwardProblem, dy)
-        return dx, None, *(None if gradient is None else gradient.reshape(-1) for gradient in parameters), None
+    return _normalize(x, weight, bias, _LAYER, tuple(normalized_shape), eps)
 
 
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Normalisation over groups of channels, with the arguments of torch's; parameters of any floating dtype."""
-    y: Tensor = _GroupNorm.apply(x, num_groups, in_statistics_dtype(x, weight), in_statistics_dtype(x, bias), eps)
-    return y
+    return _normalize(x, weight, bias, _GROUP, num_groups, eps)
+
+
+def _lrn_forward(lrn: LRNDescriptor, x: TensorDescriptor) -> Operation:
+    """x -> y."""
+    y = like(x)
+    return Operation((Format.of(y),), ((Step(LRNForwardProblem(x, y, lrn), (0, 1)),),))
+
+
+def _lrn_backward(lrn: LRNDescriptor, x: TensorDescriptor, y: TensorDescriptor, dy: TensorDescriptor) -> Operation:
+    """(x, y, dy) -> dx."""
+    dx = like(x)
+    return Operation((Format.of(dx),), ((Step(LRNBackwardProblem(y, dy, x, dx, lrn), (1, 2, 0, 3)),),))
 
 
 class _LRN(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lrn: LRNDescriptor) -> Tensor:
-        y = torch.empty_like(x)
-        launch(LRNForwardProblem(describe(x), describe(y), lrn), (x,), (y,))
+        (y,) = operate(_lrn_forward, (lrn,), (x,))
         ctx.save_for_backward(x, y)
         ctx.lrn = lrn
         return y
@@ -142,13 +234,13 @@ class _LRN(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, y = ctx.saved_tensors
-        dx = torch.empty_like(x)
-        launch(LRNBackwardProblem(describe(y), describe(dy), describe(x), describe(dx), ctx.lrn), (y, dy, x), (dx,))
+        (dx,) = operate(_lrn_backward, (ctx.lrn,), (*ctx.saved_tensors, dy))
         return dx, None
 
 
 def local_response_norm(x: Tensor, lrn: LRNDescriptor) -> Tensor:
     """y = x / (k + alpha / n * sum of x^2 over a window)^beta of x [N, C, *spatial]."""
-    y: Tensor = _LRN.apply(x, lrn)
-    return y
+    if wants_gradient(x):
+        y: Tensor = _LRN.apply(x, lrn)
+        return y
+    return operate(_lrn_forward, (lrn,), (x,))[0]

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dnncore.cuda.build import ARCHITECTURES
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from dnncore.errors import DnncoreError
 from emulator.toolkit import ToolkitError
 
@@ -40,7 +41,11 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
             return _one(options.kernel, architectures, compiler, folder)
         # Of what is compiled, though somebody edit it meanwhile.
         digests = {
-            arch: {name: units.digest(members, arch, compiler) for name, members in units.batches()}
+            arch: {
+                name: units.digest(members, arch, compiler)
+                for name, members in units.batches()
+                if members[0].why_not_on(arch) is None
+            }
             for arch in architectures
         }
         found = _all(architectures, max(options.jobs, 1), compiler)
@@ -58,7 +63,12 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
 
 
 def _all(architectures: Sequence[str], jobs: int, compiler: Compiler) -> dict[str, dict[str, Figures]]:
-    work = [(arch, name, members) for arch in architectures for name, members in units.batches()]
+    work = [
+        (arch, name, members)
+        for arch in architectures
+        for name, members in units.batches()
+        if members[0].why_not_on(arch) is None
+    ]
     found: dict[str, dict[str, Figures]] = {arch: {} for arch in architectures}
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs) as pool:
 
@@ -102,6 +112,9 @@ def _one(kernel: str, architectures: Sequence[str], compiler: Compiler, folder: 
         return 1
     together = [unit for unit in by_entry.values() if unit.source == by_entry[kernel].source]
     for arch in architectures:
+        if reason := by_entry[kernel].why_not_on(arch):
+            print(reason)
+            continue
         with tempfile.TemporaryDirectory() as scratch:
             after = units.compiled(together, arch, Path(scratch), compiler)[kernel]
         before = Baseline.read(arch, folder).kernels.get(kernel, {})

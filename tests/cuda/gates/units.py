@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dnncore.cuda import jit
 from dnncore.cuda.algorithms import all_units
-from dnncore.cuda.jit import Compiler, Unit
+from dnncore.cuda.runtime import jit
+from dnncore.cuda.runtime.jit import Compiler
+from dnncore.cuda.unit import Unit
 from emulator import toolkit
 
 from .figures import Figures, figures
@@ -36,6 +37,8 @@ def units() -> tuple[Unit, ...]:
 def batches(members: Sequence[Unit] | None = None) -> list[tuple[str, tuple[Unit, ...]]]:
     """Units many at a time, with a name for each batch: that of its first header; those that share a source stay together.
 
+    All units of a batch exist for the same architectures.
+
     Args:
         members: Which units; all where it is None.
     """
@@ -49,7 +52,7 @@ def batches(members: Sequence[Unit] | None = None) -> list[tuple[str, tuple[Unit
         if header is None:
             raise ValueError(f"{sharing[0].entry} includes no header of dnncore")
         weight = len(sharing) * _WEIGHTS.get(header[1], 1)
-        if weight > room:
+        if weight > room or found[-1][1][0].architectures != sharing[0].architectures:
             found.append((header[1], []))
             room = _BATCH
         found[-1][1].extend(sharing)

@@ -1,0 +1,1 @@
+"""What an operation costs the host, beside PyTorch in the same run: `python -m benchmarks.host`."""

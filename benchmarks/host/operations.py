@@ -1,0 +1,121 @@
+"""Our own tensors: an operation, a replay, a plan, and the import."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from benchmarks.host.row import Row, host_us
+from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
+from dnncore.functional import conv2d
+from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.program import Span
+
+__all__ = ["rows"]
+
+_STEPS = 175
+"""Launches of the captured program: those of ResNet-50."""
+
+
+def rows() -> Iterator[Row]:
+    with Handle("cuda:0") as handle:
+        yield from _operations(handle)
+        yield from _replays(handle)
+        yield from _plans(handle)
+    yield Row('python -c "import dnncore"', _import_seconds(), "s", most=0.2)
+
+
+def _operations(handle: Handle) -> Iterator[Row]:
+    shape = (1, 64, 14, 14)
+    x, y = handle.upload(np.ones(shape, np.float32)), handle.tensor(shape)
+    w = handle.upload(np.ones((64, 64, 3, 3), np.float32))
+    conv = ConvolutionDescriptor.make(padding=1)
+    xt, wt = torch.ones(shape, device="cuda"), torch.ones((64, 64, 3, 3), device="cuda")
+
+    def theirs() -> None:
+        torch.nn.functional.conv2d(xt, wt, padding=1)
+
+    theirs_us = host_us(theirs, torch.cuda.synchronize)
+    yield Row(
+        "ops.convolution_forward",
+        host_us(lambda: ops.convolution_forward(handle, 1.0, x, w, conv, 0.0, y), handle.synchronize),
+        "us",
+        theirs_us,
+        most=12,
+    )
+    yield Row(
+        "functional.conv2d",
+        host_us(lambda: conv2d(x, w, padding=1), handle.synchronize),
+        "us",
+        theirs_us,
+    )
+    yield Row(
+        "ops.activation_forward",
+        host_us(lambda: ops.activation_forward(handle, RELU, 1.0, x, 0.0, y), handle.synchronize),
+        "us",
+        host_us(lambda: torch.relu(xt), torch.cuda.synchronize),
+    )
+
+
+def _replays(handle: Handle) -> Iterator[Row]:
+    descriptor = TensorDescriptor.packed((1, 64, 14, 14))
+    with handle.arena({"x": descriptor, "y": descriptor}) as arena:
+        with handle.record() as program:
+            for _ in range(_STEPS):
+                ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["y"])
+        captured = program.capture()
+        other = handle.tensor(descriptor)
+        moves: list[dict[Span, Span]] = [{arena["y"]: other}, {arena["y"]: arena["y"]}]
+        ways = itertools.cycle(moves)
+        yield Row(f"replay of {_STEPS} launches", host_us(captured.run, handle.synchronize, calls=20), "us", most=12)
+        yield Row(
+            f"step by step, each of {_STEPS} launches",
+            host_us(program.run, handle.synchronize, calls=2) / _STEPS,
+            "us",
+        )
+        captured.close()
+        with handle.record() as program:
+            for _ in range(_STEPS - 1):
+                ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["x"])
+            ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["y"])
+        captured = program.capture()
+
+        def moved() -> None:
+            captured.move(next(ways))
+            captured.run()
+
+        yield Row(
+            f"replay of {_STEPS} launches into another output", host_us(moved, handle.synchronize, calls=20), "us"
+        )
+        captured.close()
+
+
+def _plans(handle: Handle) -> Iterator[Row]:
+    def plan(channels: int) -> float:
+        x = TensorDescriptor.packed((8, channels, 28, 28))
+        w = TensorDescriptor.packed((128, channels, 3, 3))
+        conv = ConvolutionDescriptor.make(padding=1)
+        y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape))
+        started = time.perf_counter()
+        handle.plan(ConvolutionProblem(Direction.FORWARD, x, w, y, conv))
+        return (time.perf_counter() - started) * 1e3
+
+    for channels in range(64, 129, 8):
+        plan(channels)  # loads the kernels that are chosen in this range
+    yield Row("first plan of a convolution", statistics.median(map(plan, range(65, 128, 2))), "ms", most=1)
+
+
+def _import_seconds() -> float:
+    def once() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import dnncore"], check=True)
+        return time.perf_counter() - started
+
+    return statistics.median(once() for _ in range(5))

@@ -1,0 +1,53 @@
+"""A figure of the host's: ours, PyTorch's where it has one, and what we want it to be at most."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Row", "host_us"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. Immutable.
+
+    Args:
+        name: Unique among all.
+        ours: What ours takes.
+        unit: "us", "ms" or "s".
+        torch: What PyTorch's takes; None where there is nothing to compare.
+        most: The goal; None where there is none, or where PyTorch's figure is it.
+    """
+
+    name: str
+    ours: float
+    unit: str
+    torch: float | None = None
+    most: float | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {"name": self.name, "ours": self.ours, "unit": self.unit, "torch": self.torch, "most": self.most}
+        return {key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()}
+
+    def __str__(self) -> str:
+        theirs = "" if self.torch is None else f"  PyTorch {self.torch:9.3f}"
+        goal = "" if self.most is None else f"  at most {self.most:g}"
+        return f"{self.name:64s} {self.ours:9.3f} {self.unit}{theirs}{goal}"
+
+
+def host_us(call: Callable[[], Any], synchronize: Callable[[], Any], calls: int = 200, samples: int = 15) -> float:
+    """Median over samples of the host's microseconds for one of so many calls, which the device is given time to finish."""
+    found = []
+    for _ in range(samples):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append((time.perf_counter() - started) / calls * 1e6)
+        synchronize()
+    return statistics.median(found[1:])

@@ -1,0 +1,297 @@
+"""A launch as a value: what is launched, with which parameters, and which addresses go where. Pure.
+
+`Offer.prepare` gives calls; the binder (`runtime.binder`) is the only code that turns them into work. Until then they can be
+compared, printed, moved to other operands and joined to longer sequences.
+
+    operand   0 1 ... | ...       | WORKSPACE
+              inputs    outputs     scratch memory, aligned to 256 bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from struct import pack
+
+import numpy as np
+
+from dnncore.cuda.unit import Unit
+from dnncore.figures import DeviceFigures
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "WORKSPACE",
+    "Call",
+    "Calls",
+    "Copy",
+    "KernelCall",
+    "Memset",
+    "Place",
+    "Slot",
+    "WhereAligned",
+    "aligned",
+    "blocks_for",
+    "described",
+    "in_order",
+    "kernel_call",
+    "rewired",
+]
+
+WORKSPACE = -1
+"""The operand that is the workspace; others are counted from 0, the inputs first, then the outputs, in the problem's order."""
+
+ALIGNMENT_BYTES = 256
+"""What workspaces and allocations are aligned to: what cuMemAlloc promises."""
+
+_BLOCKS_PER_MULTIPROCESSOR = 16
+"""Of 128 threads, these fill a multiprocessor of an H100 or H200; more of a grid-stride loop would only queue up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address that is known when a call is bound: an operand's first element, or the workspace, and bytes from there. Immutable.
+
+    Args:
+        operand: Its number, or WORKSPACE.
+        offset_bytes: From its beginning.
+    """
+
+    operand: int
+    offset_bytes: int = 0
+
+    def plus(self, nbytes: int) -> Place:
+        """The place so many bytes further on."""
+        return Place(self.operand, self.offset_bytes + nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Eight bytes of a parameter block that take an address. Immutable.
+
+    Args:
+        field: Bytes from the block's beginning.
+        place: The address.
+    """
+
+    field: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel with everything but addresses and blending factors. Immutable.
+
+    Args:
+        unit: The kernel.
+        grid: Blocks, none of them 0.
+        block: Threads per block.
+        params: The one parameter struct, bit by bit; slots hold 0.
+        slots: Where addresses go.
+        alpha: Where alpha goes, as a double, in bytes from the struct's beginning; None where the struct has its own value.
+        beta: Where beta goes, likewise.
+        shared_bytes: Dynamic shared memory per block.
+    """
+
+    unit: Unit
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: bytes
+    slots: tuple[Slot, ...]
+    alpha: int | None = None
+    beta: int | None = None
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memset:
+    """Fill memory with one byte. Immutable."""
+
+    place: Place
+    value: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy memory within the device. Immutable."""
+
+    destination: Place
+    source: Place
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WhereAligned:
+    """Two ways to do the same, of which addresses choose one. Immutable.
+
+    Args:
+        alignments: Places, and what the address of each must be a multiple of, in bytes, for the first way.
+        aligned: The calls where all of them are.
+        otherwise: The calls elsewhere.
+    """
+
+    alignments: tuple[tuple[Place, int], ...]
+    aligned: Calls
+    otherwise: Calls
+
+
+Call = KernelCall | Memset | Copy | WhereAligned
+
+Calls = tuple[Call, ...]
+"""In the order in which they run; none where there is nothing to do."""
+
+
+def aligned(nbytes: int) -> int:
+    """How far into a block something aligned may follow what takes `nbytes` at its beginning."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def blocks_for(figures: DeviceFigures, work: int, per_block: int) -> int:
+    """Blocks of a grid-stride loop over `work` items, of which a block takes `per_block` at a time."""
+    return min(-(-work // per_block), figures.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR)
+
+
+FieldPath = str | tuple[str | int, ...]
+"""A field of a struct: its name, or the names and indices that lead to it: ("epilogue", "bias"), ("operands", 3)."""
+
+
+def _field_offset(dtype: np.dtype, path: FieldPath) -> int:
+    offset = 0
+    for step in (path,) if isinstance(path, str) else path:
+        if isinstance(step, int):
+            base, shape = dtype.subdtype or (dtype, ())
+            assert shape, f"{dtype} is no array"
+            assert 0 <= step < shape[0], f"{step} is no index of {dtype}"
+            dtype, offset = base, offset + step * base.itemsize
+        else:
+            assert dtype.fields is not None, f"{dtype} has no field {step}"
+            dtype, start = dtype.fields[step][:2]
+            offset += start
+    assert dtype.itemsize == 8, f"{path} is {dtype}, which holds no address"
+    return offset
+
+
+def in_order(*names: FieldPath | None) -> dict[FieldPath, Place]:
+    """The fields that take the operands' addresses, in the problem's order; None for an operand that the kernel does not read."""
+    return {name: Place(operand) for operand, name in enumerate(names) if name is not None}
+
+
+def kernel_call(
+    unit: Unit,
+    grid: int | tuple[int, int, int],
+    threads: int,
+    params: np.ndarray,
+    places: Mapping[FieldPath, Place],
+    *,
+    blends: bool = True,
+    shared_bytes: int = 0,
+) -> tuple[KernelCall, ...]:
+    """The call of a kernel; none where its grid is empty.
+
+    Args:
+        unit: The kernel.
+        grid: Blocks, along x or along all three; with a 0 there is nothing to compute.
+        threads: Per block.
+        params: A zero-dimensional structured array with everything but addresses filled in.
+        places: Its fields that take addresses.
+        blends: Whether its fields `alpha` and `beta` take the operation's factors; else they stay as they are.
+        shared_bytes: Dynamic shared memory per block.
+    """
+    blocks = (grid, 1, 1) if isinstance(grid, int) else grid
+    if not math.prod(blocks):
+        return ()
+    dtype = params.dtype
+    slots = tuple(Slot(_field_offset(dtype, path), place) for path, place in places.items())
+    alpha, beta = (_field_offset(dtype, name) for name in ("alpha", "beta")) if blends else (None, None)
+    return (KernelCall(unit, blocks, (threads, 1, 1), params.tobytes(), slots, alpha, beta, shared_bytes),)
+
+
+def rewired(
+    calls: Calls,
+    operands: Sequence[Place],
+    workspace: Place | None = None,
+    *,
+    alpha: float | None = None,
+    beta: float | None = None,
+) -> Calls:
+    """The same calls on other operands: how one algorithm's calls become steps of another's.
+
+    Args:
+        calls: What to run.
+        operands: Where each of their operands is.
+        workspace: Where their workspace begins; None where they take none, or all of it.
+        alpha: Their factor; None for the operation's own.
+        beta: Likewise.
+    """
+    scratch = Place(WORKSPACE) if workspace is None else workspace
+
+    def place(old: Place) -> Place:
+        new = scratch if old.operand == WORKSPACE else operands[old.operand]
+        return new.plus(old.offset_bytes)
+
+    def rewire(call: Call) -> Calls:
+        if isinstance(call, WhereAligned):
+            alignments = [(place(where), multiple) for where, multiple in call.alignments]
+            ways = [tuple(each for old in way for each in rewire(old)) for way in (call.aligned, call.otherwise)]
+            return _where_aligned(alignments, *ways)
+        return (rewire_one(call),)
+
+    def rewire_one(call: KernelCall | Memset | Copy) -> Call:
+        if isinstance(call, KernelCall):
+            params, at_alpha = _with_factor(call.params, call.alpha, alpha)
+            params, at_beta = _with_factor(params, call.beta, beta)
+            slots = tuple(Slot(slot.field, place(slot.place)) for slot in call.slots)
+            return replace(call, params=params, slots=slots, alpha=at_alpha, beta=at_beta)
+        if isinstance(call, Memset):
+            return replace(call, place=place(call.place))
+        return replace(call, destination=place(call.destination), source=place(call.source))
+
+    return tuple(each for call in calls for each in rewire(call))
+
+
+def _where_aligned(alignments: Sequence[tuple[Place, int]], aligned: Calls, otherwise: Calls) -> Calls:
+    """The choice between two ways, or the one that is left where the workspace's own alignment decides."""
+    open_ones = []
+    for where, multiple in alignments:
+        if where.operand != WORKSPACE or ALIGNMENT_BYTES % multiple:
+            open_ones.append((where, multiple))
+        elif where.offset_bytes % multiple:
+            return otherwise
+    return (WhereAligned(tuple(open_ones), aligned, otherwise),) if open_ones else aligned
+
+
+def _with_factor(params: bytes, field: int | None, factor: float | None) -> tuple[bytes, int | None]:
+    """A parameter block whose factor is fixed, if one is given, and where it still takes one."""
+    if factor is None or field is None:
+        return params, field
+    return params[:field] + pack("<d", factor) + params[field + 8 :], None
+
+
+def described(calls: Calls) -> list[str]:
+    """A line for each call: kernel, grid, block, shared memory; the ways that an alignment chooses between are indented."""
+    lines = []
+    for call in calls:
+        if isinstance(call, KernelCall):
+            shared = f", {call.shared_bytes} B shared" if call.shared_bytes else ""
+            grid, block = (" x ".join(map(str, _trimmed(extents))) for extents in (call.grid, call.block))
+            lines.append(
+                f"{call.unit.entry}: {grid} blocks of {block} threads, {len(call.params)} B parameters{shared}"
+            )
+        elif isinstance(call, Memset):
+            lines.append(f"memset: {call.nbytes} B to {call.value:#04x}")
+        elif isinstance(call, Copy):
+            lines.append(f"copy: {call.nbytes} B")
+        else:
+            multiples = ", ".join(str(multiple) for _, multiple in call.alignments)
+            lines.append(f"where addresses are multiples of {multiples} B:")
+            lines += [f"  {line}" for line in described(call.aligned)]
+            lines.append("elsewhere:")
+            lines += [f"  {line}" for line in described(call.otherwise)]
+    return lines
+
+
+def _trimmed(extents: tuple[int, int, int]) -> tuple[int, ...]:
+    """Without the extents of 1 at the end."""
+    x, y, z = extents
+    return (x, y, z) if z != 1 else (x, y) if y != 1 else (x,)

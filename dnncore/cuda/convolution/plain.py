@@ -1,0 +1,61 @@
+"""Which algorithms there are for a convolution alone."""
+
+from __future__ import annotations
+
+from dnncore.backend import Offer
+from dnncore.cuda.convolution.depthwise import DEPTHWISE, DepthwiseConvolution
+from dnncore.cuda.convolution.direct import DIRECT, DirectConvolution
+from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS, FewChannelsConvolution
+from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
+from dnncore.cuda.convolution.gemm import GEMM, GemmConvolution
+from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
+from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
+from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4, FusedWinograd
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, NonfusedWinograd
+from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["ConvolutionAlgorithm", "algorithms", "best_offer"]
+
+ConvolutionAlgorithm = (
+    SplitGemm
+    | TiledGemm
+    | PrecomputedGemm
+    | NonfusedWinograd
+    | FusedWinograd
+    | FftTiling
+    | DepthwiseConvolution
+    | FewChannelsConvolution
+    | GemmConvolution
+    | DirectConvolution
+)
+
+_ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
+    DEPTHWISE,
+    DIRECT_FEW_CHANNELS,
+    IMPLICIT_GEMM_SPLIT_K,
+    IMPLICIT_GEMM,
+    IMPLICIT_PRECOMP_GEMM,
+    WINOGRAD_NONFUSED,
+    WINOGRAD_NONFUSED_2X2,
+    WINOGRAD,
+    WINOGRAD_4X4,
+    FFT_TILING,
+    GEMM,
+    DIRECT,
+)
+_NO_BACKWARD_FILTER = (FusedWinograd, FewChannelsConvolution)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if not isinstance(algorithm, _NO_BACKWARD_FILTER))
+
+
+def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
+    """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal."""
+    return _BACKWARD_FILTER if direction is Direction.BACKWARD_FILTER else _ALGORITHMS
+
+
+def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
+    """What the fastest algorithm offers for a problem."""
+    offers = (algorithm.offer(problem, figures) for algorithm in algorithms(problem.direction))
+    return min((offer for offer in offers if isinstance(offer, Offer)), key=lambda offer: offer.seconds)

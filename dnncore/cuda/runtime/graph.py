@@ -1,0 +1,235 @@
+"""A CUDA graph of bound calls: one launch for a whole program.
+
+The graph is put together from the calls themselves, node by node, without capturing a stream: so it is known which node reads and
+writes which memory, and memory can be exchanged in a graph that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import pack_into
+
+from dnncore.backend import Address, Bound, Move, Stream
+from dnncore.cuda.calls import Calls, Copy, KernelCall, Memset, Place, WhereAligned
+from dnncore.cuda.runtime.context import Context
+from dnncore.cuda.runtime.driver import CudaCallError, DriverGraph
+from dnncore.cuda.runtime.kernels import Kernels
+from dnncore.cuda.runtime.owner import Owner
+from dnncore.cuda.runtime.stream import CudaStream
+from dnncore.cuda.unit import Unit
+from dnncore.errors import ClosedError
+
+__all__ = ["CudaGraph", "Node", "nodes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNode:
+    """A kernel with all its parameters. Immutable."""
+
+    unit: Unit
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: bytes
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemsetNode:
+    """Memory that is filled with one byte. Immutable."""
+
+    address: int
+    value: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNode:
+    """A copy within the device. Immutable."""
+
+    destination: int
+    source: int
+    nbytes: int
+
+
+Node = KernelNode | MemsetNode | CopyNode
+
+
+def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Address]) -> Iterator[Node]:
+    """Calls with their factors and addresses filled in, and the choices that depend on alignment made."""
+
+    def at(place: Place) -> int:
+        return int(addresses[place.operand]) + place.offset_bytes
+
+    for call in calls:
+        if isinstance(call, KernelCall):
+            params = bytearray(call.params)
+            for slot in call.slots:
+                pack_into("<Q", params, slot.field, at(slot.place))
+            for field, factor in ((call.alpha, alpha), (call.beta, beta)):
+                if field is not None:
+                    pack_into("<d", params, field, factor)
+            yield KernelNode(call.unit, call.grid, call.block, bytes(params), call.shared_bytes)
+        elif isinstance(call, WhereAligned):
+            fits = all(at(place) % multiple == 0 for place, multiple in call.alignments)
+            yield from nodes_of(call.aligned if fits else call.otherwise, alpha, beta, addresses)
+        elif isinstance(call, Memset):
+            yield MemsetNode(at(call.place), call.value, call.nbytes)
+        elif isinstance(call, Copy):
+            yield CopyNode(at(call.destination), at(call.source), call.nbytes)
+
+
+class CudaGraph:
+    """Steps of a program as one launch. Owned by one thread; checked.
+
+    Launches of one graph run one after the other, on whatever streams; graphs run side by side.
+
+    Args:
+        context: Of the device.
+        kernels: Where its kernels are.
+        steps: What runs, in this order.
+    """
+
+    def __init__(self, context: Context, kernels: Kernels, steps: Sequence[Bound]) -> None:
+        self._context = context
+        self._kernels = kernels
+        self._owner = Owner(f"graph of {context.name}")
+        self._steps = list(steps)
+        self._nodes = [self._nodes_of(step, step.addresses) for step in self._steps]
+        self._moved: dict[
+            tuple[int, int], tuple[int, tuple[int, ...]]
+        ] = {}  # range -> (where it is now, steps that touch it)
+        self._graph: DriverGraph | None = None
+        with context:
+            self._build()
+        context.add_user(self)
+
+    @staticmethod
+    def _nodes_of(step: Bound, addresses: Sequence[Address]) -> list[Node]:
+        return list(nodes_of(step.work, step.alpha, step.beta, addresses))
+
+    def _build(self) -> None:
+        graph = DriverGraph()
+        try:
+            for nodes in self._nodes:
+                for node in nodes:
+                    if isinstance(node, KernelNode):
+                        graph.add_kernel(*self._launch_of(node))
+                    elif isinstance(node, MemsetNode):
+                        graph.add_memset(node.address, node.value, node.nbytes)
+                    else:
+                        graph.add_copy(node.destination, node.source, node.nbytes)
+            graph.instantiate()
+        except BaseException:
+            graph.destroy()
+            raise
+        self._graph = graph
+
+    def _launch_of(self, node: KernelNode) -> tuple[object, tuple[int, int, int], tuple[int, int, int], bytes, int]:
+        function = self._kernels.function(node.unit, node.shared_bytes)
+        return function, node.grid, node.block, node.params, node.shared_bytes
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue all steps.
+
+        Raises:
+            OwnerError: the calling thread is not the owner.
+            ClosedError: the graph was given back.
+        """
+        assert isinstance(stream, CudaStream)
+        graph = self._open()
+        with self._context:
+            graph.launch(stream.handle)
+
+    def _open(self) -> DriverGraph:
+        self._owner.check()
+        if self._graph is None:
+            raise ClosedError(f"graph of {self._context.name} was used after close()")
+        return self._graph
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Let the launches from now on use other memory; those under way keep what they have.
+
+        Ranges are given as they were when the graph was made, whatever was moved since. Each node that touches one gets new
+        parameters; where an address is aligned otherwise than before, so that other kernels take over, the graph is made again.
+        """
+        self._open()
+        touched: dict[int, None] = {}
+        for start, end, new in moves:
+            now, steps = self._moved.get((start, end)) or (start, self._touching(start, end))
+            if now != new:
+                self._moved[start, end] = new, steps
+                touched.update(dict.fromkeys(steps))
+        if touched:
+            with self._context:
+                self._replace(
+                    {index: self._nodes_of(step, self._now(step)) for index in touched for step in [self._steps[index]]}
+                )
+
+    def _touching(self, start: int, end: int) -> tuple[int, ...]:
+        return tuple(
+            index
+            for index, step in enumerate(self._steps)
+            if any(address is not None and start <= address < end for address in step.addresses)
+        )
+
+    def _now(self, step: Bound) -> list[Address]:
+        """The step's addresses after all moves."""
+        addresses = list(step.addresses)
+        for place, address in enumerate(addresses):
+            for (start, end), (new, _) in self._moved.items():
+                if address is not None and start <= address < end:
+                    addresses[place] = new + address - start
+        return addresses
+
+    def _replace(self, replaced: dict[int, list[Node]]) -> None:
+        graph = self._graph
+        assert graph is not None
+        before = {index: self._nodes[index] for index in replaced}
+        for index, nodes in replaced.items():
+            self._nodes[index] = nodes
+        if any(list(map(type, before[index])) != list(map(type, nodes)) for index, nodes in replaced.items()):
+            self._rebuild()
+            return
+        firsts = self._firsts()
+        try:
+            for index, nodes in replaced.items():
+                for place, (old, node) in enumerate(zip(before[index], nodes, strict=True), firsts[index]):
+                    if node != old:
+                        self._set(graph, place, node)
+        except CudaCallError:  # a copy cannot go from allocated memory to the pool's in a graph that is there
+            self._rebuild()
+
+    def _set(self, graph: DriverGraph, place: int, node: Node) -> None:
+        if isinstance(node, KernelNode):
+            graph.set_kernel(place, *self._launch_of(node))
+        elif isinstance(node, MemsetNode):
+            graph.set_memset(place, node.address, node.value, node.nbytes)
+        else:
+            graph.set_copy(place, node.destination, node.source, node.nbytes)
+
+    def _rebuild(self) -> None:
+        before = self._graph
+        self._build()
+        if before is not None:
+            before.destroy()
+
+    def _firsts(self) -> list[int]:
+        """The place of each step's first node in the graph."""
+        firsts = [0]
+        for nodes in self._nodes:
+            firsts.append(firsts[-1] + len(nodes))
+        return firsts
+
+    def close(self) -> None:
+        """Give the graph back once its launches have run; a second call does nothing."""
+        self._owner.check()
+        self.release()
+
+    def release(self) -> None:
+        """Give it back from whichever thread; a second call does nothing."""
+        graph, self._graph = self._graph, None
+        if graph is not None and not self._context.forked:
+            self._context.remove_user(self)
+            with self._context:
+                graph.destroy()

@@ -1,0 +1,85 @@
+"""What a device can do, in numbers, as a frozen value: what algorithms are ranked by. The only place with a device's numbers.
+
+No GPU is needed to know them, so the ranking for an H200 is computed, and tested, on any machine. Rates are what the hardware's
+units could do; how much of that an algorithm reaches is its own business, and stands beside it as a fraction.
+
+Sources: NVIDIA H100 Tensor Core GPU Architecture (white paper, 2022), A100 likewise (2020); the CUDA C++ Programming Guide's table
+of compute capabilities; memory rates of copies as measured on an H200, elsewhere the same share of the datasheet's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dnncore.descriptors.settings import HashedOnce
+from dnncore.dtypes import DType
+
+__all__ = ["A100", "CPU", "H100", "H200", "DeviceFigures", "Maths"]
+
+
+class Maths(Enum):
+    """Units that multiply and add: what they take, and so how fast they are."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+    @classmethod
+    def of(cls, dtype: DType) -> Maths:
+        """The units for products of a dtype in full precision: tensor cores for 16 bits and int8, bfloat16 counted as fp16."""
+        return _MATHS[dtype]
+
+
+_MATHS = {
+    DType.FLOAT64: Maths.FP64,
+    DType.FLOAT32: Maths.FP32,
+    DType.FLOAT16: Maths.FP16,
+    DType.BFLOAT16: Maths.FP16,
+    DType.INT8: Maths.INT8,
+    DType.INT32: Maths.FP32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures(HashedOnce):
+    """One model of device. Immutable.
+
+    Args:
+        architecture: What nvcc calls it, "sm_90a"; "cpu".
+        multiprocessors: How many there are.
+        clock_hz: At which they run under load.
+        products_per_clock: Multiply-adds of a multiprocessor per clock, by the units that do them; dense, without sparsity.
+        shared_bytes: Most shared memory that a block can have.
+        l2_bytes: Level-2 cache.
+        bytes_per_second: Memory rate of a large copy, reads and writes together.
+        launch_seconds: From one kernel of a stream to the next.
+    """
+
+    architecture: str
+    multiprocessors: int
+    clock_hz: float
+    products_per_clock: tuple[tuple[Maths, int], ...]
+    shared_bytes: int
+    l2_bytes: int
+    bytes_per_second: float
+    launch_seconds: float
+
+    __hash__ = HashedOnce.__hash__
+
+    def products_per_second(self, maths: Maths) -> float:
+        """Multiply-adds per second of the whole device; 0 where it has no such units."""
+        per_clock = next((number for kind, number in self.products_per_clock if kind is maths), 0)
+        return per_clock * self.multiprocessors * self.clock_hz
+
+
+_HOPPER = ((Maths.FP64, 64), (Maths.FP32, 128), (Maths.TF32, 1024), (Maths.FP16, 2048), (Maths.INT8, 4096))
+_AMPERE = ((Maths.FP64, 32), (Maths.FP32, 64), (Maths.TF32, 512), (Maths.FP16, 1024), (Maths.INT8, 2048))
+
+H200 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 60 << 20, 4.26e12, 4e-6)
+H100 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 50 << 20, 2.97e12, 4e-6)
+A100 = DeviceFigures("sm_80", 108, 1.41e9, _AMPERE, 163 << 10, 40 << 20, 1.81e12, 4e-6)
+CPU = DeviceFigures("cpu", 1, 3e9, ((Maths.FP64, 8), (Maths.FP32, 16)), 32 << 10, 1 << 20, 1e10, 1e-6)
+"""One core: NumPy's loops; what the reference backend's algorithms are ranked by."""

@@ -1,0 +1,94 @@
+"""The plans of a handle: each chosen once, and found again by its problem or by what an operation was called with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from dnncore.backend import Device
+from dnncore.plan import AlgorithmPerformance, Plan, Preference, make_plan, rank
+from dnncore.problems import Problem
+
+__all__ = ["MOST_PLANS", "Planner"]
+
+MOST_PLANS = 1024
+"""Plans that are kept: a problem holds factors and probabilities, which may be new ones at every call."""
+
+
+class Planner:
+    """Plans of one device for one thread. Owned by the thread of its handle.
+
+    Args:
+        device: What they are for.
+        preference: What algorithms may take.
+        fastest: Times the algorithms for a problem and names the fastest, None where there is nothing to choose.
+
+    Attributes:
+        autotune: Whether `fastest` chooses, or the estimates do.
+        plans: Those kept, by problem, preference and the algorithm asked for; the last used is last.
+    """
+
+    def __init__(
+        self, device: Device, preference: Preference, fastest: Callable[[Problem, Preference], str | None]
+    ) -> None:
+        self._device = device
+        self._preference = preference
+        self._fastest = fastest
+        self.autotune = False
+        self.plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()
+        self._called: dict[Hashable, Plan] = {}
+
+    @property
+    def preference(self) -> Preference:
+        """What algorithms may take, unless a call says otherwise."""
+        return self._preference
+
+    @preference.setter
+    def preference(self, preference: Preference) -> None:
+        self._preference = preference
+        self._called.clear()  # what is in it was chosen by the preference before
+
+    def plan(self, problem: Problem, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
+        """The plan for a problem.
+
+        Raises:
+            NotSupportedError: no algorithm fits the preference; the message lists each and why.
+        """
+        key = (problem, preference or self._preference, algorithm)
+        plan = self.plans.get(key)
+        if plan is not None:
+            self.plans.move_to_end(key)
+            return plan
+        if algorithm is None and self.autotune:
+            algorithm = self._fastest(problem, key[1])
+        plan = self.plans[key] = make_plan(problem, self._device, key[1], algorithm)
+        if len(self.plans) > MOST_PLANS:
+            self.plans.popitem(last=False)
+        return plan
+
+    def called(self, kind: Callable[..., Problem], arguments: tuple[Hashable, ...], algorithm: str | None) -> Plan:
+        """The plan for `kind(*arguments)`, which is made, and checked, when it is called for the first time.
+
+        Raises:
+            BadParamError: the arguments make no problem.
+            NotSupportedError: as `plan`.
+        """
+        key = (kind, arguments, algorithm)
+        try:
+            plan = self._called.get(key)
+        except TypeError:  # what cannot be hashed is no argument; the problem says so in its own words
+            return self.plan(kind(*arguments), algorithm=algorithm)
+        if plan is None:
+            plan = self._called[key] = self.plan(kind(*arguments), algorithm=algorithm)
+            if len(self._called) > MOST_PLANS:
+                del self._called[next(iter(self._called))]
+        return plan
+
+    def rank(self, problem: Problem, preference: Preference | None = None) -> list[AlgorithmPerformance]:
+        """Every algorithm for a problem, without running one; see `plan.rank`."""
+        return rank(problem, self._device, preference or self._preference)
+
+    def clear(self) -> None:
+        """Forget every plan."""
+        self.plans.clear()
+        self._called.clear()

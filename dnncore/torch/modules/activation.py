@@ -1,0 +1,74 @@
+"""Activations and dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from dnncore.descriptors import ActivationDescriptor, ActivationMode
+from dnncore.torch.functions import elementwise
+from dnncore.torch.modules.layer import Layer, ours, remembered
+
+__all__ = ["MODULES"]
+
+_descriptor = remembered(ActivationDescriptor)
+
+
+class _Activation(Layer):
+    """One that its class says."""
+
+    _activation: ActivationDescriptor
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return elementwise.activation(x, self._activation)
+
+
+class _LeakyRelu(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return None if module.negative_slope >= 0 else f"negative_slope {module.negative_slope}"
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return elementwise.activation(x, _descriptor(ActivationMode.LEAKY_RELU, self.negative_slope))
+
+
+class _Elu(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return None if module.alpha >= 0 else f"alpha {module.alpha}"
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return elementwise.activation(x, _descriptor(ActivationMode.ELU, self.alpha))
+
+
+class _Gelu(Layer):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        mode = ActivationMode.GELU_TANH if self.approximate == "tanh" else ActivationMode.GELU
+        return elementwise.activation(x, _descriptor(mode, 0.0))
+
+
+class _Dropout(Layer):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return elementwise.dropout(x, self.p, self.training)
+
+
+_PLAIN: dict[type[nn.Module], ActivationDescriptor] = {
+    nn.ReLU: ActivationDescriptor(ActivationMode.RELU),
+    nn.ReLU6: ActivationDescriptor(ActivationMode.CLIPPED_RELU, 6.0),
+    nn.Sigmoid: ActivationDescriptor(ActivationMode.SIGMOID),
+    nn.Tanh: ActivationDescriptor(ActivationMode.TANH),
+    nn.SiLU: ActivationDescriptor(ActivationMode.SILU),
+    nn.Hardsigmoid: ActivationDescriptor(ActivationMode.HARD_SIGMOID),
+    nn.Hardswish: ActivationDescriptor(ActivationMode.HARD_SWISH),
+}
+_BEHAVIOURS: dict[type[nn.Module], type] = {
+    nn.LeakyReLU: _LeakyRelu,
+    nn.ELU: _Elu,
+    nn.GELU: _Gelu,
+    nn.Dropout: _Dropout,
+}
+MODULES = {
+    **{theirs: ours(theirs, _Activation, _activation=descriptor) for theirs, descriptor in _PLAIN.items()},
+    **{theirs: ours(theirs, behaviour) for theirs, behaviour in _BEHAVIOURS.items()},
+}

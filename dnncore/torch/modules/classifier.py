@@ -1,0 +1,69 @@
+"""What nets end with: fully connected layers, softmax and the loss of classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dnncore.descriptors import CrossEntropyDescriptor
+from dnncore.torch.functions import softmax
+from dnncore.torch.functions.cross_entropy import counted, cross_entropy
+from dnncore.torch.functions.formats import statistics_dtype
+from dnncore.torch.functions.linear import linear
+from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+
+__all__ = ["MODULES"]
+
+
+class _Linear(Layer):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return linear(x, *weight_and_bias(self))
+
+
+class _Softmax(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return "dim is not given" if module.dim is None else None
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return softmax.softmax(x, self.dim)
+
+
+class _LogSoftmax(_Softmax):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return softmax.log_softmax(x, self.dim)
+
+
+_settings = remembered(CrossEntropyDescriptor)
+
+
+class _CrossEntropyLoss(Layer):
+    def forward(self: Any, x: Tensor, target: Tensor) -> Tensor:
+        soft = target.is_floating_point()
+        settings = _settings(self.label_smoothing, None if soft else self.ignore_index)
+        loss = cross_entropy(x, target, settings, self.weight)
+        if self.reduction == "none":
+            return loss
+        if self.reduction == "sum":
+            return loss.sum()
+        total = loss.sum(dtype=statistics_dtype(loss))  # of many rows it can be beyond float16
+        if soft:
+            return (total / loss.numel()).to(loss.dtype)
+        if self.weight is not None:
+            mask = counted(target, self.weight.shape[0], self.ignore_index)
+            weight = self.weight[target.masked_fill(~mask, 0)].masked_fill(~mask, 0).sum(dtype=total.dtype)
+            return (total / weight.masked_fill(weight == 0, torch.nan)).to(loss.dtype)
+        rows = (target != self.ignore_index).sum()
+        # As PyTorch's: without a label that counts the loss is not a number, but its gradient is 0.
+        return (total / rows.clamp(min=1)).masked_fill(rows == 0, torch.nan).to(loss.dtype)
+
+
+_BEHAVIOURS: dict[type[nn.Module], type] = {
+    nn.Linear: _Linear,
+    nn.Softmax: _Softmax,
+    nn.LogSoftmax: _LogSoftmax,
+    nn.CrossEntropyLoss: _CrossEntropyLoss,
+}
+MODULES = {theirs: ours(theirs, behaviour) for theirs, behaviour in _BEHAVIOURS.items()}

@@ -1,0 +1,50 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.torch.functions.convolution import convolution
+from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+
+__all__ = ["MODULES"]
+
+
+@remembered
+def _descriptor(
+    kernel_size: Sequence[int],
+    padding: Any,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> ConvolutionDescriptor:
+    ndim = len(kernel_size)
+    if padding == "same":
+        spans = [step * (extent - 1) for step, extent in zip(dilation, kernel_size, strict=True)]
+        around = [(span // 2, span - span // 2) for span in spans]
+    elif padding == "valid":
+        around = [(0, 0)] * ndim
+    else:
+        around = [(places, places) for places in padding]
+    return ConvolutionDescriptor.make(ndim, padding=around, stride=stride, dilation=dilation, groups=groups)
+
+
+class _Convolution(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode}"
+        return None
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        conv = _descriptor(self.kernel_size, self.padding, self.stride, self.dilation, self.groups)
+        if x.dim() == len(self.kernel_size) + 1:
+            return convolution(x.unsqueeze(0), *weight_and_bias(self), conv).squeeze(0)
+        return convolution(x, *weight_and_bias(self), conv)
+
+
+MODULES = {theirs: ours(theirs, _Convolution) for theirs in (nn.Conv1d, nn.Conv2d, nn.Conv3d)}

@@ -1,0 +1,69 @@
+"""Batch, layer, group and local response normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from dnncore.descriptors import LRNDescriptor, LRNMode
+from dnncore.torch.functions import normalization
+from dnncore.torch.functions.batch_norm import batch_norm
+from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+
+__all__ = ["MODULES"]
+
+
+class _BatchNorm(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return "momentum None, a cumulative average" if module.momentum is None else None
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        buffers, training = self._buffers, self.training
+        running = buffers["running_mean"], buffers["running_var"]
+        if training and self.track_running_stats:
+            if buffers["num_batches_tracked"] is not None:
+                buffers["num_batches_tracked"].add_(1)
+        elif training:
+            running = None, None
+        else:
+            training = running[0] is None and running[1] is None
+        return batch_norm(x, *running, *weight_and_bias(self), training, self.momentum, self.eps)
+
+
+class _LayerNorm(Layer):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return normalization.layer_norm(x, self.normalized_shape, *weight_and_bias(self), self.eps)
+
+
+class _GroupNorm(Layer):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return normalization.group_norm(x, self.num_groups, *weight_and_bias(self), self.eps)
+
+
+_lrn = remembered(LRNDescriptor)
+
+
+class _LocalResponseNorm(Layer):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        if module.size % 2 == 0:
+            return f"an even size, {module.size}, whose window is PyTorch's own"
+        return None if module.k >= 1e-5 and module.beta >= 0.01 else f"k {module.k} or beta {module.beta} is too small"
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        settings = _lrn(LRNMode.ACROSS_CHANNELS, self.size, self.alpha, self.beta, self.k)
+        return normalization.local_response_norm(x, settings)
+
+
+_BEHAVIOURS: dict[type[nn.Module], type] = {
+    nn.BatchNorm1d: _BatchNorm,
+    nn.BatchNorm2d: _BatchNorm,
+    nn.BatchNorm3d: _BatchNorm,
+    nn.LayerNorm: _LayerNorm,
+    nn.GroupNorm: _GroupNorm,
+    nn.LocalResponseNorm: _LocalResponseNorm,
+}
+MODULES = {theirs: ours(theirs, behaviour) for theirs, behaviour in _BEHAVIOURS.items()}

@@ -1,0 +1,120 @@
+"""How operations that move bytes and compute next to nothing are ranked: the fastest, as measured on an H200, comes first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dnncore import TensorDescriptor
+from dnncore.backend import Offer
+from dnncore.cuda import pooling, reduction, summation, tensor
+from dnncore.cuda.calls import KernelCall
+from dnncore.descriptors import PoolingDescriptor, PoolingMode, ReduceOperator
+from dnncore.dtypes import DType
+from dnncore.figures import A100, H200, DeviceFigures
+from dnncore.problems import AddProblem, PoolingBackwardProblem, PoolingForwardProblem, ReduceProblem, SumProblem
+
+LARGE = (64, 64, 112, 112)
+
+
+def offers(algorithms: tuple[object, ...], problem: object, figures: DeviceFigures = H200) -> dict[str, Offer]:
+    found = {a.name: a.offer(problem, figures) for a in algorithms}  # type: ignore[attr-defined]
+    return {name: offer for name, offer in found.items() if isinstance(offer, Offer)}
+
+
+def microseconds(algorithms: tuple[object, ...], problem: object) -> dict[str, float]:
+    return {name: offer.seconds * 1e6 for name, offer in offers(algorithms, problem).items()}
+
+
+def first(algorithms: tuple[object, ...], problem: object) -> str:
+    times = microseconds(algorithms, problem)
+    return min(times, key=times.__getitem__)
+
+
+def packed(shape: tuple[int, ...], dtype: str = "float32", layout: str = "NCHW") -> TensorDescriptor:
+    return TensorDescriptor.packed(shape, dtype, layout)
+
+
+# name, shape of x, shape of y, dtype, layout, the fastest sum, the fastest norm
+REDUCTIONS = (
+    ("few columns", (131, 40), (1, 40), "float32", "NCHW", "block_per_output", "block_per_output"),
+    ("columns", (65536, 64), (1, 64), "float32", "NCHW", "thread_per_output", "block_per_output"),
+    ("many columns", (65536, 1024), (1, 1024), "float64", "NCHW", "thread_per_output", "thread_per_output"),
+    ("short columns", (40, 65536), (1, 65536), "float16", "NCHW", "thread_per_output", "thread_per_output"),
+    ("short rows", (1 << 20, 20), (1 << 20, 1), "float32", "NCHW", "thread_per_output", "thread_per_output"),
+    ("few short rows", (64, 20), (64, 1), "float32", "NCHW", "thread_per_output", "block_per_output"),
+    ("everything", (1 << 26,), (1,), "float16", "NCHW", "block_per_output", "block_per_output"),
+    ("rows", (256, 32768), (256, 1), "float32", "NCHW", "block_per_output_whole", "block_per_output"),
+    ("many rows", (1024, 32768), (1024, 1), "float32", "NCHW", "block_per_output_whole", "block_per_output_whole"),
+    ("bias gradient", LARGE, (1, 64, 1, 1), "float32", "NCHW", "block_per_output", "block_per_output"),
+    ("bias gradient NHWC", LARGE, (1, 64, 1, 1), "float32", "NHWC", "thread_per_output", "block_per_output"),
+)
+
+
+@pytest.mark.parametrize("case", REDUCTIONS, ids=lambda case: case[0])
+def test_reductions_take_the_team_that_is_fastest(
+    case: tuple[str, tuple[int, ...], tuple[int, ...], str, str, str, str],
+) -> None:
+    _, large, small, dtype, layout, fastest_sum, fastest_norm = case
+    x, y = packed(large, dtype, layout), packed(small, dtype, layout)
+    assert first(summation.SUM, SumProblem(x, y)) == fastest_sum
+    assert first(reduction.ALGORITHMS, ReduceProblem(x, y, ReduceOperator.NORM2)) == fastest_norm
+
+
+def test_parts_are_a_function_of_the_problem_and_the_multiprocessors() -> None:
+    problem = SumProblem(packed((1 << 26,)), packed((1,)))
+    wide, same, narrow = (
+        offers(summation.SUM, problem, figures)["block_per_output"]
+        for figures in (H200, replace(H200, bytes_per_second=1e12, launch_seconds=1e-3), A100)
+    )
+    assert wide.prepare() == same.prepare()
+    assert wide.workspace_bytes == 4 * 16 * H200.multiprocessors
+    assert narrow.workspace_bytes == 4 * 16 * A100.multiprocessors
+
+
+def test_two_kernels_go_through_the_workspace_and_blend_once() -> None:
+    calls = offers(summation.SUM, SumProblem(packed((1 << 26,)), packed((1,))))["block_per_output"].prepare()
+    to_parts, from_parts = calls
+    assert isinstance(to_parts, KernelCall)
+    assert isinstance(from_parts, KernelCall)
+    assert (to_parts.alpha, to_parts.beta) == (None, None)
+    assert from_parts.alpha is not None
+    assert from_parts.beta is not None
+
+
+# a, c, the fastest
+TRANSFORMS = (
+    (packed(LARGE), packed(LARGE, layout="NHWC"), "transpose"),
+    (packed(LARGE, layout="NHWC"), packed(LARGE), "transpose"),
+    (packed(LARGE, "float16"), packed(LARGE, "float16", "NHWC"), "rows"),
+    (packed(LARGE, "float16", "NHWC"), packed(LARGE, "float16"), "transpose"),
+    (packed((65536, 16, 16)), TensorDescriptor(DType.FLOAT32, (65536, 16, 16), (256, 1, 16)), "rows"),
+    (packed(LARGE), packed(LARGE), "contiguous"),
+    (TensorDescriptor(DType.FLOAT32, (1 << 24,), (2,)), packed((1 << 24,)), "rows"),
+    (packed((1, 64, 1, 1)), packed(LARGE), "rows"),
+    (packed(LARGE, "float16"), packed(LARGE), "convert"),
+)
+
+
+@pytest.mark.parametrize(("a", "c", "fastest"), TRANSFORMS, ids=lambda value: str(value))
+def test_transforms_take_the_kernel_that_is_fastest(a: TensorDescriptor, c: TensorDescriptor, fastest: str) -> None:
+    assert first(tensor.ADD, AddProblem(a, c)) == fastest
+
+
+# Measured on an H200, in microseconds.
+@pytest.mark.parametrize(
+    ("direction", "window", "planar", "spatial"),
+    [("forward", 2, 84, 1201), ("forward", 3, 91, 1454), ("backward", 2, 199, 7923), ("backward", 3, 249, 23848)],
+)
+def test_pooling_is_estimated_as_it_was_measured(direction: str, window: int, planar: float, spatial: float) -> None:
+    pads = ((window // 2, window // 2),) * 2 if window == 3 else ((0, 0),) * 2
+    descriptor = PoolingDescriptor(PoolingMode.MAX, window=(window,) * 2, stride=(2, 2), padding=pads)
+    x, y = packed(LARGE), packed(descriptor.output_shape(LARGE))
+    times = (
+        microseconds(pooling.FORWARD, PoolingForwardProblem(x, y, descriptor))
+        if direction == "forward"
+        else microseconds(pooling.BACKWARD, PoolingBackwardProblem(y, y, x, x, descriptor))
+    )
+    assert times["planar"] == pytest.approx(planar, rel=0.5)
+    assert times["spatial"] == pytest.approx(spatial, rel=0.5)

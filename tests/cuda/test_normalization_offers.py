@@ -1,0 +1,174 @@
+"""How normalisations and what goes over rows are ranked: the fastest, as measured on an H200, comes first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dnncore import LRNDescriptor, TensorDescriptor
+from dnncore.backend import Offer
+from dnncore.cuda import cross_entropy, dropout, normalization, softmax
+from dnncore.cuda.calls import KernelCall
+from dnncore.descriptors import BatchNormMode, SoftmaxAlgorithm, SoftmaxMode
+from dnncore.figures import A100, H200, DeviceFigures
+from dnncore.problems import (
+    BatchNormBackwardProblem,
+    BatchNormForwardProblem,
+    BatchNormInferenceProblem,
+    CrossEntropyBackwardProblem,
+    CrossEntropyForwardProblem,
+    DropoutProblem,
+    GroupNormBackwardProblem,
+    GroupNormForwardProblem,
+    LayerNormBackwardProblem,
+    LayerNormForwardProblem,
+    LRNBackwardProblem,
+    LRNForwardProblem,
+    Problem,
+    SoftmaxBackwardProblem,
+    SoftmaxForwardProblem,
+)
+
+ALGORITHMS: dict[type, tuple[Any, ...]] = {
+    **normalization.ALGORITHMS,
+    SoftmaxForwardProblem: softmax.FORWARD,
+    SoftmaxBackwardProblem: softmax.BACKWARD,
+    CrossEntropyForwardProblem: cross_entropy.FORWARD,
+    CrossEntropyBackwardProblem: cross_entropy.BACKWARD,
+    DropoutProblem: dropout.ALGORITHMS,
+}
+LARGE, SMALL = (64, 64, 112, 112), (64, 64, 14, 14)
+SPATIAL = BatchNormMode.SPATIAL
+
+
+def packed(shape: tuple[int, ...], dtype: str = "float32", layout: str = "NCHW") -> TensorDescriptor:
+    return TensorDescriptor.packed(shape, dtype, layout)
+
+
+def offers(problem: Problem, figures: DeviceFigures = H200) -> dict[str, Offer]:
+    found = {algorithm.name: algorithm.offer(problem, figures) for algorithm in ALGORITHMS[type(problem)]}
+    return {name: offer for name, offer in found.items() if isinstance(offer, Offer)}
+
+
+def ranked(problem: Problem, figures: DeviceFigures = H200) -> list[str]:
+    found = offers(problem, figures)
+    return sorted(found, key=lambda name: found[name].seconds)
+
+
+def batch_norm(what: str, shape: tuple[int, ...], dtype: str, layout: str) -> Problem:
+    x, p = packed(shape, dtype, layout), packed((1, shape[1], 1, 1))
+    if what == "inference":
+        return BatchNormInferenceProblem(x, p, p, p, p, x, SPATIAL, 1e-5)
+    if what == "forward":
+        return BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, 1e-5)
+    return BatchNormBackwardProblem(x, x, p, p, p, x, p, p, SPATIAL)
+
+
+def group_norm(what: str, shape: tuple[int, ...], dtype: str, layout: str) -> Problem:
+    x, p, s = packed(shape, dtype, layout), packed((1, shape[1], 1, 1)), packed((shape[0], 32, 1, 1))
+    if what == "forward":
+        return GroupNormForwardProblem(x, x, s, s, 32, 1e-5, p, p)
+    return GroupNormBackwardProblem(x, x, s, s, x, 32, p, p, p)
+
+
+def layer_norm(what: str, rows: int, length: int, dtype: str) -> Problem:
+    x, p, s = packed((rows, length), dtype), packed((1, length)), packed((rows, 1))
+    if what == "forward":
+        return LayerNormForwardProblem(x, x, s, 1, 1e-5, s, p, p)
+    return LayerNormBackwardProblem(x, x, s, x, 1, s, p, p, p)
+
+
+def over_rows(what: str, rows: int, length: int, dtype: str) -> Problem:
+    x = packed((rows, length), dtype)
+    how = SoftmaxAlgorithm.ACCURATE, SoftmaxMode.CHANNEL
+    if what == "softmax-forward":
+        return SoftmaxForwardProblem(x, x, *how)
+    if what == "softmax-backward":
+        return SoftmaxBackwardProblem(x, x, x, *how)
+    labels = packed((rows,), "int32")
+    if what == "loss":
+        return CrossEntropyForwardProblem(x, labels, packed((rows,), dtype))
+    return CrossEntropyBackwardProblem(x, labels, x)
+
+
+def lrn(what: str) -> Problem:
+    x = packed(LARGE)
+    return (
+        LRNForwardProblem(x, x, LRNDescriptor())
+        if what == "forward"
+        else LRNBackwardProblem(x, x, x, x, LRNDescriptor())
+    )
+
+
+# The algorithm and its microseconds in benchmarks/results: where these are many, so that calls from Python do not count.
+MEASURED = (
+    (batch_norm("inference", LARGE, "float32", "NCHW"), "given", 107),
+    (batch_norm("forward", LARGE, "float32", "NCHW"), "parts", 174),
+    (batch_norm("forward", LARGE, "float32", "NHWC"), "parts", 181),
+    (batch_norm("backward", LARGE, "float32", "NHWC"), "parts", 281),
+    (batch_norm("backward", LARGE, "float16", "NCHW"), "parts", 166),
+    (group_norm("forward", LARGE, "float32", "NCHW"), "whole", 187),
+    (group_norm("forward", LARGE, "float16", "NHWC"), "parts", 127),
+    (group_norm("backward", LARGE, "float32", "NCHW"), "parts", 308),
+    (group_norm("backward", LARGE, "float32", "NHWC"), "parts", 296),
+    (layer_norm("forward", 65536, 1024, "float32"), "whole", 163),
+    (layer_norm("backward", 65536, 1024, "float32"), "parts", 349),
+    (layer_norm("forward", 16384, 4096, "float16"), "whole", 107),
+    (over_rows("softmax-forward", 65536, 1000, "float32"), "warp_per_row", 142),
+    (over_rows("softmax-backward", 65536, 1000, "float16"), "warp_per_row", 104),
+    (over_rows("softmax-forward", 4096, 32000, "float32"), "block_per_row", 267),
+    (over_rows("loss", 65536, 1000, "float32"), "warp_per_row", 66),
+    (over_rows("loss", 4096, 32000, "float32"), "block_per_row", 124),
+    (over_rows("gradient", 65536, 1000, "float32"), "warp_per_row", 147),
+    (DropoutProblem(packed(LARGE), packed((4,), "int32"), packed(LARGE), 0.5), "contiguous", 116),
+    (lrn("forward"), "across_channels", 344),
+    (lrn("backward"), "across_channels", 1059),
+)
+
+
+@pytest.mark.parametrize(("problem", "fastest", "microseconds"), MEASURED, ids=lambda value: type(value).__name__)
+def test_large_tensors_are_estimated_as_they_were_measured(problem: Problem, fastest: str, microseconds: float) -> None:
+    assert ranked(problem)[0] == fastest
+    assert offers(problem)[fastest].seconds * 1e6 == pytest.approx(microseconds, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("problem", "fastest"),
+    [
+        (batch_norm("forward", SMALL, "float32", "NHWC"), "parts"),
+        (batch_norm("forward", SMALL, "float16", "NCHW"), "whole"),
+        (group_norm("forward", SMALL, "float32", "NHWC"), "parts"),
+        (group_norm("forward", (2, 64, 5, 5), "float32", "NHWC"), "whole"),
+        (group_norm("backward", (2, 64, 2, 2), "float32", "NCHW"), "whole"),
+        (over_rows("softmax-forward", 65536, 20, "float32"), "thread_per_row"),
+        (
+            SoftmaxForwardProblem(
+                packed((2, 40, 64, 64)), packed((2, 40, 64, 64)), SoftmaxAlgorithm.LOG, SoftmaxMode.CHANNEL
+            ),
+            "thread_per_row",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_launches_and_short_rows_count(problem: Problem, fastest: str) -> None:
+    assert ranked(problem)[0] == fastest
+
+
+def test_parts_are_a_function_of_the_problem_and_the_multiprocessors() -> None:
+    problem = batch_norm("forward", LARGE, "float32", "NCHW")
+    wide, same, narrow = (
+        offers(problem, figures)["parts"]
+        for figures in (H200, replace(H200, bytes_per_second=1e12, launch_seconds=1e-3), A100)
+    )
+    assert wide.prepare() == same.prepare()
+    assert narrow.workspace_bytes < wide.workspace_bytes
+
+
+def test_inference_of_an_empty_batch_launches_nothing() -> None:
+    (offer,) = offers(batch_norm("inference", (0, 3, 4, 4), "float32", "NHWC")).values()
+    assert offer.prepare() == ()
+    (offer,) = offers(batch_norm("forward", (0, 3, 4, 4), "float32", "NHWC")).values()
+    (call,) = offer.prepare()
+    assert isinstance(call, KernelCall)

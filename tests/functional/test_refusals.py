@@ -1,0 +1,91 @@
+"""What is not computed is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnncore import functional
+from dnncore.errors import BadParamError
+
+F: Any = functional
+X = np.ones((2, 4, 6, 5))
+W = np.ones((3, 4, 3, 3))
+ROWS = np.ones((2, 4))
+LABELS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.conv2d(X[0, 0], W), r"input has shape \(6, 5\).* with 2 spatial dimensions"),
+        (lambda: F.conv1d(X, W), "with 1 spatial dimensions"),
+        (lambda: F.conv2d(X, W[:, :3]), "x has 4 channels"),
+        (lambda: F.conv2d(X, W, np.ones(4)), "bias has shape"),
+        (lambda: F.conv2d(X, W, np.ones((3, 1))), r"has shape \(3, 1\); \[C\] is needed"),
+        (lambda: F.conv2d(X, W, padding="full"), "padding 'full' is neither valid nor same"),
+        (lambda: F.conv2d(X, W, padding="same", stride=2), '"same" keeps the extents'),
+        (lambda: F.conv2d(X, W, stride="2"), "stride"),
+        (lambda: F.conv2d(X, W.astype("f4")), "x is float64 but w is float32"),
+        (lambda: F.conv2d(X.astype("i1"), W.astype("i1")), "x is int8; a floating-point dtype is needed"),
+        (lambda: F.conv_transpose2d(X, W), r"input has 4 channels, weight \(3, 4, 3, 3\) needs 3"),
+        (lambda: F.conv_transpose2d(X, W[0]), r"w has shape \(4, 3, 3\)"),
+        (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), np.ones(1)), r"bias has shape \(1,\)"),
+        (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), output_padding=1), r"output_padding \(1, 1\)"),
+        (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), padding=9), "leaves no output"),
+        (lambda: F.max_pool2d(X, 2, dilation=2), "dilation 2 of a maximum is not supported"),
+        (lambda: F.max_pool2d(X, 2, padding=2), "less than the window"),
+        (lambda: F.avg_pool2d(X, 2, ceil_mode=True, divisor_override=3), "divisor_override 3 with ceil_mode"),
+        (lambda: F.avg_pool2d(X, 2, divisor_override=0), "divisor_override 0"),
+        (lambda: F.adaptive_avg_pool2d(X, (4, 1)), "4 adaptive windows over an extent of 6 differ"),
+        (lambda: F.adaptive_avg_pool2d(X, (12, 1)), "12 adaptive windows over an extent of 6 differ"),
+        (lambda: F.adaptive_avg_pool2d(X, 0), "output_size 0 must be 1 or more"),
+        (lambda: F.adaptive_avg_pool2d(X, (1, 1, 1)), "must be one number or 2"),
+        (lambda: F.leaky_relu(X, -0.1), "coefficient -0.1"),
+        (lambda: F.gelu(X, "erf"), "approximate 'erf' is none of none, tanh"),
+        (lambda: F.softmax(X, 4), "dim 4 is none of a tensor with 4 dimensions"),
+        (lambda: F.softmax(X, None), "dim None must be an integer"),
+        (lambda: F.cross_entropy(ROWS, LABELS, np.ones(4)), "weights of classes are not supported"),
+        (lambda: F.cross_entropy(ROWS, LABELS, reduction="max"), "reduction 'max' is none of none, mean, sum"),
+        (lambda: F.cross_entropy(ROWS, LABELS, label_smoothing=2), "label smoothing 2"),
+        (lambda: F.cross_entropy(ROWS, LABELS[:1]), r"target has shape \(1,\) but logits \(2, 4\) need \(2,\)"),
+        (lambda: F.cross_entropy(ROWS, ROWS[:, :2]), r"target has shape \(2, 2\)"),
+        (lambda: F.cross_entropy(ROWS, LABELS.astype("i1")), "labels"),
+        (lambda: F.batch_norm(X, None, None), "outside training both are needed"),
+        (lambda: F.batch_norm(X, np.ones(4), None, training=True), "in training both or neither"),
+        (lambda: F.batch_norm(np.ones(4), None, None, training=True), r"\[N, C, \*spatial\] is needed"),
+        (lambda: F.batch_norm(X, np.ones(3), np.ones(3)), "mean is float64"),
+        (lambda: F.group_norm(np.ones(4), 2), r"\[N, C, \*spatial\] is needed"),
+        (lambda: F.group_norm(X, 3), "3 groups do not divide"),
+        (lambda: F.layer_norm(X, (4,)), r"normalized_shape \(4,\) is not how x \(2, 4, 6, 5\) ends"),
+        (lambda: F.layer_norm(X, ()), r"normalized_shape \(\)"),
+        (lambda: F.layer_norm(X, (1, 2, 4, 6, 5)), "is not how x"),
+        (lambda: F.layer_norm(X, 5, np.ones(4)), "scale is float64"),
+        (lambda: F.local_response_norm(X, 4), "size 4 is even"),
+        (lambda: F.dropout(X), "dropout in training needs a seed"),
+        (lambda: F.dropout(X, 1.5, seed=0), "probability 1.5"),
+        (lambda: F.dropout(X, seed=np.zeros(3, np.int32)), "state"),
+        (lambda: F.unfold(X[0, 0], 2), "with 2 spatial dimensions"),
+        (lambda: F.fold(X, 2, 2), r"\[N, C \* taps, places\]"),
+        (lambda: F.fold(ROWS, 3, 3), "no multiple of the 9 taps"),
+        (lambda: F.fold(np.ones((4, 7)), 3, 2), "columns"),
+        (lambda: F.linear(X, W), r"weight has shape \(3, 4, 3, 3\); \[K, C\] is needed"),
+        (
+            lambda: F.linear(ROWS, np.ones((3, 4)), np.ones(4)),
+            r"bias has shape \(4,\) but weight \(3, 4\) needs \(3,\)",
+        ),
+        (lambda: F.linear(ROWS, np.ones((3, 5))), "a has 4 columns but b has 5 rows"),
+        (lambda: F.matmul(X, X), "products with more than one matrix are not supported"),
+        (lambda: F.add(X, np.ones(4)), r"shapes .* differ where neither has an extent of 1"),
+        (lambda: F.add(X, ROWS.astype("f4")[:, :1, None, None]), "is float64 but b is float32"),
+        (lambda: F.add(2.0, X), "float is no tensor"),
+        (lambda: F.sum(X, (1, -3)), "names a dimension twice"),
+        (lambda: F.sum(X.astype("i4")), "floating-point dtype is needed"),
+    ],
+)
+def test_it_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadParamError, match=message):
+        call()

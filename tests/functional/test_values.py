@@ -1,0 +1,226 @@
+"""Every function against PyTorch's of the same name, called with the same arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import dnncore
+from dnncore import functional as F
+from dnncore.dtypes import DType
+from dnncore.testing import unit_roundoff
+from tests.functional.cases import CASES, Case
+
+TorchTensor = Any
+
+_NOT_OF_PYTORCH = {"Operand", "handle"}
+
+
+def _tensors(case: Case, dtype: str = "float64") -> dict[str, TorchTensor]:
+    return {name: torch.from_numpy(array) for name, array in case.arrays(dtype).items()}
+
+
+def _expected(case: Case, tensors: dict[str, TorchTensor]) -> TorchTensor:
+    result = case.theirs(**tensors, **case.settings)
+    return result.reshape(1) if result.dim() == 0 else result
+
+
+def _check(case: Case, tensors: dict[str, TorchTensor], result: dnncore.Tensor) -> None:
+    expected = _expected(case, tensors)
+    torch.testing.assert_close(torch.from_numpy(result.numpy()), expected, rtol=1e-10, atol=1e-12)
+
+
+def _with_gaps(x: TorchTensor) -> TorchTensor:
+    wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1] + 1, dtype=x.dtype)
+    wide[..., 1::2] = x
+    return wide[..., 1::2]
+
+
+def _reversed_in_memory(x: TorchTensor) -> TorchTensor:
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
+
+
+LAYOUTS = {"row-major": torch.Tensor.contiguous, "gaps": _with_gaps, "reversed": _reversed_in_memory}
+
+
+def test_every_function_has_a_case() -> None:
+    assert {case.name for case in CASES} == set(F.__all__) - _NOT_OF_PYTORCH - {"dropout"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_are_those_of_pytorch(case: Case, layout: str) -> None:
+    tensors = {name: LAYOUTS[layout](tensor) for name, tensor in _tensors(case).items()}
+    theirs = {name: tensor.clone() for name, tensor in tensors.items()}
+    _check(case, theirs, case.ours(**tensors, **case.settings))
+    for name in tensors:  # running statistics are updated, everything else left alone
+        torch.testing.assert_close(tensors[name], theirs[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_on_each_device(case: Case, handle: dnncore.Handle) -> None:
+    arrays = case.arrays("float32")
+    theirs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    ours = {
+        name: handle.upload(array.astype(np.int32) if name in case.classes else array) for name, array in arrays.items()
+    }
+    allowed = 64 * unit_roundoff(DType.FLOAT32)
+    result, expected = case.ours(**ours, **case.settings), _expected(case, theirs)
+    torch.testing.assert_close(torch.from_numpy(result.numpy()), expected, rtol=allowed, atol=allowed)
+    for name in set(ours) - set(case.classes):
+        torch.testing.assert_close(torch.from_numpy(ours[name].numpy()), theirs[name], rtol=allowed, atol=allowed)
+    for tensor in ours.values():
+        tensor.close()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if len(case.operands["input"]) in (4, 5)], ids=str)
+def test_what_is_channels_last_stays_so(case: Case) -> None:
+    tensors = _tensors(case)
+    ndim = tensors["input"].dim()
+    last = torch.channels_last if ndim == 4 else torch.channels_last_3d
+    tensors["input"] = tensors["input"].to(memory_format=last)
+    theirs = {name: tensor.clone() for name, tensor in tensors.items()}
+    result = case.ours(**tensors, **case.settings)
+    _check(case, theirs, result)
+    images = case.name.startswith(("conv", "avg_pool", "max_pool")) and f"{ndim - 2}d" in case.name
+    if images or case.name.startswith(("batch_norm", "relu", "gelu")):
+        assert torch.from_dlpack(result).is_contiguous(memory_format=last)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("case", [case for case in CASES if not case.settings], ids=str)
+def test_results_have_the_dtype_of_the_operands(case: Case, dtype: str) -> None:
+    narrow = {
+        name: tensor if name in case.classes else tensor.to(getattr(torch, dtype))
+        for name, tensor in _tensors(case).items()
+    }
+    result = case.ours(**narrow, **case.settings)
+    assert result.dtype is DType(dtype)
+    wide = {name: tensor if name in case.classes else tensor.double() for name, tensor in narrow.items()}
+    allowed = 64 * unit_roundoff(DType(dtype))
+    actual = torch.from_numpy(result.numpy().astype(np.float64))
+    torch.testing.assert_close(actual, _expected(case, wide), rtol=allowed, atol=allowed)
+
+
+def test_the_places_of_maxima_are_those_of_pytorch() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 8, 7)))
+    y, places = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+    expected, expected_places = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    np.testing.assert_array_equal(y.numpy(), expected.numpy())
+    np.testing.assert_array_equal(places.numpy(), expected_places.numpy())
+    assert places.dtype is DType.INT32
+
+
+@pytest.mark.parametrize("bias", [None, np.array([0.5, -1, 0, 2])])
+def test_an_activation_is_part_of_a_convolution(bias: np.ndarray | None) -> None:
+    random = np.random.default_rng(1)
+    x, w = random.standard_normal((2, 3, 5, 5)), random.standard_normal((4, 3, 3, 3))
+    np.testing.assert_array_equal(
+        F.conv2d(x, w, bias, activation=dnncore.RELU).numpy(), F.relu(F.conv2d(x, w, bias)).numpy()
+    )
+
+
+def test_a_convolution_takes_other_padding_before_than_behind() -> None:
+    x, w = np.arange(16.0).reshape(1, 1, 4, 4), np.ones((1, 1, 2, 2))
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 0), (0, 2)))
+    np.testing.assert_array_equal(F.conv2d(x, w, padding=[(1, 0), (0, 2)]).numpy(), F.conv2d(padded, w).numpy())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("classes", [1, 5])
+def test_labels_that_do_not_count(reduction: str, classes: int) -> None:
+    x = torch.from_numpy(np.random.default_rng(2).standard_normal((4, classes)))
+    for labels in ([0, -100, classes - 1, -100], [-100] * 4):
+        target = torch.tensor(labels)
+        expected = torch.nn.functional.cross_entropy(x, target, reduction=reduction).numpy()
+        actual = F.cross_entropy(x, target, reduction=reduction).numpy()
+        np.testing.assert_allclose(actual, expected.reshape(actual.shape), rtol=1e-10)
+
+
+def test_a_loss_of_nothing() -> None:
+    x, target = np.zeros((0, 3)), np.zeros(0, np.int32)
+    assert np.isnan(F.cross_entropy(x, target).numpy()).all()
+    assert np.isnan(F.cross_entropy(x, np.zeros((0, 3))).numpy()).all()
+    assert F.cross_entropy(x, target, reduction="sum").numpy().tolist() == [0]
+
+
+def test_a_mean_of_float16_losses_does_not_overflow() -> None:
+    x = np.zeros((3000, 2), np.float16)
+    x[:, 0] = 200
+    target = np.ones(3000, np.int32)
+    assert F.cross_entropy(x, target).numpy().tolist() == [200]
+
+
+def test_statistics_of_another_dtype_are_updated_in_theirs() -> None:
+    random = np.random.default_rng(3)
+    x = torch.from_numpy(random.standard_normal((5, 4, 3))).half()
+    ours = [torch.zeros(4).half(), torch.ones(4).half()]
+    theirs = [tensor.clone() for tensor in ours]
+    result = F.batch_norm(x, ours[0], ours[1], training=True)
+    expected = torch.nn.functional.batch_norm(x, *theirs, training=True)
+    np.testing.assert_allclose(result.numpy(), expected.numpy(), rtol=1e-2, atol=1e-3)
+    for mine, his in zip(ours, theirs, strict=True):
+        assert not torch.equal(mine, torch.zeros(4).half())
+        np.testing.assert_allclose(mine.numpy(), his.numpy(), rtol=1e-2, atol=1e-4)
+
+
+class TestDropout:
+    X = np.arange(1, 1001, dtype=np.float64)
+
+    def test_a_seed_gives_the_same_elements_again_and_another_offset_others(self) -> None:
+        first, again, other, next_step = (
+            F.dropout(self.X, 0.5, seed=seed, offset=offset).numpy()
+            for seed, offset in ((7, 0), (7, 0), (8, 0), (7, 1))
+        )
+        assert set(np.unique(first / self.X)) == {0, 2}
+        np.testing.assert_array_equal(first, again)
+        assert (first != other).any()
+        assert (first != next_step).any()
+
+    def test_a_state_on_the_device_is_a_seed(self) -> None:
+        state = dnncore.ops.dropout_state(7, 3)
+        np.testing.assert_array_equal(
+            F.dropout(self.X, 0.25, seed=state).numpy(), F.dropout(self.X, 0.25, seed=7, offset=3).numpy()
+        )
+
+    def test_outside_training_nothing_is_dropped(self) -> None:
+        x = F.relu(self.X)
+        assert F.dropout(x, training=False) is x
+        copied = F.dropout(self.X, training=False)
+        np.testing.assert_array_equal(copied.numpy(), self.X)
+        assert not np.shares_memory(np.from_dlpack(copied), self.X)
+
+
+def test_arguments_are_named_ordered_and_preset_as_those_of_pytorch() -> None:
+    of_ours_alone = {"activation", "seed", "offset"}
+    left_out = {"inplace", "_stacklevel", "dtype", "size_average", "reduce"}
+    theirs: Any = torch.nn.functional
+    compared = set()
+    for name in set(F.__all__) - _NOT_OF_PYTORCH:
+        for other in (f"{name}_with_indices", name):
+            if other in vars(theirs) and not inspect.isbuiltin(getattr(theirs, other)):
+                parameters = inspect.signature(getattr(theirs, other)).parameters
+                expected = {each: p.default for each, p in parameters.items() if each not in left_out}
+                found = inspect.signature(getattr(F, name)).parameters
+                actual = {each: p.default for each, p in found.items() if each not in of_ours_alone}
+                if name in ("softmax", "log_softmax"):
+                    expected["dim"] = inspect.Parameter.empty  # a dimension that PyTorch guesses, and warns of it
+                assert list(actual.items()) == list(expected.items()), name
+                compared.add(name)
+                break
+    assert compared >= {"max_pool2d", "relu", "cross_entropy", "batch_norm", "rms_norm", "unfold", "fold", "dropout"}
+
+
+def test_bfloat16_of_numpy_is_copied() -> None:
+    x = np.array([-1, 2], ml_dtypes.bfloat16)
+    y = F.relu(x)
+    assert y.dtype is DType.BFLOAT16
+    assert y.numpy().tolist() == [0, 2]
