@@ -78,8 +78,15 @@ class DeviceFigures(HashedOnce):
 _HOPPER = ((Maths.FP64, 64), (Maths.FP32, 128), (Maths.TF32, 1024), (Maths.FP16, 2048), (Maths.INT8, 4096))
 _AMPERE = ((Maths.FP64, 32), (Maths.FP32, 64), (Maths.TF32, 512), (Maths.FP16, 1024), (Maths.INT8, 2048))
 
+
 H200 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 60 << 20, 4.26e12, 4e-6)
+"""NVIDIA H200; the device that fractions are fitted on."""
+
 H100 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 50 << 20, 2.97e12, 4e-6)
+"""NVIDIA H100 with HBM3 (SXM): an H200 with slower memory."""
+
 A100 = DeviceFigures("sm_80", 108, 1.41e9, _AMPERE, 163 << 10, 40 << 20, 1.81e12, 4e-6)
+"""NVIDIA A100, 80 GB."""
+
 CPU = DeviceFigures("cpu", 1, 3e9, ((Maths.FP64, 8), (Maths.FP32, 16)), 32 << 10, 1 << 20, 1e10, 1e-6)
 """One core: NumPy's loops; what the reference backend's algorithms are ranked by."""

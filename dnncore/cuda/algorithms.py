@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from dnncore.backend import Algorithm
 from dnncore.cuda import (
     activation,
     cross_entropy,
@@ -18,6 +15,7 @@ from dnncore.cuda import (
     summation,
     tensor,
 )
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution import plain
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.unit import Unit
@@ -46,15 +44,7 @@ from dnncore.problems import (
     SumProblem,
 )
 
-__all__ = ["CudaAlgorithm", "algorithms_for", "all_units"]
-
-
-class CudaAlgorithm(Algorithm, Protocol):
-    """An algorithm that can say beforehand what it may have compiled. Implementations are immutable."""
-
-    def units(self) -> tuple[Unit, ...]:
-        """Every unit that its calls can name."""
-        ...
+__all__ = ["algorithms_for", "all_units"]
 
 
 _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {

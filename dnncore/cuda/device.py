@@ -9,7 +9,8 @@ import numpy as np
 
 from dnncore.backend import Address, Bound, DeviceInfo, Launch, Stream
 from dnncore.cuda import figures as known
-from dnncore.cuda.algorithms import CudaAlgorithm, algorithms_for
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import Calls, described
 from dnncore.cuda.runtime import driver, kernels
 from dnncore.cuda.runtime.binder import bind

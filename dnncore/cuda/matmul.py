@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.unit import Unit
@@ -57,7 +58,7 @@ class DirectMatmul:
         return DIRECT.offer(_as_convolution(problem), figures)
 
 
-ALGORITHMS: tuple[SplitGemm | TiledGemm | DirectMatmul, ...] = (
+ALGORITHMS: tuple[CudaAlgorithm, ...] = (
     SplitGemm("gemm_split_k", matmul_product),
     TiledGemm("gemm", matmul_product, yields=True),
     DirectMatmul(),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convert import Convert
-from dnncore.cuda.elementwise import Elementwise, Function, elementwise
+from dnncore.cuda.elementwise import Function, elementwise
 from dnncore.cuda.transpose import Transpose
 from dnncore.descriptors import BinaryOperator
 from dnncore.dtypes import DType
@@ -20,7 +21,7 @@ def _binary(problem: BinaryProblem) -> tuple[float, float, int]:
 
 
 FILL = elementwise(Function("One", dtypes=tuple(DType)))
-ADD: tuple[Transpose | Elementwise | Convert, ...] = (
+ADD: tuple[CudaAlgorithm, ...] = (
     Transpose(),
     *elementwise(Function("Copy", dtypes=tuple(DType))),
     Convert(),

@@ -11,7 +11,7 @@ thread's own handle of "cpu"; and what other libraries share through DLPack, on 
 on (`handle`). All operands of a call are on one device, and tensors of ours of one handle: nothing is copied between devices
 unasked.
 
-Results are tensors of that handle, in the memory format of the first operand: `numpy()` waits for one and copies it, others take
+Results are tensors of that handle, in the memory format of the operands: `numpy()` waits for one and copies it, others take
 it through DLPack. Their memory is taken from the device in the order of the handle's stream and goes back when nobody refers to
 it. A call returns before it has run; the memory of its operands is kept until then.
 

@@ -81,7 +81,7 @@ def conv1d(
     activation: ActivationDescriptor | None = None,
 ) -> Tensor:
     """y [N, K, L'] = x [N, C, L] correlated with w [K, C/G, S], plus bias [K]; otherwise as `conv2d`."""
-    return compute(_forward, (1, stride, padding, dilation, groups, activation), input, weight, bias)[0]
+    return compute(_forward, (1, stride, padding, dilation, groups, activation), input, weight, bias, optional=1)[0]
 
 
 def conv2d(
@@ -107,7 +107,7 @@ def conv2d(
         groups: G; C and K are cut into G parts that do not see each other.
         activation: Applied to the result in the same launch; PyTorch has no such argument.
     """
-    return compute(_forward, (2, stride, padding, dilation, groups, activation), input, weight, bias)[0]
+    return compute(_forward, (2, stride, padding, dilation, groups, activation), input, weight, bias, optional=1)[0]
 
 
 def conv3d(
@@ -122,7 +122,7 @@ def conv3d(
     activation: ActivationDescriptor | None = None,
 ) -> Tensor:
     """y [N, K, *output] = x [N, C, D, H, W] correlated with w [K, C/G, T, R, S], plus bias [K]; otherwise as `conv2d`."""
-    return compute(_forward, (3, stride, padding, dilation, groups, activation), input, weight, bias)[0]
+    return compute(_forward, (3, stride, padding, dilation, groups, activation), input, weight, bias, optional=1)[0]
 
 
 @remembered
@@ -179,7 +179,9 @@ def conv_transpose1d(
     dilation: Extents = 1,
 ) -> Tensor:
     """The adjoint of `conv1d` in its input, of x [N, C, L] with w [C, K/G, S], plus bias [K]; otherwise as `conv_transpose2d`."""
-    return compute(_transposed, (1, stride, padding, output_padding, groups, dilation), input, weight, bias)[0]
+    return compute(
+        _transposed, (1, stride, padding, output_padding, groups, dilation), input, weight, bias, optional=1
+    )[0]
 
 
 def conv_transpose2d(
@@ -207,7 +209,9 @@ def conv_transpose2d(
         groups: G.
         dilation: That of the convolution.
     """
-    return compute(_transposed, (2, stride, padding, output_padding, groups, dilation), input, weight, bias)[0]
+    return compute(
+        _transposed, (2, stride, padding, output_padding, groups, dilation), input, weight, bias, optional=1
+    )[0]
 
 
 def conv_transpose3d(
@@ -221,4 +225,6 @@ def conv_transpose3d(
     dilation: Extents = 1,
 ) -> Tensor:
     """The adjoint of `conv3d` in its input, of x [N, C, D, H, W] with w [C, K/G, T, R, S], plus bias [K]; otherwise as in 2D."""
-    return compute(_transposed, (3, stride, padding, output_padding, groups, dilation), input, weight, bias)[0]
+    return compute(
+        _transposed, (3, stride, padding, output_padding, groups, dilation), input, weight, bias, optional=1
+    )[0]

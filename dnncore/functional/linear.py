@@ -45,7 +45,7 @@ def _with_a_place(matrix: TensorDescriptor) -> TensorDescriptor:
 
 def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Tensor:
     """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K]."""
-    return compute(_linear, (), input, weight, bias)[0]
+    return compute(_linear, (), input, weight, bias, optional=1)[0]
 
 
 @remembered

@@ -119,7 +119,7 @@ def batch_norm(
         eps: Added to variances.
     """
     settings = (bool(training), momentum, eps)
-    return compute(_batch_norm, settings, input, running_mean, running_var, weight, bias)[0]
+    return compute(_batch_norm, settings, input, running_mean, running_var, weight, bias, optional=4)[0]
 
 
 def _affine(
@@ -180,7 +180,7 @@ def layer_norm(
         bias: Likewise; None for 0.
         eps: Added to variances.
     """
-    return compute(_layer_norm, (normalized_shape, eps, True), input, weight, bias)[0]
+    return compute(_layer_norm, (normalized_shape, eps, True), input, weight, bias, optional=2)[0]
 
 
 def rms_norm(
@@ -194,7 +194,7 @@ def rms_norm(
         weight: [*normalized_shape]; None for 1.
         eps: None for the distance from 1 to the next number of the compute type.
     """
-    return compute(_rms_norm, (normalized_shape, eps), input, weight, None)[0]
+    return compute(_rms_norm, (normalized_shape, eps), input, weight, None, optional=2)[0]
 
 
 @remembered
@@ -244,7 +244,7 @@ def group_norm(
         bias: [C]; None for 0.
         eps: Added to variances.
     """
-    return compute(_group_norm, (num_groups, eps), input, weight, bias)[0]
+    return compute(_group_norm, (num_groups, eps), input, weight, bias, optional=2)[0]
 
 
 @remembered

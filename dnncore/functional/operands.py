@@ -58,13 +58,16 @@ def handle(device: str = "cpu") -> Handle:
     return found
 
 
-def compute(describe: Callable[..., Operation], settings: tuple[Any, ...], *operands: Operand | None) -> list[Tensor]:
+def compute(
+    describe: Callable[..., Operation], settings: tuple[Any, ...], *operands: Operand | None, optional: int = 0
+) -> list[Tensor]:
     """Enqueue an operation on the handle that its operands are of.
 
     Args:
         describe: describe(*settings, *descriptors) says what to do with operands of such descriptors; None for one that is missing.
         settings: What it is called with before the descriptors.
-        operands: What is read, and what is written beside the results; the first is there.
+        operands: What is read, and what is written beside the results.
+        optional: How many of them, at the end, may be None.
 
     Returns:
         The results, in the operation's order.
@@ -77,8 +80,10 @@ def compute(describe: Callable[..., Operation], settings: tuple[Any, ...], *oper
     descriptors: list[TensorDescriptor | None] = []
     for operand in operands:
         if operand is None:
+            _check_there(operands, optional)
             descriptors.append(None)
         elif not isinstance(operand, Tensor):
+            _check_there(operands, optional)
             return _compute_with_borrowed(describe, settings, operands)
         else:
             if owner is None:
@@ -86,8 +91,14 @@ def compute(describe: Callable[..., Operation], settings: tuple[Any, ...], *oper
             elif operand.handle is not owner:
                 raise _two_handles(owner, operand.handle)
             descriptors.append(operand.descriptor)
-    assert owner is not None
+    assert owner is not None  # the first operand of every function is needed
     return _run(_described(describe, settings, descriptors), owner, operands)
+
+
+def _check_there(operands: Sequence[Operand | None], optional: int) -> None:
+    for place, operand in enumerate(operands[: len(operands) - optional], start=1):
+        if operand is None:
+            raise BadParamError(f"tensor {place} of {len(operands)} is None, but it is needed")
 
 
 def _described(

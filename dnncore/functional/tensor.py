@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,19 +36,22 @@ def _binary(operator: BinaryOperator, alpha: float, a: TensorDescriptor, b: Tens
 
 
 @remembered
-def _with_number(operator: BinaryOperator, alpha: float, value: float, a: TensorDescriptor) -> Operation:
-    """(a) -> c, the number standing for a tensor that has it everywhere."""
+def _with_number(
+    operator: BinaryOperator, alpha: float, magnitude: float, sign: float, a: TensorDescriptor
+) -> Operation:
+    """(a) -> c, the number standing for a tensor that has it everywhere; in two parts, as 0 and -0 are equal."""
     c = like(a)
     draft = Draft(1, c)
     b = TensorDescriptor.packed((1,) * a.ndim, a.dtype)
-    place = draft.filled(value, b)
+    place = draft.filled(math.copysign(magnitude, sign), b)
     draft.step(BinaryProblem(a, b, c, operator, alpha2=alpha), 0, place, *draft.results)
     return draft.operation()
 
 
 def _combined(input: Operand, other: Operand | float, operator: BinaryOperator, alpha: float = 1.0) -> Tensor:
     if isinstance(other, int | float | np.number):
-        return compute(_with_number, (operator, alpha, float(other)), input)[0]
+        value = float(other)
+        return compute(_with_number, (operator, alpha, abs(value), math.copysign(1, value)), input)[0]
     return compute(_binary, (operator, alpha), input, other)[0]
 
 

@@ -27,7 +27,7 @@ from dnncore.handle import Handle
 from dnncore.plan import Plan
 from dnncore.problems import Problem
 
-__all__ = ["Behind", "Door", "Format", "Operation", "Step", "current_handle", "operate"]
+__all__ = ["Behind", "Door", "Operation", "Step", "current_handle", "operate"]
 
 _DTYPES = {
     torch.float16: DType.FLOAT16,
@@ -41,26 +41,6 @@ _TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
 
 _MOST_OPERATIONS = 4096
 """That a door remembers: shapes may be new ones at every call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A tensor that an operation makes. Immutable.
-
-    Args:
-        dtype: Element type.
-        shape: As PyTorch's users see it.
-        strides: In elements.
-    """
-
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, descriptor: TensorDescriptor) -> Format:
-        """What a descriptor describes."""
-        return cls(descriptor.dtype, descriptor.shape, descriptor.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +79,17 @@ class Operation:
     """What a function of this package does to tensors of given formats. Immutable.
 
     Args:
-        results: Tensors that it makes.
+        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory.
         ways: Steps that compute them, in several ways where there are several; the fastest by estimate is taken.
     """
 
-    results: tuple[Format, ...]
+    results: tuple[TensorDescriptor, ...]
     ways: tuple[tuple[Step, ...], ...]
+
+    @classmethod
+    def of(cls, problem: Problem, operands: tuple[int | Behind, ...], *results: TensorDescriptor) -> Operation:
+        """One launch."""
+        return cls(results, ((Step(problem, operands),),))
 
 
 _Pick = Callable[[Sequence[Address]], Sequence[Address]]

@@ -10,10 +10,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "insert", "memory_bound", "setup"]
+__all__ = ["convolution", "host", "insert", "memory_bound", "setup"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound) ([^>]+) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -67,6 +67,19 @@ def memory_bound(documents: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def host(rows: Rows) -> str:
+    """A line a figure: ours, PyTorch's, and what we want it to be at most."""
+
+    def number(row: dict[str, Any], key: str) -> str:
+        value = row[key]
+        return "" if value is None else f"{value:.3g} {row['unit']}"
+
+    return _table(
+        ("", "ours", "PyTorch", "at most"),
+        ((row["name"], number(row, "ours"), number(row, "torch"), number(row, "most")) for row in rows),
+    )
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
@@ -79,6 +92,8 @@ def insert(text: str) -> str:
         kind, words = place[1], place[2].split()
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
+        if kind == "host":
+            return host(_document(kind)["results"])
         return memory_bound([_document(kind, dtype) for dtype in words])
 
     return _PLACE.sub(made, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, insert, memory_bound
+from measurements import RESULTS, convolution, host, insert, memory_bound
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -25,6 +25,14 @@ def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> No
         "",
         "Faster than cuDNN: 1 of 2.",
     ]
+
+
+def test_a_figure_of_the_hosts_has_its_unit_and_its_goal() -> None:
+    rows = [
+        {"name": "replay", "ours": 8.731, "unit": "us", "torch": None, "most": 12},
+        {"name": "net", "ours": 51.564, "unit": "ms", "torch": 68.092, "most": None},
+    ]
+    assert host(rows).splitlines()[2:] == ["| replay | 8.73 us |  | 12 us |", "| net | 51.6 ms | 68.1 ms |  |"]
 
 
 def test_element_types_stand_side_by_side() -> None:

@@ -29,7 +29,14 @@ ROOT = Path(__file__).parents[2]
 BACKENDS = ("dnncore.cuda.", "dnncore.reference.")
 """They are reached through `devices` alone."""
 
-GATHERED = ("dnncore.ops.", "dnncore.problems.", "dnncore.descriptors.", "dnncore.torch.", "dnncore.functional.", "dnnclient.")
+GATHERED = (
+    "dnncore.ops.",
+    "dnncore.problems.",
+    "dnncore.descriptors.",
+    "dnncore.torch.",
+    "dnncore.functional.",
+    "dnnclient.",
+)
 """Their packages say what of them is public."""
 
 

@@ -23,6 +23,9 @@ LABELS = np.array([0, 1])
     [
         (lambda: F.conv2d(X[0, 0], W), r"input has shape \(6, 5\).* with 2 spatial dimensions"),
         (lambda: F.conv1d(X, W), "with 1 spatial dimensions"),
+        (lambda: F.relu(None), "tensor 1 of 1 is None"),
+        (lambda: F.conv2d(X, None), "tensor 2 of 3 is None"),
+        (lambda: F.linear(F.relu(ROWS), None), "tensor 2 of 3 is None"),
         (lambda: F.conv2d(X, W[:, :3]), "x has 4 channels"),
         (lambda: F.conv2d(X, W, np.ones(4)), "bias has shape"),
         (lambda: F.conv2d(X, W, np.ones((3, 1))), r"has shape \(3, 1\); \[C\] is needed"),

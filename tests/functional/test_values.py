@@ -145,6 +145,11 @@ def test_labels_that_do_not_count(reduction: str, classes: int) -> None:
         np.testing.assert_allclose(actual, expected.reshape(actual.shape), rtol=1e-10)
 
 
+def test_a_number_keeps_its_sign() -> None:
+    x = np.ones(1)
+    assert [F.div(x, zero).numpy()[0] for zero in (0.0, -0.0)] == [np.inf, -np.inf]
+
+
 def test_a_loss_of_nothing() -> None:
     x, target = np.zeros((0, 3)), np.zeros(0, np.int32)
     assert np.isnan(F.cross_entropy(x, target).numpy()).all()

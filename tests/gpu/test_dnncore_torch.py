@@ -13,7 +13,9 @@ from torch import nn
 
 import dnncore.torch as dt
 from dnncore.descriptors import ConvolutionDescriptor
-from tests.torch.test_convert import LAYERS
+from dnncore.errors import BadParamError
+from tests.torch.test_calls import FORMS, layers_for, steps
+from tests.torch.test_convert import BATCHES, LAYERS
 from tests.torch.test_gradients import FUNCTIONS
 
 Tensor = Any
@@ -69,6 +71,59 @@ def test_a_converted_layer_agrees_with_cudnn(module: nn.Module, shape: tuple[int
     y.backward(seed)
     expected.backward(seed.float())
     torch.testing.assert_close(a.grad.float(), b.grad, rtol=tolerance, atol=2 * tolerance * float(b.grad.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "form", ["contiguous", "channels-last", "channels-sliced", "channels-last-sliced", "one-image"]
+)
+def test_results_have_the_memory_format_of_pytorchs(form: str) -> None:
+    x = FORMS[form]()
+    for layer in layers_for(x):
+        theirs = layer.to(_CUDA)
+        ours = dt.convert(copy.deepcopy(theirs)).model
+        placed = torch.empty_strided(x.shape, x.stride(), device=_CUDA).copy_(x)
+        y, expected = ours(placed), theirs(placed)
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4, msg=lambda text, of=layer: f"{of}: {text}")
+        assert steps(y) == steps(expected), str(layer)
+
+
+@pytest.mark.parametrize(("module", "shape"), BATCHES, ids=lambda value: str(value))
+def test_an_empty_batch(module: nn.Module, shape: tuple[int, ...]) -> None:
+    theirs = copy.deepcopy(module).to(_CUDA)
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    found = []
+    for net in (ours, theirs):
+        x = torch.empty(0, *shape[1:], device=_CUDA, requires_grad=True)
+        y = net(x)
+        y.sum().backward()
+        found.append([y, x.grad, *(p.grad for p in net.parameters()), *net.buffers()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "probabilities"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_weighted_loss(reduction: str, soft: bool) -> None:
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0], device=_CUDA)
+    theirs = nn.CrossEntropyLoss(weight, reduction=reduction, label_smoothing=0.1)
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    x = torch.randn(7, 5, 3, device=_CUDA)
+    target = torch.randn(7, 5, 3, device=_CUDA).softmax(1) if soft else torch.randint(5, (7, 3), device=_CUDA)
+    given = [(x.clone().requires_grad_(), target.clone().requires_grad_(soft)) for _ in range(2)]
+    for module, (a, b) in zip((ours, theirs), given, strict=True):
+        module(a, b).sum().backward()
+    torch.testing.assert_close(ours(x, target), theirs(x, target))
+    for mine, yours in zip(*given, strict=True):
+        torch.testing.assert_close(mine.grad, yours.grad)
+
+
+def test_tensors_of_two_devices_are_refused_also_in_a_form_seen_before() -> None:
+    x, w = torch.randn(2, 3, 7, 5), torch.randn(4, 3, 3, 3)
+    dt.convolution(x, w)
+    dt.convolution(x.to(_CUDA), w.to(_CUDA))
+    for given in ((x.to(_CUDA), w), (x, w.to(_CUDA))):
+        with pytest.raises(BadParamError, match="all must be on one device"):
+            dt.convolution(*given)
 
 
 def test_work_is_in_order_on_whichever_stream_is_current() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import dnncore.torch as dt
 from dnncore.torch.modules import MODULES
@@ -77,13 +78,8 @@ def _close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b)
 
 
-def test_every_class_is_among_the_layers() -> None:
-    assert {type(module) for module, _ in LAYERS} | {nn.CrossEntropyLoss} == set(MODULES)
-
-
-@pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))
-@pytest.mark.parametrize("training", [True, False])
-def test_a_converted_layer_computes_what_it_did(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
+def _compare(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
+    """A module computes what it did once it is converted: results, gradients, buffers."""
     theirs = copy.deepcopy(module).double().train(training)
     ours = copy.deepcopy(theirs)
     conversion = dt.convert(ours)
@@ -102,6 +98,27 @@ def test_a_converted_layer_computes_what_it_did(module: nn.Module, shape: tuple[
         _close(p.grad, q.grad)
     for p, q in zip(ours.buffers(), theirs.buffers(), strict=True):
         _close(p, q)
+
+
+def test_every_class_is_among_the_layers() -> None:
+    assert {type(module) for module, _ in LAYERS} | {nn.CrossEntropyLoss} == set(MODULES)
+
+
+@pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))
+@pytest.mark.parametrize("training", [True, False])
+def test_a_converted_layer_computes_what_it_did(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
+    _compare(module, shape, training)
+
+
+BATCHES = [(module, shape) for module, shape in LAYERS if not (isinstance(module, nn.Conv2d) and len(shape) == 3)]
+
+
+@pytest.mark.parametrize(("module", "shape"), BATCHES, ids=lambda value: str(value))
+@pytest.mark.parametrize("training", [True, False])
+def test_a_converted_layer_computes_an_empty_batch_as_before(
+    module: nn.Module, shape: tuple[int, ...], training: bool
+) -> None:
+    _compare(module, (0, *shape[1:]), training)
 
 
 @pytest.mark.parametrize(("module", "reason"), LEFT, ids=lambda value: str(value))
@@ -165,3 +182,87 @@ def test_a_subclass_is_left_alone() -> None:
     module = Mine()
     assert dt.convert(module).converted == ()
     assert type(module) is Mine
+
+
+ELEMENTWISE = [module for module, _ in LAYERS if type(module).__module__ == nn.ReLU.__module__]
+SCALARS = [module for module in ELEMENTWISE if not isinstance(module, nn.Softmax)]
+
+
+@pytest.mark.parametrize("module", [*SCALARS, nn.Softmax(0), nn.Softmax(-1), nn.Dropout(1.0)], ids=str)
+def test_a_tensor_without_dimensions_is_computed_as_before(module: nn.Module) -> None:
+    _compare(module, (), True)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_batch_norm_that_stops_tracking(training: bool, has_statistics: bool) -> None:
+    module = nn.BatchNorm2d(4)
+    module.track_running_stats = False
+    if not has_statistics:
+        module.running_mean = module.running_var = None
+    _compare(module, IMAGE, training)
+
+
+def test_settings_that_change_after_a_call() -> None:
+    pool, conv, leaky = nn.MaxPool2d([3, 3], stride=[2, 1]), nn.Conv2d(4, 6, 3), nn.LeakyReLU(0.1)
+    net = dt.convert(nn.Sequential(conv, pool, leaky)).model.double()
+    for change in (lambda: None, lambda: pool.stride.reverse(), lambda: setattr(conv, "padding", [1, 0])):
+        change()
+        leaky.negative_slope += 0.5
+        x = torch.randn(IMAGE, dtype=torch.float64)
+        expected = nn.functional.conv2d(x, conv.weight, conv.bias, padding=conv.padding)
+        expected = nn.functional.max_pool2d(expected, [3, 3], pool.stride)
+        _close(net(x), nn.functional.leaky_relu(expected, leaky.negative_slope))
+
+
+def test_weights_that_are_computed_at_each_access() -> None:
+    theirs = nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(216, 2)).double()
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    x = torch.randn(IMAGE, dtype=torch.float64)
+    for net in (theirs, ours):
+        for layer in (net[0], net[2]):
+            weight_norm(layer).parametrizations.weight.original0.data.mul_(1.5)
+        net(x).sum().backward()
+    _close(ours(x), theirs(x))
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        _close(p.grad, q.grad)
+
+
+WITH_PARAMETERS = [layer for layer in LAYERS if any(True for _ in layer[0].parameters())]
+
+
+@pytest.mark.parametrize("wanted", [("x",), ("weight",), ("bias",), ("x", "bias")], ids=" ".join)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("module", "shape"), WITH_PARAMETERS, ids=lambda value: str(value))
+def test_gradients_of_some_operands_alone(
+    module: nn.Module, shape: tuple[int, ...], training: bool, wanted: tuple[str, ...]
+) -> None:
+    theirs = copy.deepcopy(module).double().train(training)
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    x = torch.randn(shape, dtype=torch.float64)
+    found = []
+    for layer in (ours, theirs):
+        given = {"x": x.clone(), **dict(layer.named_parameters())}
+        for name, tensor in given.items():
+            tensor.requires_grad_(name in wanted)
+        y = layer(given["x"])
+        if not y.requires_grad:
+            continue  # it has no bias
+        (y * torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape)).sum().backward()
+        found.append([given[name].grad for name in given])
+    for a, b in zip(*found, strict=True) if found else ():
+        assert (a is None) == (b is None)
+        if a is not None:
+            _close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_uneven_windows_keep_a_constant(dtype: torch.dtype, autocast: bool) -> None:
+    pool = dt.convert(nn.AdaptiveAvgPool2d((7, 5))).model
+    x = torch.full((2, 3, 11, 13), 1.5, dtype=dtype).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = pool(x)
+    assert y.dtype is dtype
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    _close(y, torch.full((2, 3, 7, 5), 1.5, dtype=dtype))

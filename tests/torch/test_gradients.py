@@ -150,6 +150,28 @@ def test_channels_last_comes_back_as_channels_last() -> None:
     assert not y.is_contiguous()
 
 
+@pytest.mark.parametrize("shape", [(5,), (0, 5), (2, 0, 5), (3, 5), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("form", ["contiguous", "transposed", "sliced", "expanded", "reversed"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear_takes_rows_of_any_strides(shape: tuple[int, ...], form: str, has_bias: bool) -> None:
+    x, w, b, seed = _inputs((shape, (4, 5), (4,), (*shape[:-1], 4)))
+    arranged: dict[str, Callable[[Tensor], Tensor]] = {
+        "contiguous": lambda t: t,
+        "transposed": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+        "sliced": lambda t: torch.stack((t, t), -1)[..., 0],
+        "expanded": lambda t: t[:1].expand(t.shape) if t.dim() > 1 and t.shape[0] else t,
+        "reversed": lambda t: t.permute(*reversed(range(t.dim()))).contiguous().permute(*reversed(range(t.dim()))),
+    }
+    given = (x, w, b) if has_bias else (x, w)
+    found = []
+    for function in (dt.linear, F.linear):
+        y = function(arranged[form](x), *given[1:])
+        found.append((y, *torch.autograd.grad(y, given, arranged[form](seed.detach()))))
+    assert found[0][0].is_contiguous()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_an_expanded_gradient_is_read_where_it_lies() -> None:
     (x,) = _inputs(((2, 3, 4, 4),))
     dt.max_pool(x, PoolingDescriptor.make("max", 2)).sum().backward()  # its gradient has strides of 0

@@ -6,14 +6,15 @@ a workspace it is tiled or direct.
 
 from __future__ import annotations
 
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.composed import ComposedConvolution
-from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT, FusedDirect
+from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.gemm import SplitGemm, TiledGemm
 
 __all__ = ["FUSED"]
 
-FUSED: tuple[SplitGemm | TiledGemm | ComposedConvolution | FusedDirect, ...] = (
+FUSED: tuple[CudaAlgorithm, ...] = (
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     TiledGemm("implicit_gemm", fused_product, fused=True),
     ComposedConvolution(),

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from dnncore.backend import Offer
-from dnncore.cuda.convolution.depthwise import DEPTHWISE, DepthwiseConvolution
-from dnncore.cuda.convolution.direct import DIRECT, DirectConvolution
-from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS, FewChannelsConvolution
-from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
-from dnncore.cuda.convolution.gemm import GEMM, GemmConvolution
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.convolution.depthwise import DEPTHWISE
+from dnncore.cuda.convolution.direct import DIRECT
+from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
+from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
-from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4, FusedWinograd
-from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, NonfusedWinograd
-from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
+from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["ConvolutionAlgorithm", "algorithms", "best_offer"]
+__all__ = ["algorithms", "best_offer"]
 
-ConvolutionAlgorithm = (
-    SplitGemm
-    | TiledGemm
-    | PrecomputedGemm
-    | NonfusedWinograd
-    | FusedWinograd
-    | FftTiling
-    | DepthwiseConvolution
-    | FewChannelsConvolution
-    | GemmConvolution
-    | DirectConvolution
-)
-
-_ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
+_ALGORITHMS: tuple[CudaAlgorithm, ...] = (
     DEPTHWISE,
     DIRECT_FEW_CHANNELS,
     IMPLICIT_GEMM_SPLIT_K,
@@ -46,11 +33,11 @@ _ALGORITHMS: tuple[ConvolutionAlgorithm, ...] = (
     GEMM,
     DIRECT,
 )
-_NO_BACKWARD_FILTER = (FusedWinograd, FewChannelsConvolution)
-_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if not isinstance(algorithm, _NO_BACKWARD_FILTER))
+_NO_BACKWARD_FILTER = (DIRECT_FEW_CHANNELS, WINOGRAD, WINOGRAD_4X4)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if algorithm not in _NO_BACKWARD_FILTER)
 
 
-def algorithms(direction: Direction) -> tuple[ConvolutionAlgorithm, ...]:
+def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
     """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal."""
     return _BACKWARD_FILTER if direction is Direction.BACKWARD_FILTER else _ALGORITHMS
 

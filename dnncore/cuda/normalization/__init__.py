@@ -1,9 +1,9 @@
 """Normalisations on CUDA: with statistics over groups of elements, and over windows."""
 
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
-from dnncore.cuda.normalization.lrn import AcrossChannels, ThroughShares, Windows
-from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE, GroupStatistics, Inference
+from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
 from dnncore.problems import (
     BatchNormBackwardProblem,
     BatchNormForwardProblem,
@@ -19,9 +19,7 @@ from dnncore.problems import (
 
 __all__ = ["ALGORITHMS"]
 
-_Algorithms = tuple[GroupStatistics, ...] | tuple[Inference, ...] | tuple[AcrossChannels | ThroughShares | Windows, ...]
-
-ALGORITHMS: dict[type[Problem], _Algorithms] = {
+ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormBackwardProblem: BACKWARD,
     BatchNormForwardProblem: FORWARD,
     BatchNormInferenceProblem: INFERENCE,

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,15 +30,17 @@ __all__ = [
     "DriverAllocation",
     "DriverContext",
     "DriverFunction",
-    "DriverGraph",
     "DriverStream",
     "ExternalStream",
     "Launcher",
+    "Parameters",
     "allocate",
     "allocate_host",
     "allocate_ordered",
     "allow_shared_bytes",
     "attribute",
+    "bindings",
+    "call",
     "compute_capability",
     "copy",
     "create_event",
@@ -157,11 +158,11 @@ def _mark_forked() -> None:
     global _forked
     _forked = True
     _driver.cache_clear()
-    _bindings.cache_clear()
+    bindings.cache_clear()
 
 
 @functools.cache
-def _bindings() -> Any:
+def bindings() -> Any:
     """cuda-bindings, which finds the driver that PyCUDA has loaded."""
     _driver()
     try:
@@ -173,13 +174,13 @@ def _bindings() -> Any:
     return driver
 
 
-def _call(name: str, *arguments: object) -> Any:
+def call(name: str, *arguments: object) -> Any:
     """Call a function of the driver; what it returns beside the status: nothing, a value or a tuple.
 
     Raises:
         CudaCallError: the driver refused.
     """
-    status, *results = getattr(_bindings(), name)(*arguments)
+    status, *results = getattr(bindings(), name)(*arguments)
     if status:
         raise CudaCallError(name, status)
     return results[0] if len(results) == 1 else tuple(results)
@@ -268,17 +269,17 @@ class ExternalStream:
 
 def synchronize_stream(stream: int) -> None:
     """Wait for everything enqueued on a stream, without the GIL."""
-    _call("cuStreamSynchronize", stream)
+    call("cuStreamSynchronize", stream)
 
 
 def stream_context(stream: int) -> int:
     """The CUcontext that a stream belongs to."""
-    return int(_call("cuStreamGetCtx", stream))
+    return int(call("cuStreamGetCtx", stream))
 
 
 def current_context() -> int:
     """The calling thread's CUcontext, 0 for none."""
-    return int(_bindings().cuCtxGetCurrent()[1])
+    return int(bindings().cuCtxGetCurrent()[1])
 
 
 def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, nbytes: int) -> None:
@@ -288,54 +289,54 @@ def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, n
     """
     kinds = ["H" if isinstance(place, np.ndarray) else "D" for place in (source, destination)]
     to, of = (p.ctypes.data if isinstance(p, np.ndarray) else p for p in (destination, source))
-    _call(
+    call(
         "cuMemcpyDtoDAsync" if kinds == ["D", "D"] else f"cuMemcpy{kinds[0]}to{kinds[1]}Async", to, of, nbytes, stream
     )
 
 
 def memset(stream: int, address: int, value: int, nbytes: int) -> None:
     """Enqueue the filling of memory with one byte."""
-    _call("cuMemsetD8Async", address, value, nbytes, stream)
+    call("cuMemsetD8Async", address, value, nbytes, stream)
 
 
 def allocate_ordered(index: int, nbytes: int, stream: int) -> int:
     """Allocate memory of the device's pool that work enqueued on a stream from now on may use."""
     _keep_pool(index)
-    return int(_call("cuMemAllocAsync", nbytes, stream))
+    return int(call("cuMemAllocAsync", nbytes, stream))
 
 
 def free_ordered(address: int, stream: int) -> None:
     """Give memory of the pool back once the stream has passed what was enqueued so far."""
-    _call("cuMemFreeAsync", address, stream)
+    call("cuMemFreeAsync", address, stream)
 
 
 @functools.cache
 def _keep_pool(index: int) -> None:
     """Let a device's pool keep what is given back to it: by default every synchronisation returns it to the driver."""
-    driver = _bindings()
-    pool = _call("cuDeviceGetDefaultMemPool", index)
+    driver = bindings()
+    pool = call("cuDeviceGetDefaultMemPool", index)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    _call("cuMemPoolSetAttribute", pool, threshold, driver.cuuint64_t(2**64 - 1))
+    call("cuMemPoolSetAttribute", pool, threshold, driver.cuuint64_t(2**64 - 1))
 
 
 def load_module(image: bytes) -> Any:
     """Load a cubin into the current context, where it stays as long as the process."""
-    return _call("cuModuleLoadData", image)
+    return call("cuModuleLoadData", image)
 
 
 def load_function(module: Any, name: str) -> DriverFunction:
     """Look up an entry of a module."""
-    function: DriverFunction = _call("cuModuleGetFunction", module, name.encode())
+    function: DriverFunction = call("cuModuleGetFunction", module, name.encode())
     return function
 
 
 def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
     """Let a function be launched with this much dynamic shared memory."""
-    name = _bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _call("cuFuncSetAttribute", function, name, nbytes)
+    name = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    call("cuFuncSetAttribute", function, name, nbytes)
 
 
-class _Parameters:
+class Parameters:
     """A parameter block that stays where it is, and the array of one pointer to it that a launch takes. Owned by one thread.
 
     Attributes:
@@ -372,8 +373,8 @@ class Launcher:
         params: bytes,
         shared_bytes: int,
     ) -> None:
-        driver = _bindings()
-        self._parameters = _Parameters(params)
+        driver = bindings()
+        self._parameters = Parameters(params)
         self.block = self._parameters.block
         self._launch = driver.cuLaunchKernel
         self._success = driver.CUresult.CUDA_SUCCESS
@@ -389,148 +390,31 @@ class Launcher:
             CudaCallError: the driver refused.
         """
         if stream != self._stream:  # arguments that are ready take half as long as arguments that are put together
-            self._stream, self._arguments = stream, (*self._before, _bindings().CUstream(stream), *self._behind)
+            self._stream, self._arguments = stream, (*self._before, bindings().CUstream(stream), *self._behind)
         (status,) = self._launch(*self._arguments)
         if status is not self._success:
             raise CudaCallError("cuLaunchKernel", status)
 
 
-class DriverGraph:
-    """A CUDA graph whose nodes run one after the other, put together node by node. Owned by one thread.
-
-    Nodes are added, then `instantiate` makes it launchable; from then on nodes can be given other parameters.
-    """
-
-    def __init__(self) -> None:
-        self._graph = _call("cuGraphCreate", 0)
-        self._nodes: list[Any] = []
-        self._executable: Any = None
-
-    def _after(self) -> tuple[Any, list[Any] | None, int]:
-        last = self._nodes[-1:]
-        return self._graph, last or None, len(last)
-
-    def add_kernel(
-        self,
-        function: DriverFunction,
-        grid: Sequence[int],
-        block: Sequence[int],
-        params: bytes,
-        shared_bytes: int,
-    ) -> None:
-        """Add the launch of a kernel whose one parameter is `params`, bit by bit."""
-        parameters, node = self._kernel(function, grid, block, params, shared_bytes)
-        self._nodes.append(_call("cuGraphAddKernelNode", *self._after(), node))
-        del parameters  # the driver has copied it
-
-    def set_kernel(
-        self,
-        node: int,
-        function: DriverFunction,
-        grid: Sequence[int],
-        block: Sequence[int],
-        params: bytes,
-        shared_bytes: int,
-    ) -> None:
-        """Let the launches from now on have another kernel, configuration or parameters at a place among the nodes."""
-        parameters, changed = self._kernel(function, grid, block, params, shared_bytes)
-        _call("cuGraphExecKernelNodeSetParams", self._executable, self._nodes[node], changed)
-        del parameters
-
-    @staticmethod
-    def _kernel(
-        function: DriverFunction, grid: Sequence[int], block: Sequence[int], params: bytes, shared_bytes: int
-    ) -> tuple[_Parameters, Any]:
-        parameters, node = _Parameters(params), _bindings().CUDA_KERNEL_NODE_PARAMS()
-        node.func = function
-        node.gridDimX, node.gridDimY, node.gridDimZ = grid
-        node.blockDimX, node.blockDimY, node.blockDimZ = block
-        node.sharedMemBytes, node.kernelParams = shared_bytes, parameters.pointers
-        return parameters, node
-
-    def add_memset(self, address: int, value: int, nbytes: int) -> None:
-        """Add the filling of memory with one byte."""
-        self._nodes.append(
-            _call("cuGraphAddMemsetNode", *self._after(), self._memset(address, value, nbytes), self._context())
-        )
-
-    def set_memset(self, node: int, address: int, value: int, nbytes: int) -> None:
-        """Let the launches from now on fill other memory."""
-        changed = self._memset(address, value, nbytes)
-        _call("cuGraphExecMemsetNodeSetParams", self._executable, self._nodes[node], changed, self._context())
-
-    @staticmethod
-    def _memset(address: int, value: int, nbytes: int) -> Any:
-        node = _bindings().CUDA_MEMSET_NODE_PARAMS()
-        node.dst, node.value, node.elementSize, node.width, node.height, node.pitch = (
-            address,
-            value,
-            1,
-            nbytes,
-            1,
-            nbytes,
-        )
-        return node
-
-    def add_copy(self, destination: int, source: int, nbytes: int) -> None:
-        """Add a copy within the device."""
-        self._nodes.append(
-            _call("cuGraphAddMemcpyNode", *self._after(), self._copy(destination, source, nbytes), self._context())
-        )
-
-    def set_copy(self, node: int, destination: int, source: int, nbytes: int) -> None:
-        """Let the launches from now on copy something else."""
-        changed = self._copy(destination, source, nbytes)
-        _call("cuGraphExecMemcpyNodeSetParams", self._executable, self._nodes[node], changed, self._context())
-
-    @staticmethod
-    def _copy(destination: int, source: int, nbytes: int) -> Any:
-        driver = _bindings()
-        node = driver.CUDA_MEMCPY3D()
-        node.srcMemoryType = node.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        node.dstDevice, node.srcDevice, node.WidthInBytes, node.Height, node.Depth = destination, source, nbytes, 1, 1
-        return node
-
-    @staticmethod
-    def _context() -> Any:
-        return _call("cuCtxGetCurrent")
-
-    def instantiate(self) -> None:
-        """Make it launchable."""
-        self._executable = _call("cuGraphInstantiate", self._graph, 0)
-
-    def launch(self, stream: int) -> None:
-        """Enqueue all nodes on a CUstream."""
-        _call("cuGraphLaunch", self._executable, stream)
-
-    def destroy(self) -> None:
-        """Give it back; launches that are under way end first."""
-        executable, graph, self._executable, self._graph = self._executable, self._graph, None, None
-        if executable is not None:
-            _call("cuGraphExecDestroy", executable)
-        if graph is not None:
-            _call("cuGraphDestroy", graph)
-
-
 def create_event(*, timed: bool) -> int:
     """Make an event; `destroy_event` ends it."""
-    flags = _bindings().CUevent_flags
-    return int(_call("cuEventCreate", (flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING).value))
+    flags = bindings().CUevent_flags
+    return int(call("cuEventCreate", (flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING).value))
 
 
 def record_event(event: int, stream: int) -> None:
     """Enqueue the event."""
-    _call("cuEventRecord", event, stream)
+    call("cuEventRecord", event, stream)
 
 
 def wait_for_event(stream: int, event: int) -> None:
     """Let a stream, of whatever device, wait for an event."""
-    _call("cuStreamWaitEvent", stream, event, 0)
+    call("cuStreamWaitEvent", stream, event, 0)
 
 
 def event_has_passed(event: int) -> bool:
     """Whether everything before the event has run."""
-    driver = _bindings()
+    driver = bindings()
     (status,) = driver.cuEventQuery(event)
     if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_READY):
         raise CudaCallError("cuEventQuery", status)
@@ -539,12 +423,12 @@ def event_has_passed(event: int) -> bool:
 
 def synchronize_event(event: int) -> None:
     """Wait for the event."""
-    _call("cuEventSynchronize", event)
+    call("cuEventSynchronize", event)
 
 
 def elapsed_ms(start: int, end: int) -> float:
     """Milliseconds from one event to another, both of which have passed."""
-    return float(_call("cuEventElapsedTime", start, end))
+    return float(call("cuEventElapsedTime", start, end))
 
 
 def destroy_event(event: int) -> None:
@@ -552,16 +436,16 @@ def destroy_event(event: int) -> None:
 
     Nobody could do anything about a refusal, which a lost context or a forked process gives, so its status stays unread.
     """
-    _bindings().cuEventDestroy(event)
+    bindings().cuEventDestroy(event)
 
 
 def pointer_device(address: int) -> int | None:
     """The device whose memory lies at an address; None for the host's memory and for none at all."""
-    driver = _bindings()
+    driver = bindings()
     names = driver.CUpointer_attribute
     try:
-        kind = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-        ordinal = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+        kind = call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        ordinal = call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
     except CudaCallError:
         return None
     return int(ordinal) if int(kind) == driver.CUmemorytype.CU_MEMORYTYPE_DEVICE.value else None

@@ -13,7 +13,8 @@ from struct import pack_into
 from dnncore.backend import Address, Bound, Move, Stream
 from dnncore.cuda.calls import Calls, Copy, KernelCall, Memset, Place, WhereAligned
 from dnncore.cuda.runtime.context import Context
-from dnncore.cuda.runtime.driver import CudaCallError, DriverGraph
+from dnncore.cuda.runtime.driver import CudaCallError
+from dnncore.cuda.runtime.driver_graph import DriverGraph
 from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.owner import Owner
 from dnncore.cuda.runtime.stream import CudaStream
@@ -99,6 +100,7 @@ class CudaGraph:
         self._moved: dict[
             tuple[int, int], tuple[int, tuple[int, ...]]
         ] = {}  # range -> (where it is now, steps that touch it)
+        self._firsts: list[int] = []  # the place of each step's first node in the graph
         self._graph: DriverGraph | None = None
         with context:
             self._build()
@@ -109,9 +111,11 @@ class CudaGraph:
         return list(nodes_of(step.work, step.alpha, step.beta, addresses))
 
     def _build(self) -> None:
-        graph = DriverGraph()
+        graph, firsts, place = DriverGraph(), [], 0
         try:
             for nodes in self._nodes:
+                firsts.append(place)
+                place += len(nodes)
                 for node in nodes:
                     if isinstance(node, KernelNode):
                         graph.add_kernel(*self._launch_of(node))
@@ -123,7 +127,7 @@ class CudaGraph:
         except BaseException:
             graph.destroy()
             raise
-        self._graph = graph
+        self._graph, self._firsts = graph, firsts
 
     def _launch_of(self, node: KernelNode) -> tuple[object, tuple[int, int, int], tuple[int, int, int], bytes, int]:
         function = self._kernels.function(node.unit, node.shared_bytes)
@@ -191,10 +195,9 @@ class CudaGraph:
         if any(list(map(type, before[index])) != list(map(type, nodes)) for index, nodes in replaced.items()):
             self._rebuild()
             return
-        firsts = self._firsts()
         try:
             for index, nodes in replaced.items():
-                for place, (old, node) in enumerate(zip(before[index], nodes, strict=True), firsts[index]):
+                for place, (old, node) in enumerate(zip(before[index], nodes, strict=True), self._firsts[index]):
                     if node != old:
                         self._set(graph, place, node)
         except CudaCallError:  # a copy cannot go from allocated memory to the pool's in a graph that is there
@@ -213,13 +216,6 @@ class CudaGraph:
         self._build()
         if before is not None:
             before.destroy()
-
-    def _firsts(self) -> list[int]:
-        """The place of each step's first node in the graph."""
-        firsts = [0]
-        for nodes in self._nodes:
-            firsts.append(firsts[-1] + len(nodes))
-        return firsts
 
     def close(self) -> None:
         """Give the graph back once its launches have run; a second call does nothing."""

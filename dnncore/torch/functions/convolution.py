@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
-from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.bridge import Operation, Step, operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import along_channels, autocast, new, vector, wants_gradient
 from dnncore.torch.functions.gradients import first_derivative
@@ -25,13 +25,13 @@ def _forward(
     y = new(conv.output_shape(x.shape, w.shape), x, w)
     plain = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
     if bias is None:
-        return Operation((Format.of(y),), ((Step(plain, (0, 1, 3)),),))
+        return Operation.of(plain, (0, 1, 3), y)
     along = along_channels(bias, y.ndim)
     two_launches = (Step(AddProblem(along, y), (2, 3)), Step(plain, (0, 1, 3), beta=1.0))
     if not x.dtype.is_floating:
-        return Operation((Format.of(y),), (two_launches,))
+        return Operation((y,), (two_launches,))
     one_launch = (Step(FusedConvolutionProblem(x, w, y, conv, bias=along), (0, 1, 2, 3)),)
-    return Operation((Format.of(y),), (two_launches, one_launch))
+    return Operation((y,), (two_launches, one_launch))
 
 
 def _backward(

@@ -6,7 +6,7 @@ import math
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import AddProblem, FillProblem, Problem
-from dnncore.torch.bridge import Behind, Format, Operation, Step
+from dnncore.torch.bridge import Behind, Operation, Step
 from dnncore.torch.functions.formats import as_rows
 
 __all__ = ["Draft"]
@@ -21,7 +21,7 @@ class Draft:
 
     def __init__(self, given: int) -> None:
         self._given = given
-        self._results: list[Format] = []
+        self._results: list[TensorDescriptor] = []
         self._steps: list[Step] = []
 
     def make(self, result: TensorDescriptor) -> int:
@@ -30,7 +30,7 @@ class Draft:
         Returns:
             Its place among the operation's tensors.
         """
-        self._results.append(Format.of(result))
+        self._results.append(result)
         return self._given + len(self._results) - 1
 
     def step(self, problem: Problem, *operands: int | Behind, alpha: float = 1.0, beta: float = 0.0) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, DropoutProblem
-from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.bridge import Operation, operate
 from dnncore.torch.functions.formats import like, wants_gradient
 from dnncore.torch.functions.gradients import first_derivative
 
@@ -19,7 +19,7 @@ __all__ = ["activation", "dropout"]
 def _activated(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
     """x -> y."""
     y = like(x)
-    return Operation((Format.of(y),), ((Step(ActivationForwardProblem(x, y, activation), (0, 1)),),))
+    return Operation.of(ActivationForwardProblem(x, y, activation), (0, 1), y)
 
 
 def _activation_gradient(
@@ -27,7 +27,7 @@ def _activation_gradient(
 ) -> Operation:
     """(x, y, dy) -> dx."""
     dx = like(x)
-    return Operation((Format.of(dx),), ((Step(ActivationBackwardProblem(y, dy, x, dx, activation), (1, 2, 0, 3)),),))
+    return Operation.of(ActivationBackwardProblem(y, dy, x, dx, activation), (1, 2, 0, 3), dx)
 
 
 class _Activation(torch.autograd.Function):
@@ -58,7 +58,7 @@ def activation(x: Tensor, activation: ActivationDescriptor) -> Tensor:
 def _dropped(probability: float, x: TensorDescriptor, state: TensorDescriptor) -> Operation:
     """(x, state) -> y, and from dy likewise dx."""
     y = like(x)
-    return Operation((Format.of(y),), ((Step(DropoutProblem(x, state, y, probability), (0, 1, 2)),),))
+    return Operation.of(DropoutProblem(x, state, y, probability), (0, 1, 2), y)
 
 
 class _Dropout(torch.autograd.Function):

@@ -99,9 +99,9 @@ def statistics(each: TensorDescriptor) -> TensorDescriptor:
     return TensorDescriptor.packed((2, -(-each.size // 4) * 4), each.dtype)
 
 
-def mean_and_inv_std(statistics: TensorDescriptor, place: int) -> tuple[int, Behind]:
-    """Where they are in a tensor at a place."""
-    return place, Behind(place, statistics.strides[0] * statistics.dtype.itemsize)
+def mean_and_inv_std(both: TensorDescriptor, place: int) -> tuple[int, Behind]:
+    """Where they are in `statistics` at a place."""
+    return place, Behind(place, both.strides[0] * both.dtype.itemsize)
 
 
 def statistics_dtype(x: torch.Tensor) -> torch.dtype:

@@ -18,7 +18,7 @@ from dnncore.problems import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
-from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.bridge import Operation, operate
 from dnncore.torch.functions.formats import (
     along_channels,
     in_dtype,
@@ -41,18 +41,16 @@ def _forward(problem: Any) -> Operation:
     """(x, weight, bias) -> y, `statistics`."""
     given = (0, *(place for place, parameter in ((1, problem.scale), (2, problem.bias)) if parameter is not None))
     both = statistics(problem.saved_mean)
-    step = Step(problem, (*given, 3, *mean_and_inv_std(both, 4)))
-    return Operation((Format.of(problem.y), Format.of(both)), ((step,),))
+    return Operation.of(problem, (*given, 3, *mean_and_inv_std(both, 4)), problem.y, both)
 
 
 def _backward(problem: Any, shape: tuple[int, ...]) -> Operation:
     """(x, weight, `statistics`, dy) -> dx, and those of dweight and dbias, of this shape, that are wanted."""
     dx, *parameters = problem.outputs
-    strides = TensorDescriptor.packed(shape).strides
-    results = (Format.of(dx), *(Format(each.dtype, shape, strides) for each in parameters))
+    results = (dx, *(TensorDescriptor.packed(shape, each.dtype) for each in parameters))
     scale = () if problem.scale is None else (1,)
     both = mean_and_inv_std(statistics(problem.saved_mean), 2)
-    return Operation(results, ((Step(problem, (0, 3, *scale, *both, *range(4, 4 + len(results)))),),))
+    return Operation.of(problem, (0, 3, *scale, *both, *range(4, 4 + len(results))), *results)
 
 
 def _at_the_end(parameter: _Given, ndim: int) -> _Given:
@@ -96,10 +94,8 @@ def _layer_backward(
     _both: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    gradient, statistic = (
-        _at_the_end(TensorDescriptor.packed(shape, x.dtype.compute), x.ndim),
-        _layer_statistic(shape, x),
-    )
+    gradient = _at_the_end(TensorDescriptor.packed(shape, x.dtype.compute), x.ndim)
+    statistic = _layer_statistic(shape, x)
     problem = LayerNormBackwardProblem(
         x=x,
         dy=dy,
@@ -142,7 +138,8 @@ def _group_backward(
     _both: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    gradient, statistic = along_channels(vector(x.dtype.compute, x.shape[1]), x.ndim), _group_statistic(groups, x)
+    gradient = along_channels(vector(x.dtype.compute, x.shape[1]), x.ndim)
+    statistic = _group_statistic(groups, x)
     problem = GroupNormBackwardProblem(
         x=x,
         dy=dy,
@@ -214,13 +211,13 @@ def group_norm(
 def _lrn_forward(lrn: LRNDescriptor, x: TensorDescriptor) -> Operation:
     """x -> y."""
     y = like(x)
-    return Operation((Format.of(y),), ((Step(LRNForwardProblem(x, y, lrn), (0, 1)),),))
+    return Operation.of(LRNForwardProblem(x, y, lrn), (0, 1), y)
 
 
 def _lrn_backward(lrn: LRNDescriptor, x: TensorDescriptor, y: TensorDescriptor, dy: TensorDescriptor) -> Operation:
     """(x, y, dy) -> dx."""
     dx = like(x)
-    return Operation((Format.of(dx),), ((Step(LRNBackwardProblem(y, dy, x, dx, lrn), (1, 2, 0, 3)),),))
+    return Operation.of(LRNBackwardProblem(y, dy, x, dx, lrn), (1, 2, 0, 3), dx)
 
 
 class _LRN(torch.autograd.Function):

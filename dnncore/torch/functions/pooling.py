@@ -12,7 +12,7 @@ from dnncore.descriptors import PoolingDescriptor, PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
-from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.bridge import Operation, operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
 from dnncore.torch.functions.gradients import first_derivative
 from dnncore.torch.functions.linear import product
@@ -23,15 +23,14 @@ __all__ = ["adaptive_avg_pool", "avg_pool", "max_pool"]
 def _pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
     """x -> y."""
     y = new(pooling.output_shape(x.shape), x)
-    return Operation((Format.of(y),), ((Step(PoolingForwardProblem(x, y, pooling), (0, 1)),),))
+    return Operation.of(PoolingForwardProblem(x, y, pooling), (0, 1), y)
 
 
 def _max_pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
     """x -> y, and where each maximum was."""
     y = new(pooling.output_shape(x.shape), x)
     indices = TensorDescriptor(DType.INT32, y.shape, y.strides)
-    step = Step(PoolingForwardProblem(x, y, pooling, indices), (0, 1, 2))
-    return Operation((Format.of(y), Format.of(indices)), ((step,),))
+    return Operation.of(PoolingForwardProblem(x, y, pooling, indices), (0, 1, 2), y, indices)
 
 
 def _max_gradient(
@@ -39,14 +38,13 @@ def _max_gradient(
 ) -> Operation:
     """(indices, dy) -> dx."""
     dx = new(shape, dy)
-    step = Step(PoolingBackwardIndicesProblem(dy, indices, dx, pooling), (1, 0, 2))
-    return Operation((Format.of(dx),), ((step,),))
+    return Operation.of(PoolingBackwardIndicesProblem(dy, indices, dx, pooling), (1, 0, 2), dx)
 
 
 def _average_gradient(pooling: PoolingDescriptor, shape: tuple[int, ...], dy: TensorDescriptor) -> Operation:
     """dy -> dx; that of an average does not depend on x and y, which are not read: dx and dy stand in for them."""
     dx = new(shape, dy)
-    return Operation((Format.of(dx),), ((Step(PoolingBackwardProblem(dy, dy, dx, dx, pooling), (0, 0, 1, 1)),),))
+    return Operation.of(PoolingBackwardProblem(dy, dy, dx, dx, pooling), (0, 0, 1, 1), dx)
 
 
 class _MaxPool(torch.autograd.Function):
@@ -120,6 +118,10 @@ def adaptive_avg_pool(x: Tensor, output_size: tuple[int | None, ...]) -> Tensor:
 @lru_cache(maxsize=256)
 def _even_windows(extents: tuple[int, ...], output_size: tuple[int | None, ...]) -> PoolingDescriptor | None:
     """Windows of one extent that touch; None where they would not fit."""
+    if len(extents) != len(output_size):
+        raise BadParamError(
+            f"x has {len(extents)} spatial dimensions, but output_size {output_size} {len(output_size)}"
+        )
     counts = [extent if count is None else count for extent, count in zip(extents, output_size, strict=True)]
     if any(extent % count for extent, count in zip(extents, counts, strict=True)):
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
-from dnncore.torch.bridge import Format, Operation, Step, operate
+from dnncore.torch.bridge import Operation, operate
 from dnncore.torch.functions.formats import wants_gradient, widened
 from dnncore.torch.functions.gradients import first_derivative
 
@@ -32,7 +32,7 @@ def _forward(algorithm: SoftmaxAlgorithm, dim: int, x: TensorDescriptor) -> Oper
     """x -> y."""
     y = TensorDescriptor.packed(x.shape, x.dtype)
     problem = SoftmaxForwardProblem(_as_channels(x, dim), _as_channels(y, dim), algorithm, SoftmaxMode.CHANNEL)
-    return Operation((Format.of(y),), ((Step(problem, (0, 1)),),))
+    return Operation.of(problem, (0, 1), y)
 
 
 def _backward(algorithm: SoftmaxAlgorithm, dim: int, y: TensorDescriptor, dy: TensorDescriptor) -> Operation:
@@ -41,7 +41,7 @@ def _backward(algorithm: SoftmaxAlgorithm, dim: int, y: TensorDescriptor, dy: Te
     problem = SoftmaxBackwardProblem(
         _as_channels(y, dim), _as_channels(dy, dim), _as_channels(dx, dim), algorithm, SoftmaxMode.CHANNEL
     )
-    return Operation((Format.of(dx),), ((Step(problem, (0, 1, 2)),),))
+    return Operation.of(problem, (0, 1, 2), dx)
 
 
 class _Softmax(torch.autograd.Function):
