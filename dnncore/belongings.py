@@ -51,6 +51,10 @@ class Belongings:
                 self.collect(memory)
             return
         self._retired.append((passed, blocks))
+        self.drain()
+
+    def drain(self) -> None:
+        """Collect what was retired and whose event has passed."""
         while self._retired and self._retired[0][0].query():
             for memory in self._retired.popleft()[1]:
                 self.collect(memory)

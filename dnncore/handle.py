@@ -463,6 +463,7 @@ class Handle:
         """
         self.check_owner()
         self._stream.synchronize()
+        self._belongings.drain()
 
     def close(self) -> None:
         """Wait for the work, then give back every tensor, the workspace and the stream; a second call does nothing.

@@ -163,7 +163,7 @@ class CudaDevice:
                     f"the array at {pointer:#x} is in {where} memory, this handle is of {self._info.name}; "
                     "use a handle of its device, or upload a copy from the host"
                 )
-        memory = CudaMemory(self._context, pointer, descriptor.nbytes, borrowed.release)
+        memory = CudaMemory(self._context, pointer, descriptor.nbytes, borrowed.release, borrowed=True)
         self._memory.add(memory)
         return memory
 

@@ -8,9 +8,6 @@ allocator hands memory out in the order of that stream: so a tensor may be freed
 from __future__ import annotations
 
 import math
-import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -24,6 +21,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
+from dnncore.per_thread import PerThread
 from dnncore.plan import Plan
 from dnncore.problems import Problem
 
@@ -172,30 +170,13 @@ class Door:
         self.seen[key] = prepared
         return prepared
 
-
-class _Doors(threading.local):
-    """The calling thread's doors, by device and stream. They are given back when it ends; PyTorch's autograd threads never do."""
-
-    def __init__(self) -> None:
-        self.opened: dict[tuple[int, int | None], Door] = {}
-        self.life = _Life()
-        finalizer = weakref.finalize(self.life, _abandon, self.opened, os.getpid())
-        finalizer.atexit = False  # the context gives everything back then
+    def abandon(self) -> None:
+        """Give the handle back, for a thread that has ended."""
+        self.handle.abandon()
 
 
-class _Life:
-    """Lasts as long as the thread in whose storage it is."""
-
-
-def _abandon(opened: dict[tuple[int, int | None], Door], process: int) -> None:
-    if os.getpid() != process:
-        return  # a forked child has lost the parent's other threads; what they had is the parent's still
-    for door in opened.values():
-        door.handle.abandon()
-    opened.clear()
-
-
-_doors = _Doors()
+_doors: PerThread[tuple[int, int | None], Door] = PerThread()
+"""By device and stream."""
 
 _CPU = (-1, None)
 """Where the CPU's door is among a thread's: -1 is what PyTorch has as its index."""

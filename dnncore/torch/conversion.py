@@ -29,8 +29,8 @@ class Conversion:
 def convert(model: nn.Module) -> Conversion:
     """Swap every module that we have for ours, in place: parameters, buffers, hooks and state_dict stay what they were.
 
-    Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations are computed out of
-    place.
+    Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations overwrite
+    their argument where no gradient is wanted, and are computed out of place elsewhere.
     """
     converted, left = [], []
     for name, module in model.named_modules():

@@ -235,3 +235,14 @@ def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     ways = tuple(tuple(bridge.Step(problem, (0, 1)) for problem in way) for way in problems)
     taken: list[Any] = [launch[0] for launch in bridge._Prepared(handle, bridge.Operation((), ways)).launches]
     assert taken == ["fused"]
+
+
+def test_an_in_place_activation_overwrites_its_argument_where_no_gradient_is_wanted() -> None:
+    relu = dt.convert(nn.ReLU(inplace=True)).model
+    x = torch.tensor([-1.0, 2.0])
+    with torch.no_grad():
+        assert relu(x) is x
+    assert x.tolist() == [0.0, 2.0]
+    wanted = torch.tensor([-1.0, 2.0], requires_grad=True)
+    assert relu(wanted).tolist() == [0.0, 2.0]
+    assert wanted.tolist() == [-1.0, 2.0]

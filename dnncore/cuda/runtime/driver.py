@@ -289,9 +289,7 @@ def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, n
     """
     kinds = ["H" if isinstance(place, np.ndarray) else "D" for place in (source, destination)]
     to, of = (p.ctypes.data if isinstance(p, np.ndarray) else p for p in (destination, source))
-    call(
-        "cuMemcpyDtoDAsync" if kinds == ["D", "D"] else f"cuMemcpy{kinds[0]}to{kinds[1]}Async", to, of, nbytes, stream
-    )
+    call("cuMemcpyDtoDAsync" if kinds == ["D", "D"] else f"cuMemcpy{kinds[0]}to{kinds[1]}Async", to, of, nbytes, stream)
 
 
 def memset(stream: int, address: int, value: int, nbytes: int) -> None:

@@ -29,12 +29,22 @@ class CudaMemory:
         address: Where it begins.
         nbytes: Size in bytes.
         give_back: Frees it, with the context current, in whichever thread lets go last.
+        borrowed: Whether it is another library's, which is told when nobody uses it any more, but not at the interpreter's exit: that
+            library may be gone by then.
 
     Attributes:
         closed: Whether its owner has given it back.
     """
 
-    def __init__(self, context: Context, address: int, nbytes: int, give_back: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        address: int,
+        nbytes: int,
+        give_back: Callable[[], object],
+        *,
+        borrowed: bool = False,
+    ) -> None:
         self._context = context
         self._nbytes = nbytes
         self._owner = Owner(f"memory of {context.name}")
@@ -44,7 +54,8 @@ class CudaMemory:
         self._lock = threading.RLock()
         self._holders = 1
         self._give_back: Callable[[], object] | None = give_back
-        context.add_user(self)
+        if not borrowed:
+            context.add_user(self)
 
     @classmethod
     def allocated(cls, context: Context, nbytes: int) -> CudaMemory:

@@ -46,12 +46,29 @@ class _Activation(torch.autograd.Function):
         return dx, None
 
 
-def activation(x: Tensor, activation: ActivationDescriptor) -> Tensor:
-    """f(x), element by element; x has up to 8 dimensions."""
+def _activated_in_place(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
+    """x -> x."""
+    return Operation.of(ActivationForwardProblem(x, x, activation), (0, 0))
+
+
+def activation(x: Tensor, activation: ActivationDescriptor, in_place: bool = False) -> Tensor:
+    """f(x), element by element; x has up to 8 dimensions.
+
+    Args:
+        in_place: Whether x may be overwritten and returned, as it is where no gradient is wanted.
+    """
     scalar = x.dim() == 0
     if scalar:
         x = x.reshape(1)
-    y: Tensor = _Activation.apply(x, activation) if wants_gradient(x) else operate(_activated, (activation,), (x,))[0]
+    if wants_gradient(x):
+        y: Tensor = _Activation.apply(x, activation)
+    elif in_place:
+        operate(_activated_in_place, (activation,), (x,))
+        if not x.is_inference():
+            torch.autograd.graph.increment_version(x)  # autograd then refuses what was saved of x before
+        y = x
+    else:
+        (y,) = operate(_activated, (activation,), (x,))
     return y.reshape(()) if scalar else y
 
 

@@ -21,7 +21,7 @@ class _Activation(Layer):
     _activation: ActivationDescriptor
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return elementwise.activation(x, self._activation)
+        return elementwise.activation(x, self._activation, self.__dict__.get("inplace", False))
 
 
 class _LeakyRelu(Layer):
@@ -30,7 +30,7 @@ class _LeakyRelu(Layer):
         return None if module.negative_slope >= 0 else f"negative_slope {module.negative_slope}"
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return elementwise.activation(x, _descriptor(ActivationMode.LEAKY_RELU, self.negative_slope))
+        return elementwise.activation(x, _descriptor(ActivationMode.LEAKY_RELU, self.negative_slope), self.inplace)
 
 
 class _Elu(Layer):
@@ -39,7 +39,7 @@ class _Elu(Layer):
         return None if module.alpha >= 0 else f"alpha {module.alpha}"
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return elementwise.activation(x, _descriptor(ActivationMode.ELU, self.alpha))
+        return elementwise.activation(x, _descriptor(ActivationMode.ELU, self.alpha), self.inplace)
 
 
 class _Gelu(Layer):
