@@ -38,7 +38,8 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     junit = options.out / "gpu-tests.xml"
-    environ = os.environ | {"DNNCORE_TEST_GPU": "1"}
+    # One thread a process for the oracles' sums: left alone each process starts as many as there are cores, and all of them crawl.
+    environ = {"OMP_NUM_THREADS": "1"} | os.environ | {"DNNCORE_TEST_GPU": "1"}
     command = [sys.executable, "-m", "pytest", "-n", options.jobs, "--dist", "loadgroup", f"--junitxml={junit}", *TESTS]
     status = subprocess.run(command, env=environ, check=False).returncode
     suite = next(ElementTree.parse(junit).getroot().iter("testsuite"))

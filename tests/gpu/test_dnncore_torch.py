@@ -84,7 +84,9 @@ def test_results_have_the_memory_format_of_pytorchs(form: str) -> None:
         placed = torch.empty_strided(x.shape, x.stride(), device=_CUDA).copy_(x)
         y, expected = ours(placed), theirs(placed)
         torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4, msg=lambda text, of=layer: f"{of}: {text}")
-        assert steps(y) == steps(expected), str(layer)
+        # PyTorch's group norm keeps channels last on the CPU and not on CUDA; ours keeps them on both.
+        likewise = torch.empty_like(placed) if isinstance(layer, nn.GroupNorm) else expected
+        assert steps(y) == steps(likewise), str(layer)
 
 
 @pytest.mark.parametrize(("module", "shape"), BATCHES, ids=lambda value: str(value))
