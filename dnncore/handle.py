@@ -388,7 +388,8 @@ class Handle:
             beta: Factor of what is there.
             addresses: Of the inputs and then of the outputs; the caller answers for them.
         """
-        self.check_owner()
+        if threading.get_ident() != self._thread or self._closed:
+            self.check_owner()  # which refuses
         nbytes = plan.offer.workspace_bytes
         plan.launch(self._stream, alpha, beta, (*addresses, self._workspace.reserve(nbytes) if nbytes else None))
 

@@ -9,27 +9,30 @@ import torch
 from torch import nn
 
 import dnncore.torch
-from benchmarks.host.row import Row, host_us
+from benchmarks.host.row import Row, host_us_beside
 
 __all__ = ["rows"]
 
-_LAYERS: dict[str, nn.Module] = {
-    "convolution": nn.Conv2d(64, 64, 3, padding=1, bias=False),
-    "convolution with a bias": nn.Conv2d(64, 64, 3, padding=1),
-    "batch norm": nn.BatchNorm2d(64),
-    "ReLU": nn.ReLU(),
-    "max pooling": nn.MaxPool2d(2),
-    "linear": nn.Sequential(nn.Flatten(), nn.Linear(64 * 14 * 14, 64)),
+_LAYERS: dict[str, tuple[nn.Module, int]] = {
+    "3x3 convolution, 14 x 14 (two launches)": (nn.Conv2d(64, 64, 3, padding=1, bias=False), 14),
+    "1x1 convolution, 56 x 56 (one launch)": (nn.Conv2d(64, 256, 1, bias=False), 56),
+    "3x3 convolution with a bias": (nn.Conv2d(64, 64, 3, padding=1), 14),
+    "batch norm": (nn.BatchNorm2d(64), 14),
+    "ReLU": (nn.ReLU(), 14),
+    "max pooling": (nn.MaxPool2d(2), 14),
+    "linear": (nn.Sequential(nn.Flatten(), nn.Linear(64 * 14 * 14, 64)), 14),
 }
+"""Layers, and the extent of the image that each is given."""
 
 
 def rows() -> Iterator[Row]:
-    for name, layer in _LAYERS.items():
+    for name, (layer, extent) in _LAYERS.items():
         for with_gradient in (False, True):
             theirs = copy.deepcopy(layer).cuda().train(with_gradient)
             ours = dnncore.torch.convert(copy.deepcopy(theirs)).model
-            x = torch.randn(1, 64, 14, 14, device="cuda", requires_grad=with_gradient)
+            x = torch.randn(1, 64, extent, extent, device="cuda", requires_grad=with_gradient)
             with torch.set_grad_enabled(with_gradient):
-                found = [host_us(lambda: layer(x), torch.cuda.synchronize) for layer in (ours, theirs)]  # noqa: B023
+                calls = [lambda layer=layer, x=x: layer(x) for layer in (ours, theirs)]
+                found = host_us_beside(calls, torch.cuda.synchronize)
             how = "with" if with_gradient else "without"
             yield Row(f"converted {name}, {how} gradient", found[0], "us", found[1], most=35 if with_gradient else 15)

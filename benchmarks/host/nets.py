@@ -6,7 +6,7 @@ import contextlib
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +25,8 @@ def rows() -> Iterator[Row]:
         net = models.resnet50().cuda().eval().to(dtype)
         x = torch.randn(1, 3, 224, 224, device="cuda", dtype=dtype)
         with torch.no_grad():
-            theirs = _ms(lambda: net(x), 20)  # noqa: B023 (called at once)
             ours_net = dnncore.torch.convert(copy.deepcopy(net)).model
-            ours = _ms(lambda: ours_net(x), 20)  # noqa: B023
+            ours, theirs = _ms([lambda: ours_net(x), lambda: net(x)], 20)  # noqa: B023 (called at once)
             yield Row(f"ResNet-50, batch 1, {_name(dtype)}", ours, "ms", theirs, most=theirs)
             yield Row(f"ResNet-50, batch 1, {_name(dtype)}: kernels", *_kernels(lambda: ours_net(x), lambda: net(x)))  # noqa: B023
     for name, make in (("ResNet-50", models.resnet50), ("AlexNet", models.alexnet)):
@@ -37,7 +36,8 @@ def rows() -> Iterator[Row]:
             ours_step = _step(dnncore.torch.convert(make().cuda()).model, autocast)
             how = "autocast fp16" if autocast else "fp32"
             what = f"{name} training step, batch 64, {how}"
-            yield Row(what, _ms(ours_step, 5), "ms", _ms(theirs_step, 5))
+            ours, theirs = _ms([ours_step, theirs_step], 5)
+            yield Row(what, ours, "ms", theirs)
             yield Row(f"{what}: host", _enqueue_ms(ours_step), "ms", _enqueue_ms(theirs_step))
             yield Row(f"{what}: kernels", *_kernels(ours_step, theirs_step))
             torch.cuda.empty_cache()
@@ -65,20 +65,22 @@ def _step(net: nn.Module, autocast: bool) -> Callable[[], None]:
     return step
 
 
-def _ms(call: Callable[[], Any], calls: int) -> float:
-    """Median milliseconds of the wall for one of so many calls."""
+def _ms(contestants: Sequence[Callable[[], Any]], calls: int) -> list[float]:
+    """Median milliseconds of the wall for one of so many calls, of several in turn."""
 
-    def sample() -> float:
+    def sample(call: Callable[[], Any]) -> float:
         started = time.perf_counter()
         for _ in range(calls):
             call()
         torch.cuda.synchronize()
         return (time.perf_counter() - started) / calls * 1e3
 
-    for _ in range(3):
-        call()
+    for call in contestants:
+        for _ in range(3):
+            call()
     torch.cuda.synchronize()
-    return statistics.median(sample() for _ in range(7))
+    rounds = [[sample(call) for call in contestants] for _ in range(7)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def _enqueue_ms(call: Callable[[], Any]) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from benchmarks.host.row import Row, host_us
+from benchmarks.host.row import Row, host_us, host_us_beside
 from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.functional import conv2d
 from dnncore.problems import ConvolutionProblem, Direction
@@ -42,14 +42,16 @@ def _operations(handle: Handle) -> Iterator[Row]:
     def theirs() -> None:
         torch.nn.functional.conv2d(xt, wt, padding=1)
 
-    theirs_us = host_us(theirs, torch.cuda.synchronize)
-    yield Row(
-        "ops.convolution_forward",
-        host_us(lambda: ops.convolution_forward(handle, 1.0, x, w, conv, 0.0, y), handle.synchronize),
-        "us",
-        theirs_us,
-        most=12,
-    )
+    def synchronize() -> None:
+        handle.synchronize()
+        torch.cuda.synchronize()
+
+    def ours(algorithm: str | None) -> None:
+        ops.convolution_forward(handle, 1.0, x, w, conv, 0.0, y, algorithm=algorithm)
+
+    chosen, single, theirs_us = host_us_beside([lambda: ours(None), lambda: ours("implicit_gemm"), theirs], synchronize)
+    yield Row("ops.convolution_forward, 3x3, 14 x 14 (two launches)", chosen, "us", theirs_us, most=12)
+    yield Row("ops.convolution_forward by implicit_gemm (one launch)", single, "us", theirs_us, most=12)
     yield Row(
         "functional.conv2d",
         host_us(lambda: conv2d(x, w, padding=1), handle.synchronize),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Row", "host_us"]
+__all__ = ["Row", "host_us", "host_us_beside"]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,19 @@ class Row:
 
 def host_us(call: Callable[[], Any], synchronize: Callable[[], Any], calls: int = 200, samples: int = 15) -> float:
     """Median over samples of the host's microseconds for one of so many calls, which the device is given time to finish."""
-    found = []
+    return host_us_beside([call], synchronize, calls, samples)[0]
+
+
+def host_us_beside(
+    contestants: Sequence[Callable[[], Any]], synchronize: Callable[[], Any], calls: int = 200, samples: int = 15
+) -> list[float]:
+    """As `host_us`, of several in turn, so that a machine that slows down does so for all of them."""
+    found: list[list[float]] = [[] for _ in contestants]
     for _ in range(samples):
-        started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - started) / calls * 1e6)
-        synchronize()
-    return statistics.median(found[1:])
+        for call, times in zip(contestants, found, strict=True):
+            started = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - started) / calls * 1e6)
+            synchronize()
+    return [statistics.median(times[1:]) for times in found]

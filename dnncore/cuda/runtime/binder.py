@@ -24,6 +24,8 @@ __all__ = ["bind"]
 _Step = Callable[[int, float, float, Sequence[Address]], None]
 """step(CUstream, alpha, beta, addresses) enqueues one call; the context is current."""
 
+_Pick = Callable[[Sequence[Address]], Sequence[Address]]
+
 _FIELD_BYTES = 8
 
 
@@ -35,13 +37,12 @@ def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
     steps = [_step(call, kernels) for call in calls]
-    handle = context.handle
-    current_context = driver.current_context
+    handle, current = context.handle, driver.context_getter()
 
     def launch(stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
         assert isinstance(stream, CudaStream)
         queue = stream.handle
-        if current_context() != handle:
+        if int(current()[1]) != handle:
             with context:
                 for step in steps:
                     step(queue, alpha, beta, addresses)
@@ -68,23 +69,39 @@ def _step(call: Call, kernels: Kernels) -> _Step:
 def _kernel(call: KernelCall, kernels: Kernels) -> _Step:
     function = kernels.function(call.unit, call.shared_bytes)
     launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
-    writes = [_write(launcher.block, run) for run in _runs(call)]
-    enqueue = launcher.launch
-    if len(writes) == 1:
-        (write,) = writes
+    enqueue, success = launcher.call, launcher.success
+    last, arguments = -1, launcher.arguments(0)
+    runs = _runs(call)
+    plain = _plain(runs)
+
+    if plain is not None:  # nearly every kernel: one write, straight from the addresses
+        start, pack, pick = plain
+        block = launcher.block
 
         def step(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-            write(alpha, beta, addresses)
-            enqueue(queue)
+            nonlocal last, arguments
+            pack(block, start, alpha, beta, *pick(addresses))
+            if queue != last:
+                last, arguments = queue, launcher.arguments(queue)
+            (status,) = enqueue(*arguments)
+            if status is not success:
+                raise CudaCallError("cuLaunchKernel", status)
 
         return step
 
-    def step_of_many(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+    writes = [_write(launcher.block, run) for run in runs]
+
+    def step_of_many_writes(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+        nonlocal last, arguments
         for write in writes:
             write(alpha, beta, addresses)
-        enqueue(queue)
+        if queue != last:
+            last, arguments = queue, launcher.arguments(queue)
+        (status,) = enqueue(*arguments)
+        if status is not success:
+            raise CudaCallError("cuLaunchKernel", status)
 
-    return step_of_many
+    return step_of_many_writes
 
 
 _Source = str | Place
@@ -107,20 +124,32 @@ def _runs(call: KernelCall) -> list[tuple[int, list[_Source]]]:
     return runs
 
 
+def _plain(runs: list[tuple[int, list[_Source]]]) -> tuple[int, Callable[..., None], _Pick] | None:
+    """Where the one run begins, what writes alpha, beta and addresses, and what picks these; None for other launches."""
+    if len(runs) != 1 or runs[0][1][:2] != ["alpha", "beta"]:
+        return None
+    start, (_alpha, _beta, *places) = runs[0]
+    pick = _picker(places)
+    return None if pick is None else (start, Struct(f"<dd{len(places)}Q").pack_into, pick)
+
+
+def _picker(sources: list[_Source]) -> _Pick | None:
+    """What takes addresses as they are out of those of a launch; None where something is to be added to one."""
+    operands = [source.operand for source in sources if isinstance(source, Place) and not source.offset_bytes]
+    if not operands or len(operands) != len(sources):
+        return None
+    # Of one index itemgetter gives no tuple.
+    return itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
+
+
 def _write(block: bytearray, run: tuple[int, list[_Source]]) -> Callable[[float, float, Sequence[Address]], None]:
     """What writes a run of fields."""
     start, sources = run
+    pick = _picker(sources)
+    if pick is not None:
+        pack_addresses = Struct(f"<{len(sources)}Q").pack_into
+        return lambda _alpha, _beta, addresses: pack_addresses(block, start, *pick(addresses))
     pack = Struct("<" + "".join("Q" if isinstance(source, Place) else "d" for source in sources)).pack_into
-    places = [source for source in sources if isinstance(source, Place)]
-    factors = [source for source in sources if not isinstance(source, Place)]
-    in_front = sources[: len(factors)] == factors
-    if in_front and factors in ([], ["alpha", "beta"]) and places and not any(p.offset_bytes for p in places):
-        operands = [place.operand for place in places]
-        # Of one index itemgetter gives no tuple.
-        pick = itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
-        if factors:
-            return lambda alpha, beta, addresses: pack(block, start, alpha, beta, *pick(addresses))
-        return lambda _alpha, _beta, addresses: pack(block, start, *pick(addresses))
 
     def write(alpha: float, beta: float, addresses: Sequence[Address]) -> None:
         values = [

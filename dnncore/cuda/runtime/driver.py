@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +43,7 @@ __all__ = [
     "bindings",
     "call",
     "compute_capability",
+    "context_getter",
     "copy",
     "create_event",
     "create_stream",
@@ -279,7 +281,13 @@ def stream_context(stream: int) -> int:
 
 def current_context() -> int:
     """The calling thread's CUcontext, 0 for none."""
-    return int(bindings().cuCtxGetCurrent()[1])
+    return int(context_getter()()[1])
+
+
+def context_getter() -> Callable[[], tuple[Any, Any]]:
+    """The driver's own function for that, for those who ask before every launch: gives (status, CUcontext)."""
+    getter: Callable[[], tuple[Any, Any]] = bindings().cuCtxGetCurrent
+    return getter
 
 
 def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, nbytes: int) -> None:
@@ -355,13 +363,17 @@ class Parameters:
 class Launcher:
     """A kernel, its configuration and its parameter block, ready to be enqueued as often as wanted. Owned by one thread.
 
-    The driver copies the block during the call, so the next launch may have other parameters at once.
+    The driver copies the block during the call, so the next launch may have other parameters at once. `call` is the driver's
+    function itself, not a method around it: what enqueues kernels calls it in front of work that may take less time than another
+    frame of Python.
 
     Attributes:
         block: The one parameter struct, bit by bit, to write into before a launch.
+        call: Enqueues it: call(*arguments(stream)), without the GIL; gives (status,).
+        success: The status that is none but success.
     """
 
-    __slots__ = ("_arguments", "_before", "_behind", "_launch", "_parameters", "_stream", "_success", "block")
+    __slots__ = ("_before", "_parameters", "block", "call", "success")
 
     def __init__(
         self,
@@ -373,25 +385,14 @@ class Launcher:
     ) -> None:
         driver = bindings()
         self._parameters = Parameters(params)
-        self.block = self._parameters.block
-        self._launch = driver.cuLaunchKernel
-        self._success = driver.CUresult.CUDA_SUCCESS
         self._before = (function, *grid, *block, shared_bytes)
-        self._behind = (self._parameters.pointers, 0)
-        self._stream = -1
-        self._arguments: tuple[Any, ...] = ()
+        self.block = self._parameters.block
+        self.call: Callable[..., tuple[Any]] = driver.cuLaunchKernel
+        self.success: Any = driver.CUresult.CUDA_SUCCESS
 
-    def launch(self, stream: int) -> None:
-        """Enqueue it on a CUstream, without the GIL.
-
-        Raises:
-            CudaCallError: the driver refused.
-        """
-        if stream != self._stream:  # arguments that are ready take half as long as arguments that are put together
-            self._stream, self._arguments = stream, (*self._before, bindings().CUstream(stream), *self._behind)
-        (status,) = self._launch(*self._arguments)
-        if status is not self._success:
-            raise CudaCallError("cuLaunchKernel", status)
+    def arguments(self, stream: int) -> tuple[Any, ...]:
+        """Those of a launch on a CUstream: to be kept, since making them takes as long as the call does with them."""
+        return (*self._before, bindings().CUstream(stream), self._parameters.pointers, 0)
 
 
 def create_event(*, timed: bool) -> int:

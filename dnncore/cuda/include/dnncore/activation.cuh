@@ -1,12 +1,13 @@
-// Activations and their slopes, chosen at run time: every thread takes the same way, so that the choice costs a memory-bound kernel
-// nothing, and one compiled kernel serves them all.
+// Activations and their slopes, chosen at run time: all threads take the same branch, so that the choice costs a
+// memory-bound kernel nothing, and one compiled kernel serves them all. Loops choose once, outside: with_mode turns the
+// mode into a template argument.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
-// _MODES in activation.py.
+// Mirrored by _MODES in dnncore/cuda/activation.py.
 enum class ActivationMode : int32 {
   kIdentity,
   kRelu,
@@ -22,7 +23,7 @@ enum class ActivationMode : int32 {
   kHardSwish,
 };
 
-// ACTIVATION in activation.py.
+// Mirrored by ACTIVATION in dnncore/cuda/activation.py.
 struct Activation {
   double coefficient;
   ActivationMode mode;
@@ -33,7 +34,7 @@ __device__ __forceinline__ C sigmoid(C x) {
   return C(1) / (C(1) + exp(-x));  // exp overflows to infinity for a very negative x, which gives the right 0
 }
 
-// Twice the argument of the tanh in GELU's approximation, 0.5 x (1 + tanh(u)) being x sigmoid(2u).
+// Twice the argument of the tanh in GELU's approximation, because 0.5 x (1 + tanh(u)) = x sigmoid(2u).
 template <typename C>
 __device__ __forceinline__ C gelu_argument(C x) {
   return C(1.5957691216057308) * (x + C(0.044715) * x * x * x);  // sqrt(8 / pi)
@@ -45,7 +46,7 @@ __device__ __forceinline__ C hard_sigmoid(C x) {
   return y < C(0) ? C(0) : y > C(1) ? C(1) : y;
 }
 
-// f(x). Comparisons stand so that NaN stays NaN.
+// f(x). Comparisons are written so that NaN stays NaN.
 template <ActivationMode kMode, typename C>
 __device__ __forceinline__ C activate(const Activation& activation, C x) {
   const C c = static_cast<C>(activation.coefficient);
@@ -56,7 +57,8 @@ __device__ __forceinline__ C activate(const Activation& activation, C x) {
   if constexpr (kMode == ActivationMode::kTanh) return tanh(x);
   if constexpr (kMode == ActivationMode::kElu) return x > C(0) ? x : c * expm1(x);
   if constexpr (kMode == ActivationMode::kSilu) return x * sigmoid(x);
-  if constexpr (kMode == ActivationMode::kGelu) return C(0.5) * x * erfc(-x * C(0.70710678118654752));  // no cancellation
+  // erfc, because 1 + erf would lose a very negative x to cancellation.
+  if constexpr (kMode == ActivationMode::kGelu) return C(0.5) * x * erfc(-x * C(0.70710678118654752));
   if constexpr (kMode == ActivationMode::kGeluTanh) return x * sigmoid(gelu_argument(x));
   if constexpr (kMode == ActivationMode::kHardSigmoid) return hard_sigmoid(x);
   if constexpr (kMode == ActivationMode::kHardSwish) return x * hard_sigmoid(x);
@@ -89,13 +91,13 @@ __device__ __forceinline__ C slope(const Activation& activation, C y, C x) {
   return C(1);
 }
 
-// A mode that is known when the code is compiled.
+// A mode that the compiler knows.
 template <ActivationMode kChosen>
 struct KnownMode {
   static constexpr ActivationMode kMode = kChosen;
 };
 
-// then(KnownMode) for the activation's mode.
+// Call then(KnownMode) for the activation's mode.
 template <typename Then>
 __device__ __forceinline__ void with_mode(const Activation& activation, Then then) {
   switch (activation.mode) {

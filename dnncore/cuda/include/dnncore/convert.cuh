@@ -1,11 +1,12 @@
-// c = alpha * a + beta * c between two element types, which only the launch knows: any strides, broadcasting.
+// c = alpha * a + beta * c between two element types that only the launch knows, with any strides and broadcasting: one
+// element per thread at a time, by way of double precision, in a kernel that is compiled once for all types.
 #pragma once
 
 #include "dnncore/common/element.cuh"
 
 namespace dnncore {
 
-// _PARAMS in convert.py. The views share one shape.
+// Mirrored by _PARAMS in dnncore/cuda/convert.py. The views share one shape.
 struct ConvertParams {
   Blend blend;
   const void* a;

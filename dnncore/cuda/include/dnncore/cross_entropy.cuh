@@ -1,15 +1,20 @@
-// Cross-entropy of logits [N, K] with labels: a class for each row, or probabilities [N, K]. A warp or a block takes a row. A class
-// outside 0..K-1, or the one that is ignored, makes loss and gradient 0; its row is read all the same, because a row whose loads waited
-// for its label would take twice as long.
+// Cross-entropy of logits [N, K] with labels, which are a class per row or probabilities [N, K], and its gradient. A
+// warp or a block takes a row (softmax_row.cuh). Forward reads each row once; backward reads it once where it fits in
+// registers, else twice; probabilities take one more pass.
 //
-// Forward reads each row once; backward too where it fits in registers, else twice. Probabilities make it once more.
+//    loss  = sum over k  target[k] * (logsumexp(x) - x[k])
+//    dx[k] = softmax(x)[k] * sum(target) - target[k]
+//
+// A class outside 0..K-1, or the ignored one, makes loss and gradient 0. Its row is read all the same, because a row
+// whose loads waited for its label would take twice as long.
 #pragma once
 
 #include "dnncore/softmax_row.cuh"
 
 namespace dnncore {
 
-// _PARAMS in cross_entropy.py. The output is loss [N] forward and dx [N, K] backward. Strides count elements.
+// Mirrored by _PARAMS in dnncore/cuda/cross_entropy.py. The output is loss [N] forward and dx [N, K] backward. Strides
+// count elements.
 struct CrossEntropyParams {
   Blend blend;
   const void* x;
@@ -21,11 +26,11 @@ struct CrossEntropyParams {
   int64 classes;
   int64 ignored;  // a class, or -1
   int64 x_strides[2];
-  int64 label_strides[2];   // the second only of probabilities
-  int64 output_strides[2];  // the second only backward
+  int64 label_strides[2];   // the second for probabilities only
+  int64 output_strides[2];  // the second for backward only
   int32 probabilities;
   int32 wide_loss;  // forward: the loss has the compute type
-  int32 has_packs;  // the elements of a row are neighbours in all tensors [N, K], a number of whole packs
+  int32 has_packs;  // in all tensors [N, K] the elements of a row are neighbours and fill whole packs
 };
 
 // What a row's logits are compared with.
@@ -54,29 +59,31 @@ class Target {
   }
   __device__ __forceinline__ bool is_class() const { return !probabilities_; }
   __device__ __forceinline__ bool is_smooth() const { return shared_part_ != C(0); }
-  __device__ __forceinline__ bool is_aligned() const { return dnncore::is_aligned(probabilities_); }  // nullptr is
+  // nullptr counts as aligned.
+  __device__ __forceinline__ bool is_aligned() const { return dnncore::is_aligned(probabilities_); }
   __device__ __forceinline__ int64 label() const { return label_; }
 
-  // Call use(k, p) for a member's classes and their probabilities as they were given.
+  // Call use(k, p) for this member's classes and their probabilities as they were given.
   template <typename Team, typename Use>
   __device__ __forceinline__ void for_each_given(const Use& use) const {
 #pragma unroll 4
     for (int64 k = Team::member(); k < classes_; k += Team::members()) use(k, widen(probabilities_[k * step_]));
   }
 
-  // Smoothed: a probability, and a sum over all classes whose values add up to `total`.
+  // Apply label smoothing to a probability (total 1), or to a sum of probabilities times values that add up to `total`
+  // over all classes.
   __device__ __forceinline__ C smoothed(C value, C total) const {
     return is_smooth() ? kept_part_ * value + shared_part_ * total : value;
   }
 
-  // Which of a member's elements of the span that begins at class `start` is the label's, or -1.
+  // Which of this member's elements of the span that begins at class `start` belongs to the label, or -1.
   template <typename Team>
   __device__ __forceinline__ int label_in(const Span<T, Team>& span, int64 start) const {
     const int64 distance = label_ - start;
     return distance < span.length ? span.mine(static_cast<int>(distance)) : -1;
   }
 
-  // Take the smoothed probabilities off the lanes of a pack of that span; `label` is label_in's.
+  // Subtract the smoothed probabilities from the lanes of a pack of that span; `label` is what label_in returned.
   template <typename Team>
   __device__ __forceinline__ void take_off(
       const Span<T, Team>& span, int64 start, int label, int pack, C (&values)[Pack<T>::kWidth]
@@ -106,12 +113,13 @@ class Target {
   int64 classes_;
   int64 ignored_;
   C kept_part_;
-  C shared_part_;  // of each class
+  C shared_part_;  // per class
   const T* probabilities_;
-  int64 label_;  // looked at as late as can be: the loads of x come before it is there
+  int64 label_;  // used as late as possible, so that the loads of x are issued before it has arrived
 };
 
-// loss = sum_k target[k] * (logsumexp(x) - x[k]), with the largest logit taken off both, so that a small loss is not lost beside it.
+// loss = sum_k target[k] * (logsumexp(x) - x[k]), with the largest logit subtracted from both, so that a small loss
+// keeps its digits.
 template <typename T, typename Team>
 __device__ __forceinline__ Compute<T> cross_entropy_of(const CrossEntropyParams& params, const Target<T>& target, const T* x) {
   using C = Compute<T>;
@@ -133,7 +141,7 @@ __device__ __forceinline__ Compute<T> cross_entropy_of(const CrossEntropyParams&
   } else {
     target.template for_each_given<Team>([&](int64 k, C probability) {
       weight += probability;
-      if (probability != C(0)) picked += probability * widen(x[k * x_step]);  // else the logit may be minus infinity
+      if (probability != C(0)) picked += probability * widen(x[k * x_step]);  // the logit may be minus infinity
     });
     weight = Team::template reduce<Sum>(weight);
     picked = Team::template reduce<Sum>(picked);

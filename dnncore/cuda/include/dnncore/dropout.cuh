@@ -1,5 +1,10 @@
-// Dropout with Philox4x32-10 (J. K. Salmon et al., SC11): each four elements, counted in row-major order, draw four words from their
-// number alone, so that nothing has to be kept for the backward pass and every layout drops the same elements.
+// Dropout: y = scale * x, or 0 where an element's random word is below a threshold. The words are those of
+// Philox4x32-10 (J. K. Salmon et al., SC11): each four elements, counted in row-major order, draw four words from their
+// number alone, so that nothing has to be kept for the backward pass, which is the same operation on dy, and every
+// layout drops the same elements.
+//
+//    element    0  1  2  3 | 4  5  6  7 | 8  9 ...
+//    counter        0      |     1      |   2          philox(counter, seed, offset) -> a word for each of the four
 #pragma once
 
 #include "dnncore/common/pack.cuh"
@@ -7,7 +12,7 @@
 
 namespace dnncore {
 
-// _PARAMS in dropout.py.
+// Mirrored by _PARAMS in dnncore/cuda/dropout.py.
 struct DropoutParams {
   Blend blend;
   const void* x;
@@ -46,7 +51,7 @@ __device__ __forceinline__ Compute<T> dropped(const DropoutParams& params, uint3
   return word < params.threshold ? C(0) : static_cast<C>(params.scale) * widen(x);
 }
 
-// Both tensors row-major and without gaps: 16 bytes at a time where the addresses allow it.
+// Both tensors are row-major and without gaps: 16 bytes at a time where the addresses allow it.
 template <typename T>
 __device__ void dropout_contiguous(const DropoutParams& params) {
   constexpr int kWidth = Pack<T>::kWidth < 4 ? 4 : Pack<T>::kWidth;  // whole counters
@@ -79,7 +84,8 @@ __device__ void dropout_contiguous(const DropoutParams& params) {
   }
 }
 
-// Any strides. Neighbouring threads take neighbouring elements, each the one word of its counter that it needs.
+// Any strides. Neighbouring threads take neighbouring elements, and each uses the one word of its counter that it
+// needs.
 template <typename T>
 __device__ void dropout_strided(const DropoutParams& params) {
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {

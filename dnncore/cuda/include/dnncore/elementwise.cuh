@@ -1,12 +1,17 @@
-// Element-wise operations of up to three inputs: out = alpha * function(a, b, c) + beta * out.
+// Element-wise operations on up to three inputs: out = alpha * function(a, b, c) + beta * out. They are memory-bound.
+// The host collapses the dimensions (collapse in dnncore/cuda/params.py), so that tensors without gaps come as one
+// dimension and take the contiguous kernel, 16 bytes at a time. Where the last dimension that is left is not short (a
+// bias over an image's planes, or over its channels), a thread takes 16 bytes of a row and works out once where they
+// are; otherwise it takes one element. An input may be the output itself: each element is read before it is written, by
+// the same thread.
 //
-// A function is an object made of the launch's settings. It takes the elements of a pack at once, so that what it chooses at run time
-// it chooses once a pack.
+//    contiguous    [16 bytes][16 bytes][16 bytes][16 bytes] ...     no divisions
+//    rows          [16 bytes][16 bytes][16 b..]                     divisions for each pack; the last may be incomplete
+//                  [16 bytes][16 bytes][16 b..]
+//    strided       .    .    .    .    .                            divisions for each element
 //
-// The host collapses the dimensions (collapse in params.py), so that tensors without gaps come as one dimension and take the
-// contiguous kernel, 16 bytes at a time. Where the last dimension left is not short (a bias over an image's planes, or over its
-// channels), a thread takes 16 bytes of a row and works out once where they are; else one element. An input may be the output
-// itself: each element is read before it is written, by the same thread.
+// A function is an object made of the launch's settings. It takes all elements of a pack at once, so that it makes its
+// run-time choices once per pack.
 #pragma once
 
 #include "dnncore/activation.cuh"
@@ -17,29 +22,29 @@ namespace dnncore {
 
 constexpr int kMaxInputs = 3;
 
-// _SETTINGS in elementwise.py; each function says what they mean to it.
+// Mirrored by _SETTINGS in dnncore/cuda/elementwise.py; each function says what they mean to it.
 struct Settings {
   double first;
   double second;
   int32 mode;
 };
 
-// _PARAMS in elementwise.py. The views share one shape; strides count elements.
+// Mirrored by _PARAMS in dnncore/cuda/elementwise.py. The views share one shape; strides count elements.
 struct ElementwiseParams {
   Blend blend;
   const void* inputs[kMaxInputs];
   void* output;
   int64 size;
-  Divisor row_packs;  // packs of a row; the last may have fewer lanes
+  Divisor row_packs;  // packs per row; the last may have fewer lanes
   Settings settings;
   TensorView views[kMaxInputs];
   TensorView output_view;
 };
 
-// _OPERATORS in tensor.py.
+// Mirrored by _OPERATORS in dnncore/cuda/tensor.py.
 enum class BinaryOperator : int32 { kAdd, kSub, kMul, kDiv, kMin, kMax };
 
-// Functions. Each says how many inputs it takes, and which of them these settings need; others are zeros.
+// Functions. Each says how many inputs it takes, and which of them its settings need; the others are zeros.
 struct One {
   static constexpr int kInputs = 0;
   explicit __device__ One(const Settings&) {}
@@ -103,7 +108,7 @@ struct ActivationForward {
   }
 };
 
-// Takes y, dy, x. Where the slope is 0 the gradient is, whatever dy.
+// Takes y, dy and x. Where the slope is 0 the gradient is 0, whatever dy is.
 struct ActivationBackward {
   static constexpr int kInputs = 3;
   Activation activation;
@@ -132,7 +137,7 @@ struct Offsets {
   int64 output;
 };
 
-// Of the index-th element over dimensions 0 to ndim - 1, in row-major order.
+// Those of the index-th element over dimensions 0 to ndim - 1, in row-major order.
 template <typename Function>
 __device__ __forceinline__ Offsets offsets_of(const ElementwiseParams& params, int ndim, int64 index) {
   Offsets offsets{};
@@ -163,7 +168,7 @@ __device__ __forceinline__ void evaluate(
   function(wide[0], wide[1], wide[2], out);
 }
 
-// One element; inputs that the function does not take are not read.
+// One element; only the inputs that the function takes are read.
 template <typename T, typename Function>
 __device__ __forceinline__ void evaluate_at(
     const ElementwiseParams& params, const Function& function, const T* a, const T* b, const T* c, T* output) {
@@ -222,7 +227,7 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
   }
 }
 
-// All tensors in one piece and in the same order. Sixteen bytes at a time where every address allows it.
+// All tensors are in one piece and in the same order: 16 bytes at a time where every address allows it.
 template <typename T, typename Function>
 __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -237,7 +242,8 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   const int64 packs = addresses % sizeof(Pack<T>) == 0 ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
   const Function function(params.settings);
-  // What the next pack takes is on its way while this one is worked out: it is another place, also where an input is the output.
+  // The inputs of the next pack are on their way while this one is computed; they lie elsewhere even where an input is
+  // the output.
   struct Taken {
     Pack<T> first{}, second{}, third{}, result{};
   };

@@ -1,8 +1,15 @@
-// Gathering what a filter meets into the columns of a matrix, and its adjoint: any strides, up to kMaxSpatial dimensions.
+// im2col gathers what a filter meets into the columns of a matrix; col2im is its adjoint. Any strides, up to
+// kMaxSpatial dimensions. Both are bound by the columns, which are about as many times larger than x as the filter has
+// taps. Forward, a thread writes 16 bytes of a row and works out once where they come from; backward, a thread gathers
+// every place to which its element of x was copied, so that no element is added to by two threads. Divisions are by
+// numbers that the host prepared.
 //
-// Both are bound by the columns, which are as many times larger than x as the filter has taps. Forward, a thread writes 16 bytes of a
-// row and works out once where they come from; backward, a thread gathers every place that its element of x was copied to, so that
-// nothing is added up by two of them. Divisions are by numbers that the host prepared.
+//    x of one channel       columns: a row per tap, a column per output        (3 taps, stride 1)
+//    0  1  2  3  4          tap 0    0  1  2
+//                           tap 1    1  2  3
+//                           tap 2    2  3  4
+//
+//    col2im:  dx[2] = tap 0 of output 2 + tap 1 of output 1 + tap 2 of output 0
 #pragma once
 
 #include "dnncore/common/pack.cuh"
@@ -10,7 +17,8 @@
 
 namespace dnncore {
 
-// Strides of columns [N, C, *filter, *output]. Those of true convolution's taps are negative, and `offset` is where its first one is.
+// Strides of columns [N, C, *filter, *output]. Those of a true convolution's taps are negative, and `offset` is where
+// the first tap is.
 struct ColumnStrides {
   int64 batch;
   int64 channel;
@@ -19,7 +27,7 @@ struct ColumnStrides {
   int64 offset;
 };
 
-// _PARAMS in dnncore/cuda/im2col.py.
+// Mirrored by _PARAMS in dnncore/cuda/im2col.py.
 struct Im2ColParams {
   Blend blend;
   const void* input;
@@ -33,17 +41,17 @@ struct Im2ColParams {
   Divisor places[kMaxSpatial];   // of the output
   Divisor pixels[kMaxSpatial];   // of the input
   Divisor stride[kMaxSpatial];
-  // Taps that meet one element of x at some place are every tap_step-th, and their places lie place_step apart.
+  // The taps that meet one element of x at some place are every tap_step-th one, and their places lie place_step apart.
   Divisor tap_step[kMaxSpatial];
   Divisor place_step[kMaxSpatial];
   Divisor channels;
-  Divisor packs;                 // of a row of columns
+  Divisor packs;                 // per row of columns
   int64 row_length;
   int64 count;                   // packs of all columns, or elements of x
-  int32 first_axis;              // dimensions before it are not there
+  int32 first_axis;              // dimensions before it are absent
 };
 
-// digit[axis] of a number whose fastest dimension is the last; what is left of the number comes back.
+// Take the digits of a number whose last dimension is the fastest into digit[axis]; returns what is left of the number.
 __device__ __forceinline__ int64 take_digits(
     int64 number, const Divisor (&extents)[kMaxSpatial], int first_axis, int64 (&digit)[kMaxSpatial]) {
 #pragma unroll
@@ -76,7 +84,7 @@ __device__ void im2col(const Im2ColParams& params) {
 #pragma unroll
     for (int axis = 0; axis < kMaxSpatial; ++axis) output += tap[axis] * params.columns.tap[axis];
 
-    // Where the row of x is that the tap meets, and whether there is one.
+    // Where the row of x is that the tap meets, and whether it exists.
     const T* row = x;
     bool inside = true;
     const auto find_row = [&] {
@@ -120,7 +128,7 @@ __device__ void im2col(const Im2ColParams& params) {
   }
 }
 
-// Along one axis the taps that meet an element of x: their number, and where the first of them is.
+// The taps that meet an element of x along one axis: how many there are, and the first one and its place.
 struct Meeting {
   int64 count;
   int64 tap;

@@ -1,15 +1,21 @@
-// Pooling over up to kMaxSpatial spatial dimensions. One thread computes one element of the output. Dimensions are looped over in
-// local memory: unrolled, six of them would spill. For one or two there is pooling_planar.cuh, which is several times as fast.
+// Pooling over up to kMaxSpatial spatial dimensions, with one thread per element of the output. Dimensions are looped
+// over in local memory: unrolled, six of them would spill. For one or two there is pooling_planar.cuh, which is several
+// times as fast. Backward is a gather: a thread visits the windows that cover its element, so nothing is added
+// atomically and the result is independent of the order in which threads run. Of equal maxima the first in row-major
+// order takes the gradient.
 //
-// Backward is a gather: a thread visits the windows that cover its element, so nothing is added atomically and the result does not
-// depend on the order in which threads run. Of equal maxima the first in row-major order takes the gradient.
+//    place of x       -1   0   1   2   3   4   5          window 3, stride 2, 1 place of padding in front
+//    window of y[0]   [---------]
+//    window of y[1]           [---------]                backward, dx[1] gathers from y[0] and y[1]
+//    window of y[2]                   [---------]
 #pragma once
 
 #include "dnncore/pooling_mode.cuh"
 
 namespace dnncore {
 
-// _PARAMS in pooling.py. Views are [N, C, kMaxSpatial spatial dimensions]; fewer are filled up in front with extent 1.
+// Mirrored by _PARAMS in dnncore/cuda/pooling/spatial.py. Views are [N, C, kMaxSpatial spatial dimensions]; absent
+// dimensions come first, with extent 1.
 struct PoolingParams {
   Blend blend;
   const void* x;
@@ -26,15 +32,17 @@ struct PoolingParams {
   int64 window[kMaxSpatial];
   Divisor stride[kMaxSpatial];
   int64 before[kMaxSpatial];
-  int64 counted_low[kMaxSpatial];   // an average divides by its window's places from here
-  int64 counted_high[kMaxSpatial];  // to before here; padding counts as far as it goes, places of a ceil-mode window behind it do not
+  // An average divides by the number of its window's places from counted_low to before counted_high. Padding counts as
+  // far as it goes, or not at all; places behind it, which a ceil-mode window may reach, do not count.
+  int64 counted_low[kMaxSpatial];
+  int64 counted_high[kMaxSpatial];
   int64 size;           // elements of the output
   int32 mode;           // a PoolingMode: a switch costs nothing beside the loops over dimensions
   int32 channels_last;  // whether neighbouring threads take neighbouring channels
   int32 propagates_nan;
 };
 
-// A half-open range a spatial dimension.
+// A half-open range for each spatial dimension.
 struct Box {
   int64 low[kMaxSpatial];
   int64 high[kMaxSpatial];
@@ -61,7 +69,7 @@ __device__ __forceinline__ Position position_of(const TensorView& view, bool cha
   return position;
 }
 
-// Offset of the first place of an image's channel, and of a place from there.
+// Offset of the first place of an image's channel, and of a place counted from there.
 __device__ __forceinline__ int64 plane_offset(const TensorView& view, int64 n, int64 c) {
   return n * view.strides[0] + c * view.strides[1];
 }
@@ -73,7 +81,7 @@ __device__ __forceinline__ int64 spatial_offset(const TensorView& view, const in
   return offset;
 }
 
-// Place of an element in its plane of x, counted in row-major order.
+// Number of a place in its plane of x, in row-major order.
 __device__ __forceinline__ int64 place_number(const PoolingParams& params, const int64 (&place)[kMaxSpatial]) {
   int64 number = 0;
 #pragma unroll 1
@@ -81,7 +89,7 @@ __device__ __forceinline__ int64 place_number(const PoolingParams& params, const
   return number;
 }
 
-// Visit every place of a box in row-major order, until a visit returns false.
+// Visit every place of a box in row-major order until a visit returns false.
 template <typename Visitor>
 __device__ __forceinline__ void visit(const Box& box, const Visitor& visitor) {
   int64 place[kMaxSpatial];
@@ -147,7 +155,7 @@ __device__ void pooling_spatial_forward(const PoolingParams& params) {
       } else {
         const bool larger = exceeds(value, result, params.propagates_nan);
         if (larger) result = value;
-        // The first place, even if nothing is above minus infinity.
+        // The first place wins even where all values are minus infinity.
         if (mode == PoolingMode::kIndices && (larger || winner < 0)) winner = place_number(params, input);
       }
       return true;
@@ -162,14 +170,15 @@ __device__ void pooling_spatial_forward(const PoolingParams& params) {
   }
 }
 
-// Whether an input is the first maximum of an output's window: no earlier place reaches its value, no later one exceeds it.
+// Whether an input is the first maximum of an output's window: no earlier place reaches its value, no later one exceeds
+// it.
 template <typename T>
 __device__ __forceinline__ bool wins(
     const PoolingParams& params, const T* x, const int64 (&own)[kMaxSpatial], const int64 (&output)[kMaxSpatial]) {
   using C = Compute<T>;
   const auto value_at = [&](const int64 (&place)[kMaxSpatial]) {
     const C value = widen(x[spatial_offset(params.x_view, place)]);
-    return params.propagates_nan ? value : fmax(value, -C(INFINITY));  // which makes minus infinity of NaN
+    return params.propagates_nan ? value : fmax(value, -C(INFINITY));  // turns NaN into minus infinity
   };
   const C value = value_at(own);
   const int64 number = place_number(params, own);

@@ -1,15 +1,22 @@
-// Pooling over two spatial dimensions (one comes with H = 1), a tile of the output at a time.
+// Pooling over two spatial dimensions (a single one comes with H = 1), a tile of the output at a time. A block works
+// out once where its tile lies; inside, everything is 32-bit arithmetic, because the host proved that a plane fits. A
+// thread takes a strip of kStrip rows in one column, so that what depends on the column is worked out once. The windows
+// that networks use, 3x3 and 2x2 with stride 2, are unrolled: all loads of a strip's windows are under way at once, and
+// rows that two of them share are loaded once.
 //
-// A block works out once where its tile lies; inside, everything is 32-bit arithmetic: the host proved that a plane fits. A thread
-// takes a strip of kStrip rows in one column, so that what depends on the column is worked out once. The windows that networks
-// use, 3x3 and 2x2 with stride 2, are unrolled: all loads of a strip's windows are under way at once, and rows that two of them
-// share are loaded once.
+//    a tile of the output            a strip        x under it, window 3 x 3, stride 2
+//    +---+---+---+---+--             o              . . .   row 0
+//    | s | s | s | s |               o              . . .   row 1
+//    | s | s | s | s |               o              . . .   row 2, shared by the first two windows
+//    | s | s | s | s |               o              . . .   row 3
+//    | s | s | s | s |                              ...     up to row 8
+//    +---+---+---+---+--
 //
-// Backward is a gather, without atomics: a thread adds up what the windows over its strip pass to each place, and reads each of
-// those windows once. Where the forward pass kept the indices, it reads them and dy from memory. Else the block first works out, in
-// shared memory and once for every window over its tile, what the window passes on and, for a maximum, to which place. The maximum
-// is searched for in x again: of equal ones the first in row-major order wins, and the first NaN before everything else. So y,
-// which would only say how large it is, stays unread.
+// Backward is a gather, without atomics: a thread adds up what the windows over its strip pass to each place, and reads
+// each of those windows once. Where the forward pass kept the indices, it reads them and dy from memory. Otherwise the
+// block first works out, in shared memory and once for every window over its tile, what the window passes on and, for a
+// maximum, to which place. The maximum is searched for in x again: of equal ones the first in row-major order wins, and
+// the first NaN before everything else. y would only tell how large it is, and stays unread.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
@@ -25,9 +32,10 @@ struct PlaneView {
   int32 column;
 };
 
-constexpr int kStrip = 4;  // _STRIP in pooling_planar.py
+constexpr int kStrip = 4;  // _STRIP in dnncore/cuda/pooling/planar.py
 
-// How to find one of a tile's strips. NCHW counts columns, then rows of strips, then channels; channels last, channels come first.
+// How to find one of a tile's strips. In NCHW the column counts fastest, then the row of strips, then the channel; with
+// channels last, the channel counts fastest, then the column, then the row of strips.
 struct TileShape {
   int32 strips;
   SmallDivisor fastest;
@@ -36,7 +44,7 @@ struct TileShape {
 
 __device__ __forceinline__ int64 plane_offset(const PlaneView& view, int64 n, int c) { return n * view.image + c * view.channel; }
 
-// _PARAMS in pooling_planar.py. Pairs are (rows, columns).
+// Mirrored by _PARAMS in dnncore/cuda/pooling/planar.py. Pairs are (rows, columns).
 struct PlanarPoolingParams {
   Blend blend;
   const void* x;
@@ -54,8 +62,10 @@ struct PlanarPoolingParams {
   int32 window[2];
   SmallDivisor stride[2];
   int32 before[2];
-  int32 counted_low[2];   // an average divides by its window's places from here
-  int32 counted_high[2];  // to before here; padding counts as far as it goes, places of a ceil-mode window behind it do not
+  // An average divides by the number of its window's places from counted_low to before counted_high. Padding counts as
+  // far as it goes, or not at all; places behind it, which a ceil-mode window may reach, do not count.
+  int32 counted_low[2];
+  int32 counted_high[2];
   int64 tiles;
   Divisor channel_tiles;
   Divisor row_tiles;
@@ -68,14 +78,14 @@ struct PlanarPoolingParams {
   int32 propagates_nan;
 };
 
-// A window that is known when compiling, the same in both dimensions; 0 is any.
+// A window that the compiler knows, the same in both dimensions; 0 stands for any.
 template <int kWindow_, int kStride_>
 struct PlanarWindow {
   static constexpr int kWindow = kWindow_;
   static constexpr int kStride = kStride_;
   static constexpr int kUnroll = kWindow == 0 ? 1 : kStrip;
   static constexpr int kMoves = kWindow == 0 ? 1 : kStride;
-  // Most windows over a place, and over a strip's rows.
+  // The most windows over a place, and over a strip's rows.
   static constexpr int kOverPlace = kWindow == 0 ? 0 : (kWindow - 1) / kMoves + 1;
   static constexpr int kOverStrip = kWindow == 0 ? 0 : (kStrip - 1 + kWindow - 1) / kMoves + 1;
 
@@ -125,7 +135,7 @@ struct Range {
   int high;
 };
 
-// The windows over places first to last of a dimension.
+// The windows over places first to last of one dimension.
 template <typename Window>
 __device__ __forceinline__ Range windows_over(const PlanarPoolingParams& params, int axis, int first, int last) {
   const int past = first + params.before[axis] - Window::extent(params, axis) + Window::stride(params, axis);
@@ -154,7 +164,7 @@ class StripOfWindows {
   __device__ __forceinline__ StripOfWindows(const PlanarPoolingParams& params, const T* plane, int top, int left)
       : params_(params), plane_(plane), top_(top), left_(left) {
     if constexpr (Window::kWindow != 0) {
-      // An integer has no minus infinity to stand outside.
+      // An integer has no minus infinity to stand for what lies outside.
       constexpr bool kStoresOutside = kMode == PoolingMode::kAverage || sizeof(T) > 1;
       LoadedOne<T> loaded[kRows][Window::kWindow];
       const auto is_inside = [&](int r, int s) {
@@ -181,8 +191,8 @@ class StripOfWindows {
     }
   }
 
-  // Call visitor(value, row, column) for the index-th window's places in row-major order. Those outside the input are left out, or
-  // come with the value kOutside.
+  // Call visitor(value, row, column) for the places of the index-th window in row-major order. Places outside the input
+  // are left out, or come with the value kOutside.
   template <typename Visitor>
   __device__ __forceinline__ void visit(int index, const Visitor& visitor) const {
     const int top = top_ + index * Window::stride(params_, 0);
@@ -212,7 +222,7 @@ class StripOfWindows {
   const T* plane_;
   int top_;
   int left_;
-  C values_[kRows + 1][Window::kWindow + 1];  // known windows only; an array needs some extent
+  C values_[kRows + 1][Window::kWindow + 1];  // for known windows only; an array needs some extent
 };
 
 // The first maximum of a window, and its place in the plane.
@@ -227,7 +237,7 @@ __device__ __forceinline__ Winner<Compute<T>> winner_of(
     const PlanarPoolingParams& params, const StripOfWindows<T, kMode, Window>& windows, int index, int top, int left) {
   using C = Compute<T>;
   const int width = params.x_extent[1];
-  Winner<C> winner{-C(INFINITY), max(top, 0) * width + max(left, 0)};  // even if nothing is above minus infinity
+  Winner<C> winner{-C(INFINITY), max(top, 0) * width + max(left, 0)};  // for a window of minus infinities
   windows.visit(index, [&](C value, int row, int column) {
     if (exceeds(value, winner.value, params.propagates_nan)) winner = {value, row * width + column};
   });
@@ -283,7 +293,7 @@ struct Share {
   __device__ __forceinline__ C widened() const { return gradient; }
 };
 
-// The same on its way from memory.
+// The same, on its way from memory.
 template <typename T>
 struct StoredShare {
   LoadedOne<T> gradient;
@@ -292,9 +302,9 @@ struct StoredShare {
   __device__ __forceinline__ Compute<T> widened() const { return gradient.widened(); }
 };
 
-// Add up, and blend into dx, what the windows over a strip of dx pass to its places: row `first` and on, before `row_end`.
-// shares(p, q, inside) gives what window (p, q) passes on; it passes nothing when not `inside`. Those of a known window are all
-// asked for before the first is taken.
+// Add up what the windows over a strip of dx pass to its places, and blend the sums into dx: rows from `first` on,
+// before `row_end`. shares(p, q, inside) returns what window (p, q) passes on, which is nothing when not `inside`. For
+// a known window all shares are asked for before the first one is used.
 template <typename T, PoolingMode kMode, typename Window, typename Shares>
 __device__ __forceinline__ void gather_strip(
     const PlanarPoolingParams& params, int first, int row_end, int column, T* dx, const Shares& shares) {
@@ -368,8 +378,8 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
   constexpr bool kIsMax = kMode == PoolingMode::kMax;
   extern __shared__ __align__(16) unsigned char shared[];
   const int per_channel = params.window_tile[0] * params.window_tile[1];
-  C* const gradients = reinterpret_cast<C*>(shared);                                        // what each window passes on
-  int32* const places = reinterpret_cast<int32*>(gradients + params.tile[0] * per_channel);  // to whom: row * W + column
+  C* const gradients = reinterpret_cast<C*>(shared);                                        // what windows pass on
+  int32* const places = reinterpret_cast<int32*>(gradients + params.tile[0] * per_channel);  // where: row * W + column
   const int c_step = params.channels_last ? 1 : per_channel;
   const int q_step = params.channels_last ? params.tile[0] : 1;
   const int p_step = params.window_tile[1] * q_step;
@@ -393,7 +403,7 @@ __device__ __forceinline__ void spread_tiles(const PlanarPoolingParams& params) 
 #pragma unroll
       for (int k = 0; k < kStrip; ++k) received[k].load_if(first + k < rows.high, dy + (first + k) * params.dy_view.row);
       const int first_top = first * Window::stride(params, 0) - params.before[0];
-      const StripOfWindows<T, kMode, Window> windows(params, x, first_top, left);  // not loaded for an average: unused
+      const StripOfWindows<T, kMode, Window> windows(params, x, first_top, left);  // loaded for a maximum only
 #pragma unroll
       for (int k = 0; k < kStrip; ++k) {
         if (first + k >= rows.high) break;

@@ -1,7 +1,11 @@
-// Reductions over some dimensions of a tensor by an operator that is chosen at run time, in double precision and in a fixed order.
+// Reductions over some dimensions of a tensor by an operator that is chosen at run time, in double precision and in a
+// fixed order. An output's elements are cut into `splits` parts, so that a few long reductions still fill the GPU. The
+// first level leaves what became of each part in the workspace, and the second puts the parts of an output together.
+// With one part the first level writes the output itself.
 //
-// An output's elements are cut into `splits` parts; the first level leaves what became of each part in the workspace, the second puts
-// the parts of an output together. With one part the first level writes the output itself.
+//    elements of an output    |   part 0   |   part 1   |   part 2   |     first level: a block, or a thread, per part
+//    workspace                [splits][outputs]
+//    output                   part 0, part 1, part 2 together              second level: a thread per output
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
@@ -9,16 +13,17 @@
 
 namespace dnncore {
 
-// _OPERATORS in reduction.py.
+// Mirrored by _OPERATORS in dnncore/cuda/reduction.py.
 enum class ReduceOperator : int32 { kAdd, kMul, kMin, kMax, kAmax, kAvg, kNorm1, kNorm2, kMulNoZeros };
 
-// What became of some elements: index is that of the one found, -1 while there is none.
+// What some elements became: `index` is that of the element found, -1 while there is none. Mirrored by _PART in
+// dnncore/cuda/reduction.py.
 struct Reduced {
   double value;
   int64 index;
 };
 
-// _PARAMS in reduction.py.
+// Mirrored by _PARAMS in dnncore/cuda/reduction.py.
 struct ReduceParams {
   Blend blend;
   const void* x;
@@ -28,9 +33,9 @@ struct ReduceParams {
   Divisor outputs;
   int64 length;     // elements that become one output
   int64 splits;
-  int64 part;       // elements of a part; the last may have fewer
+  int64 part;       // elements per part; the last may have fewer
   TensorView kept_view;    // x: where an output's elements start
-  TensorView reduced_view; // x: where they are from there
+  TensorView reduced_view; // x: from there to each of them
   TensorView output_view;
   TensorView indices_view;
   ReduceOperator operation;
@@ -44,7 +49,7 @@ __device__ __forceinline__ bool multiplies(ReduceOperator operation) {
   return operation == ReduceOperator::kMul || operation == ReduceOperator::kMulNoZeros;
 }
 
-// What no elements become.
+// What no elements become: the identity of the operator.
 __device__ __forceinline__ Reduced nothing(ReduceOperator operation) {
   if (multiplies(operation)) return {1.0, -1};
   if (!finds_an_element(operation)) return {0.0, -1};
@@ -62,7 +67,8 @@ __device__ __forceinline__ Reduced of_element(ReduceOperator operation, double x
   }
 }
 
-// Commutative, so that the order in which a block's threads are put together does not matter to what is found.
+// Commutative; of equal values the one with the lowest index is found, and NaN before all, in whatever order threads
+// meet.
 __device__ __forceinline__ Reduced together(ReduceOperator operation, Reduced a, Reduced b) {
   if (multiplies(operation)) return {a.value * b.value, -1};
   if (!finds_an_element(operation)) return {a.value + b.value, -1};
@@ -86,7 +92,7 @@ __device__ __forceinline__ void write(const ReduceParams& params, int64 output, 
   if (params.indices) params.indices[offset_of(params.indices_view, output)] = static_cast<int32>(result.index);
 }
 
-// Every step-th element of a part from `begin` on.
+// Reduce every step-th element of a part, from `begin` on.
 template <typename T>
 __device__ __forceinline__ Reduced reduce_elements(const ReduceParams& params, const T* x, int64 begin, int64 end, int64 step) {
   Reduced result = nothing(params.operation);
@@ -131,7 +137,8 @@ __device__ void reduce_block(const ReduceParams& params) {
   }
 }
 
-// A thread reduces a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in memory.
+// A thread reduces a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in
+// memory.
 template <typename T>
 __device__ void reduce_thread(const ReduceParams& params) {
   for (int64 item = grid_index(); item < params.outputs.value * params.splits; item += grid_size()) {
@@ -147,7 +154,7 @@ __device__ void reduce_thread(const ReduceParams& params) {
   }
 }
 
-// The second level: a thread an output.
+// The second level: a thread per output.
 template <typename T>
 __device__ void reduce_parts(const ReduceParams& params) {
   for (int64 output = grid_index(); output < params.outputs.value; output += grid_size()) {

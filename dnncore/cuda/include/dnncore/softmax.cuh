@@ -1,10 +1,12 @@
-// Softmax over rows: a row is what is normalised together, and a launch has rows * length elements.
+// Softmax over rows, y = exp(x - max) / sum(exp(x - max)) or its logarithm, and its gradient. A row is what is
+// normalised together, and a launch has rows * length elements. The host describes a row's start (`row_views`) and its
+// elements (`element_views`) for each tensor. A block or a warp takes a row where rows are long; a thread takes one
+// where they are short, or where neighbouring rows are neighbours in memory. Each element is written by the thread that
+// read it, so an output may be an input. It is memory-bound, so rows are read as seldom as possible:
 //
-// The host describes a row's start (over `row_view`) and its elements (over `element_view`) for each tensor. A block or a warp takes
-// a row where rows are long; a thread takes one where they are short, or where neighbouring rows are neighbours in memory. A row
-// that fits in its team's registers (backward, a block's shared memory beside them) is read once; a longer one twice, forward (its
-// maximum and its sum come from one pass) and backward; one over several dimensions once more. Each element is written by the thread that read it, so that an output may
-// be an input.
+//    kept         fits in its team's registers (backward, a block adds shared memory)         read once
+//    streamed     longer; forward, maximum and sum come from one pass                         read twice
+//    scattered    over several dimensions; forward, maximum, sum, output            read three times; backward, twice
 #pragma once
 
 #include "dnncore/ptx/async_copy.cuh"
@@ -12,7 +14,7 @@
 
 namespace dnncore {
 
-// _PARAMS in softmax.py. Forward reads x; backward reads y and dy; both write `output`.
+// Mirrored by _PARAMS in dnncore/cuda/softmax.py. Forward reads x; backward reads y and dy; both write `output`.
 struct SoftmaxParams {
   Blend blend;
   const void* inputs[2];
@@ -22,12 +24,12 @@ struct SoftmaxParams {
   TensorView row_views[3];  // inputs, then the output
   TensorView element_views[3];
   int32 kind;       // a SoftmaxKind: a switch costs nothing beside the exponentials
-  int32 has_packs;  // the elements of all tensors are neighbours, a number of whole packs
+  int32 has_packs;  // in all tensors the elements of a row are neighbours and fill whole packs
 };
 
 enum class SoftmaxKind { kFast, kAccurate, kLog };
 
-// Rows that are kept have their elements in one dimension.
+// A row that is kept, whose elements lie in one dimension.
 template <typename T, typename Team>
 __device__ __forceinline__ void softmax_kept(const SoftmaxParams& params, const T* x, T* y) {
   using C = Compute<T>;
@@ -86,7 +88,7 @@ __device__ __forceinline__ void softmax_streamed(const SoftmaxParams& params, co
   });
 }
 
-// A row over several dimensions, whose indices are work enough without batches.
+// A row over several dimensions, element by element: their indices are work enough without batches of loads.
 template <typename T, typename Team>
 __device__ __forceinline__ void softmax_scattered(const SoftmaxParams& params, const T* x, T* y) {
   using C = Compute<T>;
@@ -125,7 +127,7 @@ __device__ void softmax_forward(const SoftmaxParams& params) {
   }
 }
 
-// dx = y * (dy - sum(y * dy)), and for the logarithm dx = dy - exp(y) * sum(dy).
+// dx = y * (dy - sum(y * dy)); for the logarithm dx = dy - exp(y) * sum(dy).
 template <typename C>
 __device__ __forceinline__ C softmax_term(bool is_log, C y, C dy) {
   return is_log ? dy : y * dy;
@@ -136,7 +138,8 @@ __device__ __forceinline__ C softmax_gradient(bool is_log, C y, C dy, C total) {
   return is_log ? dy - exp(y) * total : y * (dy - total);
 }
 
-// Where a member keeps its packs of dy: beside those of y, in registers, or, for a block, which has not as many, in shared memory.
+// Where a member keeps its packs of dy: in registers beside those of y or, for a block, whose threads have fewer, in
+// shared memory.
 template <typename T, typename Team>
 class Gradients {
  public:
@@ -156,7 +159,7 @@ class Gradients<T, BlockPerRow> {
     packs_ = reinterpret_cast<PackWords*>(shared) + threadIdx.x;
   }
   __device__ __forceinline__ void begin(const Span<T, BlockPerRow>& span, const T* dy, int64 stride) {
-    __syncwarp();  // the compiler moves no read of what is there past it
+    __syncwarp();  // the compiler moves no read of the old contents past it
     RowWalk<BlockPerRow, const T> walk(dy, stride);
 #pragma unroll
     for (int pack = 0; pack < kPacks<T>; ++pack) {
@@ -183,7 +186,7 @@ class Gradients<T, BlockPerRow> {
   PackWords* packs_;
 };
 
-// A row in one dimension, span by span; kIsKept: it is one span, which the second pass finds where the first left it.
+// A row in one dimension, span by span. kIsKept: it is one span, which the second pass finds where the first left it.
 template <typename T, typename Team, bool kIsKept>
 __device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& params, const T* y, const T* dy, T* dx) {
   using C = Compute<T>;
@@ -223,7 +226,7 @@ __device__ __forceinline__ void softmax_backward_line(const SoftmaxParams& param
           values[lane] = softmax_gradient(is_log, lane_of<T>(result, lane), lane_of<T>(gradient, lane), total);
         }
       };
-      is_log ? set(true) : set(false);  // one branch a pack, not one a lane
+      is_log ? set(true) : set(false);  // one branch per pack rather than per lane
     });
   });
 }

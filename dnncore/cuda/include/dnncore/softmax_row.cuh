@@ -1,5 +1,12 @@
-// Softmax of one row, for softmax.cuh and cross_entropy.cuh: who works on a row together, which elements are whose, how they are read
-// and written, and a row's maximum and sum of exponentials.
+// Softmax of one row, for softmax.cuh and cross_entropy.cuh: which team works on a row (a thread, a warp or a block),
+// which elements belong to which member, how they are read and written, and a row's maximum and sum of exponentials. A
+// member keeps at most kKept elements of a span in registers; a long row is a sequence of spans.
+//
+//    aligned neighbours: whole packs          0 1 2 3 | 4 5 6 7 | 8 9 10 11 | 12 13 14 15 | 16 17 18 19 | ...
+//    member of a team of 4                       0         1          2            3             0
+//
+//    else: elements members() apart           0  1  2  3  4  5  6  7  8  9 ...
+//    member of a team of 4                    0  1  2  3  0  1  2  3  0  1 ...
 #pragma once
 
 #include "dnncore/common/pack.cuh"
@@ -7,7 +14,7 @@
 
 namespace dnncore {
 
-// Teams: how a row's elements are shared out, and how partial results become one.
+// Teams: how the elements of a row are shared out, and how partial results become one.
 struct ThreadPerRow {
   static __device__ __forceinline__ int64 first_row() { return grid_index(); }
   static __device__ __forceinline__ int64 row_step() { return grid_size(); }
@@ -41,14 +48,14 @@ struct BlockPerRow {
   }
 };
 
-// Elements that a member keeps in registers, computed values of 128 bytes: half of what a thread has in a block of 1024. _KEPT_BYTES in
-// softmax.py.
+// Elements that a member keeps in registers: computed values of 128 bytes, half of what a thread has in a block of
+// 1024. _KEPT_BYTES in dnncore/cuda/softmax.py.
 template <typename T>
 constexpr int kKept = 128 / sizeof(Compute<T>);
 template <typename T>
 constexpr int kPacks = kKept<T> / Pack<T>::kWidth;
 
-// A pack as it is kept: lanes of 16 bits by themselves would take, and be moved to, a register each.
+// A pack as it is kept: single lanes of 16 bits would each take, and be moved to, a register of their own.
 struct alignas(16) PackWords {
   uint32 words[4];
 };
@@ -76,10 +83,10 @@ __device__ __forceinline__ bool is_aligned(const T* row) {
   return reinterpret_cast<uint64>(row) % sizeof(Pack<T>) == 0;
 }
 
-// A stretch of a row, at most kKept elements for each member of the team, and which are whose. Where elements are aligned neighbours,
-// in every tensor of the row, a member's packs are whole ones of the row; else they are put together from elements that are
-// members() apart, so that the members read neighbours. An index may be beyond the span: for some lanes of what has an index, for
-// no member of what has none.
+// A stretch of a row, at most kKept elements per member of the team, and which elements are whose. Where elements are
+// aligned neighbours in every tensor of the row, a member's packs are whole packs of the row; otherwise they are put
+// together from elements members() apart, so that the members read neighbours. Where has(pack) is false, no member has
+// an element in that pack; where it is true, index(pack, lane) may still lie beyond the span.
 template <typename T, typename Team>
 class Span {
  public:
@@ -93,7 +100,7 @@ class Span {
     return is_packed ? (pack * Team::members() + Team::member()) * kWidth + lane
                      : (pack * kWidth + lane) * Team::members() + Team::member();
   }
-  // Which of this member's elements the span's index-th is, or -1.
+  // Which of this member's elements the span's index-th one is, or -1.
   __device__ __forceinline__ int mine(int index) const {
     if (index < 0 || index >= length) return -1;
     const int lane = is_packed ? index % kWidth : 0, unit = is_packed ? index / kWidth : index;
@@ -105,8 +112,8 @@ class Span {
   bool is_packed;
 };
 
-// A member's single elements, one after the other: adding to a pointer takes fewer registers than 32 products of 64 bits, which the
-// compiler would keep from row to row.
+// A member's single elements, one after another. Adding to a pointer takes fewer registers than 32 products of 64 bits,
+// which the compiler would keep from row to row.
 template <typename Team, typename T>
 class RowWalk {
  public:
@@ -123,7 +130,8 @@ class RowWalk {
   int64 step_;
 };
 
-// Call visitor(k) for a member's elements, k counting them, and those beyond the span as far as they are in packs that somebody has.
+// Call visitor(k) for a member's elements, which k counts, and for those beyond the span in packs of which any member
+// has elements.
 template <typename T, typename Team, typename Visitor>
 __device__ __forceinline__ void visit(const Span<T, Team>& span, const Visitor& visitor) {
 #pragma unroll
@@ -144,8 +152,8 @@ __device__ __forceinline__ void visit_inside(const Span<T, Team>& span, const Vi
   }
 }
 
-// A member's packs of the span that begins at `start`, as they are stored: all loads are under way before the first is waited for,
-// which a conversion right behind each load would prevent.
+// A member's packs of the span that begins at `start`, as they are stored, with `beyond` past the end. All loads are
+// under way before the first is waited for, which a conversion right behind each load would prevent.
 template <typename T, typename Team>
 __device__ __forceinline__ void load(
     const Span<T, Team>& span, const T* start, int64 stride, T beyond, PackWords (&packs)[kPacks<T>]
@@ -231,15 +239,15 @@ __device__ __forceinline__ Compute<T> largest_of(const Span<T, Team>& span, cons
   return largest;
 }
 
-// Largest value of a row, and the sum of exponentials once it is taken off. Where the largest is infinite, as in a row of nothing
-// but minus infinity, the sum is NaN, and with it the softmax.
+// Largest value of a row, and the sum of the exponentials of all values less that one. Where the largest is infinite,
+// as in a row of nothing but minus infinity, the sum is NaN, and with it the softmax.
 template <typename C>
 struct Normaliser {
   C shift;
   C total;
 };
 
-// The same of nothing so far, and with the values of one span more; NaN goes into the sum alone.
+// That of no elements, and `include`, which takes in the values of one more span; NaN goes into the sum alone.
 template <typename C>
 __device__ __forceinline__ Normaliser<C> empty_normaliser() {
   return {Maximum::identity<C>(), C(0)};
@@ -253,11 +261,11 @@ __device__ __forceinline__ void include(
   const C shift = Maximum{}(row.shift, largest_of(span, values));
   if (row.shift != shift) row.total *= exp(row.shift - shift);
   row.shift = shift;
-  const C finite = shift == -C(INFINITY) ? C(0) : shift;  // minus infinity, as all so far, has no distance from itself
+  const C finite = shift == -C(INFINITY) ? C(0) : shift;  // the distance of minus infinity from itself would be NaN
   visit(span, [&](int k) { row.total += exp(values[k] - finite); });
 }
 
-// That of the row from those of the team's members.
+// The normaliser of the row, from those of the team's members.
 template <typename Team, typename C>
 __device__ __forceinline__ Normaliser<C> reduce(const Normaliser<C>& part) {
   const C shift = Team::template reduce<Maximum>(part.shift);
@@ -265,7 +273,7 @@ __device__ __forceinline__ Normaliser<C> reduce(const Normaliser<C>& part) {
   return {shift, Team::template reduce<Sum>(total) + (shift - shift)};
 }
 
-// Call use(start, span) for one span after the other, or for the only one.
+// Call use(start, span) for one span after another, or for the only one.
 template <typename T, typename Team, bool kIsOne, typename Use>
 __device__ __forceinline__ void for_each_span(int64 length, bool is_packed, const Use& use) {
   if constexpr (kIsOne) {

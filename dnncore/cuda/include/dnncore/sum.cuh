@@ -1,7 +1,11 @@
 // Sums over some dimensions of a tensor, in two levels and without atomics, so that the same input gives the same bits.
+// Each output's elements are cut into `splits` parts, so that a few long sums still fill the GPU. The first level sums
+// the parts into a workspace; the second is the same kernel over the workspace, with one part. With one part to begin
+// with, there is one level only.
 //
-// Each output's elements are cut into `splits` parts. The first level sums parts into a workspace, laid out [splits, outputs]; the
-// second is the same kernel over the workspace with one part. With one part to begin with there is only one level.
+//    elements of an output    |   part 0   |   part 1   |   part 2   |     first level: a block, or a thread, per part
+//    workspace                [splits][outputs], in the compute type
+//    output                   part 0 + part 1 + part 2                     second level
 #pragma once
 
 #include "dnncore/common/pack.cuh"
@@ -9,7 +13,7 @@
 
 namespace dnncore {
 
-// _PARAMS in summation.py.
+// Mirrored by _PARAMS in dnncore/cuda/summation.py.
 struct SumParams {
   Blend blend;
   const void* x;
@@ -17,14 +21,15 @@ struct SumParams {
   Divisor outputs;
   int64 length;             // elements that are summed into one output
   int64 splits;
-  int64 part;               // elements of a part; the last may have fewer
+  int64 part;               // elements per part; the last may have fewer
   TensorView kept_view;     // x: where an output's elements start
-  TensorView summed_view;   // x: where they are from there
+  TensorView summed_view;   // x: from there to each of them
   TensorView output_view;   // over [splits * outputs]
 };
 
-// Sum of every step-th element from `begin` on. Over two dimensions (a single one comes with an outer one of extent 1) the place is
-// carried along instead of divided for, and kSums loads are under way at once: none waits for an addition.
+// Sum of every step-th element from `begin` on. Over two dimensions (a single one comes with an outer one of extent 1)
+// the place is carried along instead of divided for, and kSums loads are under way at once, none of which waits for an
+// addition.
 template <typename T>
 __device__ __forceinline__ Compute<T> sum_of(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
   constexpr int kSums = 8;
@@ -65,7 +70,7 @@ __device__ __forceinline__ Compute<T> sum_of(const T* x, const TensorView& view,
   return sums[0];
 }
 
-// Whether every 16 bytes of a row of two dimensions lie in one piece, and are aligned.
+// Whether every 16 bytes of a row, in a view of two dimensions, lie in one piece and are aligned.
 template <typename T>
 __device__ __forceinline__ bool has_packs(const T* x, const TensorView& view) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -73,7 +78,7 @@ __device__ __forceinline__ bool has_packs(const T* x, const TensorView& view) {
          reinterpret_cast<uint64>(x) % sizeof(Pack<T>) == 0;
 }
 
-// Sum of every step-th pack from `begin` on: the same walk as of sum_of, 16 bytes at a time.
+// Sum of every step-th pack from `begin` on: the same walk as in sum_of, 16 bytes at a time.
 template <typename T>
 __device__ __forceinline__ Compute<T> sum_of_packs(const T* x, const TensorView& view, int64 begin, int64 end, int64 step) {
   constexpr int kPacks = 4, kWidth = Pack<T>::kWidth;
@@ -114,7 +119,7 @@ __device__ __forceinline__ Compute<T> sum_of_packs(const T* x, const TensorView&
   return sums[0];
 }
 
-// A block sums a part: for few outputs of many elements. What x holds, or the output, may be parts in the compute type.
+// A block sums a part: for few outputs of many elements. x, or the output, may hold parts in the compute type.
 template <typename T, typename Output>
 __device__ void sum_block_per_output(const SumParams& params) {
   for (int64 item = blockIdx.x; item < params.outputs.value * params.splits; item += gridDim.x) {
@@ -122,7 +127,8 @@ __device__ void sum_block_per_output(const SumParams& params) {
     const T* x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * params.part;
     const int64 end = min(begin + params.part, params.length);
-    // Parts then begin at the pack in which they would begin; rows are whole packs, and so the last one ends with one.
+    // A part then begins with the pack in which it would begin; rows are whole packs, and so the last part ends with
+    // one.
     constexpr int kWidth = Pack<T>::kWidth;
     const Compute<T> sum = has_packs(x, params.summed_view)
                                ? sum_of_packs(x, params.summed_view, begin / kWidth + threadIdx.x, end / kWidth, blockDim.x)
@@ -134,7 +140,8 @@ __device__ void sum_block_per_output(const SumParams& params) {
   }
 }
 
-// A thread sums a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in memory.
+// A thread sums a part: where outputs have few elements, or where neighbouring outputs' elements are neighbours in
+// memory.
 template <typename T, typename Output>
 __device__ void sum_thread_per_output(const SumParams& params) {
   for (int64 item = grid_index(); item < params.outputs.value * params.splits; item += grid_size()) {

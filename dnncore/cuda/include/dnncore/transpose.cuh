@@ -1,13 +1,20 @@
-// Between layouts: a batch of matrices, contiguous along their columns in x and along their rows in the output.
+// Between layouts: a batch of matrices, contiguous along their columns in x and along their rows in the output. A block
+// takes a tile of 32 x 32 elements through shared memory, so that both sides are read and written in whole lines; it is
+// memory-bound.
 //
-// A block takes a tile through shared memory, so that both sides are read and written in whole lines.
+//    x                          tile[32][33]              output
+//    a b c d  <- a warp         a b c d _                 a e i m  <- a warp writes
+//    e f g h     reads a row    e f g h _                 b f j n     a column of the tile
+//    i j k l                    i j k l _                 c g k o
+//    m n o p                    m n o p _                 d h l p
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
-// _PARAMS in transpose.py. x is [batch, rows, columns] with stride 1 along columns, the output has stride 1 along rows.
+// Mirrored by _PARAMS in dnncore/cuda/transpose.py. x is [batch, rows, columns] with stride 1 along columns; the output
+// has stride 1 along rows.
 struct TransposeParams {
   Blend blend;
   const void* x;
@@ -29,7 +36,7 @@ constexpr int kTransposeWarps = 4;  // _THREADS / 32
 template <typename T>
 __device__ void transpose(const TransposeParams& params) {
   constexpr int kItems = kTransposeTile / kTransposeWarps;
-  __shared__ T tile[kTransposeTile][kTransposeTile + 1];  // a column's elements lie in different banks
+  __shared__ T tile[kTransposeTile][kTransposeTile + 1];  // one column more: a column's elements lie in different banks
   const int lane = threadIdx.x % kTransposeTile;
   const int warp = threadIdx.x / kTransposeTile;
   for (int64 index = blockIdx.x; index < params.tiles; index += gridDim.x) {

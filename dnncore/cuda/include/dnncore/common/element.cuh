@@ -1,11 +1,14 @@
-// Elements whose type only the launch knows: for kernels that are rare enough to be compiled once for all types.
+// Elements of a type that only the launch knows, for kernels that run too rarely to be compiled once per type.
+// element_of reads an element of any type as a double, which represents every value of all six types; blend_element
+// blends in the element's compute type and stores. Each access switches on the type, and all threads take the same
+// branch.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
-// ELEMENT_TYPES in params.py.
+// Mirrored by ELEMENT_TYPES in dnncore/cuda/params.py.
 enum class ElementType : int32 { kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt32 };
 
 template <typename T>
@@ -13,7 +16,7 @@ __device__ __forceinline__ double element_of(const void* tensor, int64 offset) {
   return widen(static_cast<const T*>(tensor)[offset]);
 }
 
-// The element, which double precision holds whatever its type.
+// The element as a double, which represents it exactly whatever its type.
 __device__ __forceinline__ double element_of(const void* tensor, int64 offset, ElementType type) {
   switch (type) {
     case ElementType::kFloat16: return element_of<float16>(tensor, offset);

@@ -1,5 +1,6 @@
-// Neighbouring elements that are read or written at once, and elements on their way: as they are stored, so that all loads of a
-// thread are under way before the first of them is widened, which would wait for it.
+// Neighbouring elements that one instruction reads or writes (Vector), and elements on their way from memory (Loaded,
+// LoadedOne). The latter hold the bits as they are stored: a thread first issues all of its loads and widens the
+// elements afterwards, because widening one right behind its load would wait for that load before the next is issued.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -11,7 +12,7 @@ struct alignas(kVector * sizeof(T)) Vector {
   T at[kVector];
 };
 
-// What one load brings.
+// The type that one load of kBytes fills.
 template <int kBytes>
 struct Word;
 template <>
@@ -39,7 +40,7 @@ template <typename T, int kVector>
 struct Loaded {
   typename Word<kVector * sizeof(T)>::Type word = {};
 
-  // Nothing is read where there is nothing: the padding is 0.
+  // Reads only where there is an element; elsewhere the value is 0, as padding is.
   __device__ __forceinline__ void load_if(bool there, const T* place) {
     word = {};
     if (there) word = *reinterpret_cast<const decltype(word)*>(place);
@@ -50,14 +51,14 @@ struct Loaded {
   }
 };
 
-// One element on its way.
+// One element on its way from memory.
 template <typename T>
 struct LoadedOne {
   using Type = typename Word<sizeof(T)>::Type;
   Type word = {};
 
   __device__ __forceinline__ static LoadedOne of(T value) { return {*reinterpret_cast<const Type*>(&value)}; }
-  // What it holds stays where nothing is.
+  // Reads only where there is an element; elsewhere `word` keeps its value.
   __device__ __forceinline__ void load_if(bool there, const T* place) {
     if (there) word = *reinterpret_cast<const Type*>(place);
   }

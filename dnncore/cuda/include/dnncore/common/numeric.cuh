@@ -1,5 +1,6 @@
-// The types that tensors are stored in, and the type that each is computed in. A kernel is a template over the storage type T: it
-// widens what it reads to Compute<T>, and narrows, rounding once, what it writes.
+// The types that tensors are stored in, and the type that each is computed in. A kernel is a template over the storage
+// type T: it widens what it reads to Compute<T>, computes, and narrows what it writes, rounding once. Compute<T> is
+// double for double and int32, and float for all other types.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +31,10 @@ struct ComputeType<double> {
 
 template <>
 struct ComputeType<std::int32_t> {
-  using Type = double;  // holds every one of them
+  using Type = double;  // represents every int32 exactly
 };
 
-// float but for double and int32.
+// Double for double and int32, float for everything else.
 template <typename T>
 using Compute = typename ComputeType<T>::Type;
 
@@ -44,7 +45,7 @@ __device__ __forceinline__ float widen(bfloat16 value) { return float_from_bf16(
 __device__ __forceinline__ float widen(int8 value) { return static_cast<float>(value); }
 __device__ __forceinline__ double widen(std::int32_t value) { return static_cast<double>(value); }
 
-// T of a computed value, rounded to even; integers are saturated too.
+// Convert a computed value to T: to the nearest, ties to even; integers also saturate.
 template <typename T>
 __device__ __forceinline__ T narrow(Compute<T> value) {
   return value;

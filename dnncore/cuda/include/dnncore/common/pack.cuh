@@ -1,4 +1,6 @@
-// Sixteen bytes of neighbouring elements, the most that a thread reads or writes at once.
+// Sixteen bytes of neighbouring elements, the most that a thread reads or writes with one instruction. A pack may be
+// incomplete, at the end of a row, or its lanes may lie `step` elements apart; load_pack and store_pack then access one
+// lane at a time, and otherwise, where the lanes are complete, neighbours and aligned, all of them at once.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -16,7 +18,8 @@ __device__ __forceinline__ bool is_whole(const T* place, int64 lanes) {
   return lanes >= Pack<T>::kWidth && reinterpret_cast<uint64>(place) % sizeof(Pack<T>) == 0;
 }
 
-// The lanes of a pack that there are, each `step` elements from the one before; at once where they are neighbours and aligned.
+// Load the lanes that exist, each `step` elements behind the one before: with one instruction where they are neighbours
+// and aligned. The other lanes are zeros.
 template <typename T>
 __device__ __forceinline__ Pack<T> load_pack(const T* place, int64 step, int64 lanes) {
   Pack<T> pack{};

@@ -1,27 +1,35 @@
-// Depthwise convolution (one channel a group, any number of filters for it): bound by memory, so what counts is that each element
-// comes from memory once and from the caches seldom.
+// Depthwise convolution, forward and backward-data: one channel per group, and `multiplier` filters for it.
 //
-// A thread computes kOutputs outputs along one axis, "along", for kVector channels; the other axis is "across". With channels
-// innermost, a thread takes a vector of them, strips lie along the width, and a block walks down the rows, whose neighbours are then
-// still in its L1 cache; filters wait in shared memory. Else kVector is 1, strides may be any, a warp's threads are neighbours across
-// (the width), and strips lie along the height.
+//    y[n, k, p] = sum over r  x[n, k / multiplier, p * stride - padding + r * dilation] * w[k, r]
 //
-// Along a strip an element of the source meets several outputs through several taps. Outputs that lie `spacing` apart and every
-// tap_step-th tap meet places of the source that are evenly spaced, so that the n-th output and the t-th tap share place n + t: what
-// a thread has read stays in its registers for the next tap, whatever stride and dilation are:
+// It is memory-bound: each element should come from memory once and seldom from the caches. A thread computes kOutputs
+// outputs along one axis, "along", for kVector channels; the other axis is "across". With channels innermost, a thread
+// takes a vector of them, strips lie along the width, and a block walks down the rows, whose neighbours are then still
+// in its L1 cache, while the filters wait in shared memory. Otherwise kVector is 1, strides may be any, the threads of
+// a warp are neighbours across (the width), and strips lie along the height.
 //
-//     forward        outputs dilation / gcd apart, places lcm apart,             gcd and lcm of stride and dilation
-//     backward-data  outputs lcm apart,            places dilation / gcd apart,  the taps from last to first
+// Along a strip an element of the source meets several outputs through several taps. Outputs that lie `spacing` apart
+// and every tap_step-th tap meet places of the source that are evenly spaced, so that the n-th output and the t-th tap
+// share place n + t: what a thread has read stays in its registers for the next tap, whatever the stride and dilation
+// are.
 //
-// Forward, a filter that is not finite shows at the border, where it meets the padding's zeros, as in PyTorch. Backward it also
-// spreads along a strip to places that only its tap's padding reaches.
+//    place        0   1   2   3   4   5
+//    tap t = 0    o0  o1  o2  o3                          o_n is the n-th output of a strip with kOutputs = 4
+//    tap t = 1        o0  o1  o2  o3                      one more place is read per tap
+//    tap t = 2            o0  o1  o2  o3
+//
+//    forward        outputs dilation / gcd apart, places lcm apart,             gcd and lcm of stride and dilation
+//    backward-data  outputs lcm apart,            places dilation / gcd apart,  the taps from last to first
+//
+// Forward, a filter that is not finite shows at the border, where it meets the padding's zeros, as in PyTorch.
+// Backward, it also spreads along a strip to places that only the padding of its tap reaches.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
 
 namespace dnncore::depthwise {
 
-// One axis; dnncore/cuda/convolution/depthwise.py mirrors it. The source is what is read, x or dy.
+// One axis; mirrored by AXIS in dnncore/cuda/convolution/depthwise_plane.py. The source is what is read, x or dy.
 struct Axis {
   int32 source;         // extents
   int32 output;
@@ -31,7 +39,7 @@ struct Axis {
   int32 dilation;
   int32 tap_step;       // stride / gcd
   int32 taps_a_class;   // filter / tap_step, rounded down
-  int32 longer_classes; // of the tap_step classes of every tap_step-th tap, these have one more
+  int32 longer_classes; // of the classes of every tap_step-th tap, the first so many have one more
   int32 place_step;     // dilation / gcd
   int32 common;         // lcm
   int32 source_stride;  // elements
@@ -39,6 +47,7 @@ struct Axis {
   int32 filter_stride;  // negative for true convolution
 };
 
+// Mirrored by _PARAMS in dnncore/cuda/convolution/depthwise.py.
 struct DataParams {
   Blend blend;
   const void* source;
@@ -55,12 +64,12 @@ struct DataParams {
   Divisor strips;           // of one channel of one image, at one place across
   Divisor across_places;
   Divisor channels;         // of the output
-  SmallDivisor multiplier;  // filters of a channel
-  int64 count;              // strips of all images; of all channels and places across too where kVector is 1
+  SmallDivisor multiplier;  // filters per channel
+  int64 count;              // strips of all images; with kVector 1, of all channels and places across too
   int32 backward;
-  int32 chunks;             // vectors of channels are taken by blocks in chunks of `vectors`, a power of two
+  int32 chunks;             // blocks take vectors of channels in chunks of `vectors`, a power of two
   int32 vectors;
-  int32 groups;             // of strips that a block takes at a time
+  int32 groups;             // groups of strips, of which a block takes one
   int32 rows;               // places across that a block walks over
   int32 channels_innermost;
 };
@@ -77,13 +86,13 @@ __device__ __forceinline__ int32 taps_of_class(const Axis& axis, int32 first) {
   return axis.taps_a_class + (first < axis.longer_classes);
 }
 
-// The n-th of places `step_bytes` apart: one multiply-add a place.
+// The n-th of places that lie `step_bytes` apart: one multiply-add per place.
 template <typename T>
 __device__ __forceinline__ const T* nth_place(const T* first, int32 n, int32 step_bytes) {
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + static_cast<int64>(n) * step_bytes);
 }
 
-// Backward: those that meet place `at`, the last of them first, `place_step` apart.
+// Backward: the taps that meet place `at`, from last to first; their places lie `place_step` apart.
 __device__ __forceinline__ Taps backward_taps(const Axis& axis, int32 at) {
   const int32 period = min(axis.tap_step, axis.filter);
   for (int32 tap = 0; tap < period; ++tap) {
@@ -96,12 +105,12 @@ __device__ __forceinline__ Taps backward_taps(const Axis& axis, int32 at) {
   return {0, 0, 0, 0};
 }
 
-// Forward: those from `first` on, every tap_step-th, `common` apart.
+// Forward: every tap_step-th tap from `first` on; their places lie `common` apart.
 __device__ __forceinline__ Taps forward_taps(const Axis& axis, int32 at, int32 first) {
   return {first, axis.tap_step, taps_of_class(axis, first), at * axis.stride - axis.padding + first * axis.dilation};
 }
 
-// A row of the filter of one channel, in memory.
+// A row of one channel's filter, in memory.
 template <typename T>
 struct StoredRow {
   const T* row;
@@ -133,7 +142,7 @@ struct SharedRow {
   }
 };
 
-// Add what one row of taps gives to a strip. Loads of up to kOutputs taps are under way at once.
+// Add what one row of taps contributes to a strip. Loads for up to kOutputs taps are under way at once.
 template <typename T, int kVector, int kOutputs, typename Row>
 __device__ __forceinline__ void add_row(
     const T* row, const Axis& axis, const Taps& taps, int32 place_step, bool inside, const Row& filter,
@@ -185,7 +194,8 @@ __device__ __forceinline__ void add_row(
   }
 }
 
-// The same for a number of taps that is known here: nothing is carried from tap to tap, and there is nothing to ask.
+// The same for a number of taps that the compiler knows: all loads are under way at once, and nothing is carried from
+// tap to tap.
 template <int kCount, typename T, int kVector, int kOutputs, typename Row>
 __device__ __forceinline__ void add_row_of(
     const T* row, const Axis& axis, const Taps& taps, int32 place_step, bool inside, const Row& filter,
@@ -217,7 +227,8 @@ __device__ __forceinline__ void add_row_of(
   }
 }
 
-// Add what all taps give to the strip that starts at `start`, at place `at` across. filter_row(tap) is a row of the filter.
+// Add what all taps contribute to the strip that starts at `start`, at place `at` across. filter_row(tap) returns a row
+// of the filter.
 template <typename T, int kVector, int kOutputs, typename FilterRow>
 __device__ __forceinline__ void add_strip(
     const T* source, const DataParams& params, int32 start, int32 at, FilterRow filter_row,
@@ -254,7 +265,7 @@ __device__ __forceinline__ int32 spacing_of(const DataParams& params) {
   return params.backward ? params.along.common : params.along.place_step;
 }
 
-// First output of the strip-th strip.
+// The first output of a strip.
 template <int kOutputs>
 __device__ __forceinline__ int32 strip_start(int32 strip, int32 spacing) {
   return strip / spacing * (spacing * kOutputs) + strip % spacing;
@@ -278,7 +289,8 @@ __device__ __forceinline__ void write_strip(
   }
 }
 
-// A thread a strip of one channel; neighbours are neighbours across, or neighbouring channels where those are innermost.
+// A thread takes one strip of one channel; neighbouring threads are neighbours across, or have neighbouring channels
+// where those are innermost.
 template <typename T, int kOutputs>
 __device__ void strips_of_places(const DataParams& params) {
   for (int64 item = grid_index(); item < params.count; item += grid_size()) {
@@ -310,8 +322,9 @@ __device__ void strips_of_places(const DataParams& params) {
   }
 }
 
-// A thread a strip of kVector channels, one after another across. Channels are innermost in source and output, their number is a
-// multiple of kVector, each has one filter, and all strides and addresses are aligned for vectors.
+// A thread takes a strip of kVector channels at one place across after another. Channels are innermost in source and
+// output, their number is a multiple of kVector, each has one filter, and all strides and addresses are aligned for
+// vectors.
 template <typename T, int kVector, int kOutputs>
 __device__ void strips_of_channels(const DataParams& params) {
   using C = Compute<T>;

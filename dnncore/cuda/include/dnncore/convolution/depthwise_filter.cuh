@@ -1,10 +1,18 @@
-// The filter gradient of a depthwise convolution: for each of few taps a sum over the batch and all places, in two levels and without
-// atomics, so that the same input gives the same bits.
+// The filter gradient of a depthwise convolution: for each of few taps a sum over the batch and all places, in two
+// levels and without atomics, so that the same input gives the same bits. A thread adds up kTaps taps of one row of the
+// filter for kVector channels, walking along one axis: the n-th of every tap_step-th tap and the t-th of every
+// place_step-th output share place n + t of x, so that each element of x is read once per row of taps. The threads of a
+// block share out the rows of taps, so that all but the first of them read from the L1 cache. More parts keep more
+// blocks busy, but each is written to the workspace, [parts, filters, taps], and read again by the second kernel.
 //
-// A thread adds up kTaps taps of one row of the filter for kVector channels, walking along one axis: the n-th of every tap_step-th tap
-// and the t-th of every place_step-th output share place n + t of x, so each element of x is read once a row of taps. Which rows there
-// are the threads of a block share, so that all but the first read from the L1 cache. What a block has added up goes to the workspace,
-// [parts, filters, taps], and the second kernel adds the parts.
+//    images x places across   |   part 0   |   part 1   | ... |       a block per part, chunk and group of jobs
+//    threads of a block       [job][walker][vector of channels]       a job is up to kTaps taps of one row;
+//                                  |                                  walkers take the part's items in turn
+//    shared memory            sums over the walkers
+//                                  |
+//    workspace                [parts][filters][across taps][along taps]
+//                                  |                                  second kernel: 32 neighbouring sums per block,
+//    dw                       [filters][taps]                         whose 16 warps take the parts in turn
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
@@ -14,6 +22,7 @@ namespace dnncore::depthwise {
 
 constexpr int kTaps = 4;
 
+// Mirrored by _PARAMS in dnncore/cuda/convolution/depthwise_filter.py.
 struct FilterParams {
   Blend blend;
   const void* x;
@@ -26,19 +35,19 @@ struct FilterParams {
   Axis along;               // source: x; output: dy
   Axis across;
   Divisor across_places;    // of dy
-  SmallDivisor multiplier;  // filters of a channel
+  SmallDivisor multiplier;  // filters per channel
   int64 items;              // images times places across
-  int64 part;               // items of a part
+  int64 part;               // items per part
   int32 filters;
   int32 chunks;             // of vectors of channels
-  int32 vectors;            // of a chunk, a power of two
+  int32 vectors;            // per chunk, a power of two
   int32 walkers;            // threads that share a block's items
   int32 jobs;               // rows of taps, cut into runs of kTaps
   int32 job_groups;         // a block takes one group of them
-  int32 runs;               // of kTaps taps, in a row and class
+  int32 runs;               // of kTaps taps, per row and class
 };
 
-// What a walker adds up: kTaps of every tap_step-th tap of a row.
+// What a thread adds up: up to kTaps taps of one row, taken from every tap_step-th tap.
 struct Job {
   int32 row;
   int32 first;
@@ -83,7 +92,7 @@ __device__ __forceinline__ void add_line(
     }
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
-      if (!is_there(t)) break;  // what x has there may not be finite
+      if (!is_there(t)) break;  // where dy has no element, x may hold an infinity
       Compute<T> gradient[kVector];
       loaded[t].widen_into(values[kTaps - 1 + t]);
       gradients[t].widen_into(gradient);
@@ -104,7 +113,7 @@ __device__ __forceinline__ void add_line(
   }
 }
 
-// Threads of a block: [job][walker][vector]. Vectors are as in strips_of_channels.
+// The threads of a block are [job][walker][vector]. Vectors are as in strips_of_channels.
 template <typename T, int kVector>
 __device__ void filter_parts(const FilterParams& params) {
   using C = Compute<T>;
@@ -143,7 +152,7 @@ __device__ void filter_parts(const FilterParams& params) {
     for (int i = 0; i < kVector; ++i) totals[(n * kVector + i) * blockDim.x + threadIdx.x] = sums[n][i];
   }
   __syncthreads();
-  // Each value is added up by one thread in the order of the walkers, or by a warp in its own.
+  // One thread adds up each value in the order of the walkers; with kVector 1 a warp does, in an order of its own.
   C* const parts = static_cast<C*>(params.parts);
   const int32 taps = across.filter * along.filter;
   const auto write = [&](int32 value, int32 which, int32 column, C total) {
@@ -178,6 +187,7 @@ __device__ void filter_parts(const FilterParams& params) {
 
 constexpr int kSumRows = 16;
 
+// Mirrored by _SUM in dnncore/cuda/convolution/depthwise_filter.py.
 struct SumParams {
   Blend blend;
   const void* parts;
@@ -192,7 +202,7 @@ struct SumParams {
   int64 num_parts;
 };
 
-// A warp's lanes are neighbouring outputs, its rows take parts in turn.
+// The lanes of a warp are neighbouring outputs, and the warps of a block take the parts in turn.
 template <typename T>
 __device__ void sum_parts(const SumParams& params) {
   using C = Compute<T>;

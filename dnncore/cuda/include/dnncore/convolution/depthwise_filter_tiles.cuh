@@ -1,8 +1,14 @@
-// The filter gradient of depthwise convolutions of small square filters that are not dilated, on aligned rows; parts are as in
-// depthwise_filter.cuh.
+// The filter gradient of depthwise convolutions with small square filters that are not dilated, on aligned rows or
+// vectors of channels; parts are as in depthwise_filter.cuh, whose second kernel adds them. A thread adds up all taps
+// at once, in registers, and walks over tiles of dy, few rows of few columns. dy and what a tile meets of x are on
+// their way together, and each element is widened once and meets all its taps in registers.
 //
-// A thread adds up all taps at once. It walks over tiles of dy, few rows of few columns: dy and what of x a tile meets are on their
-// way together, and each element is widened once and meets all its taps in registers.
+//             x                       dy
+//     . +-----------+ .         +-----------+       sums[t][u] += dy[p][q] * x[p * stride + t][q * stride + u]
+//     . |           | .         |   tile    |
+//     . |           | .         +-----------+       columns innermost: kTileRows rows under 16 bytes of x
+//     . +-----------+ .                             channels innermost: kHigh x 2 places of kVector channels
+//     . . . . . . . . .         dots: halo of the filter
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
@@ -10,7 +16,7 @@
 
 namespace dnncore::depthwise {
 
-// dnncore/cuda/convolution/depthwise_filter_tiles.py mirrors it.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/depthwise_filter_tiles.py.
 struct FilterTileParams {
   Blend blend;
   const void* x;
@@ -33,10 +39,10 @@ struct FilterTileParams {
   SmallDivisor strips;
   SmallDivisor row_tiles;
   int32 count;             // tiles of all images, of one channel
-  int32 part;              // tiles of a part
+  int32 part;              // tiles per part
   int32 filters;
   int32 chunks;            // of vectors of channels
-  int32 vectors;           // of a chunk, a power of two
+  int32 vectors;           // per chunk, a power of two
 };
 
 template <bool kValue>
@@ -44,7 +50,7 @@ struct Flag {
   static constexpr bool value = kValue;
 };
 
-// Where a tile is.
+// Where a tile is: its image, and its row and column among the tiles.
 struct Tile {
   int32 image;
   int32 row;
@@ -97,7 +103,7 @@ __device__ __forceinline__ void add_plane_tile(
         if (t < 0 || t >= kFilter) continue;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-          if (!decltype(whole)::value && !is_there(out, i)) continue;  // what x has there may not be finite
+          if (!decltype(whole)::value && !is_there(out, i)) continue;  // x may hold an infinity there
           C gradient[kStored];
           gradients[out][i].widen_into(gradient);
 #pragma unroll
@@ -116,7 +122,7 @@ __device__ __forceinline__ void add_plane_tile(
   }
 }
 
-// Columns are neighbours: a block a part of one filter.
+// Columns are innermost: a block takes one part of one filter.
 template <typename T, int kFilter, int kStride>
 __device__ void filter_of_planes(const FilterTileParams& params) {
   using C = Compute<T>;
@@ -197,7 +203,7 @@ __device__ __forceinline__ void add_channels_tile(
         if (t < 0 || t >= kFilter) continue;
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
-          if (!decltype(whole)::value && !is_there(out, n)) continue;  // what x has there may not be finite
+          if (!decltype(whole)::value && !is_there(out, n)) continue;  // x may hold an infinity there
           C gradient[kVector];
           gradients[out][n].widen_into(gradient);
 #pragma unroll
@@ -216,7 +222,7 @@ __device__ __forceinline__ void add_channels_tile(
   }
 }
 
-// Channels are neighbours: threads of a block are [walker][vector], and walkers share the tiles of its part.
+// Channels are innermost: the threads of a block are [walker][vector], and the walkers share out the tiles of its part.
 template <typename T, int kFilter, int kStride, int kVector, int kHigh>
 __device__ void filter_of_channels(const FilterTileParams& params) {
   using C = Compute<T>;

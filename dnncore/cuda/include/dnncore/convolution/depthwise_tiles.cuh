@@ -1,12 +1,19 @@
-// Depthwise convolution with small square filters that are not dilated, on aligned rows: forward, and backward-data of stride 1, which
-// is forward with the filter turned round.
+// Depthwise convolution with small square filters that are not dilated, on aligned rows or vectors of channels:
+// forward, and backward-data of stride 1, which is forward with the filter turned round. A thread computes a tile, few
+// rows of few columns. All loads of a tile are under way before the first element is widened; each element is widened
+// once and meets all its taps in registers, which bound the size of a tile. The number of taps is a template argument,
+// and the padding in front of a row is half a filter: tiles then start at aligned places, and a row needs beside its
+// tile only a halo of half a filter, which comes from the L1 cache.
 //
-// A thread computes a tile, few rows of few columns. Everything that the tile reads is on its way before the first of it is
-// widened, each element is widened once, and it meets all its taps in registers. The number of taps is known here, and so is the
-// padding in front of a row, half a filter: tiles then start at aligned places, and what a row needs beside its tile is a halo of
-// half a filter, which comes from the L1 cache.
+//              left    16 bytes of a row   right
+//             +------+-------+-------+------+
+//             | halo | piece | piece | halo |     kStride * (kTileRows - 1) + kFilter rows of the source
+//             +------+-------+-------+------+
+//                    +---------------+            kTileRows rows of outputs, 16 bytes / kStride wide
+//                    |     tile      |
+//                    +---------------+            channels innermost: kHigh x kColumns places of kVector channels
 //
-// Padding is zeros that are multiplied, so a filter that is not finite shows at the border, backwards too.
+// Padding consists of zeros that are multiplied, so a filter that is not finite shows at the border, backward too.
 #pragma once
 
 #include "dnncore/convolution/depthwise.cuh"
@@ -15,7 +22,8 @@ namespace dnncore::depthwise {
 
 constexpr int kTileRows = 4;
 
-// dnncore/cuda/convolution/depthwise_tiles.py mirrors it. Rows and columns are those of the tensors, strides are in elements.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/depthwise_tiles.py. Rows and columns are those of the tensors,
+// strides are in elements.
 struct TileParams {
   Blend blend;
   const void* source;
@@ -38,8 +46,8 @@ struct TileParams {
   int32 output_row;
   int32 output_column;
   int32 padding;            // rows
-  int32 piece;              // bytes that divide rows of the source, 8 or 16
-  SmallDivisor strips;      // tiles of a row of tiles
+  int32 piece;              // bytes that divide the rows of the source, 8 or 16
+  SmallDivisor strips;      // tiles per row of tiles
   SmallDivisor row_tiles;   // rows of tiles
   SmallDivisor channels;
   int32 count;              // tiles; strips of all images where channels are innermost
@@ -49,7 +57,8 @@ struct TileParams {
   int32 walk;               // rows of tiles that a block walks over
 };
 
-// What a tile reads of one row of an image whose columns are neighbours, as it is stored: kWide elements in pieces of kPiece, and halos.
+// What a tile reads of one row of an image whose columns are innermost, as it is stored: kWide elements in pieces of
+// kPiece, and halos.
 template <typename T, int kFilter, int kStride, int kWide, int kPiece>
 struct PlaneRow {
   static constexpr int kLeft = (kFilter - 1) / 2;
@@ -60,7 +69,7 @@ struct PlaneRow {
   Loaded<T, kPiece> pieces[kWide / kPiece];
   Loaded<T, kRight == 0 ? 1 : kRight> right;
 
-  // `place` is that of `column`, which may lie past the end.
+  // `place` is the address of `column`, which may lie past the end.
   __device__ __forceinline__ void load(bool inside, const T* place, int32 column, int32 columns) {
     left.load_if(inside && column > 0 && column <= columns, place - kLeft);
 #pragma unroll
@@ -179,7 +188,7 @@ __device__ __forceinline__ void plane_tile(const TileParams& params) {
   }
 }
 
-// Columns are neighbours; a thread a tile.
+// Columns are innermost; a thread takes one tile.
 template <typename T, int kFilter, int kStride>
 __device__ void tiles_of_planes(const TileParams& params) {
   if (params.piece == 16) {
@@ -189,7 +198,7 @@ __device__ void tiles_of_planes(const TileParams& params) {
   }
 }
 
-// Channels are neighbours: a thread a tile of kHigh x kColumns places of kVector channels, one after another downwards.
+// Channels are innermost: a thread takes tiles of kHigh x kColumns places of kVector channels, one below another.
 template <typename T, int kFilter, int kStride, int kVector, int kHigh, int kColumns>
 __device__ void tiles_of_channels(const TileParams& params) {
   using C = Compute<T>;

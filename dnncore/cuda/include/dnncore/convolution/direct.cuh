@@ -1,11 +1,15 @@
-// Convolution from its definition: any strides, any number of spatial dimensions, 64-bit indices, sums in double precision; of int8
-// they are exact however long.
+// Convolution from its definition, in all three directions: any strides, any number of spatial dimensions, 64-bit
+// indices, sums in double precision and, for int8, exact. A thread computes an element of y or dx, a block one of dw.
+// Nothing is reused, so it is slow where channels are many; but it computes what no other algorithm supports, and it is
+// the reference on the device for shapes that take a CPU too long. Up to two spatial dimensions there is a kernel for
+// each element type; for more, which are rare, there is one that asks the launch for the type.
 //
-// Slow where channels are many, right everywhere: it computes what no other algorithm supports, and it is the reference on the
-// device for shapes that take a CPU too long. Forward, an output is the sum over its taps of x * w where x is 0 in the padding, so a
-// filter that is not finite shows at the border as well, as in PyTorch; backward, only what was really read has a gradient.
+//    y [n, k, p]  =  sum over c, r  x [n, c, p * stride - padding + r * dilation] * w[k, c, r]
+//    dx[n, c, h]  =  sum over k, r  dy[n, k, (h + padding - r * dilation) / stride] * w[k, c, r]    where / is exact
+//    dw[k, c, r]  =  sum over n, p  x [n, c, p * stride - padding + r * dilation] * dy[n, k, p]
 //
-// Up to two spatial dimensions there is a kernel for each element type; beyond, which is rare, one that asks the launch for it.
+// Forward, x is 0 in the padding, so a filter that is not finite shows at the border, as in PyTorch; backward, only
+// what was really read has a gradient.
 #pragma once
 
 #include "dnncore/common/element.cuh"
@@ -21,7 +25,7 @@ struct Strides {
   int64 spatial[kMaxSpatial];
 };
 
-// dnncore/cuda/convolution/direct.py mirrors it.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/direct.py.
 struct Params {
   Blend blend;
   void* x;  // the direction says which of the three is written
@@ -32,8 +36,8 @@ struct Params {
   Strides y_strides;  // n, k
   Geometry geometry;
   int64 batch;
-  int64 channels;  // of a group
-  int64 filters;   // of a group
+  int64 channels;  // per group
+  int64 filters;   // per group
   int64 groups;
   int64 w_offset;  // elements from w's address to its tap 0
   int64 count;     // elements of the output
@@ -41,7 +45,7 @@ struct Params {
   ElementType output_type;
 };
 
-// Elements of a type that is known here. Products of int8 are added up exactly.
+// Elements of a type that the compiler knows. Products of int8 are added up exactly.
 template <typename T>
 struct Typed {
   using Sum = double;
@@ -60,7 +64,7 @@ struct Typed<int8> {
   __device__ __forceinline__ int32 operator[](int64 offset) const { return base[offset]; }
 };
 
-// Elements of a type that the launch tells. Double holds the sum of 2^38 products of int8 exactly.
+// Elements of a type that the launch tells. A double holds the sum of 2^38 products of int8 exactly.
 struct Untyped {
   using Sum = double;
   const void* tensor;
@@ -84,7 +88,7 @@ __device__ __forceinline__ void write(Untyped, const Params& params, double sum,
   blend_element(params.blend, sum, output, offset, params.output_type);
 }
 
-// Sum over `count` channels of a * b, each a stride apart; where a is not `inside` it is a row of zeros.
+// Sum of a * b over `count` channels, which lie a stride apart in each. Where a is not `inside`, it is a row of zeros.
 template <typename Elements>
 __device__ __forceinline__ typename Elements::Sum dot(
     const Elements& a, int64 a_offset, int64 a_stride, bool inside, const Elements& b, int64 b_offset, int64 b_stride,
@@ -97,7 +101,7 @@ __device__ __forceinline__ typename Elements::Sum dot(
   return sum;
 }
 
-// Of int8: in 32 bits as far as they hold every sum, which takes a fraction of the instructions that 64 take.
+// For int8: in 32 bits as long as they hold every sum, which takes a fraction of the instructions of 64-bit sums.
 __device__ __forceinline__ int64 dot(
     const Typed<int8>& a, int64 a_offset, int64 a_stride, bool inside, const Typed<int8>& b, int64 b_offset, int64 b_stride,
     int64 count) {
@@ -113,7 +117,7 @@ __device__ __forceinline__ int64 dot(
   return sum;
 }
 
-// One thread an element of y.
+// A thread computes one element of y.
 template <typename Elements, int kSpatial>
 __device__ __forceinline__ void forward_at(const Params& params, int64 index) {
   const Geometry& geometry = params.geometry;
@@ -134,7 +138,7 @@ __device__ __forceinline__ void forward_at(const Params& params, int64 index) {
   write(x, params, sum, params.y, offset + offset_of(output, params.y_strides.spatial));
 }
 
-// One thread an element of dx.
+// A thread computes one element of dx.
 template <typename Elements, int kSpatial>
 __device__ __forceinline__ void backward_data_at(const Params& params, int64 index) {
   const Geometry& geometry = params.geometry;
@@ -158,7 +162,8 @@ __device__ __forceinline__ void backward_data_at(const Params& params, int64 ind
   write(dy, params, sum, params.x, offset + offset_of(input, params.x_strides.spatial));
 }
 
-// One block an element of dw, because each is a long sum: its threads take outputs in turn and add up in a fixed order.
+// A block computes one element of dw, because each is a long sum: its threads take outputs in turn and are added up in
+// a fixed order.
 template <typename Elements, int kSpatial>
 __device__ __forceinline__ void backward_filter_at(const Params& params, int64 index, int64 outputs) {
   const Geometry& geometry = params.geometry;

@@ -1,9 +1,17 @@
-// Convolution whose outputs have few channels a group: forward with at most four filters, backward-data with at most four channels.
+// Convolution whose outputs have few channels per group: forward with at most four filters, backward-data with at most
+// four channels. A tile of a matrix product would be nearly empty there. A thread sums all those channels for four
+// outputs, one below another, so that it uses every weight that it reads from shared memory 4 times, and every input 4
+// times. The rows and columns of the output are taken apart by their remainder by the stride (forward: by 1), a
+// *phase*: within one, the same taps meet and neighbouring outputs look at neighbouring inputs. Forward, the padding is
+// zeros that count; backward, only places inside are added up.
 //
-// A thread sums all those channels of four outputs, one under the other, so that every weight that is read from shared memory is used
-// 4 times and every input 4 times. The output's rows and columns are taken apart by their remainder by the stride (forward: by 1),
-// a *phase*: within one, the same taps meet and neighbours look at neighbours. Forward, the padding is zeros that count; backward,
-// nothing is there.
+//              32 lanes: neighbouring columns of a phase
+//    warp 0    o  o  o  ...  o        a thread: 4 outputs, one below another, with up to 4 channels each
+//              o  o  o  ...  o
+//              o  o  o  ...  o        shared memory: weights [tap][channel][4], for as many channels
+//              o  o  o  ...  o        at a time as 32 KiB hold
+//    warp 1    o  o  o  ...  o
+//    ...                              a block: 4 warps, 16 rows x 32 columns of a phase
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -13,25 +21,25 @@ namespace dnncore::few_channels {
 constexpr int kWarp = 32;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarp * kWarps;
-constexpr int kOutputs = 4;       // of a thread, one under the other
-constexpr int kChannels = 4;      // of an output, at most
+constexpr int kOutputs = 4;       // per thread, one below another
+constexpr int kChannels = 4;      // per output, at most
 constexpr int kWeightBytes = 32768;
 constexpr int kBatch = 4;         // channels whose inputs are on their way at once
 
-// One axis; AXIS in dnncore/cuda/convolution/few_channels.py.
+// One axis; mirrored by _AXIS in dnncore/cuda/convolution/few_channels.py.
 struct Axis {
   int32 input;
   int32 output;
   int32 taps;
-  int32 first;       // of the input at output 0 and tap 0, forward; backward the same of the output it came from
-  int32 tap_step;    // in units of 1 / phases
-  int32 input_step;  // from an output to the next of its phase
+  int32 first;       // place of the input at output 0 and tap 0, times phases
+  int32 tap_step;    // places of the input from tap to tap, times phases
+  int32 input_step;  // places of the input from an output to the next of its phase
   int32 phases;
-  int32 taps_apart;  // of a phase
-  int32 tiles;       // of a phase
+  int32 taps_apart;  // from a tap to the next of its phase
+  int32 tiles;       // per phase
 };
 
-// Params in dnncore/cuda/convolution/few_channels.py.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/few_channels.py.
 struct Params {
   Blend blend;
   const void* input;
@@ -42,15 +50,16 @@ struct Params {
   int64 input_strides[4];   // n, c, h, w
   int64 output_strides[4];
   int64 weight_strides[4];  // output channel, input channel, tap row, tap column
-  int64 weight_group;       // elements from a group's weights to the next one's
+  int64 weight_group;       // elements from one group's weights to the next group's
   int64 weight_offset;      // elements from the address to tap 0
-  int32 in_channels;        // of a group
+  int32 in_channels;        // per group
   int32 out_channels;
   int32 groups;
   int32 zeros;              // whether the padding counts
 };
 
-// The taps that a phase of an axis has, and where the first looks from the phase's first output.
+// The taps of one phase of an axis, and the place of the input at which the first one looks from the phase's first
+// output.
 struct Taps {
   int32 first;
   int32 count;
@@ -85,7 +94,7 @@ struct Sums {
     for (int k = 0; k < kChannels; ++k) of[output][k] += value * weights.of[k];
   }
 
-  // kCount channels of all outputs, all of which look at a place of the input; `under` elements from one to the next.
+  // Add kCount channels to all outputs, whose places in the input all exist and lie `under` elements apart.
   template <int kCount>
   __device__ __forceinline__ void add(const T* place, int64 under, int64 channel, const Weights<C>* weights) {
     T raw[kCount][kOutputs];
@@ -121,7 +130,7 @@ __device__ void convolve(const Params& params) {
   split = divide(split.quotient, params.groups);
   const int64 image = split.quotient, group = split.remainder;
 
-  const int32 column = column_tile * kWarp + threadIdx.x % kWarp;  // of the phase
+  const int32 column = column_tile * kWarp + threadIdx.x % kWarp;  // within the phase
   const int32 row = (row_tile * kWarps + threadIdx.x / kWarp) * kOutputs;
   const Taps rows(params.rows, row_phase), columns(params.columns, column_phase);
   const int32 taps = rows.count * columns.count;
@@ -152,7 +161,7 @@ __device__ void convolve(const Params& params) {
       }
       shared[slot] = found;
     }
-    // Zeros change nothing but where a weight is not finite.
+    // Adding zeros makes a difference only where a weight is not finite.
     const bool zeros = __syncthreads_or(!finite) != 0 && params.zeros != 0;
 
     for (int32 tap = 0; tap < taps; ++tap) {

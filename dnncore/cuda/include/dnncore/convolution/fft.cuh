@@ -1,7 +1,12 @@
-// Discrete Fourier transforms of 16 or 32 complex numbers that one thread holds in registers; no normalisation.
+// Discrete Fourier transforms of 16 or 32 complex numbers that one thread holds in registers, without normalisation.
+// Radix 2, decimation in frequency (Van Loan, Computational Frameworks for the Fast Fourier Transform, chapter 1):
+// natural order in, bit-reversed order out. The compiler knows every index, so that reversing the order costs nothing
+// and twiddle factors are immediate operands.
 //
-// Radix 2, decimation in frequency (Van Loan, Computational Frameworks for the Fast Fourier Transform, chapter 1): natural order in,
-// bit-reversed order out. Every index is known when compiling, so that reversing costs nothing and twiddles are immediate operands.
+//    stage 1      pairs (j, j + size / 2)          a ---+--- a + b
+//    stage 2      the same in each half                 |
+//    ...                                           b ---+--- (a - b) * exp(-2 pi i j / size)
+//    last stage   neighbours                       frequency k ends up at place reversed(k)
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -24,7 +29,7 @@ __device__ __forceinline__ Complex<C> operator-(Complex<C> a, Complex<C> b) {
   return {a.re - b.re, a.im - b.im};
 }
 
-// cos(2 pi i / 32) in the first quadrant.
+// cos(2 pi kIndex / 32), in the first quadrant.
 template <int kIndex>
 __device__ __forceinline__ constexpr double cosine() {
   constexpr double kTable[] = {1.0,
@@ -64,7 +69,7 @@ __device__ __forceinline__ constexpr int reversed(int index) {
   return result;
 }
 
-// The butterflies kIndex, kIndex + 1, ... of a transform of kHalf * 2 numbers from kFirst on.
+// The butterflies kIndex, kIndex + 1, ... of a transform of 2 * kHalf numbers that begin at kFirst.
 template <int kFirst, int kHalf, bool kInverse, int kIndex = 0, typename C, int kSize>
 __device__ __forceinline__ void butterflies(Complex<C> (&values)[kSize]) {
   if constexpr (kIndex < kHalf) {
@@ -90,14 +95,15 @@ __device__ __forceinline__ void transform(Complex<C> (&values)[kSize]) {
   transform_part<kInverse, 0, kSize>(values);
 }
 
-// Two real sequences a and b were transformed as one, a + i b. Frequency 0 < k < size / 2 of each, from k and size - k of both.
+// Two real sequences a and b were transformed as one, a + i b: their spectra at frequency k, 0 < k < size / 2, from the
+// joint spectrum at k and at size - k.
 template <typename C>
 __device__ __forceinline__ void split(Complex<C> low, Complex<C> high, Complex<C>& a, Complex<C>& b) {
   a = {C(0.5) * (low.re + high.re), C(0.5) * (low.im - high.im)};
   b = {C(0.5) * (low.im + high.im), C(0.5) * (high.re - low.re)};
 }
 
-// The reverse: a + i b at k and at size - k.
+// The reverse: the spectrum of a + i b at k and at size - k.
 template <typename C>
 __device__ __forceinline__ void join(Complex<C> a, Complex<C> b, Complex<C>& low, Complex<C>& high) {
   low = {a.re - b.im, a.im + b.re};

@@ -1,7 +1,16 @@
-// Products of complex matrices, one a frequency and group: C[row][column] = sum over k of A[k][column] * conj(B[k][row]).
+// Products of complex matrices, one per frequency and group: C[row][column] = sum over k of
+// A[k][column] * conj(B[k][row]). All three are [plane][..][fastest], a plane being a frequency and group, so that
+// slabs of A and B go into shared memory as they are, 16 bytes at a time, round a ring of kStages buffers; a slab costs
+// one barrier. A block computes one tile of C for one plane, its sums in registers and added in the order of k.
 //
-// All three are [plane][..][fastest], so slabs of A and B go into shared memory as they are, 16 bytes at a time, round a ring of kStages
-// buffers; a step costs one barrier. Sums are added in the order of k.
+//                                     kColumns
+//                                +---------------+
+//     B[k][row]                  |    slab a     |  kSlab      A[k][column]
+//     +----------+  kSlab        +---------------+
+//     |  slab b  |               +---------------+             ring: [ multiplied ][ arriving ] ... [ arriving ]
+//     +----------+        kRows  |   tile of C   |
+//        kRows                   |               |             a warp is 4 x 8 threads
+//                                +---------------+
 #pragma once
 
 #include "dnncore/convolution/fft.cuh"
@@ -9,6 +18,7 @@
 
 namespace dnncore::fft {
 
+// Mirrored by PRODUCT_PARAMS in dnncore/cuda/convolution/fft_kernels.py.
 struct ProductParams {
   const void* a;
   const void* b;
@@ -16,14 +26,14 @@ struct ProductParams {
   int32 rows;
   int32 row_pitch;     // of B; a multiple of 16 bytes, as is the next
   int32 column_pitch;  // of A and C
-  int32 depth;         // products in a sum
+  int32 depth;         // products per sum
   int32 row_tiles;
   int32 column_tiles;
   int32 conjugate;     // conj(A) * B instead
   int32 accumulate;    // add to what C holds
 };
 
-// 4 x 8 threads a warp, kWarpRows x kWarpColumns warps; a thread has kThreadRows x kThreadColumns sums.
+// A warp is 4 x 8 threads, a block kWarpRows x kWarpColumns warps, and a thread has kThreadRows x kThreadColumns sums.
 template <typename C, int kWarpRows, int kWarpColumns, int kThreadRows, int kThreadColumns>
 struct Product {
   static constexpr int kThreads = 32 * kWarpRows * kWarpColumns;
@@ -42,7 +52,8 @@ struct Product {
     alignas(16) Complex<C> b[kStages][kSlab][kRows];
   };
 
-  // Lane bits 4 and 0 give the row, 3 to 1 the column, as in gemm/tile.cuh: the hardware then joins the reads of half a warp.
+  // Lane bits 4 and 0 give the row, bits 3 to 1 the column, as in gemm/tile.cuh: the hardware then joins the reads of
+  // half a warp.
   static __device__ int thread_row() {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     return warp / kWarpColumns * 4 + lane / 16 * 2 + lane % 2;
@@ -51,11 +62,11 @@ struct Product {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     return warp % kWarpColumns * 8 + lane % 16 / 2;
   }
-  // Row (column) in the tile of a thread's i-th row (column).
+  // Row (column) in the tile of this thread's i-th row (column).
   static __device__ int row(int i) { return (i / kVector * 4 * kWarpRows + thread_row()) * kVector + i % kVector; }
   static __device__ int column(int i) { return (i / kVector * 8 * kWarpColumns + thread_column()) * kVector + i % kVector; }
 
-  // Copies an operand into shared memory, kSlab rows after kSlab rows; what lies past its edges becomes zeros.
+  // Copies an operand into shared memory, kSlab rows at a time; past its edges it copies zeros.
   template <int kWidth>
   struct Loader {
     static constexpr int kVectors = kWidth / kVector;
@@ -64,7 +75,7 @@ struct Product {
     static_assert(kThreads % kVectors == 0 && (kSlab < kRowsAtOnce || kSlab % kRowsAtOnce == 0));
 
     const Complex<C>* next;
-    int rows_left;  // from this thread's first one on
+    int rows_left;  // from this thread's first row on
     int pitch;
     bool works;
 
@@ -123,7 +134,8 @@ struct Product {
   };
 
   static __device__ void run(const ProductParams& params, Shared& shared) {
-    // Row tiles are fastest: blocks that run at the same time then share columns of A, the larger operand, in the L2 cache.
+    // Row tiles are fastest: blocks that run at the same time then share columns of A, the larger operand, in the L2
+    // cache.
     const int tile = static_cast<int>(blockIdx.x) / params.row_tiles;
     const int first_row = (static_cast<int>(blockIdx.x) - tile * params.row_tiles) * kRows;
     const int plane = tile / params.column_tiles;
@@ -146,7 +158,7 @@ struct Product {
     int stage = 0;
     for (int slab = 0; slab < slabs; ++slab) {
       wait_for_copies<kStages - 2>();
-      // After this barrier all can read this slab, and nobody reads any more what is overwritten below.
+      // After this barrier every thread can read this slab, and none still reads what is overwritten below.
       __syncthreads();
       copy_slab(stage == 0 ? kStages - 1 : stage - 1);
       accumulator.multiply_add(shared.a[stage], shared.b[stage]);

@@ -1,20 +1,28 @@
-// Tiles of a tensor to spectra and back: the first and the last step of a convolution by Fourier transforms.
+// Tiles of a tensor to spectra and back: the first and the last step of a convolution by Fourier transforms. A block
+// transforms kItems tiles of kTile x kTile real numbers, with kTile / 2 threads per tile. A thread transforms two rows
+// as the real and the imaginary part of one sequence (Numerical Recipes, section 12.3), and then one column. Columns 0
+// and kTile / 2 of the half spectrum come from real numbers and are such a pair too. So all threads are busy in both
+// passes, and of the spectrum's kTile * kTile numbers the kTile * kTile / 2 + 2 that determine the others are kept.
 //
-// A block transforms kItems tiles of kTile x kTile real numbers, half a thread a row: a thread transforms two rows as the real and the
-// imaginary part of one sequence (Numerical Recipes, section 12.3), and then one column. Columns 0 and kTile / 2 of the half spectrum
-// come from real numbers and are such a pair too. So kTile / 2 threads a tile are all busy in both passes, and of the spectrum's
-// kTile * kTile numbers the kTile * kTile / 2 + 2 that determine the others are kept.
+//    real [row][column]              half [row][column]                   workspace [frequency][item]
+//    +-------------------+           +---+---+-----+---------------+
+//    | row p             |  one      | 0 | 1 | ... | kTile / 2 - 1 |  one      a plane per frequency, where
+//    |                   |  thread   |   |   |     |               |  thread   neighbouring items lie side by side;
+//    | row p + kTile / 2 |  ------>  |   |   |     |               |  ------>  a block writes 128 bytes of it, one
+//    |                   |           |   |   |     |               |           number of each of its kItems tiles
+//    +-------------------+           +---+---+-----+---------------+
+//                                    column 0 holds the real columns 0 and kTile / 2
 //
-// In the workspace a spectrum is scattered over one plane a frequency, [frequency][item], items being [group][slow][fast]: products are
-// taken frequency by frequency. Neighbouring items lie side by side there, and one block transforms as many as fill 128 bytes.
+// Items are [group][slow][fast]. Products are taken frequency by frequency, hence one plane for each.
 #pragma once
 
 #include "dnncore/convolution/fft.cuh"
 
 namespace dnncore::fft {
 
+// Mirrored by _TILE_PARAMS in dnncore/cuda/convolution/fft_kernels.py.
 struct TileParams {
-  Blend blend;           // of the way back
+  Blend blend;           // of the inverse
   void* tensor;          // element of group 0, image 0, channel 0, place 0
   void* spectra;
   int64 group_stride;    // elements of the tensor
@@ -23,16 +31,16 @@ struct TileParams {
   int64 stride[2];       // rows, columns
   int64 plane;           // complex numbers from one frequency to the next
   int32 items;           // groups * slow * fast pitch
-  int32 fast;            // what comes after is padding: zeros
-  int32 channel_is_fast; // else it is the tile
-  int32 items_first;     // neighbouring items are nearer to each other in the tensor than neighbouring columns
+  int32 fast;            // items from there to the pitch are zeros
+  int32 channel_is_fast; // whether `fast` counts channels rather than images and tiles
+  int32 items_first;     // whether neighbouring items are nearer in the tensor than neighbouring columns
   SmallDivisor pitch;
   SmallDivisor slow;
-  SmallDivisor tiles;    // of an image
+  SmallDivisor tiles;    // per image
   SmallDivisor tile_columns;
   int32 first[2];        // place of tile 0's first row and column, negative in the padding
-  int32 step[2];         // places from a tile to the next
-  int32 used[2];         // rows and columns of a tile that are taken from the tensor, or written to it
+  int32 step[2];         // places from one tile to the next
+  int32 used[2];         // rows and columns of a tile that are read from the tensor, or written to it
   int32 extent[2];       // of the tensor
   SmallDivisor spacing[2];  // of the tensor's elements in a tile: a filter's dilation
 };
@@ -45,8 +53,9 @@ struct Tiles {
   static constexpr int kItems = 128 / sizeof(Complex<C>);
   static constexpr int kThreads = kItems * kPairs;
   static constexpr int kFrequencies = kTile * kPairs + 2;
-  // Of a warp 32 / kItems neighbouring pairs of rows are read or written at a time, an item's real numbers an even and a row's an odd
-  // number of banks from the next one's; complex numbers go 128 bytes at a time, one from each item. Neither meets a bank twice.
+  // A warp reads or writes 32 / kItems neighbouring pairs of rows at a time: real numbers of an item lie an even number
+  // of banks from the next item's, and those of a row an odd number from the next row's. Complex numbers move 128 bytes
+  // at a time, one from each item. Neither meets a bank twice.
   static constexpr int kRowPitch = kTile + 1;
   static constexpr int kRealPitch = kTile * kRowPitch + (kTile % 32 == 0 ? 2 : 18);
   static constexpr int kComplexPitch = kTile * kPairs + 1;
@@ -57,13 +66,14 @@ struct Tiles {
     int64 offset;  // of its corner
     int32 first[2];
   };
-  static constexpr int32 kNowhere = -(1 << 30);  // a place before every tensor, also twice that and with what is added to it
+  // A place before every tensor, even when it is doubled or a place within a tile is added.
+  static constexpr int32 kNowhere = -(1 << 30);
 
   struct Shared {
     Place places[kItems];
     union {
       C real[kItems * kRealPitch];
-      Complex<C> half[kItems * kComplexPitch];  // [item][row][column], column 0 holding columns 0 and kTile / 2, which are real
+      Complex<C> half[kItems * kComplexPitch];  // [item][row][column]; column 0 holds the real 0 and kTile / 2
     };
   };
 
@@ -89,7 +99,8 @@ struct Tiles {
     __syncthreads();
   }
 
-  // Places of the tensor from a tile's first one to a row (axis 0) or column (axis 1); far before the tensor where it has none.
+  // Places of the tensor between a tile's first one and a row (axis 0) or column (axis 1) of the tile; kNowhere where
+  // the tensor has none for it.
   static __device__ __forceinline__ int32 places_to(const TileParams& params, int axis, int32 position) {
     const auto [places, rest] = divide(position, params.spacing[axis]);
     return rest == 0 && position < params.used[axis] ? places : kNowhere;
@@ -105,7 +116,7 @@ struct Tiles {
     }
   }
 
-  // Neighbouring threads take neighbouring items: channels of a channels-last tensor.
+  // Neighbouring threads take neighbouring items, such as channels of a channels-last tensor.
   template <typename Visit>
   static __device__ __forceinline__ void for_each_item_first(const TileParams& params, const Shared& shared, const Visit& visit) {
     const Place& place = shared.places[item()];
@@ -165,7 +176,7 @@ struct Tiles {
 #pragma unroll
     for (int i = 0; i < kTile; ++i) values[i] = {rows[i], rows[kPairs * kRowPitch + i]};
     transform<false>(values);
-    __syncthreads();  // all have read their rows
+    __syncthreads();  // all threads have read their rows
     Complex<C>* const top = shared.half + item() * kComplexPitch + pair() * kPairs;
     Complex<C>* const bottom = top + kPairs * kPairs;
     top[0] = {values[0].re, values[reversed<kTile>(kPairs)].re};
@@ -241,7 +252,7 @@ struct Tiles {
 #pragma unroll
     for (int k = 1; k < kPairs; ++k) join(top[k], bottom[k], values[k], values[kTile - k]);
     transform<true>(values);
-    __syncthreads();  // all have read their rows
+    __syncthreads();  // all threads have read their rows
     C* const rows = shared.real + item() * kRealPitch + pair() * kRowPitch;
 #pragma unroll
     for (int i = 0; i < kTile; ++i) {

@@ -1,5 +1,8 @@
-// A fused convolution from its definition: any types, strides and number of spatial dimensions, in double precision, rounded once.
-// Slow, and compiled once: what has no workspace and no tiled kernel comes here.
+// A fused convolution from its definition, for any types, strides and number of spatial dimensions, in double precision
+// and rounded once. A thread computes an element of y. It is slow, and compiled once for all types: what has no
+// workspace and no tiled kernel comes here.
+//
+//    y = activation(alpha1 * (x correlated with w) * scale[k] + bias[k] + alpha2 * z)
 #pragma once
 
 #include "dnncore/common/element.cuh"
@@ -15,7 +18,7 @@ struct Strides {
   int64 spatial[kMaxSpatial];
 };
 
-// dnncore/cuda/convolution/fused_direct.py mirrors it.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/fused_direct.py.
 struct Params {
   Blend blend;
   Epilogue epilogue;
@@ -27,8 +30,8 @@ struct Params {
   Strides y_strides;  // n, k
   Strides z_strides;
   Geometry geometry;
-  int64 channels;  // of a group
-  int64 filters;   // of a group
+  int64 channels;  // per group
+  int64 filters;   // per group
   int64 num_filters;
   int64 w_offset;  // elements from w's address to its tap 0
   int64 count;     // elements of y
@@ -37,7 +40,7 @@ struct Params {
   ElementType parameter_type;
 };
 
-// One thread an element of y.
+// A thread computes one element of y at a time.
 __device__ void fused_direct(const Params& params) {
   const Geometry& geometry = params.geometry;
   const Epilogue& epilogue = params.epilogue;

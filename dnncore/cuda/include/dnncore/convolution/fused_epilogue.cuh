@@ -1,6 +1,6 @@
-// The epilogue of a fused convolution on its own: from sums that some convolution left in the workspace to y.
-//
-// As in elementwise.cuh the host collapses the dimensions, and a thread takes 16 bytes of a row and works out once where they are.
+// The epilogue of a fused convolution on its own: y = activation(alpha1 * sum * scale[k] + bias[k] + alpha2 * z), from
+// sums that some convolution left in the workspace. It is memory-bound. As in elementwise.cuh, the host collapses the
+// dimensions, and a thread takes 16 bytes of a row and works out once where they are.
 #pragma once
 
 #include <type_traits>
@@ -11,21 +11,21 @@
 
 namespace dnncore::fused_epilogue {
 
-// What has a place of its own for each element; the channel's offset is its number.
+// Operands that have an offset of their own for each element; that of kChannel is the number of the channel.
 enum Operand { kSums, kChannel, kZ, kY, kOperands };
 
-// dnncore/cuda/convolution/composed.py mirrors it. The views share one shape; strides count elements.
+// Mirrored by _PARAMS in dnncore/cuda/convolution/composed.py. The views share one shape; strides count elements.
 struct Params {
   Blend blend;
   Epilogue epilogue;
   const void* sums;
   void* y;
   int64 rows;
-  Divisor row_packs;  // packs of a row; the last may have fewer lanes
+  Divisor row_packs;  // packs per row; the last may have fewer lanes
   TensorView views[kOperands];
 };
 
-// The lanes that there are of a row, at once where they are 16 bytes.
+// Load the lanes of a row that exist, at once where they make 16 bytes.
 template <typename T, int kLanes>
 __device__ __forceinline__ void load(const T* place, int64 step, int64 lanes, T (&values)[kLanes]) {
   if constexpr (kLanes == Pack<T>::kWidth) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store(const T (&values)[kLanes], T* place, int64
   }
 }
 
-// T is the type of the sums, Out that of z and y; T is no narrower.
+// T is the type of the sums and Out that of z and y; T is no narrower than Out.
 template <typename T, typename Out>
 __device__ void fused_epilogue(const Params& params) {
   using C = Compute<T>;

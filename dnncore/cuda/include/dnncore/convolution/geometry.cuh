@@ -1,24 +1,29 @@
-// How a filter moves over an input: which places of input, filter and output meet.
+// How a filter moves over an input: which places of input, filter and output meet. Along each axis
+// input = output * stride - padding + tap * dilation. Kernels are templates over kSpatial, the number of spatial
+// dimensions that they count with; the arrays have room for all that a tensor may have, and absent dimensions come
+// first, with extent 1, stride 1 and no padding.
 //
-// Kernels are templates over kSpatial, the spatial dimensions that they count with; in the arrays, which have room for all that a
-// tensor may have, the dimensions that are not there come first, with extent 1, stride 1 and no padding.
+//    input      (-2)(-1) 0   1   2   3   4   5   6          stride 2, padding 2, dilation 2, 3 taps
+//    output 0    r0      r1      r2
+//    output 1            r0      r1      r2
+//    output 2                    r0      r1      r2
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
-// GEOMETRY in dnncore/cuda/geometry.py.
+// Mirrored by GEOMETRY in dnncore/cuda/geometry.py.
 struct Geometry {
   int64 input[kMaxSpatial];
   int64 filter[kMaxSpatial];
   int64 output[kMaxSpatial];
-  int64 padding[kMaxSpatial];  // before
+  int64 padding[kMaxSpatial];  // in front of the input
   int64 stride[kMaxSpatial];
   int64 dilation[kMaxSpatial];
 };
 
-// Position of the i-th of kSpatial dimensions in an array of all.
+// Position of the i-th of kSpatial dimensions in an array that has room for all.
 template <int kSpatial>
 __device__ __forceinline__ constexpr int axis_of(int i) {
   return kMaxSpatial - kSpatial + i;
@@ -29,7 +34,7 @@ struct Place {
   int64 at[kSpatial];
 };
 
-// visit(place) for every place below the extents, the last dimension fastest.
+// Call visit(place) for every place below the extents, the last dimension fastest.
 template <int kSpatial, int kAxis = 0, typename Visit>
 __device__ __forceinline__ void for_each_place(const int64 (&extents)[kMaxSpatial], Place<kSpatial>& place, Visit visit) {
   if constexpr (kAxis == kSpatial) {
@@ -41,7 +46,7 @@ __device__ __forceinline__ void for_each_place(const int64 (&extents)[kMaxSpatia
   }
 }
 
-// Digits of a number whose fastest dimension is the last of `extents`; what is left of the number comes back.
+// Take the digits of a number, of which the last of `extents` is the fastest; returns what is left of the number.
 template <int kSpatial>
 __device__ __forceinline__ int64 take_place(int64 number, const int64 (&extents)[kMaxSpatial], Place<kSpatial>& place) {
 #pragma unroll
@@ -61,7 +66,7 @@ __device__ __forceinline__ int64 offset_of(const Place<kSpatial>& place, const i
   return offset;
 }
 
-// Where in the input an output's tap looks; false in the padding.
+// The place of the input at which an output's tap looks; false in the padding.
 template <int kSpatial>
 __device__ __forceinline__ bool input_of(
     const Place<kSpatial>& output, const Place<kSpatial>& tap, const Geometry& geometry, Place<kSpatial>& input) {
@@ -75,7 +80,7 @@ __device__ __forceinline__ bool input_of(
   return inside;
 }
 
-// Which output looks with this tap at a place of the input; false when none does.
+// The output that looks with this tap at a place of the input; false where there is none.
 template <int kSpatial>
 __device__ __forceinline__ bool output_of(
     const Place<kSpatial>& input, const Place<kSpatial>& tap, const Geometry& geometry, Place<kSpatial>& output) {

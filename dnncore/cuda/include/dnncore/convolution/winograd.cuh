@@ -1,21 +1,30 @@
 // Minimal filtering: what the Winograd kernels share. An m x m tile of outputs of a 3x3 correlation is
 //
-//     A^T [ (G g G^T) . (B^T d B) ] A
+//    A^T [ (G g G^T) . (B^T d B) ] A
 //
-// with d the (m + 2) x (m + 2) inputs under the tile, g the filter and . the product element by element: (m + 2)^2 multiplications
-// in place of 9 m^2. The sum over the channels goes inside the brackets, where each of the (m + 2)^2 *points* is a product of two
-// matrices. The adjoint gives the filter's gradient: G^T [ (A e A^T) . (B^T d B) ] G, e being the tile's gradient.
+// with d the (m + 2) x (m + 2) inputs under the tile, g the filter and . the product element by element: (m + 2)^2
+// multiplications in place of 9 m^2. The sum over the channels goes inside the brackets, where each of the (m + 2)^2
+// points is a product of two matrices. The adjoint gives the filter's gradient, G^T [ (A e A^T) . (B^T d B) ] G, where
+// e is the tile's gradient. A larger m saves multiplications and costs accuracy and registers.
 //
-// Source: A. Lavin, S. Gray, arXiv 1509.09308. F(2x2) interpolates at 0, 1, -1 and infinity as there. F(4x4) does at 0, +-5/8,
-// +-3/2 and infinity instead of 0, +-1, +-2: about a quarter of the error by dnncore/cuda/convolution/winograd_error.py.
+//    m = 2     input     0 1 2 3 4 5 6 7         output    0 1 2 3 4 5
+//              tile 0    [-----]                           [-]
+//              tile 1        [-----]                           [-]
+//              tile 2            [-----]                           [-]
+//
+//    each point:   sums [filters][tiles] = filters [filters][channels] * inputs [channels][tiles]
+//
+// Source: A. Lavin, S. Gray, arXiv 1509.09308. F(2x2) interpolates at 0, 1, -1 and infinity, as there. F(4x4)
+// interpolates at 0, +-5/8, +-3/2 and infinity instead of 0, +-1, +-2 and infinity, which leaves about a quarter of the
+// error (dnncore/cuda/convolution/winograd_error.py).
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore::winograd {
 
-// A correlation; dnncore/cuda/convolution/winograd_geometry.py mirrors it. Of backward-data the input is dy, the output dx and the
-// filter rotated, with `filters` and `channels` changing places.
+// A correlation; mirrored by PARAMS in dnncore/cuda/convolution/winograd_geometry.py. For backward-data the input is
+// dy, the output dx and the filter rotated, and `filters` and `channels` change places.
 struct Params {
   Blend blend;
   void* input;
@@ -30,8 +39,8 @@ struct Params {
   int64 filter_offset;       // elements to the filter's first tap
   int64 filter_group_stride;
   Divisor tiles;             // of all images; below 2^31
-  Divisor channels;          // of a group
-  Divisor filters;           // of a group
+  Divisor channels;          // per group
+  Divisor filters;           // per group
   SmallDivisor tile_columns;
   SmallDivisor tile_rows;
   SmallDivisor filter_blocks;
@@ -49,7 +58,7 @@ struct Params {
   int32 unused;
 };
 
-// The outputs of a tile begin here.
+// Where the outputs of a tile begin.
 struct Place {
   int32 image;
   int32 row;
@@ -135,8 +144,8 @@ struct F2 {
   };
 };
 
-// F(4, 3) along one axis, at the points 0, a, -a, b, -b and infinity. What belongs to a and to -a is the sum and the difference of
-// an even and an odd part.
+// F(4, 3) along one axis, at the points 0, a, -a, b, -b and infinity. What belongs to a and to -a are the sum and the
+// difference of an even and an odd part.
 struct F4 {
   static constexpr int kOutputs = 4;
   static constexpr int kPoints = 6;

@@ -1,8 +1,15 @@
-// F(2x2, 3x3) in one kernel: both operands are transformed on the way into shared memory, the results on the way out.
+// F(2x2, 3x3) in one kernel: both operands are transformed on the way into shared memory, the results on the way out,
+// and nothing goes through a workspace. A block computes kFilters filters at kTiles tiles and goes through the channels
+// in slabs. Each of its 8 warps owns two of the 16 points and multiplies their matrices, kFilters x kTiles over a
+// slab's channels, in registers. While a slab is multiplied, the inputs of the next one are on their way to registers;
+// they are transformed into the other half of shared memory before the one barrier per slab. Every block transforms its
+// own operands.
 //
-// A block computes kFilters filters at kTiles tiles and goes through the channels in slabs. Each of its 8 warps owns two of the 16
-// points and multiplies their matrices, kFilters x kTiles over a slab's channels, in registers. While a slab is multiplied the next
-// one's inputs are on their way to registers; they are transformed into the other half of shared memory before the one barrier.
+//    filter, 3 x 3   -- G g G^T -->   filters [16 points][kSlab][kFilters]  --+
+//                                                                             +-->  warp w: points 2 w and 2 w + 1,
+//    input, 4 x 4    -- B^T d B -->   tiles   [16 points][kSlab][kTiles]    --+     kFilters x kTiles sums each
+//                                                                                        |
+//    output, 2 x 2   <-- A^T m A --   sums    [16 points][kRoundFilters][kTiles]   <-----+   some filters at a time
 #pragma once
 
 #include "dnncore/convolution/winograd_output.cuh"
@@ -19,13 +26,14 @@ struct Fused {
   static constexpr int kPoints = F2::kPoints * F2::kPoints;
   static constexpr int kPointsPerWarp = kPoints / (kThreads / 32);
   static constexpr int kSlab = 4;  // channels
-  // A warp is 8 threads along the filters by 4 along the tiles, each with two vectors along either, a whole warp apart.
+  // A warp is 8 threads along the filters by 4 along the tiles. Each has two vectors in either direction, a whole warp
+  // apart.
   static constexpr int kRows = 8;
   static constexpr int kColumns = 4;
   static constexpr int kPerThread = 2 * kVector;
   static constexpr int kFilters = kRows * kPerThread;
   static constexpr int kTiles = kColumns * kPerThread;
-  static constexpr int kPerRound = 2;  // filters of a thread that are transformed back at a time
+  static constexpr int kPerRound = 2;  // filters per thread that are transformed back at a time
   static constexpr int kRoundFilters = kRows * kPerRound;
   static_assert(kThreads % kTiles == 0 && kFilters * kSlab <= kThreads && 2 * kTiles * kSlab <= kThreads);
 
@@ -38,17 +46,18 @@ struct Fused {
     alignas(16) C sums[kPoints][kRoundFilters][kTiles + kVector];  // one vector of padding: rows in different banks
   };
 
-  // Filters are stored in another order for each channel: a warp that writes them, 4 channels at a time, then hits every bank once.
+  // The order of the filters differs from channel to channel, so that a warp, which writes 4 channels at a time, hits
+  // every bank once.
   static __device__ __forceinline__ int place_of_filter(int filter, int channel) {
     return filter ^ (channel * 2 * kVector);
   }
 
-  // One filter of one channel, a thread's share of what a slab needs.
+  // A thread's share of a slab's filters: one filter of one channel.
   struct FilterShare {
     const T* next;
     int filter;
     int channel;
-    int64 channels_left;  // 0 or less: zeros
+    int64 channels_left;  // where it is 0 or less, zeros are read
     C taps[3][3];
 
     __device__ FilterShare(const Params& params, int group, int first_filter)
@@ -61,7 +70,8 @@ struct Fused {
 
     __device__ bool mine() const { return filter < kFilters; }
 
-    // The usual strides are constants, which cost no arithmetic: the loop has 512 multiply-adds a thread, and 9 + 12 reads.
+    // The usual strides are constants, which cost no arithmetic: per thread the loop has 512 multiply-adds, and 9 + 12
+    // reads.
     __device__ __forceinline__ void read(const Params& params) {
       if (params.tap_step == 1) {
         read(3, 1);
@@ -92,7 +102,8 @@ struct Fused {
     }
   };
 
-  // Half the points of one tile of one channel: rows 0 and 1 of B^T d need the input's rows 0 to 2, rows 2 and 3 its rows 1 to 3.
+  // A thread's share of a slab's inputs: half the points of one tile of one channel. Rows 0 and 1 of B^T d need the
+  // input's rows 0 to 2, rows 2 and 3 its rows 1 to 3.
   struct TileShare {
     const T* next;
     int tile;
@@ -103,7 +114,8 @@ struct Fused {
     C pixels[3][4];
 
     __device__ TileShare(const Params& params, int group, int64 first_tile) {
-      // Where the tiles of a slab are fewer than the threads, the last threads take them, the first ones having filters.
+      // Where a slab has fewer halves of tiles than there are threads, the last threads take them; the first ones have
+      // filters.
       const int share = static_cast<int>(threadIdx.x) - (kThreads - 2 * kTiles * kSlab);
       tile = share % kTiles;
       half = share / kTiles % 2;
@@ -150,7 +162,7 @@ struct Fused {
 
     __device__ __forceinline__ void store(Slab& slab) const {
       if (!mine()) return;
-      // Rows 0 and 1, or 3 and 2: the first is the same combination of what was read.
+      // Rows 0 and 1, or 3 and 2: the outer one is the same combination of what was read.
       C outer[4], inner[4], outer_points[4], inner_points[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -175,7 +187,7 @@ struct Fused {
     int row;
     int column;
 
-    // Lane bits 4 and 0 give the column, bits 3 to 1 the row: see gemm::Tile.
+    // Lane bits 4 and 0 give the column, bits 3 to 1 the row; gemm::Tile says why.
     __device__ Accumulator() {
       const int lane = static_cast<int>(threadIdx.x) % 32;
       first_point = static_cast<int>(threadIdx.x) / 32 * kPointsPerWarp;
@@ -199,7 +211,7 @@ struct Fused {
           const auto multiply = [&](int i, int j) {
             at[point][i][j] += f[i / kVector].at[i % kVector] * t[j / kVector].at[j % kVector];
           };
-          // In blocks of 2 x 2, there and back, as gemm::Tile does and for its reason: register banks.
+          // In blocks of 2 x 2, there and back, as in gemm::Tile and for the same reason: register banks.
 #pragma unroll
           for (int i = 0; i < kPerThread; i += 2) {
 #pragma unroll
@@ -215,8 +227,9 @@ struct Fused {
       }
     }
 
-    // Hand kPerRound filters' sums, times alpha, to the threads that transform them back. Stored as they are, the sums would have
-    // to lie in consecutive registers, and a seventh of the loop's FFMA would read three registers of one bank (sm_90a).
+    // Hand the sums of kPerRound filters, times alpha, to the threads that transform them back. Stored without the
+    // factor, the sums would have to lie in consecutive registers, and a seventh of the loop's FFMA would read three
+    // registers of one bank (sm_90a).
     template <int kRound>
     __device__ __forceinline__ void share(C alpha, Shared& shared) const {
 #pragma unroll
@@ -235,7 +248,7 @@ struct Fused {
       }
     }
 
-    // Which of the block's filters a row of Shared::sums is.
+    // Which of the block's filters a row of Shared::sums belongs to.
     template <int kRound>
     static __device__ int filter_of(int shared_row) {
       constexpr int kFirst = kRound * kPerRound;
@@ -244,7 +257,7 @@ struct Fused {
     }
   };
 
-  // The outputs of one tile, which is the same in every round.
+  // The outputs of one tile, the same one in every round.
   struct Writer {
     OutputTile<T, F2> outputs;
     int tile;
@@ -270,7 +283,7 @@ struct Fused {
   static __device__ __forceinline__ void finish(
       const Accumulator& accumulator, const Writer& writer, Shared& shared, int first_filter, const Params& params) {
     if constexpr (kRound < kPerThread / kPerRound) {
-      __syncthreads();  // nobody reads any more what is overwritten below
+      __syncthreads();  // no thread still reads what is overwritten below
       accumulator.template share<kRound>(static_cast<C>(params.blend.alpha), shared);
       __syncthreads();
       writer.template write<kRound>(shared, first_filter, params);
@@ -279,7 +292,7 @@ struct Fused {
   }
 
   static __device__ void run(const Params& params, Shared& shared) {
-    // Blocks that run at the same time share tiles, the larger operand, in the L2 cache.
+    // Filter blocks are fastest: blocks that run at the same time share tiles, the larger operand, in the L2 cache.
     const SmallQuotientRemainder filter_block = divide(static_cast<int32>(blockIdx.x), params.filter_blocks);
     const SmallQuotientRemainder tile_block = divide(filter_block.quotient, params.tile_blocks);
     const int group = tile_block.quotient, first_filter = filter_block.remainder * kFilters;

@@ -1,12 +1,16 @@
-// F(4x4, 3x3) in one kernel: both operands are transformed on the way into shared memory, the results on the way out.
+// F(4x4, 3x3) in one kernel: both operands are transformed on the way into shared memory, the results on the way out. A
+// block computes kFilters filters at kTiles tiles and goes through the channels in slabs. Each of its 12 warps owns
+// three of the 36 points and multiplies their matrices, kFilters x kTiles over a slab's channels, in registers: that is
+// three warps per scheduler, where nine warps of four points would give one scheduler three and the others two.
 //
-// A block computes kFilters filters at kTiles tiles and goes through the channels in slabs. Each of its 12 warps owns three of the 36
-// points and multiplies their matrices, kFilters x kTiles over a slab's channels, in registers: three warps a scheduler, where nine
-// warps of four points would give one scheduler three and the others two.
+// One thread cannot hold a tile's 36 inputs beside its sums, so a slab's operands take three steps, each while other
+// slabs are at the other steps. With two of everything in shared memory, one barrier per slab is enough. While slab n
+// is multiplied:
 //
-// One thread cannot hold a tile's 36 inputs beside its sums, so that a slab's operands take three steps, each while another slab is
-// at the next: a thread reads a column of a tile (and one of a filter) to registers; transforms it to `Lines`; transforms a line of
-// six columns to six points. With two of everything in shared memory, one barrier a slab is enough.
+//    slab n + 3    global memory -> registers       a thread reads a column of a tile, and one of a filter
+//    slab n + 2    registers     -> lines[n % 2]    it transforms that column: 6 numbers, one for each line
+//    slab n + 1    lines         -> slabs           a thread transforms a line of 6 columns to 6 points
+//    slab n        slabs[n % 2]  -> sums            warp w multiplies points 3 w to 3 w + 2
 #pragma once
 
 #include "dnncore/convolution/winograd_output.cuh"
@@ -27,14 +31,15 @@ struct Fused4x4 {
   static constexpr int kPointsPerWarp = kPoints / (kThreads / 32);
   static constexpr int kTaps = 3;
   static constexpr int kSlab = 2;  // channels
-  // A warp is 4 threads along the filters, each with two vectors a whole warp apart, by 8 along the tiles, each with one.
+  // A warp is 4 threads along the filters, each with two vectors a whole warp apart, by 8 along the tiles, each with
+  // one.
   static constexpr int kRows = 4;
   static constexpr int kColumns = 8;
   static constexpr int kFilterVectors = 2;
   static constexpr int kFiltersPerThread = kFilterVectors * kVector;
   static constexpr int kFilters = kRows * kFiltersPerThread;
   static constexpr int kTiles = kColumns * kVector;
-  static constexpr int kPerRound = 2;  // filters of a thread that are transformed back at a time
+  static constexpr int kPerRound = 2;  // filters per thread that are transformed back at a time
   static constexpr int kRoundFilters = kRows * kPerRound;
   static_assert(kThreads == kTiles * kSlab * kSide && kFilters == 32 && kTiles == 32 && kPoints % (kThreads / 32) == 0);
 
@@ -42,7 +47,7 @@ struct Fused4x4 {
     C filters[kPoints][kSlab][kFilters];
     C tiles[kPoints][kSlab][kTiles];
   };
-  // Operands of which the columns are transformed: a line holds tile after tile, or filter after filter.
+  // Operands whose columns are transformed: a line holds one tile, or one filter, after another.
   static constexpr int kFilterPitch = kSlab * kTaps + 1;  // odd: 32 filters lie in different banks
   struct Lines {
     C tiles[kSide][kSlab * kTiles * kSide];
@@ -59,11 +64,11 @@ struct Fused4x4 {
 
   static_assert(sizeof(Shared) == 66048);  // shared_bytes of dnncore/cuda/convolution/winograd.py
 
-  // A column of one filter of one channel: half of the threads have one.
+  // A column of one filter of one channel; half of the threads have one.
   struct FilterColumn {
     const T* next;
     int place;                // in a line
-    int32 channels_left = 0;  // 0 or less: zeros
+    int32 channels_left = 0;  // where it is 0 or less, zeros are read
     T taps[kTaps];
 
     // Neighbouring threads have neighbouring taps, then channels.
@@ -143,7 +148,7 @@ struct Fused4x4 {
     }
   };
 
-  // A warp takes one line of one channel, each lane a filter and a tile.
+  // A warp takes one line of one channel, each lane for one filter and one tile.
   static __device__ __forceinline__ void transform_lines(const Lines& lines, Slab& slab) {
     const int lane = static_cast<int>(threadIdx.x) % 32, channel = static_cast<int>(threadIdx.x) / 32 % kSlab;
     const int line = static_cast<int>(threadIdx.x) / (32 * kSlab);
@@ -172,7 +177,7 @@ struct Fused4x4 {
     int row;
     int column;
 
-    // Lane bits 4 and 0 give the row, bits 3 to 1 the column: see gemm::Tile.
+    // Lane bits 4 and 0 give the row, bits 3 to 1 the column; gemm::Tile says why.
     __device__ Accumulator() {
       const int lane = static_cast<int>(threadIdx.x) % 32;
       first_point = static_cast<int>(threadIdx.x) / 32 * kPointsPerWarp;
@@ -191,7 +196,7 @@ struct Fused4x4 {
 #pragma unroll
           for (int v = 0; v < kFilterVectors; ++v) f[v] = *reinterpret_cast<const Vector*>(filters + v * kRows * kVector);
           const auto multiply = [&](int i, int j) { at[point][i][j] += f[i / kVector].at[i % kVector] * t.at[j]; };
-          // In blocks of 2 x 2, there and back, as gemm::Tile does and for its reason: register banks.
+          // In blocks of 2 x 2, there and back, as in gemm::Tile and for the same reason: register banks.
 #pragma unroll
           for (int i = 0; i < kFiltersPerThread; i += 2) {
 #pragma unroll
@@ -207,7 +212,7 @@ struct Fused4x4 {
       }
     }
 
-    // Hand kPerRound filters' sums, times alpha, to the threads that transform them back.
+    // Hand the sums of kPerRound filters, times alpha, to the threads that transform them back.
     template <int kRound>
     __device__ __forceinline__ void share(C alpha, Shared& shared) const {
 #pragma unroll
@@ -222,7 +227,7 @@ struct Fused4x4 {
       }
     }
 
-    // Which of the block's filters a row of Shared::sums is.
+    // Which of the block's filters a row of Shared::sums belongs to.
     template <int kRound>
     static __device__ int filter_of(int shared_row) {
       constexpr int kFirst = kRound * kPerRound;
@@ -233,12 +238,12 @@ struct Fused4x4 {
 
   using Outputs = OutputTile<T, F4>;
 
-  // A thread of the first kRoundFilters warps writes one filter's outputs of its tile in every round.
+  // In every round, each thread of the first kRoundFilters warps writes the outputs of one filter at its tile.
   template <int kRound>
   static __device__ __forceinline__ void finish(
       const Accumulator& accumulator, const Outputs& outputs, Shared& shared, int first_filter, const Params& params) {
     if constexpr (kRound < kFiltersPerThread / kPerRound) {
-      __syncthreads();  // nobody reads any more what is overwritten below
+      __syncthreads();  // no thread still reads what is overwritten below
       accumulator.template share<kRound>(static_cast<C>(params.blend.alpha), shared);
       __syncthreads();
       const int row = static_cast<int>(threadIdx.x) / kTiles, tile = static_cast<int>(threadIdx.x) % kTiles;
@@ -254,7 +259,7 @@ struct Fused4x4 {
   }
 
   static __device__ void run(const Params& params, Shared& shared) {
-    // Blocks that run at the same time share tiles, the larger operand, in the L2 cache.
+    // Filter blocks are fastest: blocks that run at the same time share tiles, the larger operand, in the L2 cache.
     const SmallQuotientRemainder filter_block = divide(static_cast<int32>(blockIdx.x), params.filter_blocks);
     const SmallQuotientRemainder tile_block = divide(filter_block.quotient, params.tile_blocks);
     const int group = tile_block.quotient, first_filter = filter_block.remainder * kFilters;
@@ -283,7 +288,7 @@ struct Fused4x4 {
       transform_columns(lines[1]);
       read();
       __syncthreads();
-      for (int slab = 0; slab < count; ++slab) {  // behind the last slab come zeros, which are not multiplied
+      for (int slab = 0; slab < count; ++slab) {  // past the last slab come zeros, which are not multiplied
         transform_lines(lines[(slab + 1) % 2], slabs[(slab + 1) % 2]);
         accumulator.multiply_add(slabs[slab % 2]);
         transform_columns(lines[slab % 2]);

@@ -1,15 +1,22 @@
-// The transforms of F(2x2, 3x3) and F(4x4, 3x3) to and from a workspace, where the 16 or 36 points are as many matrix products for
-// the tiled GEMM.
+// The transforms of F(2x2, 3x3) and F(4x4, 3x3) to and from a workspace, where the 16 or 36 points are as many matrix
+// products for the tiled GEMM. A thread takes one tile of one channel, or one filter of one channel, with all points in
+// registers; neighbouring threads have neighbouring places in the workspace, which holds the compute type. The
+// transforms are memory-bound. F is F2 or F4.
 //
-// One thread a tile of a channel, or a filter of a channel, with all points in registers; neighbouring threads have neighbouring
-// places in the workspace. The workspace holds the compute type. All of it is memory-bound. F is F2 or F4.
+//    forward          input   -- B^T d B -->   [point][group][channel][tile]    --+
+//                     filter  -- G g G^T -->   [point][group][channel][filter]  --+-- GEMM --+
+//                     output  <-- A^T m A --   [point][group][filter][tile]     <------------+
+//
+//    backward-filter  input   -- B^T d B -->   [point][group][channel][tile]    --+
+//                     dy      -- A e A^T -->   [point][group][filter][tile]     --+-- GEMM --+
+//                     dw      <-- G^T u G --   [point][group][filter][channel]  <------------+
 #pragma once
 
 #include "dnncore/convolution/winograd.cuh"
 
 namespace dnncore::winograd {
 
-// Store to, or load from, one place in each point's plane.
+// Store to, or load from, one place in the plane of each point.
 template <int kPoints, typename C>
 __device__ __forceinline__ void store_points(const C (&points)[kPoints][kPoints], C* first, int64 plane) {
 #pragma unroll
@@ -22,7 +29,7 @@ __device__ __forceinline__ void load_points(const C* first, int64 plane, C (&poi
   for (int i = 0; i < kPoints * kPoints; ++i) points[i / kPoints][i % kPoints] = first[i * plane];
 }
 
-// A square of an image, 0 where there is none; `first` is where its corner is or would be.
+// A square of an image, with zeros outside the image; `first` is where its corner is or would be.
 template <int kSize, typename T>
 __device__ __forceinline__ void load_square(
     const T* first, int64 row_stride, int64 column_stride, int32 row, int32 column, int32 rows, int32 columns,

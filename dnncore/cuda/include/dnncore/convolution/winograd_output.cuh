@@ -1,4 +1,5 @@
-// What the fused kernels do with the sums of a tile: transform them back and blend them into the output.
+// What the fused kernels do with the sums of a tile: transform them back, A^T m A, and blend the outputs that exist
+// into the tensor, two neighbours at a time where its layout allows that.
 #pragma once
 
 #include "dnncore/convolution/winograd.cuh"
@@ -10,13 +11,13 @@ struct alignas(2 * sizeof(T)) Pair {
   T at[2];
 };
 
-// The outputs of one tile, for any of its group's filters. F is F2 or F4.
+// The outputs of one tile, for any filter of its group. F is F2 or F4.
 template <typename T, typename F>
 struct OutputTile {
   using C = Compute<T>;
 
   T* output;    // of the group's first filter
-  Blend blend;  // what is left of it: alpha is in the sums
+  Blend blend;  // what is left to do: the sums contain alpha
   int rows;     // of the tile, as far as they exist
   int columns;
   bool pairs;

@@ -1,4 +1,6 @@
-// What a fused convolution does to a sum on its way into y: activation(alpha1 * sum * scale[k] + bias[k] + alpha2 * z).
+// What a fused convolution does to a sum on its way into y: activation(alpha1 * sum * scale[k] + bias[k] + alpha2 * z),
+// where k is the output channel and scale, bias and z are optional. The stores of the GEMM apply it to sums that are
+// still on the chip; split.cuh and fused_epilogue.cuh apply it to sums that another kernel left in memory.
 #pragma once
 
 #include "dnncore/activation.cuh"
@@ -6,7 +8,7 @@
 
 namespace dnncore {
 
-// EPILOGUE in dnncore/cuda/gemm/params.py.
+// Mirrored by EPILOGUE in dnncore/cuda/gemm/params.py.
 struct Epilogue {
   double alpha1;
   double alpha2;
@@ -16,13 +18,13 @@ struct Epilogue {
   const void* z;
   int64 scale_stride;
   int64 bias_stride;
-  uint32 widened;     // whether scale and bias are stored in the compute type, not in that of the convolution
+  uint32 widened;     // whether scale and bias are stored in the compute type rather than in the convolution's type
   uint32 is_present;
 
-  // With alpha2 0 it may hold anything, NaN included.
+  // With alpha2 0, z is left unread and may hold anything, NaN included.
   __device__ bool reads_z() const { return z != nullptr && alpha2 != 0.0; }
 
-  // Of channel k; T is the type of the convolution.
+  // Of channel k; T is the convolution's type.
   template <typename T>
   __device__ __forceinline__ Compute<T> scale_of(int64 k) const {
     return scale ? parameter<T>(scale, k * scale_stride) : Compute<T>(1);

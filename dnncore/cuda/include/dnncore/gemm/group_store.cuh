@@ -1,4 +1,15 @@
-// From the accumulators of a pipeline into C: through shared memory and a fused convolution's epilogue, eight elements at a time.
+// From the accumulators of a pipeline into C, through shared memory and the epilogue of a fused convolution. The tensor
+// cores leave each thread pairs of sums scattered over the tile; shared memory turns them into groups of kGroup = 8
+// neighbours of C, which one thread finishes and stores at once. Shared memory has room for 64 rows of the tile at a
+// time: those of one line of warps, or all of them. Neighbours are along the columns or along the rows, whichever have
+// stride 1 in C.
+//
+//   tile of 128 x 128 sums in registers         shared memory, 64 rows at a time
+//   +-----------------+-----------------+       neighbours along the columns:  [row][column], pitch kColumns + 8
+//   | warp 0, 64 x 64 | warp 1          |  -->  neighbours along the rows:     [column][row], pitch 64 + 4
+//   +-----------------+-----------------+         |
+//   | warp 2          | warp 3          |         v    8 neighbours per thread: epilogue, blend, store
+//   +-----------------+-----------------+       C
 #pragma once
 
 #include "dnncore/gemm/output.cuh"
@@ -7,20 +18,20 @@
 
 namespace dnncore::gemm {
 
-// As StagedStore, with as many rows of the tile in shared memory at a time as fit: those of one line of warps, or of all.
+// As StagedStore, with as many rows of the tile in shared memory at a time as fit: those of one line of warps, or all.
 template <typename T, typename Tile, int kDigits>
 class GroupStore {
   using Sum = typename Tile::C;
   static constexpr int kThreads = Tile::kThreads;
-  static constexpr int kRows = 64;  // at a time
+  static constexpr int kRows = 64;  // staged at a time
   static constexpr int kColumns = Tile::kColumns;
-  static constexpr int kStep = 4;   // elements of a thread at a time where they are not neighbours
+  static constexpr int kStep = 4;   // elements per thread at a time where they are not neighbours
   static constexpr int kDown = kRows / kGroup, kAcross = kColumns / kGroup;
   static_assert(Tile::kRows % kRows == 0 && kRows % Tile::kWarpRows == 0);
   static_assert(kRows * kColumns % (kStep * kThreads) == 0 && kRows * kAcross % kThreads == 0);
   static_assert(kThreads % kDown == 0 && kThreads % kAcross == 0);
 
-  // C's order, of rows one after the other or of columns; their pitches spread what a warp stores over the banks.
+  // The order of C: rows one after the other, or columns. The pitches spread what a warp stores over the banks.
   static constexpr int kRowPitch = kColumns + 8, kColumnPitch = kRows + 4;
   static constexpr int kByRows = kRows * kRowPitch, kByColumns = kColumns * kColumnPitch;
 
@@ -29,7 +40,7 @@ public:
     Sum at[kByRows > kByColumns ? kByRows : kByColumns];
   };
 
-  // To be called when nobody reads or copies to the slabs any more, whose memory `staged` is.
+  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory.
   static __device__ void store(
       const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
       const Params& params) {
@@ -85,9 +96,9 @@ private:
     }
   }
 
-  // A thread's groups of the rows that are staged: always the same distance apart, in the tile and in shared memory.
+  // A thread's groups among the staged rows: always the same distance apart, in the tile and in shared memory.
   struct Groups {
-    int row, column;    // of the first group, in the rows that are staged
+    int row, column;    // of the first group, among the staged rows
     int rows, columns;  // from one group to the next
     int staged, step;   // the same in shared memory
 
@@ -103,7 +114,8 @@ private:
     __device__ void advance() { row += rows, column += columns, staged += step; }
   };
 
-  // A thread reads z for its next group before it finishes one, where no sums wait in registers for their turn in shared memory.
+  // Whether a thread reads z for its next group before it finishes the current one: where no sums wait in registers for
+  // their turn in shared memory.
   static constexpr bool kReadsAhead = sizeof(T) > 1 && Tile::kRows == kRows;
 
   template <typename Output>

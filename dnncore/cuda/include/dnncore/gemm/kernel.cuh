@@ -1,8 +1,20 @@
-// The tiled GEMM that convolutions and the matrix product share: dense arithmetic over operands that are gathered by address.
+// The tiled GEMM that convolutions and the matrix product share: C[row, column] = sum over k of
+// A[row, k] * B[k, column], dense arithmetic over operands that are gathered by address (params.cuh). A block computes
+// one tile of C for one phase, group and part of the reduction, with its sums in registers. Slabs of A and B go round a
+// ring of kStages buffers in shared memory: while one is multiplied, the next are on their way, and a slab costs one
+// barrier. Larger tiles read less per multiplication but need more registers and shared memory, so that fewer blocks
+// run at once.
 //
-// A block computes one tile of C for one phase, group and part of the reduction. Slabs of A and B go round a ring of kStages buffers
-// in shared memory: while one is multiplied the next are on their way, and a step costs one barrier. The table of reduction indices
-// is filled in by all threads at once, a chunk of one entry a thread, and holds two chunks.
+//                          kColumns
+//                     +----------------+
+//                     |     slab b     |  kDepth        ring of slabs in shared memory:
+//                     +----------------+                [ multiplied ][ arriving ][ arriving ]
+//            kDepth
+//           +------+  +----------------+                table of reduction indices in shared memory:
+//           |      |  |                |                [ chunk in use ][ next chunk ], kThreads entries each,
+//    kRows  |slab a|  |   tile of C    |                one written by each thread
+//           |      |  |                |
+//           +------+  +----------------+                k advances by kDepth per slab
 #pragma once
 
 #include "dnncore/gemm/loader.cuh"
@@ -13,9 +25,8 @@
 
 namespace dnncore::gemm {
 
-// Index is the type of offsets into the operands:
-// 32 bits only where the launcher proved that they suffice. Extended kernels know epilogues, tables in the workspace, and operands of
-// 16 and 8 bits.
+// Index is the type of offsets into the operands: 32 bits only where the launcher proved that they suffice. Extended
+// kernels support epilogues, tables in the workspace, and operands of 16 and 8 bits.
 template <
     typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index,
     bool kExtended>
@@ -25,7 +36,7 @@ struct Kernel {
   static constexpr int kDepth = Tile::kDepth;
   static constexpr int kThreads = Tile::kThreads;
   static constexpr int kSlabsPerChunk = kThreads / kDepth;
-  static constexpr int kSlabsATotal = 4096 / kDepth;  // sums of 4096 products are carried over into totals
+  static constexpr int kSlabsATotal = 4096 / kDepth;  // after 4096 products, sums are carried over into totals
   static_assert(kStages >= 2);
   static_assert(kExtended || std::is_same_v<T, typename Tile::C>);
 
@@ -63,7 +74,7 @@ struct Kernel {
       slabs.table[k % (2 * kThreads)] =
         tabulated ? Entry::tabulated(first_k + k, phase, params) : Entry::template at<kDigits>(first_k + k, phase);
     };
-    // Begin to copy a part of a slab; past the last slab that is zeros, which nobody reads.
+    // Begin to copy a part of a slab; past the last slab it copies zeros, which stay unused.
     const auto copy = [&](int slab, int stage, int part) {
       const Entry* const table = &slabs.table[slab * kDepth % (2 * kThreads)];
       load_a.copy(part, table, length - slab * kDepth, params, slabs.a[stage]);
@@ -73,8 +84,8 @@ struct Kernel {
       load_a.arrive(slabs.a[stage]);
       load_b.arrive(slabs.b[stage]);
     };
-    // To be called between the same two barriers as a slab's copy: the chunk that is overwritten was last needed before the first of
-    // them, the new one will be needed after the second.
+    // To be called between the same two barriers as a slab's copy: the chunk that it overwrites was last needed before
+    // the first barrier, and the new one is first needed after the second.
     const auto tabulate_ahead = [&](int slab) {
       if (slab % kSlabsPerChunk == 0) tabulate(slab / kSlabsPerChunk + 1);
     };
@@ -92,7 +103,7 @@ struct Kernel {
     int stage = 0;
     for (int slab = 0; slab < num_slabs; ++slab) {
       wait_for_copies<kStages - 2>();
-      // After this barrier all can read this slab, and nobody reads any more what is overwritten below.
+      // After this barrier every thread can read this slab, and none still reads what is overwritten below.
       __syncthreads();
       const int next = slab + kStages - 1;
       const int next_stage = stage == 0 ? kStages - 1 : stage - 1;

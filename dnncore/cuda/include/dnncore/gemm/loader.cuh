@@ -1,9 +1,15 @@
-// From global memory into a slab of shared memory: one operand, one step of the reduction at a time. Copies gather and transpose on
-// their way, element by element. Those of 4 bytes or more are asynchronous and hold no registers; an element of 16 or 8 bits waits in
-// a register while the slab before is multiplied.
+// From global memory into a slab of shared memory: one operand, one slab of the reduction at a time, gathered and
+// transposed element by element. An element's address is the sum of a part that depends on its row or column (its
+// "outer" index), which each thread computes once, and a part that depends on the reduction index, which the block
+// keeps in a small table in shared memory; the inner loop only adds the two. Elements of 4 bytes or more are copied
+// asynchronously and occupy no registers; an element of 16 or 8 bits waits in a register while the slab before it is
+// multiplied.
 //
-// An element's address is a sum of a part that depends on its row or column (its "outer" index), computed once, and a part that
-// depends on the reduction index, which the block keeps in a small table in shared memory. The inner loop only adds the two.
+//                 Walk::kOuter                     Walk::kReduction
+//              k ->                             k ->
+//    outer     t0   .    .    .       outer     t0   t1   t2   t3      neighbouring threads follow the index along
+//      |       t1   .    .    .         |       t4   t5   t6   t7      which the operand is denser in memory
+//      v       t2   .    .    .         v       t8   t9   ...
 #pragma once
 
 #include "dnncore/gemm/params.cuh"
@@ -28,7 +34,8 @@ struct Coordinates {
 #pragma unroll
     for (int i = 0; i < kCoordinates; ++i) at[i] += value * digit.step[i];
   }
-  // Whether the sum of both lies in B. One comparison for both ends: a negative coordinate is a large unsigned one.
+  // Whether the sum of both lies inside B. One comparison covers both ends: a negative coordinate is a large unsigned
+  // one.
   __device__ bool inside(const Coordinates& other, const Params& params) const {
     bool result = true;
 #pragma unroll
@@ -46,7 +53,7 @@ struct Coordinates<0> {
   __device__ bool inside(const Coordinates&, const Params&) const { return true; }
 };
 
-// The part of both operands' addresses that the reduction index gives; 16 bytes in the commonest case, one read.
+// What a reduction index adds to the addresses of both operands; in the commonest case 16 bytes, which are one read.
 template <typename Index, int kCoordinates>
 struct alignas(2 * sizeof(Index)) Reduction {
   Index a_offset;
@@ -64,18 +71,20 @@ struct alignas(2 * sizeof(Index)) Reduction {
     return reduction;
   }
 
-  // The same from the table in the workspace; past the last it is any that keeps vectors aligned, and nobody uses it.
+  // The same from the table in the workspace. Past the last index it is zero, which keeps vectors aligned and stays
+  // unused.
   static __device__ Reduction tabulated(uint32 k, const Phase& phase, const Params& params) {
     return k < phase.reduction_length ? static_cast<const Reduction*>(params.table)[phase.first_entry + k] : Reduction{};
   }
 };
 
-// A row of A: an offset and nothing else.
+// A row of A, which is just an offset.
 template <typename Index>
 struct Row {
   Index offset;
 
-  // The first of kNeighbours that are read at once. Rows beyond the last repeat it: what they give is never stored.
+  // The first of kNeighbours rows that are read at once. Rows past the last one repeat it, and their results are not
+  // stored.
   template <int kNeighbours = 1>
   static __device__ Row at(uint32 row, const Params& params, const Phase&) {
     return {static_cast<Index>(min(row, params.rows - kNeighbours)) * static_cast<Index>(params.a_row_stride)};
@@ -96,7 +105,8 @@ struct Column {
   Index offset;
   Coordinates<kCoordinates> coordinates;
 
-  // The first of kNeighbours that are read at once. Columns beyond the last repeat it: what they give is never stored.
+  // The first of kNeighbours columns that are read at once. Columns past the last one repeat it, and their results are
+  // not stored.
   template <int kNeighbours = 1>
   static __device__ Column at(uint32 number, const Params&, const Phase& phase) {
     Column column = {};
@@ -117,19 +127,19 @@ struct Column {
   }
 };
 
-// Slab is Tile's for this operand, of which the tile has kOuter rows or columns; Outer is Row or Column.
+// Slab is the Tile's type for this operand, of which the tile has kOuter rows or columns; Outer is Row or Column.
 template <typename Tile, typename Slab, Walk kWalk, int kOuter, typename Outer>
 class Loader {
   using T = typename Tile::T;
   static constexpr int kDepth = Tile::kDepth;
   static constexpr int kThreads = Tile::kThreads;
   static constexpr bool kAsynchronous = sizeof(T) >= 4;
-  // Neighbours in the reduction that a thread copies one after the other: of single bytes as many as a register holds, so that a
-  // thread has few rows or columns.
+  // Neighbours in the reduction that a thread copies one after the other. For single bytes they are as many as a
+  // register holds, so that a thread has few rows or columns.
   static constexpr int kInTurn = kWalk == Walk::kReduction && sizeof(T) == 1 ? 4 : 1;
   static constexpr int kLanes = kDepth / kInTurn;
   static constexpr int kCopies = kOuter * kDepth / kThreads;
-  // How many rows or columns a thread copies elements of.
+  // The number of rows or columns of which a thread copies elements.
   static constexpr int kOuters = kWalk != Walk::kOuter ? kCopies / kInTurn : kOuter > kThreads ? kOuter / kThreads : 1;
   static_assert(kThreads % kLanes == 0 && (kThreads % kOuter == 0 || kOuter % kThreads == 0));
   static_assert(kCopies >= kInTurn && kCopies * kThreads == kOuter * kDepth);
@@ -146,7 +156,7 @@ class Loader {
   Outer outer_[kOuters];
   Run held_[kAsynchronous ? 1 : kCopies / kRun];  // between `copy` and `arrive`
 
-  // Which of this thread's rows or columns its i-th copy is of, and the copy's place in the slab.
+  // Which of this thread's rows or columns its i-th copy belongs to, and where in the slab the copy goes.
   static constexpr __device__ int outer_of(int i) { return kWalk != Walk::kOuter ? i / kInTurn : i % kOuters; }
   static __device__ int outer_index(int i) {  // of the i-th row or column
     const int thread = static_cast<int>(threadIdx.x);
@@ -164,7 +174,7 @@ class Loader {
 
 public:
   __device__ Loader(const T* base, uint32 first_outer, const Params& params, const Phase& phase) : base_(base) {
-    // The compiler would otherwise keep the parts of the base address apart and add all of them for every element.
+    // The compiler would otherwise keep the parts of the base address apart and add them all for every element.
     asm("" : "+l"(base_));
 #pragma unroll
     for (int i = 0; i < kOuters; ++i) {
@@ -172,7 +182,8 @@ public:
     }
   }
 
-  // Begin to copy the part-th of kDepth parts of a slab; of its reduction indices only the first `remaining` exist, the others are 0.
+  // Begin to copy one of the kDepth parts of a slab. Only its first `remaining` reduction indices exist; the others
+  // become 0.
   template <typename Entry>
   __device__ void copy(int part, const Entry* table, int remaining, const Params& params, Slab& slab) {
 #pragma unroll
@@ -181,7 +192,7 @@ public:
       const int k = reduction_index(i);
       const Entry entry = table[k];
       const Outer& outer = outer_[outer_of(i)];
-      // No short circuit, and so no branch between the multiplications.
+      // Both conditions are evaluated: a short circuit would put a branch between the multiplications.
       const bool inside = static_cast<int>(k < remaining) & static_cast<int>(outer.inside(entry, params));
       const T* const source = base_ + outer.offset_of(entry);
       if constexpr (kAsynchronous) {
@@ -192,7 +203,7 @@ public:
     }
   }
 
-  // Finish what `copy` began with every part of a slab; asynchronous copies are waited for instead.
+  // Store what `copy` has read of a slab, once all its parts were begun; asynchronous copies are waited for instead.
   __device__ void arrive(Slab& slab) const {
     if constexpr (!kAsynchronous) {
 #pragma unroll

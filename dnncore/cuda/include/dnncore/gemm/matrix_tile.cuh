@@ -1,4 +1,17 @@
-// The block tile of operands of 16 or 8 bits: which warp computes which outputs, and the product of two slabs on the tensor cores.
+// The block tile for operands of 16 or 8 bits: which warp computes which outputs, and the product of two slabs on the
+// tensor cores. A warp holds kRowFragments x kColumnFragments blocks of 16 x 8 sums in registers, four sums of each
+// block per thread, in fp32 or, for int8, in int32. Rows and columns keep their reduction contiguous in a slab, as
+// ldmatrix wants it. Tensor cores round fp32 sums towards zero [measured on an H200: dnncore/cuda/gemm/tiling.py], so
+// small tiles, which have the room, carry them over into totals now and then.
+//
+//              kColumns = kWarpsAcross * kWarpColumns
+//            +------------------+------------------+
+//            | warp 0           | warp 1           |       a warp:   16 x 8 | 16 x 8 | ...    kColumnFragments
+//    kRows   |                  |                  |                 -------+--------+-----
+//            +------------------+------------------+                 16 x 8 | 16 x 8 | ...
+//            | warp 2           | warp 3           |                 kRowFragments of them down
+//            |                  |                  |
+//            +------------------+------------------+       one instruction: kStep, 32 bytes, of the reduction
 #pragma once
 
 #include <type_traits>
@@ -20,18 +33,18 @@ struct MatrixTile {
   static constexpr int kColumns = kWarpsAcross * kWarpColumns;
   static constexpr int kDepth = kSlabDepth;
   static constexpr int kVector = 16 / sizeof(T);
-  static constexpr int kStep = 2 * kVector;  // of the reduction, in one instruction
-  // Whether sums are carried over into totals from time to time: `longest_sum` in dnncore/cuda/gemm/tiling.py says why.
+  static constexpr int kStep = 2 * kVector;  // of the reduction, per instruction
+  // Whether sums are carried over into totals from time to time; `longest_sum` in dnncore/cuda/gemm/tiling.py says why.
   static constexpr bool kHasTotals = std::is_same_v<C, float> && kRows * kColumns <= 2048;
   static_assert(kDepth % kStep == 0 && kColumnFragments % 2 == 0 && kDepth % kColumnFragments == 0);
-  // A slab holds the reduction of one row, or column, after the other, each with 16 bytes of padding: eight neighbours then lie in
-  // different banks.
+  // A slab holds one row, or column, after another, each with its reduction contiguous and 16 bytes of padding behind
+  // it: eight neighbours then lie in different banks.
   static constexpr int kPitch = kDepth + kVector;
   static constexpr bool kReductionFirst = false;
   using SlabA = T[kRows][kPitch];
   using SlabB = T[kColumns][kPitch];
 
-  // Of this warp, in the tile.
+  // The first row and column of this warp in the tile.
   static __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross * kWarpRows; }
   static __device__ int first_column() { return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns; }
 
@@ -39,7 +52,7 @@ struct MatrixTile {
   using RowFragments = uint32[kRowFragments][4];
   using ColumnFragments = uint32[kColumnFragments / 2][4];
 
-  // The sums of the slabs before, of each thread its own, neighbours' beside each other.
+  // The sums of earlier slabs. Each thread has its own, and those of neighbouring threads lie side by side.
   struct EveryTotal {
     C at[kRowFragments * kColumnFragments * 4][kThreads];
   };
@@ -49,7 +62,7 @@ struct MatrixTile {
   struct Accumulator {
     C at[kRowFragments][kColumnFragments][4] = {};
 
-    // Add to the totals, or set them the first time, and begin again at zero.
+    // Add the sums to the totals, or set the totals the first time, and begin again at zero.
     __device__ void carry_over(Totals& totals, bool is_first) {
       each_total(totals, [&](C& sum, C& total) {
         total = is_first ? sum : total + sum;
@@ -60,7 +73,8 @@ struct MatrixTile {
       each_total(totals, [](C& sum, C& total) { sum += total; });
     }
 
-    // meanwhile(part) is called once for each of kDepth parts, for what should be under way between the multiplications.
+    // meanwhile(part) is called once for each of kDepth parts, for work that should be issued between the
+    // multiplications.
     template <typename Meanwhile>
     __device__ void multiply_add(const SlabA& a, const SlabB& b, const Meanwhile& meanwhile) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -93,7 +107,8 @@ struct MatrixTile {
       for (int i = 0; i < kRowFragments; ++i) {
 #pragma unroll
         for (int step = 0; step < kColumnFragments; ++step) {
-          const int j = i % 2 == 0 ? step : kColumnFragments - 1 - step;  // there and back: neighbours share an operand
+          // Columns go there and back, so that neighbouring instructions share an operand.
+          const int j = i % 2 == 0 ? step : kColumnFragments - 1 - step;
           const uint32(&pair)[4] = columns[j / 2];
           multiply_add_matrices<T>(at[i][j], rows[i], pair[j % 2 * 2], pair[j % 2 * 2 + 1]);
         }

@@ -1,4 +1,6 @@
-// What C and z, which is laid out as C, are stored in. Mostly the compiler knows; of operands of int8 the launch says.
+// How C, and z, which is laid out like C, are stored. The stores are templates over an output: KnownOutput where the
+// compiler knows the element type, Int8OrFloatOutput where the operands are int8 and the launch chooses. An output
+// reads z, and blends one value, or a group of kGroup neighbours, into C.
 #pragma once
 
 #include <type_traits>
@@ -7,7 +9,8 @@
 
 namespace dnncore::gemm {
 
-// Neighbouring elements of C that are stored at once where it allows that: 16 bytes of 16 bits, 8 of int8, 32 of fp32 or int32.
+// Neighbouring elements of C that are stored at once where C allows it: 16 bytes of a 16-bit type, 8 of int8, 32 of
+// fp32 or int32.
 inline constexpr int kGroup = 8;
 
 template <typename T>
@@ -24,7 +27,7 @@ __device__ __forceinline__ void blend_group(const Blend& blend, const C (&values
   *reinterpret_cast<Group<T>*>(place) = group;
 }
 
-// Elements of a type that is known here; kFused says whether an epilogue may come before them.
+// Elements of a type that is known here; kFused says whether an epilogue may precede the store.
 template <typename T, bool kCanBeFused>
 struct KnownOutput {
   using C = Compute<T>;
@@ -35,7 +38,7 @@ struct KnownOutput {
   __device__ void blend(const Params& params, C value, int64 offset) const {
     blend_into(params.blend, value, static_cast<T*>(params.c) + offset);
   }
-  // The same of a group; z as it is stored, which takes fewer registers.
+  // The same for a group. z comes as it is stored, which takes fewer registers.
   using StoredZ = Group<T>;
   __device__ StoredZ z_group(const Params& params, int64 offset) const {
     return *reinterpret_cast<const StoredZ*>(static_cast<const T*>(params.epilogue.z) + offset);
@@ -45,7 +48,7 @@ struct KnownOutput {
   }
 };
 
-// int8 or fp32, which are both computed in fp32: one copy of the epilogue's code for the two.
+// int8 or fp32, both computed in fp32: the two share one copy of the epilogue's code.
 struct Int8OrFloatOutput {
   using C = float;
   static constexpr bool kFused = true;
@@ -82,7 +85,7 @@ struct Int8OrFloatOutput {
   }
 };
 
-// then(output) for operands of int8: into int32 they have no epilogue, be it C or a part's sums.
+// Call then(output) for operands of int8. An output of int32, be it C or the sums of a part, has no epilogue.
 template <typename Then>
 __device__ __forceinline__ void with_output_of_int8(const Params& params, const Then& then) {
   if (params.output_type == ElementType::kInt32) {
@@ -92,8 +95,8 @@ __device__ __forceinline__ void with_output_of_int8(const Params& params, const 
   }
 }
 
-// then(output) for sums of products of T: C is stored in T, or in the sums' type where it takes those of a part of the reduction; of
-// int8 the launch tells what it is.
+// Call then(output) for sums of products of T. C is stored in T, or in the sums' type where it holds the sums of a part
+// of the reduction; for int8 the launch tells.
 template <typename T, typename Sum, typename Then>
 __device__ __forceinline__ void with_output(const Params& params, const Then& then) {
   if constexpr (std::is_same_v<T, int8>) {

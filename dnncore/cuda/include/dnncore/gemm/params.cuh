@@ -1,10 +1,15 @@
-// What one launch of the GEMM core computes, filled in by dnncore/cuda/gemm/params.py (which mirrors these structs).
+// What one launch of the GEMM core computes; dnncore/cuda/gemm/params.py fills in these structs and mirrors them. A
+// launch is C[row, column] = sum over k of A[row, k] * B[k, column], once for every phase and group. `column` and the
+// reduction index k are numbers whose digits (mixed radix, fastest first) are dimensions of the tensors: an element of
+// B lies at the sum of digit * stride over the digits of both and, when the operation pads, at spatial coordinates that
+// are sums of digit * step in the same way; outside the bounds B is 0. The host decides which digits there are
+// (dnncore/cuda/gemm/index_space.py):
 //
-// A launch is C[row, column] = sum over the reduction of A[row, reduction] * B[reduction, column], once for every phase and group.
-// `column` and `reduction` are numbers whose digits (mixed radix, fastest first) are the dimensions of the tensors: an element of
-// B lies at the sum of digit * stride over the digits of both, and, when the operation pads, at spatial coordinates that are sums
-// of digit * step in the same way. Outside the bounds B is 0. All three directions of a convolution and the matrix product are
-// such sums; which digits there are is decided on the host (dnncore/cuda/gemm/index_space.py).
+//                      A    B    C     rows     column's digits    k's digits
+//    forward           w    x    y     K / G    n, p, q            c, r, s
+//    backward-data     w    dy   dx    C / G    n, h, w            k, r, s     a phase per remainder of h, w
+//    backward-filter   dy   x    dw    K / G    c, r, s            n, p, q
+//    matrix product    a    b    c     M        n                  k
 #pragma once
 
 #include "dnncore/common/element.cuh"
@@ -17,26 +22,28 @@ inline constexpr int kMaxDigits = 4;
 inline constexpr int kMaxCoordinates = 3;
 inline constexpr int kMaxPhases = 8;
 
-// Whether a vector of C (16 bytes in the type that is computed in) can be stored at once, if C's address allows it: where the host
-// found that every aligned group of columns (rows) of a tile is contiguous and aligned in C. It is then wholly inside C or outside.
+// Along which index vectors of C (16 bytes in the compute type) can be stored at once if C's address allows it: the
+// host found every aligned group of columns (rows) of a tile to be contiguous and aligned in C. Such a group lies
+// wholly inside C or wholly outside.
 enum class Store : uint32 { kSingle, kColumns, kRows };
 
 // One dimension of a mixed-radix number below 2^31.
 struct Digit {
-  int64 b_stride;                // elements of B a step
-  int64 other_stride;            // elements a step of C (column digits) or of A (reduction digits)
+  int64 b_stride;                // elements of B per step
+  int64 other_stride;            // elements per step of C (column digits) or of A (reduction digits)
   int32 step[kMaxCoordinates];   // by how much a step moves B's spatial coordinates
   uint32 extent;
   uint32 magic;                  // ceil(2^shift / extent), shift = 31 + ceil(log2(extent))
   uint32 shift;
 
-  // Exact for n < 2^31: magic * extent exceeds 2^shift by less than extent <= 2^(shift - 31).
+  // Exact for n < 2^31, because magic * extent exceeds 2^shift by less than extent <= 2^(shift - 31).
   __device__ uint32 quotient(uint32 n) const {
     return static_cast<uint32>((static_cast<uint64>(n) * magic) >> shift);
   }
 };
 
-// A dense product. A strided backward-data convolution is several, one for each remainder of the coordinates by the strides.
+// A dense product. A strided backward-data convolution consists of several, one for each remainder of the coordinates
+// by the strides.
 struct Phase {
   Digit column[kMaxDigits];
   Digit reduction[kMaxDigits];
@@ -64,14 +71,14 @@ struct Params {
   int32 bounds[kMaxCoordinates];  // B's spatial extents
   uint32 rows;
   uint32 row_tiles;
-  uint32 column_tiles;            // of the phase with most columns
+  uint32 column_tiles;            // of the phase with the most columns
   uint32 groups;
   uint32 splits;                  // parts into which the reduction is cut
   uint32 split_length;            // a multiple of the tile's depth
   Store store;
   Phase phase[kMaxPhases];
-  Epilogue epilogue;              // of a fused convolution, which has one phase; read by extended kernels only, as is the table
-  void* table;                    // null, or the entries of every phase's reduction index
+  Epilogue epilogue;              // of a fused convolution, with one phase; extended kernels read it and the table
+  void* table;                    // null, or the entries of every phase's reduction indices
   ElementType output_type;        // of C; read where the operands are int8
 };
 

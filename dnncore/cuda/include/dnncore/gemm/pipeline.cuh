@@ -1,8 +1,14 @@
-// The GEMM of operands of 16 and 8 bits that are read 16 bytes at a time: the tensor cores' pipeline.
+// The GEMM for operands of 16 and 8 bits that are read 16 bytes at a time: the pipeline of the tensor cores. A block
+// computes one tile of C as in kernel.cuh, but each thread works out for itself which vectors it copies, so that shared
+// memory holds operands only. Slabs go round a ring of kStages buffers, and a slab costs one barrier. It is multiplied
+// in two steps, and the fragments of each step are read from shared memory while those of the step before are
+// multiplied.
 //
-// A block computes one tile of C as in kernel.cuh, but each thread works out for itself which vectors it copies, and so nothing but
-// operands is in shared memory. Slabs go round a ring of kStages buffers; the fragments of a step are read while those of the step
-// before are multiplied, and a slab costs one barrier.
+//    slab n:   read columns of step 1    begin to copy slab n + kStages - 1 from global memory
+//              multiply step 0           then read rows of step 1
+//              wait for slab n + 1       the one barrier
+//              read columns of step 0 of slab n + 1
+//              multiply step 1           then read rows of step 0 of slab n + 1
 #pragma once
 
 #include "dnncore/gemm/group_store.cuh"
@@ -11,7 +17,7 @@
 
 namespace dnncore::gemm {
 
-// Walks are those along which 16 bytes are contiguous; see Kernel for the rest.
+// Walks are the indices along which 16 bytes are contiguous; Kernel explains the other parameters.
 template <typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index>
 struct Pipeline {
   using T = typename Tile::T;
@@ -39,7 +45,7 @@ struct Pipeline {
     if (place.first_column >= phase.columns) return;  // this phase has fewer columns than the largest
 
     typename Tile::Accumulator accumulator;
-    // Two loops, and so no branch between the multiplications.
+    // Two copies of the loop, so that no branch stands between the multiplications.
     if (params.table != nullptr) {
       multiply_add<true>(accumulator, slabs, place, phase, params);
     } else {
@@ -61,14 +67,14 @@ private:
     A a(static_cast<const T*>(params.a) + (phase.a_offset + group * params.a_group_stride), place.first_row, params, phase);
     B b(static_cast<const T*>(params.b) + (phase.b_offset + group * params.b_group_stride), place.first_column, params, phase);
 
-    // Begin to copy a slab; past the last one that is zeros, which nobody uses.
+    // Begin to copy a slab; past the last one it copies zeros, which stay unused.
     const auto copy = [&](int slab, int stage) {
       const uint32 k = first_k + static_cast<uint32>(slab * kDepth);
       a.template copy<kTabulated>(k, length - slab * kDepth, phase, params, slabs.a[stage]);
       b.template copy<kTabulated>(k, length - slab * kDepth, phase, params, slabs.b[stage]);
       commit_copies();
     };
-    typename Tile::RowFragments rows;  // each is read again as soon as it was used, and so there is one set
+    typename Tile::RowFragments rows;  // one set is enough: each is read again as soon as it has been used
     typename Tile::ColumnFragments columns[2];
     const auto load_rows = [&](int stage, int step) {
       A::template load<true>(slabs.a[stage], Tile::first_row(), step, rows);
@@ -76,7 +82,8 @@ private:
     const auto load_columns = [&](int stage, int step) {
       B::template load<false>(slabs.b[stage], Tile::first_column(), step, columns[step]);
     };
-    // To be called when the next slab is to be read: after it all see that slab, and nobody reads the one before any more.
+    // To be called before the next slab is read: afterwards every thread sees that slab, and none still reads the one
+    // before.
     const auto wait = [] {
       wait_for_copies<kStages - 2>();
       __syncthreads();

@@ -1,4 +1,11 @@
-// Second half of a product whose reduction was cut into parts: add the parts' sums, always in the same order, and blend into C.
+// Second half of a product whose reduction was cut into parts (split-K): add the sums of the parts, always in the same
+// order, and blend the result into C, through the epilogue of a fused convolution if there is one. Splitting gives
+// every multiprocessor work where C has few tiles and long sums; it costs writing and reading the parts, which bounds
+// this kernel.
+//
+//    reduction      |  part 0  |  part 1  |  part 2  |       a block of kernel.cuh or pipeline.cuh per tile and part
+//    workspace      [split][group][row][column]              sums in the compute type, or int32
+//    C              part 0  +  part 1  +  part 2             this kernel: a thread per element of C
 #pragma once
 
 #include "dnncore/gemm/output.cuh"
@@ -9,14 +16,14 @@ namespace dnncore::gemm {
 
 inline constexpr int kSumThreads = 256;
 
-// What a part's sums are stored in, and what they are added up in.
+// The type in which the sums of a part are stored, and the one in which they are added up.
 template <typename T>
 struct PartSums {
   using Part = Compute<T>;
   using Total = Compute<T>;
 };
 
-// Exact: each part's sum is an int32, and so may be none of several together.
+// Exact: an int32 holds the sum of each part, but may be too small for several of them together.
 template <>
 struct PartSums<int8> {
   using Part = int32;
@@ -38,7 +45,7 @@ __device__ __forceinline__ void finish(const Output& output, const Params& param
   output.blend(params, value, offset);
 }
 
-// Params.a holds the sums [split][group][row][column] of the parts; a block takes kSumThreads columns of one row.
+// Params.a holds the parts' sums, [split][group][row][column]; a block takes kSumThreads columns of one row.
 template <typename T, bool kExtended>
 __device__ void sum_splits(const Params& params) {
   const Phase& phase = params.phase[0];

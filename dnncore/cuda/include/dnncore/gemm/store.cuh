@@ -1,4 +1,6 @@
-// From the threads' accumulators into C: straight from the registers, or through shared memory and a fused convolution's epilogue.
+// From the threads' accumulators into C. PlainStore writes straight from the registers, 16 bytes at a time where C
+// allows it. StagedStore first moves the sums through shared memory, whose slabs are no longer needed, and applies the
+// epilogue of a fused convolution. Place and column_offset say where in C a block and a column are.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +19,8 @@ struct Place {
   uint32 group;
   uint32 phase;
 
-  // Row tiles are fastest: blocks that run at the same time then share columns of B, the larger operand, in the L2 cache.
+  // Row tiles are fastest: blocks that run at the same time then share columns of B, the larger operand, in the L2
+  // cache.
   template <int kRows, int kColumns>
   static __device__ Place of_block(const Params& params) {
     uint32 rest = blockIdx.x;
@@ -36,7 +39,7 @@ struct Place {
   }
 };
 
-// Elements of C from a group's first to those of a column's first row.
+// Elements of C from the beginning of its group to the first row of a column.
 template <int kDigits>
 __device__ int64 column_offset(uint32 column, const Phase& phase) {
   if (phase.c_column_step != 0) return column * phase.c_column_step;
@@ -91,7 +94,7 @@ struct PlainStore {
   }
 };
 
-// One sum of a tile, and its place there.
+// One sum of a tile, and its position in the tile.
 template <typename Sum>
 struct Element {
   int row;
@@ -99,7 +102,7 @@ struct Element {
   Sum sum;
 };
 
-// Finish and store kStep sums of type T's products, one by one; element(e) gives them.
+// Finish and store kStep sums of products of T, one by one; element(e) returns them.
 template <typename T, int kDigits, int kStep, typename Output, typename ElementAt>
 __device__ void store_elements(
     const Output& output, const Place& place, const Phase& phase, const Params& params, const ElementAt& element) {
@@ -123,7 +126,7 @@ __device__ void store_elements(
     if (epilogue.is_present) {
       C z[kStep] = {}, scales[kStep] = {}, biases[kStep] = {};
 #pragma unroll
-      for (int e = 0; e < kStep; ++e) {  // all before the first is needed
+      for (int e = 0; e < kStep; ++e) {  // all loads before the first is needed
         if (exists[e] && epilogue.reads_z()) z[e] = output.z(params, offsets[e]);
         if (exists[e]) scales[e] = epilogue.template scale_of<T>(channels[e]);
         if (exists[e]) biases[e] = epilogue.template bias_of<T>(channels[e]);
@@ -142,16 +145,17 @@ __device__ void store_elements(
   }
 }
 
-// Sums go through shared memory once, so that there is one copy of the epilogue's code for a few elements and not one for each of
-// a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the operands.
+// Moves the sums through shared memory, so that the code of the epilogue exists once, for a few elements, rather than
+// once for each of a thread's many, and so that neighbouring threads write neighbouring elements. T is the type of the
+// operands.
 template <typename T, typename Tile, int kDigits>
 struct StagedStore {
   using Sum = typename Tile::C;
-  using Staged = Sum[Tile::kRows][Tile::kColumns + 1];  // one more: neither rows nor columns then share a bank
-  static constexpr int kStep = 4;                     // elements of a thread at a time
+  using Staged = Sum[Tile::kRows][Tile::kColumns + 1];  // one column more: neither rows nor columns share a bank
+  static constexpr int kStep = 4;                     // elements per thread at a time
   static_assert(Tile::kRows * Tile::kColumns % (kStep * Tile::kThreads) == 0);
 
-  // To be called when nobody reads or copies to the slabs any more, whose memory `staged` is.
+  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory.
   static __device__ void store(
       const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
       const Params& params) {

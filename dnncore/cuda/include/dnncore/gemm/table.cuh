@@ -1,5 +1,5 @@
-// The table of a precomputed product: what each reduction index adds to the operands' addresses, written once a launch instead of
-// worked out by every block.
+// The table of a precomputed product: what each reduction index adds to the operands' addresses, one entry per thread,
+// written once per launch so that blocks read it instead of working it out.
 #pragma once
 
 #include "dnncore/gemm/loader.cuh"
@@ -9,7 +9,7 @@ namespace dnncore::gemm {
 
 inline constexpr int kTableThreads = 128;
 
-// A row of blocks a phase.
+// Each phase has a row of blocks.
 template <int kDigits, typename Entry>
 __device__ void write_table(const Params& params) {
   const Phase& phase = params.phase[blockIdx.y];

@@ -1,4 +1,17 @@
-// The block tile: which thread computes which outputs, and the product of two slabs in shared memory.
+// The block tile for fp32 and fp64: which thread computes which outputs, and the product of two slabs in shared memory.
+// kThreadRows x kThreadColumns threads hold kRowVectors x kColumnVectors squares of outputs each, a square being as
+// many rows and columns as a vector of 16 bytes has elements. Squares of one thread lie a whole thread grid apart, so
+// that a warp's 16-byte reads of a slab are contiguous. More outputs per thread mean fewer reads per multiplication and
+// more registers.
+//
+//                  kThreadColumns squares    kThreadColumns squares
+//                 +-----------------------+-----------------------+
+//    kThreadRows  | t  .  .  .  .  .  .   | t  .  .  .  .  .  .   |     t: the squares of one thread,
+//    squares      | .  .  .  .  .  .  .   | .  .  .  .  .  .  .   |     here with kRowVectors = kColumnVectors = 2
+//                 +-----------------------+-----------------------+
+//    kThreadRows  | t  .  .  .  .  .  .   | t  .  .  .  .  .  .   |
+//    squares      | .  .  .  .  .  .  .   | .  .  .  .  .  .  .   |
+//                 +-----------------------+-----------------------+
 #pragma once
 
 namespace dnncore::gemm {
@@ -9,8 +22,7 @@ struct alignas(16) Vector {
   T at[kSize];
 };
 
-// kThreadRows x kThreadColumns threads, each with kRowVectors x kColumnVectors blocks of (16 bytes) x (16 bytes) of outputs. A
-// thread's blocks lie a whole thread grid apart, so that a warp's 16-byte reads of a slab are contiguous.
+// Element is the type of the slabs and of the sums; kSlabDepth is the extent of a slab along the reduction.
 template <typename Element, int kThreadRows, int kThreadColumns, int kRowVectors, int kColumnVectors, int kSlabDepth>
 struct Tile {
   using T = Element;  // of the slabs
@@ -22,23 +34,24 @@ struct Tile {
   static constexpr int kRows = kThreadRows * kRowsPerThread;
   static constexpr int kColumns = kThreadColumns * kColumnsPerThread;
   static constexpr int kDepth = kSlabDepth;
-  // One vector of padding: a slab's transposed stores then fall into different banks.
+  // One vector of padding: the transposed stores into a slab then fall into different banks.
   static constexpr int kRowPitch = kRows + kVector;
   static constexpr int kColumnPitch = kColumns + kVector;
   // A slab holds one step of the reduction after the other.
   static constexpr bool kReductionFirst = true;
-  // Its sums are rounded to the nearest and need none: see MatrixTile.
+  // Sums are rounded to the nearest here and need no totals; see MatrixTile.
   static constexpr bool kHasTotals = false;
   struct Totals {};
   using SlabA = T[kDepth][kRowPitch];
   using SlabB = T[kDepth][kColumnPitch];
-  // A warp covers 4 x 8 threads, or 2 x 16 of a tile with few rows.
+  // A warp covers 4 x 8 threads, or 2 x 16 in a tile with few rows.
   static constexpr int kWarpRows = kThreadRows < 4 ? 2 : 4;
   static constexpr int kWarpColumns = 32 / kWarpRows;
   static_assert(kThreadRows % kWarpRows == 0 && kThreadColumns % kWarpColumns == 0);
 
-  // Of 4 x 8 threads lane bits 4 and 0 give the row, bits 3 to 1 the column: neighbouring lanes share addresses in one operand and
-  // lanes two apart in the other, which lets the hardware join 128-bit reads of half a warp.
+  // In a warp of 4 x 8 threads lane bits 4 and 0 give the row and bits 3 to 1 the column: neighbouring lanes share the
+  // addresses of one operand, and lanes two apart those of the other, which lets the hardware join 128-bit reads of
+  // half a warp.
   static __device__ int thread_row() {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     return warp / (kThreadColumns / kWarpColumns) * kWarpRows + lane / (2 * kWarpColumns) * 2 + lane % 2;
@@ -47,14 +60,15 @@ struct Tile {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     return warp % (kThreadColumns / kWarpColumns) * kWarpColumns + lane % (2 * kWarpColumns) / 2;
   }
-  // Row (column) in the tile of a thread's i-th row (column).
+  // Row (column) in the tile of this thread's i-th row (column).
   static __device__ int row(int i) { return (i / kVector * kThreadRows + thread_row()) * kVector + i % kVector; }
   static __device__ int column(int i) { return (i / kVector * kThreadColumns + thread_column()) * kVector + i % kVector; }
 
   struct Accumulator {
     T at[kRowsPerThread][kColumnsPerThread] = {};
 
-    // meanwhile(part) is called once for each of kDepth parts, for what should be under way between the multiplications.
+    // meanwhile(part) is called once for each of kDepth parts, for work that should be issued between the
+    // multiplications.
     template <typename Meanwhile>
     __device__ void multiply_add(const SlabA& a, const SlabB& b, const Meanwhile& meanwhile) {
 #pragma unroll
@@ -68,8 +82,9 @@ struct Tile {
         const auto multiply = [&](int i, int j) {
           at[i][j] += rows[i / kVector].at[i % kVector] * columns[j / kVector].at[j % kVector];
         };
-        // In blocks of 2 x 2, there and back: neighbouring instructions share an operand, which is then not read again. In row order
-        // up to a tenth of them read three registers of one bank in sm_90a code, which cost 8 % on an H200; so hardly any do.
+        // In blocks of 2 x 2, there and back: neighbouring instructions share an operand, which is then not read again.
+        // In row order up to a tenth of the instructions read three registers of one bank in sm_90a code, which cost
+        // 8 % on an H200; in this order hardly any do.
 #pragma unroll
         for (int i = 0; i < kRowsPerThread; i += 2) {
 #pragma unroll

@@ -1,8 +1,15 @@
-// An operand of 16 or 8 bits that is read 16 bytes at a time: from global memory into a slab, and from there into fragments.
+// An operand of 16 or 8 bits that is read 16 bytes at a time: from global memory into a slab, and from there into
+// fragments. The launcher found every 16 bytes along one index of the operand to be contiguous, aligned, and wholly
+// inside or wholly outside (dnncore/cuda/gemm/vectors.py). A slab keeps the operand's order: where vectors follow the
+// reduction, a line of vectors is a row or column of the tile; otherwise it is one step of the reduction, and fragments
+// are transposed as they are read. Instead of padding, each line permutes its vectors, so that neither copies nor reads
+// meet a bank twice:
 //
-// The launcher found every 16 bytes along one index of the operand to be contiguous, aligned, and wholly inside or wholly outside
-// (dnncore/cuda/gemm/vectors.py). Slabs keep the operand's order: along the reduction a line of vectors is a row or column of the
-// tile, else it is a step of the reduction, and fragments are transposed on their way out.
+//    line      vector at each place (64-byte lines; ldmatrix reads the same vector of eight lines at once)
+//    0, 1      0  1  2  3      0  1  2  3
+//    2, 3      1  0  3  2      1  0  3  2
+//    4, 5      2  3  0  1      2  3  0  1
+//    6, 7      3  2  1  0      3  2  1  0
 #pragma once
 
 #include "dnncore/gemm/loader.cuh"
@@ -12,7 +19,8 @@
 
 namespace dnncore::gemm {
 
-// Tile is a MatrixTile with kOuter rows or columns; Outer is Row or Column, Entry a Reduction, kWalk the index that vectors follow.
+// Tile is a MatrixTile with kOuter rows or columns; Outer is Row or Column, Entry a Reduction, kWalk the index that
+// vectors follow.
 template <typename Tile, Walk kWalk, int kOuter, typename Outer, typename Entry, int kDigits>
 class VectorOperand {
   using T = typename Tile::T;
@@ -25,13 +33,13 @@ class VectorOperand {
   static constexpr int kOuters = kAlongReduction ? kCopies : 1;
   static_assert(kLinesAtATime % 8 == 0 && kCopies * kLinesAtATime == kLines);
   static_assert(kLineVectors == 4 || kLineVectors % 8 == 0);
-  static_assert(kAlongReduction || sizeof(T) == 2);  // there is no transposition of bytes
+  static_assert(kAlongReduction || sizeof(T) == 2);  // single bytes cannot be transposed
 
 public:
   using Slab = Vector<T>[kLines * kLineVectors];
 
   __device__ VectorOperand(const T* base, uint32 first_outer, const Params& params, const Phase& phase) : base_(base) {
-    // The compiler would otherwise keep the parts of the base address apart and add all of them for every vector.
+    // The compiler would otherwise keep the parts of the base address apart and add them all for every vector.
     asm("" : "+l"(base_));
 #pragma unroll
     for (int i = 0; i < kOuters; ++i) {
@@ -40,8 +48,8 @@ public:
     }
   }
 
-  // Begin to copy a slab, of whose reduction indices the first is first_k and only the first `remaining` exist; the others are 0. What
-  // they add to addresses is in the table in the workspace, or is worked out.
+  // Begin to copy the slab whose first reduction index is first_k. Only its first `remaining` reduction indices exist;
+  // the others become 0. What an index adds to the addresses is read from the table in the workspace, or worked out.
   template <bool kTabulated>
   __device__ void copy(uint32 first_k, int remaining, const Phase& phase, const Params& params, Slab& slab) const {
     Vector<T>* const first = &slab[place(line(0), vector())];
@@ -58,8 +66,9 @@ public:
     }
   }
 
-  // This warp's fragments of the step-th part of a slab, from row or column first_outer on. Two halves of 8 rows or columns and two of
-  // 16 bytes of the reduction make four matrices; kReductionSlower says which halves come first.
+  // This warp's fragments of one step of a slab, beginning at row or column first_outer. Two halves of 8 rows or
+  // columns and two halves of 16 bytes of the reduction make four matrices; kReductionSlower says which halves come
+  // first.
   template <bool kReductionSlower, int kCount>
   static __device__ void load(const Slab& slab, int first_outer, int step, uint32 (&fragments)[kCount][4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -81,13 +90,13 @@ private:
   const T* __restrict__ base_;
   Outer outer_[kOuters];
 
-  // Where in a slab a line's vector lies: eight neighbouring lines have a place in any eight banks of 16 bytes for each of their
-  // vectors, and so do eight neighbouring vectors of a line.
+  // Where in a slab a line's vector lies. Any one vector of eight neighbouring lines occupies eight different banks of
+  // 16 bytes, and so do eight neighbouring vectors of one line.
   static __device__ int place(int line, int vector) {
     const int turn = kLineVectors == 4 ? line / 2 % 4 : line % 8;
     return line * kLineVectors + (vector ^ turn);
   }
-  // Of this thread's copies.
+  // The place of this thread's copies.
   static __device__ int vector() { return static_cast<int>(threadIdx.x) % kLineVectors; }
   static __device__ int line(int i) { return static_cast<int>(threadIdx.x) / kLineVectors + i * kLinesAtATime; }
   static __device__ int reduction_index(int i) { return kAlongReduction ? vector() * kVector : line(i); }

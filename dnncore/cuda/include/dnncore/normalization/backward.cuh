@@ -1,10 +1,16 @@
-// Batch, layer and group normalisation, backward. With n the normalised x, w = scale and m the elements of a group,
+// Batch, layer and group normalisation, backward. With n the normalised x, w = scale, and means over the elements of a
+// group,
 //
-//   dx = inv_std * (w dy - mean(w dy) - n mean(w dy n))      (without the second term where x is not centred)
-//   dscale = sum of dy n, dbias = sum of dy                  (over all elements that share a scale)
+//  dx = inv_std * (w dy - mean(w dy) - n mean(w dy n))      (without the second term where x is not centred)
+//  dscale = sum of dy n, dbias = sum of dy                  (over all elements that share a scale)
 //
-// In batch normalisation a group is what shares a scale: one pair of sums serves both. In layer and group normalisation, parameters'
-// gradients are sums over other elements: the same kernel over another description of the tensor.
+// It is memory-bound: x and dy are read for the sums, and once more for dx. In batch normalisation a group is what
+// shares a scale, so that one pair of sums serves both formulas. In layer and group normalisation the gradients of the
+// parameters are sums over other elements: the same kernel over another description of the tensor. Launches are as in
+// forward.cuh; group normalisation may instead take the sums of each image's channels first:
+//
+//    x, dy -> sums [images][channels] --+--> with scales as weights, per image and group --> dx
+//                                       +--> over the images, per channel --> dscale, dbias
 #pragma once
 
 #include "dnncore/normalization/totals.cuh"
@@ -13,7 +19,7 @@ namespace dnncore {
 
 constexpr int kBackwardPacks = 2;
 
-// Calls visit(element, x, dy, lanes, output's offset) for every pack of the task that belongs to this thread.
+// Call visit(element, x, dy, lanes, offset of the output) for each of this thread's packs of the task.
 template <typename T, typename Visit>
 __device__ __forceinline__ void visit_packs(const NormalizationParams& params, const Team& team, const Task<T>& task, const Visit& visit) {
   for (int64 first = task.begin + team.lane; first < task.end; first += static_cast<int64>(kBackwardPacks) * team.lanes) {
@@ -39,7 +45,7 @@ __device__ __forceinline__ void visit_packs(const NormalizationParams& params, c
   }
 }
 
-// Scale at an element, where it differs among those of a group.
+// Scale at an element, where it differs within a group.
 template <typename T, typename C, int kWidth>
 __device__ __forceinline__ void load_scale(const NormalizationParams& params, const Task<T>& task, int64 element, int lanes, C (&scale)[kWidth]) {
   int64 at[kOperands];
@@ -75,14 +81,14 @@ __device__ __forceinline__ void collect_sums(
       for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
     }
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) {  // where there is no lane, dy is 0
+    for (int lane = 0; lane < kWidth; ++lane) {  // dy is 0 in lanes that do not exist
       sums[lane].plain += values[lane];
       sums[lane].normalized += values[lane] * ((widen(x.lanes[lane]) - mean[lane]) * inv_std[lane]);
     }
   });
 }
 
-// What of a group's statistics and sums goes into dx = a dy - b (x - mean) - c.
+// What a group's statistics and sums contribute to dx = a dy - b (x - mean) - c.
 template <typename C>
 struct Coefficients {
   C a;  // without scale, where that varies
@@ -112,7 +118,7 @@ __device__ __forceinline__ void find_coefficients(
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
     const C a = inv_std[lane] * scale[lane];
-    const C factor = share * (is_on(params, kWeighted) ? inv_std[lane] : a);  // weighted sums have scale in them
+    const C factor = share * (is_on(params, kWeighted) ? inv_std[lane] : a);  // weighted sums contain scale already
     const C b = sums[lane].normalized * factor * inv_std[lane];
     by[lane] = {a, b, is_on(params, kUncentred) ? C(0) : sums[lane].plain * factor};
   }
@@ -150,7 +156,7 @@ __device__ __forceinline__ void apply_gradient(
   });
 }
 
-// Sums go to the gradients of scale and bias that are asked for, `lane` steps behind the offsets.
+// Write sums to the gradients of scale and bias that are asked for, `lane` steps behind the offsets.
 template <typename C>
 __device__ __forceinline__ void write_gradients(
     const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<C>& sums
@@ -168,7 +174,7 @@ __device__ __forceinline__ void write_gradients(
   write(kSecondNew, kSecondOld, sums.plain);
 }
 
-// A group's saved statistics, where they do not vary.
+// A group's saved statistics, where they do not vary within it.
 template <typename T>
 __device__ __forceinline__ void load_saved(
     const NormalizationParams& params,
@@ -179,7 +185,7 @@ __device__ __forceinline__ void load_saved(
   if (task.exists && !is_on(params, kVaryingStatistics)) load_group_statistics(params, task, mean, inv_std);
 }
 
-// Sums of the team's groups go to their parameters' gradients, by one of its threads.
+// Write the sums of the team's groups to the gradients of their parameters; one thread per team does.
 template <typename T>
 __device__ __forceinline__ void write_group_gradients(
     const NormalizationParams& params, const Team& team, const Task<T>& task, const Sums<Compute<T>> (&sums)[Task<T>::kWidth]
@@ -194,7 +200,7 @@ __device__ __forceinline__ void write_group_gradients(
   }
 }
 
-// Sums that another launch has put together.
+// Load the sums that another launch has merged.
 template <typename T>
 __device__ __forceinline__ void load_totals(
     const NormalizationParams& params, const Team& team, const Task<T>& task, Sums<Compute<T>> (&sums)[Task<T>::kWidth]
@@ -233,7 +239,8 @@ __device__ void normalization_backward(const NormalizationParams& params) {
   }
 }
 
-// The second of three launches: a warp puts a group's parts together, for the gradients of its parameters and for the third launch.
+// The second of three launches: a warp merges the parts of a group, for the gradients of its parameters and for the
+// third launch.
 template <typename C>
 __device__ void normalization_finish_backward(const NormalizationParams& params) {
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
@@ -246,8 +253,9 @@ __device__ void normalization_finish_backward(const NormalizationParams& params)
   }
 }
 
-// Group normalisation, between sums of each image's channels and the third launch: a warp puts together what an image's group has,
-// with its channels' scales as weights, or what all images have of a channel, for the gradients of its parameters.
+// Group normalisation, between the sums of each image's channels and the third launch: a warp merges what one group of
+// one image has, with its channels' scales as weights, or what all images have of one channel, for the gradients of its
+// parameters.
 template <typename C>
 __device__ void normalization_channels_backward(const NormalizationParams& params) {
   const int64 channels = params.group_packs, images = params.parts;

@@ -1,5 +1,6 @@
-// The backward normalisation of backward.cuh for tensors of whole packs (walk.cuh), in two kernels: one for groups of any length, and
-// one that reads a group once and keeps it in its threads' registers.
+// The backward normalisation of backward.cuh for tensors of whole packs (walk.cuh), in two kernels. One takes groups of
+// any length and reads x and dy twice. The other reads them once and keeps a group in the registers of its team, up to
+// kKeptPairs packs of each per thread.
 #pragma once
 
 #include "dnncore/normalization/backward.cuh"
@@ -9,7 +10,7 @@ namespace dnncore {
 
 constexpr int kKeptPairs = 8;  // packs of x, and of dy, that a thread can keep of its group; _KEPT_PACKS in frame.py
 
-// Where a group is: x, dy and dx lie alike, and the others are asked only where they vary within it.
+// Where a group is: x, dy and dx lie alike, and the others are used only where they vary within the group.
 template <typename T>
 struct Places {
   using C = Compute<T>;
@@ -67,7 +68,7 @@ struct Places {
   }
 };
 
-// Sums of dy, weighted where that is asked for, and of the same times normalised x.
+// Sums of dy, weighted where that is asked for, and of the same times the normalised x.
 template <typename T>
 __device__ __forceinline__ void collect_sums_aligned(
     const NormalizationParams& params,
@@ -81,7 +82,7 @@ __device__ __forceinline__ void collect_sums_aligned(
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
   const bool weighted = is_on(params, kWeighted), varying = is_on(params, kVaryingStatistics);
-  // Statistics of which a pack has one value are under way with it; the others are loaded where they are used.
+  // Statistics of which a pack has one value are loaded with the pack; the others are loaded where they are used.
   const bool single = varying && params.steps[kMean] == 0 && params.steps[kInvStd] == 0;
   PackWalk walk(params, team, task), ahead = walk;
   while (walk.left() > 0) {
@@ -162,7 +163,7 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
   }
 }
 
-// Packs are elements, and of a group each thread has no more than kKeptPairs.
+// Packs are elements, and each thread has at most kKeptPairs of its group.
 template <typename T>
 __device__ void normalization_backward_kept(const NormalizationParams& params) {
   using C = Compute<T>;
@@ -210,7 +211,7 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     Coefficients<C> by[kWidth];
     find_coefficients(params, task, inv_std, sums, by);
 #pragma unroll
-    for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they are one group's
+    for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they belong to one group
 #pragma unroll
     for (int k = 0; k < kKeptPairs; ++k) {
       if (k < there) places.write(params, x[k], dy[k], walk, mean, by);

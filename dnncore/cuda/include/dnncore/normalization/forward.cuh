@@ -1,18 +1,24 @@
-// Batch, layer and group normalisation, forward: statistics of a group, then y = scale * (x - mean) * inv_std + bias.
+// Batch, layer and group normalisation, forward: statistics of a group, then y = scale * (x - mean) * inv_std + bias
+// with inv_std = 1 / sqrt(variance + epsilon). It is memory-bound. Where there are many groups, a block computes the
+// statistics of a tile of them and writes their outputs: it reads x twice, the second time mostly from a cache. Few
+// groups are cut into parts, so that every multiprocessor has work, and take three launches.
 //
-// Where there are many groups, a block computes the statistics of a tile of them and writes their outputs; x is read twice, the
-// second time mostly from a cache. Where there are few, three launches: partial statistics, finishing, and the outputs.
+//    many groups    x -> moments -> mean, inv_std;  x -> y                               a block per tile of groups
+//
+//    few groups     1.  x -> partials [groups][parts]                                    a block per tile and part
+//                   2.  partials -> mean, inv_std, running statistics                    a warp per group
+//                   3.  x, mean, inv_std -> y                                            a block per tile and part
 #pragma once
 
 #include "dnncore/normalization/totals.cuh"
 
 namespace dnncore {
 
-constexpr int kStatisticsPacks = 4;  // packs that are under way at once, and whose mean is taken before they meet the others
+constexpr int kStatisticsPacks = 4;  // packs under way at once; their mean is taken before they meet the others
 constexpr int kApplyPacks = 4;
 
-// Put packs together, lane by lane: mean and squares by two passes over registers, then the merge. `there` says how many lanes of
-// each pack there are, where not all of them are; the others are zeros.
+// Merge packs into the moments, lane by lane: mean and squares of the packs by two passes over registers, then the
+// merge. `there` says how many lanes of each pack exist, where not all of them do; the others are zeros.
 template <bool kWhole, typename T, int kWidth>
 __device__ __forceinline__ void collect(
     Moments<Compute<T>> (&moments)[kWidth], const Pack<T> (&packs)[kStatisticsPacks], const int (&there)[kStatisticsPacks]
@@ -56,7 +62,7 @@ __device__ __forceinline__ void collect_moments(
         int64 at[kOperands];
         const int lanes = task.template place<kX>(params, element, at);
         packs[k] = load_pack(x + at[kX], params.steps[kX], lanes);
-        there[k] = team.packs_groups ? kWidth : lanes;  // lanes that are no group are never written
+        there[k] = team.packs_groups ? kWidth : lanes;  // lanes without a group are never written
       }
       whole = whole && there[k] == kWidth;
     }
@@ -68,7 +74,7 @@ __device__ __forceinline__ void collect_moments(
   }
 }
 
-// The mean that is taken off, and what is divided by.
+// What is subtracted, and what the difference is multiplied by.
 template <typename C>
 struct Normalizer {
   C mean;
@@ -85,7 +91,7 @@ struct Normalizer {
   }
 };
 
-// A group's statistics go to the operands that there are, `lane` steps behind the offsets.
+// Write a group's statistics to the operands that exist, `lane` steps behind the offsets.
 template <typename C>
 __device__ __forceinline__ void write_statistics(
     const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<C>& moments
@@ -102,7 +108,7 @@ __device__ __forceinline__ void write_statistics(
   *at(kSecondNew) = kept * *at(kSecondOld) + fresh * (moments.squares / (moments.count - C(1)));
 }
 
-// Of each of the team's groups what is taken off and what is multiplied by; one thread writes the statistics.
+// For each of the team's groups, what is subtracted and what is multiplied by; one thread writes the statistics.
 template <typename T>
 __device__ __forceinline__ void write_group(
     const NormalizationParams& params,
@@ -127,7 +133,7 @@ __device__ __forceinline__ void write_group(
   }
 }
 
-// The same from statistics that are there.
+// The same from statistics that are given.
 template <typename T>
 __device__ __forceinline__ void load_statistics(
     const NormalizationParams& params,
@@ -224,7 +230,7 @@ __device__ void normalization_forward(const NormalizationParams& params) {
   }
 }
 
-// The second of three launches: a warp puts a group's parts together.
+// The second of three launches: a warp merges the parts of a group.
 template <typename C>
 __device__ void normalization_finish_forward(const NormalizationParams& params) {
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {

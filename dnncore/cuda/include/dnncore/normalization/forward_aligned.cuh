@@ -1,5 +1,6 @@
-// The forward normalisation of forward.cuh for tensors of whole packs (walk.cuh), in two kernels: one for groups of any length, and
-// one that reads a group once and keeps it in its threads' registers.
+// The forward normalisation of forward.cuh for tensors of whole packs (walk.cuh), in two kernels. One takes groups of
+// any length and reads x twice. The other reads x once and keeps a group in the registers of its team, up to kKeptPacks
+// packs per thread; it takes the mean first and the squared distances from it in a second pass over those registers.
 #pragma once
 
 #include "dnncore/normalization/forward.cuh"
@@ -9,14 +10,14 @@ namespace dnncore {
 
 constexpr int kKeptPacks = 8;  // that a thread can keep of its group; _KEPT_PACKS in frame.py
 
-// What a thread has collected: mean and squares lane by lane, of as many elements in each.
+// What a thread has collected: mean and squares for each lane, over equally many elements in all of them.
 template <typename C, int kWidth>
 struct Lanes {
   C mean[kWidth];
   C squares[kWidth];
   C count;
 
-  // As collect() does with the packs of which there are all or, from `there` on, none.
+  // As collect() does, with packs of which all exist, or only the first `there`.
   template <typename T, bool kWhole>
   __device__ __forceinline__ void add(const uint4 (&raw)[kStatisticsPacks], int there) {
     C values[kStatisticsPacks][kWidth];
@@ -68,7 +69,8 @@ __device__ __forceinline__ void collect_aligned(
   for (int lane = 0; lane < kWidth; ++lane) moments[lane] = {lanes.mean[lane], lanes.squares[lane], lanes.count};
 }
 
-// A group's inv_std, times its scale where that does not vary, and its bias; where they vary, the places at which they begin.
+// A group's inv_std, times its scale where that does not vary, and its bias; where they vary, the places at which they
+// begin.
 template <typename T>
 struct Affine {
   using C = Compute<T>;
@@ -161,7 +163,7 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
   }
 }
 
-// Packs are elements, and of a group each thread has no more than kKeptPacks.
+// Packs are elements, and each thread has at most kKeptPacks of its group.
 template <typename T>
 __device__ void normalization_forward_kept(const NormalizationParams& params) {
   using C = Compute<T>;

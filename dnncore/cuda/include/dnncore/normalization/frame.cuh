@@ -1,18 +1,23 @@
-// What batch, layer and group normalisation share: statistics are taken over the elements of a group, and groups tile the tensor.
+// What batch, layer and group normalisation share: statistics are taken over the elements of a group, and groups tile
+// the tensor. The host describes where each operand's elements lie over groups and over the elements of a group; a
+// parameter has stride 0 along dimensions in which it does not change. One dimension, that in which x is contiguous, is
+// cut into packs of 16 bytes. A block takes a tile of `columns` groups (or packs of groups) and a part of their
+// elements; neighbouring threads work along the packed dimension, so that what a warp reads lies together in either
+// layout.
 //
-// The host describes where each operand's elements are over groups and over the elements of a group; a parameter that does not change
-// along a dimension has stride 0 there. One dimension, that in which x is contiguous, is cut into packs of 16 bytes: where it is one
-// of the elements (NCHW) the lanes of a pack belong to one group, where it is one of the groups (NHWC) each has a group of its own.
-//
-// A block takes a tile of `columns` groups (or packs of them), and a part of their elements. Neighbouring threads work along the
-// packed dimension, so that what a warp reads lies together in either layout.
+//    packs are elements (NCHW):                        packs are groups (NHWC), with c = `columns`:
+//    group 0   [pack][pack][pack][pack] ...  team 0               pack of groups 0    pack of groups 1 ...
+//    group 1   [pack][pack][pack][pack] ...  team 1   element 0   thread 0            thread 1
+//    ...                                              element 1   thread c            thread c + 1
+//    all lanes of a pack belong to one group          each lane of a pack has a group of its own
 #pragma once
 
 #include "dnncore/common/pack.cuh"
 
 namespace dnncore {
 
-// Operand in frame.py. Of the last four, forward takes running mean and variance, backward the gradients of scale and bias.
+// Mirrored by Operand in dnncore/cuda/normalization/frame.py. Of the last four, forward takes running mean and
+// variance, backward the gradients of scale and bias.
 enum Operand : int {
   kX,
   kDy,
@@ -28,37 +33,37 @@ enum Operand : int {
   kOperands,
 };
 
-// Switch in frame.py.
+// Mirrored by Switch in dnncore/cuda/normalization/frame.py.
 enum Switch : int32 {
   kReduces = 1,             // statistics or sums are computed
   kApplies = 2,             // the output is written
   kPacksGroups = 4,         // the lanes of a pack are groups
   kVaryingParameters = 8,   // scale and bias differ from element to element of a group
-  kVaryingStatistics = 16,  // mean and inv_std do
+  kVaryingStatistics = 16,  // mean and inv_std differ likewise
   kWeighted = 32,           // dy is multiplied by scale before it is summed
   kUncentred = 64,          // the mean is 0
-  kGivesVariance = 128,     // kInvStd is a variance
+  kGivesVariance = 128,     // kInvStd holds a variance
 };
 
 constexpr int kNormalizationThreads = 128;  // THREADS in frame.py
 
 struct Frame {
-  Divisor extents[kMaxNdim];  // the last of the packed frame counts packs
+  Divisor extents[kMaxNdim];  // in the packed frame the last one counts packs
   int64 strides[kOperands][kMaxNdim];
   int32 ndim;
 };
 
-// What walk.cuh goes by, all of it in elements and below 2^31; WALK in frame.py.
+// What walk.cuh goes by, all of it in elements and below 2^31; mirrored by WALK in dnncore/cuda/normalization/frame.py.
 enum Walked : int { kWalkedX, kWalkedParameters, kWalkedStatistics, kWalkedOperands };
 
 struct WalkParams {
   SmallDivisor inner;                 // packs in the inner dimension of a group's elements
   int32 strides[2][kWalkedOperands];  // outer, inner
-  int32 inner_step;                   // from a thread's pack to its next
-  int32 steps[2][kWalkedOperands];    // without, and with, one more of the outer dimension
+  int32 inner_step;                   // from one of a thread's packs to its next
+  int32 steps[2][kWalkedOperands];    // without and with a carry into the outer dimension
 };
 
-// PARAMS in frame.py.
+// Mirrored by PARAMS in dnncore/cuda/normalization/frame.py.
 struct NormalizationParams {
   Blend blend;
   void* operands[kOperands];  // null where there is none
@@ -72,15 +77,15 @@ struct NormalizationParams {
   int64 group_packs;
   int64 element_packs;
   int64 parts;
-  int64 part;     // packs of a part; the last may have fewer
-  double length;  // elements of a group
+  int64 part;     // packs per part; the last may have fewer
+  double length;  // elements per group
   double epsilon;
   double momentum;
   double parameter_alpha;
   double parameter_beta;
   int32 columns;  // a power of two up to 32, or up to the threads where packs are elements
   int32 switches;
-  SmallDivisor sharing;  // groups, next to each other, that have statistics and totals in common: channels of a group
+  SmallDivisor sharing;  // adjacent groups that have statistics and totals in common: channels of a group
   WalkParams walk;
 };
 
@@ -103,7 +108,8 @@ struct Team {
   }
 };
 
-// Add where the index-th item of a frame is to the offsets of the operands that are named; returns its index in the last dimension.
+// Add to `offsets` where the index-th item of a frame is, for the operands that are named; returns its index in the
+// last dimension.
 template <int... kNamed>
 __device__ __forceinline__ int64 add_offsets(const Frame& frame, int64 index, int64 (&offsets)[kOperands]) {
   int64 last = index;
@@ -118,16 +124,16 @@ __device__ __forceinline__ int64 add_offsets(const Frame& frame, int64 index, in
   return last;
 }
 
-// What a block's thread is to do: a group, or a pack of groups, and a part of their elements.
+// What a thread of a block is to do: a group, or a pack of groups, and a part of their elements.
 template <typename T>
 struct Task {
   static constexpr int kWidth = Pack<T>::kWidth;
   int64 begin;
   int64 end;
-  int64 pack;  // of groups, or the group
+  int64 pack;  // the pack of groups, or the group
   int group_lanes;
   bool exists;
-  int64 offsets[kOperands];  // of x, dy and the output; those of what is read once are worked out where it is
+  int64 offsets[kOperands];  // of x, dy and the output; other operands are placed where they are read
 
   __device__ __forceinline__ Task(const NormalizationParams& params, const Team& team, int64 item) : group_lanes(kWidth), offsets{} {
     const QuotientRemainder split = divide(item, params.tiles);
@@ -144,14 +150,14 @@ struct Task {
     return static_cast<int>(min(params.packed_extent - last * kWidth, static_cast<int64>(kWidth)));
   }
 
-  // The group of the first lane, counted without packs.
+  // The group of the first lane, counted in groups even where packs are groups.
   __device__ __forceinline__ int64 group(const NormalizationParams& params) const {
     if (!is_on(params, kPacksGroups)) return pack;
     const QuotientRemainder split = divide(pack, params.groups.extents[params.groups.ndim - 1]);
     return split.quotient * params.packed_extent + split.remainder * kWidth;
   }
 
-  // Offsets of x, dy and the output at an element, as far as they are named; returns how many lanes of the pack there are.
+  // Offsets of x, dy and the output at an element, for those that are named; returns how many lanes of the pack exist.
   template <int... kNamed>
   __device__ __forceinline__ int place(const NormalizationParams& params, int64 element, int64 (&at)[kOperands]) const {
     ((at[kNamed] = offsets[kNamed]), ...);
@@ -172,8 +178,8 @@ struct Task {
   }
 };
 
-// A parameter's or statistic's lanes that there are, each `step` elements from the one before, zeros behind them; at once where they
-// are aligned neighbours.
+// Load the lanes of a parameter or statistic that exist, each `step` elements behind the one before, with zeros behind
+// them: at once where they are aligned neighbours.
 template <typename C, int kWidth>
 __device__ __forceinline__ void load_lanes(C (&values)[kWidth], const C* place, int64 step, int lanes) {
   constexpr int kPack = Pack<C>::kWidth;
@@ -195,7 +201,7 @@ __device__ __forceinline__ void load_lanes(C (&values)[kWidth], const C* place, 
   }
 }
 
-// The same of an operand that may be missing.
+// The same for an operand that may be missing.
 template <typename C, int kWidth>
 __device__ __forceinline__ void load_parameter(
     C (&values)[kWidth], const NormalizationParams& params, Operand operand, const int64 (&offsets)[kOperands], int lanes, C otherwise
@@ -228,7 +234,7 @@ __device__ __forceinline__ void load_group_statistics(
   }
 }
 
-// Blend values into the lanes of the output's pack that there are.
+// Blend values into the lanes that exist of a pack of the output.
 template <typename T, int kWidth>
 __device__ __forceinline__ void store_lanes(
     const NormalizationParams& params, const Compute<T> (&values)[kWidth], int64 offset, int lanes

@@ -1,30 +1,37 @@
-// Local response normalisation: y = x * b^-beta with b = k + share * (sum of x^2 over the element's window). Backward, with the sum
-// over the elements whose windows this one is in,
+// Local response normalisation: y = x * b^-beta with b = k + share * (sum of x^2 over the element's window). Backward,
+// with the sum over the elements whose windows contain this one,
 //
-//   dx = dy * b^-beta - 2 beta share x * (sum of dy x b^(-beta - 1))
+//  dx = dy * b^-beta - 2 beta share x * (sum of dy x b^(-beta - 1))
 //
-// Across channels a thread takes a strip of channels at a place: it reads each channel once and adds it to the sums of all that it
-// concerns. Where channels are neighbours in memory the strip is one channel, and neighbouring threads read the same cache lines.
-// Windows of any dimensions are summed an element a thread; backward, in two launches through the workspace, or in one that sums
-// the window of every neighbour.
+// Across channels, a thread takes a strip of channels at one place. It takes each channel in reach once and adds what
+// that contributes, forward its square, to every sum of the strip whose window contains it. Where channels are
+// neighbours in memory, the strip is one channel, and neighbouring threads read the same cache lines. Windows over any
+// dimensions are summed with a thread per element; backward takes two launches through the workspace, which holds dy x
+// b^(-beta - 1), or one that sums the window of every neighbour anew.
+//
+//    channel       0   1   2   3   4   5   6   7          a strip of channels 2 to 5, windows of 5 channels:
+//    squares[0]    +   +   +   +   +                      each of channels 0 to 7 is taken once
+//    squares[1]        +   +   +   +   +
+//    squares[2]            +   +   +   +   +
+//    squares[3]                +   +   +   +   +
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
 
 namespace dnncore {
 
-// Operands of lrn.py, by their place in LrnParams::strides.
+// Operands by their place in LrnParams::strides; _OPERANDS of them in dnncore/cuda/normalization/lrn.py.
 enum LrnOperand : int { kLrnX, kLrnDy, kLrnOutput, kLrnShares, kLrnOperands };
 
 enum class LrnStage : int32 { kForward, kShares, kGather, kBackward };  // _STAGES in lrn.py
 
-// _PARAMS in lrn.py.
+// Mirrored by _PARAMS in dnncore/cuda/normalization/lrn.py.
 struct LrnParams {
   Blend blend;
   const void* x;
   const void* dy;
   void* output;
-  void* shares;  // in the compute type, one an element: dy x b^(-beta - 1)
+  void* shares;  // in the compute type, one per element: dy x b^(-beta - 1)
   double share;
   double exponent;
   double k;
@@ -33,15 +40,15 @@ struct LrnParams {
   int64 size;                 // elements, or strips of channels
   int64 channels;
   int64 steps[kLrnOperands];  // from channel to channel
-  Divisor extents[kMaxNdim];  // slowest first; across channels, that of the channels counts strips
+  Divisor extents[kMaxNdim];  // slowest first; across channels, the channels' extent counts strips
   int64 strides[kLrnOperands][kMaxNdim];
   int32 ndim;
-  int32 axis;     // of the channels; of windows, the one along which they are walked
+  int32 axis;     // of the channels; for windows, the one along which they are walked
   int32 windows;  // a bit for each axis that windows extend along
   LrnStage stage;
 };
 
-// base^-exponent. Three exponents that are in use need no logarithm.
+// base^-exponent. The three usual exponents need no logarithm.
 __device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
 __device__ __forceinline__ double inverse_root(double value) { return 1.0 / sqrt(value); }
 
@@ -74,7 +81,7 @@ __device__ __forceinline__ Compute<T> squares_between(const T* x, int64 step, in
 // Where a strip is.
 template <typename T, int kStrip>
 struct Strip {
-  int64 channel = 0;  // its first
+  int64 channel = 0;  // the first one of the strip
   int64 offsets[kLrnOperands] = {};
 
   __device__ Strip(const LrnParams& params, int64 index) {
@@ -89,7 +96,7 @@ struct Strip {
       }
     }
   }
-  // Pointers to the channel 0 of the strip's place.
+  // Pointers to channel 0 at the strip's place.
   __device__ const T* input(const LrnParams& params, const void* base, LrnOperand operand) const {
     return static_cast<const T*>(base) + offsets[operand] - channel * params.steps[operand];
   }
@@ -158,7 +165,7 @@ __device__ void lrn_across_backward(const LrnParams& params) {
   }
 }
 
-// An element by its index in each dimension.
+// An element, given by its index in each dimension.
 struct LrnPlace {
   int64 at[kMaxNdim];
 
@@ -176,7 +183,8 @@ struct LrnPlace {
   }
 };
 
-// Calls visit(place) for every element from `before` places before to `after` behind another, in each dimension of the window.
+// Call visit(place, length) for every row, along params.axis, of the elements that lie from `before` places before the
+// centre to `after` places behind it in each dimension of the window; `place` is the first element of the row.
 template <typename Visit>
 __device__ void visit_rows(const LrnParams& params, const LrnPlace& centre, int64 before, int64 after, const Visit& visit) {
   int64 low[kMaxNdim], length[kMaxNdim];

@@ -1,5 +1,9 @@
-// What is collected over a group, and how threads put together what each of them has: in an order that depends on nothing but the
-// launch, and with the same bits in every thread.
+// What is collected over a group, and how threads merge what each of them has. The order of merging depends on the
+// launch alone, and every thread ends up with the same bits.
+//
+//    packs are elements    lanes of a pack -> threads of a team, by shuffles -> warps of a team, by shared memory
+//    packs are groups      threads `columns` apart, by shuffles -> warps, by shared memory; lanes stay apart
+//    groups in parts       partials [groups][parts] in the workspace -> a warp per group, in another launch
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
@@ -7,9 +11,9 @@
 
 namespace dnncore {
 
-// Mean, sum of squared distances from it, and number of elements. Sums of squares would lose everything to cancellation where the
-// mean is large beside the standard deviation. Source: T. Chan, G. Golub, R. LeVeque, "Algorithms for computing the sample variance",
-// The American Statistician 37 (1983), equation 2.1.
+// Mean, sum of squared distances from it, and number of elements. Sums of squares would lose everything to cancellation
+// where the mean is large beside the standard deviation. Source: T. Chan, G. Golub, R. LeVeque, "Algorithms for
+// computing the sample variance", The American Statistician 37 (1983), equation 2.1.
 template <typename C>
 struct Moments {
   C mean;
@@ -43,7 +47,7 @@ struct Sums {
   }
 };
 
-// Of this lane's value and that of the lane `distance` away, the lower lane's first, whichever of them asks.
+// Merge this lane's value with that of the lane `distance` away. The lower lane's comes first in both lanes.
 template <typename V>
 __device__ __forceinline__ V merge_lanes(const V& value, int distance) {
   const V other = value.shuffled(distance);
@@ -56,8 +60,8 @@ __device__ __forceinline__ V merge_warp(V value) {
   return value;
 }
 
-// Every thread of a team gets the whole of its group in every lane, or of each of its groups in that group's lane. All threads of
-// the block take part.
+// Every thread of a team gets the total of its group in every lane or, where packs are groups, that of each of its
+// groups in the group's own lane. All threads of the block take part.
 template <typename V, int kWidth>
 __device__ __forceinline__ void merge_team(const Team& team, V (&values)[kWidth]) {
   constexpr int kWarps = kNormalizationThreads / kWarpSize;
@@ -68,7 +72,7 @@ __device__ __forceinline__ void merge_team(const Team& team, V (&values)[kWidth]
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] = merge_lanes(values[i], distance);
     }
-    __syncthreads();  // a previous merge's readers are done
+    __syncthreads();  // readers of a previous merge are done
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       if (lane < team.columns) shared[warp][lane][i] = values[i];
@@ -99,7 +103,7 @@ __device__ __forceinline__ void merge_team(const Team& team, V (&values)[kWidth]
   for (int i = 1; i < kWidth; ++i) values[i] = values[0];
 }
 
-// Leave what a block found in a part for the finishing kernel; one thread of each team does.
+// Leave what a block found in its part for the finishing kernel; one thread per team writes.
 template <typename V, typename T>
 __device__ __forceinline__ void store_partials(
     const NormalizationParams& params, const Team& team, const Task<T>& task, int64 item, const V (&values)[Task<T>::kWidth]
@@ -114,9 +118,10 @@ __device__ __forceinline__ void store_partials(
   }
 }
 
-constexpr int kPartsAtOnce = 8;  // that a lane loads before it merges them: a thousand parts, one after another, would be all latency
+// Parts that a lane loads before it merges them: loaded one after another, a thousand parts would be all latency.
+constexpr int kPartsAtOnce = 8;
 
-// What the parts of a group come to, on every lane of a warp.
+// The total of the parts of a group, on every lane of a warp.
 template <typename V>
 __device__ __forceinline__ V merge_partials(const NormalizationParams& params, int64 group) {
   const V* partials = static_cast<const V*>(params.partials) + group * params.parts;

@@ -1,13 +1,19 @@
-// Tensors whose packs are all whole: the packed dimension has neighbours, as many as fill its packs, every other stride is a number of
-// packs, and x, dy and the output lie alike (`_lies_whole` in frame.py; the launcher has looked at the addresses). Packs are then loaded as
-// they are, several before the first is taken apart, and a thread goes from one to its next by adding, not by dividing.
+// Tensors whose packs are all whole: the packed dimension has neighbours, as many as fill its packs, every other stride
+// is a number of packs, and x, dy and the output lie alike (`_lies_whole` in dnncore/cuda/normalization/frame.py; the
+// launcher has checked the addresses). Packs are then loaded as they are, several before the first is taken apart, and
+// a thread goes from one pack to its next by adding instead of dividing.
+//
+//                inner 0   1   2        the packs of a group, 3 to an inner dimension, and which of a team's 4 threads
+//    outer 0           0   1   2        takes each: its next one lies 4 / 3 = 1 further in the outer dimension and
+//    outer 1           3   0   1        4 % 3 = 1 in the inner one, where it may wrap and carry into the outer one
+//    outer 2           2   3   0
 #pragma once
 
 #include "dnncore/normalization/totals.cuh"
 
 namespace dnncore {
 
-// Sixteen bytes as they come: to take them apart where they are loaded would be to wait for them there.
+// Sixteen bytes as they come: taking them apart where they are loaded would wait for them there.
 template <typename T>
 __device__ __forceinline__ uint4 load_raw(const T* place) {
   return *reinterpret_cast<const uint4*>(place);
@@ -20,8 +26,8 @@ __device__ __forceinline__ void take_apart(const uint4& raw, Compute<T> (&values
   for (int lane = 0; lane < Pack<T>::kWidth; ++lane) values[lane] = widen(pack.lanes[lane]);
 }
 
-// A thread's packs of its task, one after another: where the next is, beside where the group begins, in x (and dy and the output), in
-// scale and bias, and in mean and inv_std.
+// A thread's packs of its task, one after another: where the next one is, counted from where the group begins, in x
+// (and dy and the output), in scale and bias, and in mean and inv_std.
 class PackWalk {
  public:
   template <typename T>
@@ -39,7 +45,7 @@ class PackWalk {
   __device__ __forceinline__ int32 left() const { return left_; }
   __device__ __forceinline__ int32 at(Walked operand) const { return at_[operand]; }
 
-  // On to the next pack; at the last it stays.
+  // Go on to the next pack; from the last one, stay.
   __device__ __forceinline__ void next(const NormalizationParams& params) {
     const bool goes = --left_ > 0;
     inner_ += params.walk.inner_step;
@@ -58,14 +64,14 @@ class PackWalk {
   int32 at_[kWalkedOperands];
 };
 
-// A parameter or statistic of a group: null if there is none.
+// A parameter or statistic of a group; null where there is none.
 template <typename C>
 __device__ __forceinline__ const C* find_parameter(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands]) {
   const C* place = static_cast<const C*>(params.operands[operand]);
   return place == nullptr ? nullptr : place + at[operand];
 }
 
-// Its lanes: a pack has one value, or neighbours.
+// Its lanes: a pack has one value for all of them, or neighbours.
 template <typename C, int kWidth>
 __device__ __forceinline__ void load_varying(C (&values)[kWidth], const C* place, int32 offset, int64 step, C otherwise) {
   if (place == nullptr || step == 0) {
@@ -94,7 +100,7 @@ __device__ __forceinline__ void store_whole(
   const C alpha = static_cast<C>(params.blend.alpha), beta = static_cast<C>(params.blend.beta);
   C old[kWidth];
 #pragma unroll
-  for (int lane = 0; lane < kWidth; ++lane) old[lane] = -C(0);  // which leaves zeros their sign
+  for (int lane = 0; lane < kWidth; ++lane) old[lane] = -C(0);  // to which zeros can be added without losing their sign
   if (params.blend.beta != 0.0) {
     take_apart<T>(load_raw(place), old);
 #pragma unroll
@@ -106,7 +112,7 @@ __device__ __forceinline__ void store_whole(
   *reinterpret_cast<Pack<T>*>(place) = pack;
 }
 
-// A team's sum, the same bits in every thread. All threads of the block take part.
+// The sum over a team, with the same bits in every thread. All threads of the block take part.
 template <typename C, int kNumber>
 __device__ __forceinline__ void sum_team(const Team& team, C (&values)[kNumber]) {
   __shared__ C shared[kNormalizationThreads / kWarpSize][kNumber];
@@ -115,7 +121,7 @@ __device__ __forceinline__ void sum_team(const Team& team, C (&values)[kNumber])
     for (int i = 0; i < kNumber; ++i) values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
   }
   if (team.lanes <= kWarpSize) return;
-  __syncthreads();  // a previous sum's readers are done
+  __syncthreads();  // readers of a previous sum are done
   if (threadIdx.x % kWarpSize == 0) {
 #pragma unroll
     for (int i = 0; i < kNumber; ++i) shared[threadIdx.x / kWarpSize][i] = values[i];

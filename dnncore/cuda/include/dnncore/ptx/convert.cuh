@@ -1,5 +1,5 @@
-// Conversions of the 16-bit floating-point types, as bits (PTX ISA, 9.7.9.21 cvt): they need no header of the toolkit, which takes
-// longer to read than most kernels take to compile.
+// Conversions between float and the 16-bit floating-point types, held as bits (PTX ISA, 9.7.9.21 cvt). Written in PTX
+// because the toolkit's own header takes longer to read than most kernels take to compile.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ __device__ __forceinline__ std::uint16_t bf16_from_float(float value) {
   return bits;
 }
 
-// To the nearest, ties to even, saturated; 0 for NaN.
+// To the nearest, ties to even, saturated; NaN becomes 0.
 __device__ __forceinline__ std::int8_t s8_from_float(float value) {
   std::int32_t result;
   asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(result) : "f"(value));

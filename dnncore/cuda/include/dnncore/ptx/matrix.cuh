@@ -1,5 +1,14 @@
-// Instructions of the tensor cores and of the loads that feed them (PTX ISA, 9.7.14.5). A fragment is a warp's share of a matrix:
-// each thread holds some elements, two of 16 bits or four of 8 in a register.
+// Instructions of the tensor cores, and of the loads that feed them (PTX ISA, 9.7.14.5). A fragment is a warp's share
+// of a matrix: each of the 32 lanes holds some elements, two of 16 bits or four of 8 bits per register. For c += a * b
+// with 16 x 8 sums, the elements of c are distributed like this:
+//
+//   column       0 1        2 3        4 5        6 7
+//   row 0      lane 0     lane 1     lane 2     lane 3      c[0], c[1] of each lane
+//   row 1      lane 4     lane 5     lane 6     lane 7
+//    ...
+//   row 7      lane 28    lane 29    lane 30    lane 31
+//   row 8      lane 0     lane 1     lane 2     lane 3      c[2], c[3] of each lane
+//    ...
 #pragma once
 
 #include <cstdint>
@@ -8,8 +17,8 @@
 
 namespace dnncore {
 
-// Four matrices of 8 rows of 16 bytes: lanes 8 i to 8 i + 7 give the addresses of the i-th one's rows. Of every matrix lane l gets
-// 4 bytes of row l / 4, from byte 4 (l % 4) on.
+// Load four matrices of 8 rows of 16 bytes each: lanes 8 i to 8 i + 7 give the addresses of matrix i's rows. Of each
+// matrix lane l receives 4 bytes of row l / 4, beginning at byte 4 (l % 4).
 __device__ __forceinline__ void load_matrices(std::uint32_t (&fragments)[4], const void* shared) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -18,8 +27,8 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&fragments)[4], con
                : "memory");
 }
 
-// The same of matrices of 8 times 8 elements of 16 bits, transposed: lane l gets of each the elements l / 4 of rows 2 (l % 4) and
-// 2 (l % 4) + 1.
+// Load four matrices of 8 x 8 elements of 16 bits, transposed: of each matrix lane l receives element l / 4 of rows
+// 2 (l % 4) and 2 (l % 4) + 1.
 __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&fragments)[4], const void* shared) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -28,8 +37,9 @@ __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&fragmen
                : "memory");
 }
 
-// c += a * b; a has 16 rows of 32 bytes, b 8 columns of as many. Lane l holds of c rows l / 4 and l / 4 + 8 of columns 2 (l % 4) and
-// 2 (l % 4) + 1; T is what a and b are made of. Sums of int8 are exact while int32 holds them, and wrap around beyond.
+// c += a * b, where a has 16 rows of 32 bytes and b has 8 columns of 32 bytes; T is the element type of both. Lane l
+// holds columns 2 (l % 4) and 2 (l % 4) + 1 of c, in rows l / 4 and l / 4 + 8. Sums of int8 are exact while int32 holds
+// them, and wrap around beyond.
 template <typename T, typename C>
 __device__ __forceinline__ void multiply_add_matrices(
     C (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower);
