@@ -39,7 +39,9 @@ def test_entries_are_unique() -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_kernel_of_the_baseline_is_still_asked_for(arch: str) -> None:
-    lines = verdict.gone(arch, Baseline.read(arch), [unit.entry for unit in gate.units() if unit.why_not_on(arch) is None])
+    lines = verdict.gone(
+        arch, Baseline.read(arch), [unit.entry for unit in gate.units() if unit.why_not_on(arch) is None]
+    )
     assert not lines, "\n".join([*lines, verdict.REMEDY])
 
 

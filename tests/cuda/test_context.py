@@ -143,9 +143,7 @@ class TestDevice:
         with pytest.raises(DeviceNotFoundError):
             device.info(-1)
 
-    def test_devices_of_one_process_load_a_kernel_once(
-        self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_devices_of_one_process_load_a_kernel_once(self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded: list[bytes] = []
 
         def load(image: bytes) -> object:

@@ -1,17 +1,18 @@
-"""Shapes, memory formats and element types of what PyTorch's functions return, and whether they want gradients."""
+"""Shapes, memory formats and element types of what PyTorch's functions return, and whether they want gradients.
+
+What does not need PyTorch is `dnncore.formats`', and is found here beside the rest.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from dnncore.descriptors import Layout, TensorDescriptor
+from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.formats import along_channels, as_rows, is_channels_last, new
 from dnncore.torch.bridge import Behind
 
 __all__ = [
@@ -42,51 +43,10 @@ def wants_gradient(*tensors: torch.Tensor | None) -> bool:
     return False
 
 
-def new(shape: Sequence[int], *references: TensorDescriptor) -> TensorDescriptor:
-    """What convolution, pooling, batch and group normalisation return.
-
-    Args:
-        shape: Its shape.
-        references: It is channels-last where one of these is, else row-major, and has the dtype of the first.
-    """
-    last = any(is_channels_last(reference.shape, reference.strides) for reference in references)
-    layout = Layout.NHWC if last and len(shape) == references[0].ndim else Layout.NCHW
-    return TensorDescriptor.packed(tuple(shape), references[0].dtype, layout)
-
-
-def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """What PyTorch takes for channels-last: 2 or 3 spatial dimensions, and strides in that order, with gaps or without."""
-    if len(shape) not in (4, 5) or strides[1] == 0:
-        return False
-    reach = 0
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        # Where all strides are equal, as of [N, 1, 1, 1], it could be either, and is row-major.
-        if shape[axis] == 0 or strides[axis] < reach or (axis == 0 and reach == strides[1]):
-            return False
-        reach = strides[axis] * shape[axis]
-    return True
-
-
 def like(reference: TensorDescriptor) -> TensorDescriptor:
     """What element by element returns: the same shape, dimensions in the same order in memory, without gaps."""
     original = torch.empty_strided(reference.shape, reference.strides, device="meta")
     return TensorDescriptor(reference.dtype, reference.shape, torch.empty_like(original).stride())
-
-
-def as_rows(tensor: TensorDescriptor) -> TensorDescriptor | None:
-    """[..., C] as [M, C] in the same memory; None where its strides do not allow it."""
-    *outer, inner = zip(tensor.shape, tensor.strides, strict=True)
-    outer = [axis for axis in outer if axis[0] != 1]
-    nested = all(stride == extent * step for (_, stride), (extent, step) in pairwise(outer))
-    step = outer[-1][1] if outer else 0
-    rows = (math.prod(tensor.shape[:-1]), inner[0])
-    return TensorDescriptor(tensor.dtype, rows, (step, inner[1])) if nested else None
-
-
-def along_channels(parameter: TensorDescriptor, ndim: int) -> TensorDescriptor:
-    """[C] as [1, C, 1, ...]."""
-    (channels,), (stride,) = parameter.shape, parameter.strides
-    return TensorDescriptor(parameter.dtype, (1, channels, *(1,) * (ndim - 2)), (channels, stride, *(1,) * (ndim - 2)))
 
 
 def vector(dtype: DType, channels: int) -> TensorDescriptor:
