@@ -100,11 +100,14 @@ _HOMES = {
 """Where each public name is defined. Its module is imported when the name is first asked for: NumPy alone takes longer to
 import than a command line that prints its help should take."""
 
+_MODULES = ("descriptors", "devices", "errors", "functional", "nn", "ops", "problems", "testing")
+"""Those that are found without an import of their own."""
+
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("devices", "functional", "ops"):
+    if name in _MODULES:
         return importlib.import_module(f"dnncore.{name}")
     home = _HOME_OF.get(name)
     if home is None:
@@ -114,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

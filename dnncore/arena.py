@@ -31,6 +31,7 @@ class Arena:
 
     def __init__(self, handle: Handle, descriptors: Mapping[str, TensorDescriptor]) -> None:
         self.handle = handle
+        self.read_only = False
         self._descriptors = dict(descriptors)
         places: dict[str, int] = {}
         end = 0
@@ -64,9 +65,9 @@ class Arena:
 
     def close(self) -> None:
         """Wait for the work that may use it, then give the block back; a second call does nothing."""
+        self._block.close()  # which refuses a foreign thread, and then nothing has changed
         for tensor in self.tensors.values():
             tensor.close()
-        self._block.close()
 
     def __enter__(self) -> Arena:
         return self

@@ -237,6 +237,10 @@ class Graph(Protocol):
         """Give it back, once the launches have run; a second call does nothing."""
         ...
 
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
+        ...
+
 
 class Device(Protocol):
     """A device as one thread sees it. Owned by one thread; its handle checks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from dnncore.backend import Event, Memory
@@ -16,6 +17,9 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Give them back; a second call does nothing."""
+
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
 
 
 class Belongings:
@@ -36,8 +40,8 @@ class Belongings:
 
     def remove(self, memory: Memory) -> None:
         """Close a block that nothing enqueued uses any more."""
-        del self.memory[id(memory)]
-        memory.close()
+        if self.memory.pop(id(memory), None) is not None:
+            memory.close()
 
     def collect(self, memory: Memory) -> None:
         """Give back a block that nobody refers to any more, unless it is gone already."""
@@ -69,19 +73,24 @@ class Belongings:
 
     def close_resources(self) -> None:
         """Close what uses memory, before that goes."""
-        for resource in list(self._resources.values()):
-            resource.close()
+        with ExitStack() as closing:  # one that fails keeps no other from being closed
+            for resource in list(self._resources.values()):
+                closing.callback(resource.close)
 
     def close(self) -> None:
         """Give every block back, after the work that uses them."""
         self._retired.clear()
-        for memory in list(self.memory.values()):
-            memory.close()
+        with ExitStack() as closing:
+            for memory in list(self.memory.values()):
+                closing.callback(memory.close)
         self.memory.clear()
 
     def abandon(self) -> None:
         """`close`, from whichever thread, for an owner that has ended."""
         self._retired.clear()
+        for resource in list(self._resources.values()):
+            resource.abandon()
+        self._resources.clear()
         for memory in list(self.memory.values()):
             memory.abandon()
         self.memory.clear()

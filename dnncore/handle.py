@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -482,13 +482,12 @@ class Handle:
             self._close()
 
     def _close(self) -> None:
-        try:
-            self._workspace.close()
-            self._stream.close()
-        finally:
-            self._planner.clear()
-            self._belongings.close()
-            self.device.close()
+        with ExitStack() as closing:  # last first; what fails keeps nothing behind it from being given back
+            closing.callback(self.device.close)
+            closing.callback(self._belongings.close)
+            closing.callback(self._planner.clear)
+            closing.callback(self._stream.close)
+            closing.callback(self._workspace.close)
 
     def abandon(self) -> None:
         """Give everything back, from whichever thread, for an owner that has ended; a second call does nothing.

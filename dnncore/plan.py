@@ -60,7 +60,6 @@ class Plan:
         launch: What enqueues it.
         device: The handle's device; a plan holds parameters of its own, so no other handle may run it.
         nbytes: Of each operand, from its first element to the end of its last.
-        num_inputs: How many of the operands are read.
     """
 
     problem: Problem
@@ -70,7 +69,6 @@ class Plan:
     launch: Launch = field(repr=False)
     device: Device = field(repr=False, compare=False)
     nbytes: tuple[int, ...] = field(repr=False)
-    num_inputs: int = field(repr=False)
 
     @property
     def workspace_bytes(self) -> int:
@@ -189,5 +187,4 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
         device.bind(work),
         device,
         tuple(tensor.nbytes for tensor in (*problem.inputs, *problem.outputs)),
-        len(problem.inputs),
     )

@@ -25,6 +25,16 @@ class Span(Protocol):
     """Memory that programs use: a `Tensor` or an `Arena`."""
 
     @property
+    def handle(self) -> Handle:
+        """Its owner."""
+        ...
+
+    @property
+    def read_only(self) -> bool:
+        """Whether operations refuse to write it."""
+        ...
+
+    @property
     def pointer(self) -> int:
         """Where it begins, as a number."""
         ...
@@ -88,7 +98,7 @@ class Program:
             moves: Other memory for tensors, or arenas, that the program was recorded with.
 
         Raises:
-            BadParamError: what takes the place of something is smaller, or on another device.
+            BadParamError: what takes the place of something is smaller, of another handle, or read-only.
             OutOfMemoryError: the device has no room for the workspace or the graph.
         """
         return CapturedProgram(self, moves or {})
@@ -162,14 +172,17 @@ class CapturedProgram:
 
         Args:
             moves: Other memory for what the program was recorded with, whatever took its place since; what is not named stays
-                where it is. As large or larger, and laid out alike: strides and offsets are those that were recorded.
+                where it is. As large or larger, and laid out alike: strides and offsets are those that were recorded. That memory
+                which must keep apart still does is the caller's to see.
 
         Raises:
-            BadParamError: what takes the place of something is smaller, or on another device.
+            BadParamError: what takes the place of something is smaller, of another handle, or read-only.
         """
         graph = self._open()
         found: list[Move] = []
         for old, new in moves.items():
+            if new.handle is not self._handle or new.read_only:
+                raise BadParamError(f"{new} {'is read-only' if new.read_only else 'belongs to another handle'}")
             if new.nbytes < old.nbytes:
                 raise BadParamError(f"{new} has {new.nbytes} B; {old}, whose place it would take, has {old.nbytes} B")
             found.append((old.pointer, old.pointer + old.nbytes, new.address))
@@ -185,3 +198,11 @@ class CapturedProgram:
         if memory is not None:
             self._handle.stream.synchronize()
             memory.close()
+
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended and whose stream has nothing left to do."""
+        graph, memory, self._graph, self._memory = self._graph, self._memory, None, None
+        if graph is not None:
+            graph.abandon()
+        if memory is not None:
+            memory.abandon()

@@ -69,7 +69,7 @@ class Operation:
 
 def remembered(describe: Callable[..., Operation]) -> Callable[..., Operation]:
     """Have `describe(*settings, *descriptors)`, a pure function, work each operation out once while it is in use."""
-    return lru_cache(_MOST_OPERATIONS)(describe)
+    return lru_cache(_MOST_OPERATIONS, typed=True)(describe)
 
 
 class Draft:

@@ -62,3 +62,5 @@ class ReferenceGraph:
         self._steps = None
         self._addresses.clear()
         self._moved.clear()
+
+    abandon = close

@@ -205,6 +205,10 @@ class Device:
             self.synchronize(stream)
 
 
+_exported: list[object] = []
+"""What consumers use until they have called a deleter, which may be after the array itself is gone: kept for good."""
+
+
 class Array:
     """An array of that library, on the CPU (device None) or a CUDA device, with either protocol.
 
@@ -241,7 +245,6 @@ class Array:
         self.deleted = 0
         self.asked: list[int | None] = []
         self._values = values
-        self._exported: list[object] = []
         whole = values if values.base is None else values.base
         assert isinstance(whole, np.ndarray)
         if device is None:
@@ -286,10 +289,10 @@ class Array:
             if self.versioned
             else Unversioned(tensor, None, deleter)
         )
-        self._exported.append((shape, strides, managed, deleter))
+        _exported.append((shape, strides, managed, deleter))
         name = b"dltensor_versioned" if self.versioned else b"dltensor"
         made: object = _new(ctypes.addressof(managed), name, None)
-        self._exported.append(name)
+        _exported.append(name)
         return made
 
     def _delete(self, _: int) -> None:

@@ -15,6 +15,7 @@ def test_every_public_name_has_a_home() -> None:
     assert set(dnncore.__all__) <= set(dir(dnncore))
     for name in dnncore.__all__:
         assert getattr(dnncore, name) is not None
+    assert issubclass(dnncore.errors.BadParamError, dnncore.errors.DnncoreError)
     with pytest.raises(AttributeError, match="module 'dnncore' has no attribute 'Handel'"):
         _ = dnncore.Handel
 

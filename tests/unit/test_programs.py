@@ -9,7 +9,9 @@ import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.arena import Arena
-from dnncore.errors import BadParamError, ClosedError
+from dnncore.cuda.runtime.driver import CudaCallError
+from dnncore.cuda.runtime.driver_graph import DriverGraph
+from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 from dnncore.problems import SumProblem
 from dnncore.program import Program
 from dnncore.tensor import Tensor
@@ -204,3 +206,74 @@ class TestPool:
         with pytest.raises(ClosedError):
             x.numpy()
         del x
+
+
+class TestMoves:
+    def test_memory_of_another_handle_and_read_only_memory_are_refused(self, own: Handle, handle: Handle) -> None:
+        x, w, arena = own.upload(X), own.upload(W), _arena(own)
+        captured = _net(own, x, w, arena).capture()
+        foreign = handle.tensor(HIDDEN)
+        with pytest.raises(BadParamError, match="belongs to another handle"):
+            captured.move({arena["y"]: foreign})
+        foreign.close()
+        sealed = own.tensor(HIDDEN)
+        sealed.read_only = True
+        with pytest.raises(BadParamError, match="is read-only"):
+            captured.move({arena["y"]: sealed})
+        captured.run()
+        np.testing.assert_array_equal(arena["y"].numpy(), _expected(own, X, W))
+
+    def test_a_move_that_failed_can_be_tried_again(self, own: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+        if own.info.name == "cpu":
+            return
+        x, y = own.upload(np.arange(16, dtype=np.float32)), own.tensor((16,))
+        room = own.upload(np.arange(100, 117, dtype=np.float32))
+        with own.record() as program:
+            ops.activation_forward(own, RELU, 1.0, x, 0.0, y)
+        captured = program.capture()
+
+        def refuse(*_: object) -> None:
+            raise CudaCallError("cuGraphExecKernelNodeSetParams", "CUDA_ERROR_UNKNOWN")
+
+        def full(*_: object) -> None:
+            raise OutOfMemoryError("full")
+
+        other = room.view(x.descriptor, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(DriverGraph, "set_kernel", refuse)
+            captured.move({x: other})  # by making the graph again
+        captured.run()
+        assert y.numpy()[0] == 101
+        with monkeypatch.context() as patch:
+            patch.setattr(DriverGraph, "set_kernel", refuse)
+            patch.setattr(DriverGraph, "instantiate", full)
+            with pytest.raises(OutOfMemoryError):
+                captured.move({x: x})
+        with pytest.raises(ClosedError):
+            captured.run()
+
+
+def test_closing_what_was_retired_does_nothing(own: Handle) -> None:
+    x = own.tensor(HIDDEN)
+    own.retire([x])
+    own.synchronize()
+    x.close()
+
+
+def test_memory_of_the_pool_follows_a_change_of_stream(own: Handle) -> None:
+    x, y = own.new(HIDDEN), own.tensor(HIDDEN)
+    x.assign(np.full(HIDDEN.shape, 5, np.float32))
+    own.set_stream(None)
+    ops.activation_forward(own, RELU, 1.0, x, 0.0, y)
+    del x
+    ops.activation_forward(own, RELU, 1.0, y, 0.0, own.new(HIDDEN))
+    assert set(y.numpy().ravel()) == {5.0}
+
+
+def test_an_abandoned_handle_gives_captured_programs_back(handle: Handle) -> None:
+    own = Handle(handle.info.name)
+    captured = _net(own, own.upload(X), own.upload(W), _arena(own)).capture()
+    captured.run()
+    own.abandon()
+    assert captured._graph is None
+    assert captured._memory is None

@@ -64,6 +64,7 @@ __all__ = [
     "record_event",
     "retain_context",
     "stream_context",
+    "synchronize_context",
     "synchronize_event",
     "synchronize_stream",
     "total_memory_bytes",
@@ -274,6 +275,11 @@ def synchronize_stream(stream: int) -> None:
     call("cuStreamSynchronize", stream)
 
 
+def synchronize_context() -> None:
+    """Wait for everything enqueued on the current context, without the GIL."""
+    call("cuCtxSynchronize")
+
+
 def stream_context(stream: int) -> int:
     """The CUcontext that a stream belongs to."""
     return int(call("cuStreamGetCtx", stream))
@@ -281,7 +287,7 @@ def stream_context(stream: int) -> int:
 
 def current_context() -> int:
     """The calling thread's CUcontext, 0 for none."""
-    return int(context_getter()()[1])
+    return int(context_getter()()[1] or 0)
 
 
 def context_getter() -> Callable[[], tuple[Any, Any]]:

@@ -6,7 +6,7 @@ writes which memory, and memory can be exchanged in a graph that is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import pack_into
 
@@ -80,6 +80,24 @@ def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Addres
             yield CopyNode(at(call.destination), at(call.source), call.nbytes)
 
 
+_Moved = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
+"""Ranges as they were when a graph was made: where each is now, and which steps touch it."""
+
+
+def _moved(step: Bound, moved: _Moved) -> list[Address]:
+    """A step's addresses after all moves."""
+    addresses = list(step.addresses)
+    for place, address in enumerate(addresses):
+        for (start, end), (new, _) in moved.items():
+            if address is not None and start <= address < end:
+                addresses[place] = new + address - start
+    return addresses
+
+
+def _kinds(nodes: Sequence[Node]) -> list[type]:
+    return [type(node) for node in nodes]
+
+
 class CudaGraph:
     """Steps of a program as one launch. Owned by one thread; checked.
 
@@ -97,23 +115,21 @@ class CudaGraph:
         self._owner = Owner(f"graph of {context.name}")
         self._steps = list(steps)
         self._nodes = [self._nodes_of(step, step.addresses) for step in self._steps]
-        self._moved: dict[
-            tuple[int, int], tuple[int, tuple[int, ...]]
-        ] = {}  # range -> (where it is now, steps that touch it)
-        self._firsts: list[int] = []  # the place of each step's first node in the graph
+        self._moved: _Moved = {}
         self._graph: DriverGraph | None = None
         with context:
-            self._build()
+            self._graph, self._firsts = self._built(self._nodes)
         context.add_user(self)
 
     @staticmethod
     def _nodes_of(step: Bound, addresses: Sequence[Address]) -> list[Node]:
         return list(nodes_of(step.work, step.alpha, step.beta, addresses))
 
-    def _build(self) -> None:
+    def _built(self, steps: Sequence[list[Node]]) -> tuple[DriverGraph, list[int]]:
+        """A graph of the nodes of all steps, and the place of each step's first one in it."""
         graph, firsts, place = DriverGraph(), [], 0
         try:
-            for nodes in self._nodes:
+            for nodes in steps:
                 firsts.append(place)
                 place += len(nodes)
                 for node in nodes:
@@ -127,7 +143,7 @@ class CudaGraph:
         except BaseException:
             graph.destroy()
             raise
-        self._graph, self._firsts = graph, firsts
+        return graph, firsts
 
     def _launch_of(self, node: KernelNode) -> tuple[object, tuple[int, int, int], tuple[int, int, int], bytes, int]:
         function = self._kernels.function(node.unit, node.shared_bytes)
@@ -155,20 +171,30 @@ class CudaGraph:
         """Let the launches from now on use other memory; those under way keep what they have.
 
         Ranges are given as they were when the graph was made, whatever was moved since. Each node that touches one gets new
-        parameters; where an address is aligned otherwise than before, so that other kernels take over, the graph is made again.
+        parameters, and another kernel where an address is aligned otherwise than before. Where that takes more or fewer nodes, the
+        graph is made again.
         """
-        self._open()
-        touched: dict[int, None] = {}
+        graph = self._open()
+        moved, touched = dict(self._moved), dict[int, None]()
         for start, end, new in moves:
-            now, steps = self._moved.get((start, end)) or (start, self._touching(start, end))
+            now, steps = moved.get((start, end)) or (start, self._touching(start, end))
             if now != new:
-                self._moved[start, end] = new, steps
+                moved[start, end] = new, steps
                 touched.update(dict.fromkeys(steps))
-        if touched:
-            with self._context:
-                self._replace(
-                    {index: self._nodes_of(step, self._now(step)) for index in touched for step in [self._steps[index]]}
-                )
+        nodes = list(self._nodes)
+        for index in touched:
+            nodes[index] = self._nodes_of(self._steps[index], _moved(self._steps[index], moved))
+        with self._context:
+            if all(_kinds(self._nodes[index]) == _kinds(nodes[index]) for index in touched) and self._set(
+                graph, nodes, touched
+            ):
+                self._nodes = nodes
+            else:  # should it fail, there is no graph any more: it may be changed by half
+                self._graph = None
+                self._graph, self._firsts = self._built(nodes)
+                self._nodes = nodes
+                graph.destroy()
+        self._moved = moved
 
     def _touching(self, start: int, end: int) -> tuple[int, ...]:
         return tuple(
@@ -177,45 +203,31 @@ class CudaGraph:
             if any(address is not None and start <= address < end for address in step.addresses)
         )
 
-    def _now(self, step: Bound) -> list[Address]:
-        """The step's addresses after all moves."""
-        addresses = list(step.addresses)
-        for place, address in enumerate(addresses):
-            for (start, end), (new, _) in self._moved.items():
-                if address is not None and start <= address < end:
-                    addresses[place] = new + address - start
-        return addresses
+    def _set(self, graph: DriverGraph, nodes: Sequence[list[Node]], touched: Iterable[int]) -> bool:
+        """Give the nodes that have changed other parameters; whether the driver took them all.
 
-    def _replace(self, replaced: dict[int, list[Node]]) -> None:
-        graph = self._graph
-        assert graph is not None
-        before = {index: self._nodes[index] for index in replaced}
-        for index, nodes in replaced.items():
-            self._nodes[index] = nodes
-        if any(list(map(type, before[index])) != list(map(type, nodes)) for index, nodes in replaced.items()):
-            self._rebuild()
-            return
+        It refuses a copy that goes from allocated memory to the pool's, and then the graph is made again, as a whole.
+        """
         try:
-            for index, nodes in replaced.items():
-                for place, (old, node) in enumerate(zip(before[index], nodes, strict=True), self._firsts[index]):
-                    if node != old:
-                        self._set(graph, place, node)
-        except CudaCallError:  # a copy cannot go from allocated memory to the pool's in a graph that is there
-            self._rebuild()
+            for index in touched:
+                for place, (old, node) in enumerate(
+                    zip(self._nodes[index], nodes[index], strict=True), self._firsts[index]
+                ):
+                    if node == old:
+                        continue
+                    if isinstance(node, KernelNode):
+                        graph.set_kernel(place, *self._launch_of(node))
+                    elif isinstance(node, MemsetNode):
+                        graph.set_memset(place, node.address, node.value, node.nbytes)
+                    else:
+                        graph.set_copy(place, node.destination, node.source, node.nbytes)
+        except CudaCallError:
+            return False
+        return True
 
-    def _set(self, graph: DriverGraph, place: int, node: Node) -> None:
-        if isinstance(node, KernelNode):
-            graph.set_kernel(place, *self._launch_of(node))
-        elif isinstance(node, MemsetNode):
-            graph.set_memset(place, node.address, node.value, node.nbytes)
-        else:
-            graph.set_copy(place, node.destination, node.source, node.nbytes)
-
-    def _rebuild(self) -> None:
-        before = self._graph
-        self._build()
-        if before is not None:
-            before.destroy()
+    def abandon(self) -> None:
+        """`close`, from whichever thread, for an owner that has ended."""
+        self.release()
 
     def close(self) -> None:
         """Give the graph back once its launches have run; a second call does nothing."""

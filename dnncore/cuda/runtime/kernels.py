@@ -56,24 +56,26 @@ class LoadedKernels:
             found = self._functions.get(unit)
         if found is None:
             found = self._load(unit)
-        if shared_bytes > self._shared_bytes.get(unit, _ALLOWED_SHARED_BYTES):
+        if shared_bytes > _ALLOWED_SHARED_BYTES:
             with self._lock, self._context:
-                driver.allow_shared_bytes(found, shared_bytes)
-                self._shared_bytes[unit] = shared_bytes
+                if shared_bytes > self._shared_bytes.get(unit, 0):
+                    driver.allow_shared_bytes(found, shared_bytes)
+                    self._shared_bytes[unit] = shared_bytes
         return found
 
     def _load(self, unit: Unit) -> DriverFunction:
         reason = unit.why_not_on(self._architecture)
         if reason is not None:
             raise NotSupportedError(f"{self._context.name}: {reason}")
-        image = jit.cubin(unit, self._architecture)  # outside the lock: it takes seconds
+        with self._lock:
+            is_loaded = unit.source in self._modules
+        image = b"" if is_loaded else jit.cubin(unit, self._architecture)  # outside the lock: it takes seconds
         with self._lock, self._context:
             found = self._functions.get(unit)
             if found is None:
-                module = self._modules.get(unit.source)
-                if module is None:
-                    module = self._modules[unit.source] = driver.load_module(image)
-                found = self._functions[unit] = driver.load_function(module, unit.entry)
+                if unit.source not in self._modules:
+                    self._modules[unit.source] = driver.load_module(image)
+                found = self._functions[unit] = driver.load_function(self._modules[unit.source], unit.entry)
         return found
 
 

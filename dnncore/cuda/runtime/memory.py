@@ -55,6 +55,7 @@ class CudaMemory:
         self._lock = threading.RLock()
         self._holders = 1
         self._give_back: Callable[[], object] | None = give_back
+        self._ordered = self._exported = False
         if not borrowed:
             context.add_user(self)
 
@@ -80,7 +81,9 @@ class CudaMemory:
         """
         with _room(context, nbytes), context:
             address = driver.allocate_ordered(context.index, max(nbytes, 1), stream.handle)
-        return cls(context, address, nbytes, lambda: driver.free_ordered(address, stream.handle_or_legacy))
+        memory = cls(context, address, nbytes, lambda: driver.free_ordered(address, stream.last_handle))
+        memory._ordered = True
+        return memory
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +113,7 @@ class CudaMemory:
         self.at(0)
         with self._lock:
             self._holders += 1
+            self._exported = True
         return self._let_go
 
     def _let_go(self) -> None:
@@ -139,6 +143,8 @@ class CudaMemory:
             give_back, self._give_back = self._give_back, None
         if give_back is not None:
             with self._context:
+                if self._ordered and self._exported:
+                    driver.synchronize_context()  # another library may use it on streams that ours knows nothing of
                 give_back()
             self._context.remove_user(self)
 

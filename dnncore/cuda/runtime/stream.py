@@ -38,6 +38,7 @@ class CudaStream:
                 driver.create_stream() if external is None else _checked(context, external)
             )
         self._handle = self._stream.handle
+        self._successor: CudaStream | None = None
         context.add_user(self)
 
     @property
@@ -55,9 +56,12 @@ class CudaStream:
         return self._handle
 
     @property
-    def handle_or_legacy(self) -> int:
-        """The CUstream in whichever thread, or, once it was given back, the legacy default stream, which waits for all others."""
-        return driver.STREAM_LEGACY if self._stream is None else self._handle
+    def last_handle(self) -> int:
+        """The CUstream in any thread: its own, its successor's, or, once all work has ended, the legacy default one."""
+        stream = self
+        while stream._stream is None and stream._successor is not None:
+            stream = stream._successor
+        return driver.STREAM_LEGACY if stream._stream is None else stream._handle
 
     def keep(self, array: np.ndarray) -> None:
         """Keep a host array alive until the stream has passed what was enqueued so far."""
@@ -126,6 +130,7 @@ class CudaStream:
         assert isinstance(other, CudaStream)
         self.follow(other.handle)
         self._copying.update(other._copying)
+        other._successor = self
         other.release()  # the driver destroys a stream only after its work
 
     def abandon(self) -> None:
@@ -133,11 +138,10 @@ class CudaStream:
         if self._stream is None or self._context.forked:
             return
         try:
-            if self._copying:  # else there is nothing whose memory could go too early
-                with self._context:
-                    driver.synchronize_stream(self._handle)
+            with self._context:
+                driver.synchronize_stream(self._handle)  # what its work uses goes back next
         except DeviceError:
-            pass  # a lost device copies nothing any more
+            pass  # a lost device does nothing any more
         finally:
             self.release()
 
