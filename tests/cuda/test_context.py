@@ -166,6 +166,26 @@ class TestDevice:
         with pytest.raises(NotSupportedError, match=r"cuda:0: fill is a kernel for sm_100a, not for sm_\d+a?"):
             gpu.bind(fixed_call(unit, 1, 1, fill_params(0, 0)))
 
+    def test_a_source_is_loaded_once_for_all_devices_of_the_process(
+        self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images: list[bytes] = []
+        load = driver.load_module
+
+        def counted(image: bytes) -> object:
+            images.append(image)
+            return load(image)
+
+        monkeypatch.setattr(driver, "load_module", counted)
+        unit = replace(FILL, source=f"// Loaded by no other test.\n{FILL.source}")
+        other = device.open_device(0)
+        for opened in (gpu, other, gpu):
+            memory, stream = opened.allocate(32 * 4), opened.create_stream()
+            launch(opened, stream, unit, 1, 32, fill_params(memory.at(0), 1.0))
+            stream.synchronize()
+        other.close()
+        assert len(images) == 1
+
     def test_a_host_buffer_outlives_its_device_as_long_as_someone_looks_into_it(self) -> None:
         opened = device.open_device(0)
         view = opened.host_buffer(4096)[16:].view(np.int32)
