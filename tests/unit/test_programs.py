@@ -223,7 +223,9 @@ class TestMoves:
         captured.run()
         np.testing.assert_array_equal(arena["y"].numpy(), _expected(own, X, W))
 
-    def test_a_move_that_failed_can_be_tried_again(self, own: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_refused_move_makes_the_graph_again_or_gives_it_back(
+        self, own: Handle, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         if own.info.name == "cpu":
             return
         x, y = own.upload(np.arange(16, dtype=np.float32)), own.tensor((16,))
@@ -238,6 +240,13 @@ class TestMoves:
         def full(*_: object) -> None:
             raise OutOfMemoryError("full")
 
+        destroyed: list[DriverGraph] = []
+        destroy = DriverGraph.destroy
+
+        def counted(graph: DriverGraph) -> None:
+            destroyed.append(graph)
+            destroy(graph)
+
         other = room.view(x.descriptor, 1)
         with monkeypatch.context() as patch:
             patch.setattr(DriverGraph, "set_kernel", refuse)
@@ -247,8 +256,10 @@ class TestMoves:
         with monkeypatch.context() as patch:
             patch.setattr(DriverGraph, "set_kernel", refuse)
             patch.setattr(DriverGraph, "instantiate", full)
+            patch.setattr(DriverGraph, "destroy", counted)
             with pytest.raises(OutOfMemoryError):
                 captured.move({x: x})
+        assert len(destroyed) == 2  # the one that there was, and the one that could not be made
         with pytest.raises(ClosedError):
             captured.run()
 

@@ -191,9 +191,11 @@ class CudaGraph:
                 self._nodes = nodes
             else:  # should it fail, there is no graph any more: it may be changed by half
                 self._graph = None
-                self._graph, self._firsts = self._built(nodes)
-                self._nodes = nodes
-                graph.destroy()
+                try:
+                    self._graph, self._firsts = self._built(nodes)
+                    self._nodes = nodes
+                finally:
+                    graph.destroy()
         self._moved = moved
 
     def _touching(self, start: int, end: int) -> tuple[int, ...]:
