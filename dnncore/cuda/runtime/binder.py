@@ -1,17 +1,22 @@
 """The binder: the only code that turns calls into work on a device.
 
 What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, the
-fields that take factors and addresses gathered into runs that one `pack_into` writes. A launch then is a context check, a write and
-a call of the driver for each kernel.
+fields that take factors and addresses gathered into runs that one `pack_into` writes. A launch then costs the host a write and a
+call of the driver for each kernel.
+
+    values     alpha  beta  address 0  address 1  ...  workspace       of `bind`
+                            address 0  address 1  ...  workspace       of `wire`, whose factors are in the blocks already
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from struct import Struct
+from typing import Any
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Address, Enqueue, Launch, Stream
 from dnncore.cuda.calls import Call, Calls, Copy, KernelCall, Memset, Place, WhereAligned
 from dnncore.cuda.runtime import driver
 from dnncore.cuda.runtime.context import Context
@@ -19,14 +24,19 @@ from dnncore.cuda.runtime.driver import CudaCallError, Launcher
 from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.stream import CudaStream
 
-__all__ = ["bind"]
+__all__ = ["bind", "wire"]
 
-_Step = Callable[[int, float, float, Sequence[Address]], None]
-"""step(CUstream, alpha, beta, addresses) enqueues one call; the context is current."""
+_Values = Sequence[Any]
+"""Factors, where a launch has some, and addresses."""
 
-_Pick = Callable[[Sequence[Address]], Sequence[Address]]
+_Step = Callable[[int, _Values], None]
+"""step(CUstream, values) enqueues one call."""
+
+_FACTORS = 2
+"""Values in front of the addresses of a launch that has factors: alpha and beta."""
 
 _FIELD_BYTES = 8
+"""Of a factor and of an address."""
 
 
 def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
@@ -36,166 +46,169 @@ def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    steps = [_step(call, kernels) for call in calls]
-    handle, current = context.handle, driver.context_getter()
+    run = _run(calls, kernels, context, _FACTORS)
 
     def launch(stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
         assert isinstance(stream, CudaStream)
-        queue = stream.handle
-        if context.forked or int(current()[1]) != handle:  # in a forked child the driver may not even be asked
-            with context:
-                for step in steps:
-                    step(queue, alpha, beta, addresses)
-            return
-        try:
-            for step in steps:
-                step(queue, alpha, beta, addresses)
-        except CudaCallError as error:
-            raise context.mapped(error) from error
+        run(stream.handle, (alpha, beta, *addresses))
 
     return launch
 
 
-def _step(call: Call, kernels: Kernels) -> _Step:
-    if isinstance(call, KernelCall):
-        return _kernel(call, kernels)
+def wire(calls: Calls, kernels: Kernels, context: Context, stream: CudaStream) -> Enqueue:
+    """Make one function of calls whose factors are fixed (`calls.rewired`), on one stream.
+
+    Raises:
+        CompilationError: a kernel does not compile.
+        BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
+    """
+    return partial(_run(calls, kernels, context, 0), stream.handle)
+
+
+def _run(calls: Calls, kernels: Kernels, context: Context, num_factors: int) -> _Step:
+    """What enqueues calls one after the other, whichever context is current."""
+    steps = [_step(call, kernels, num_factors) for call in calls]
+    handle, current = context.handle, driver.context_getter()
+    # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would take a
+    # third of what is Python's part of a launch. Anything else might run there, in the order of a stream of that context.
+    asks = not all(_launches_only(call) for call in calls)
+
+    def in_context(queue: int, values: _Values) -> None:
+        with context:
+            for step in steps:
+                step(queue, values)
+
+    def run(queue: int, values: _Values) -> None:
+        if context.forked or (
+            asks and int(current()[1]) != handle
+        ):  # in a forked child the driver may not even be asked
+            in_context(queue, values)
+            return
+        try:
+            for step in steps:
+                step(queue, values)
+        except CudaCallError as error:
+            if not error.of_context or int(current()[1]) == handle:
+                raise context.mapped(error) from error
+            in_context(queue, values)
+
+    return run
+
+
+def _launches_only(call: Call) -> bool:
     if isinstance(call, WhereAligned):
-        return _where_aligned(call, kernels)
+        return all(_launches_only(each) for each in (*call.aligned, *call.otherwise))
+    return isinstance(call, KernelCall)
+
+
+def _step(call: Call, kernels: Kernels, num_factors: int) -> _Step:
+    if isinstance(call, KernelCall):
+        return _kernel(call, kernels, num_factors)
+    if isinstance(call, WhereAligned):
+        return _where_aligned(call, kernels, num_factors)
     if isinstance(call, Memset):
-        return _memset(call)
-    return _copy(call)
+        return _memset(call, num_factors)
+    return _copy(call, num_factors)
 
 
-def _kernel(call: KernelCall, kernels: Kernels) -> _Step:
+def _kernel(call: KernelCall, kernels: Kernels, num_factors: int) -> _Step:
     function = kernels.function(call.unit, call.shared_bytes)
     launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
-    enqueue, success = launcher.call, launcher.success
+    block, launch, success = launcher.block, launcher.call, launcher.success
     last, arguments = -1, launcher.arguments(0)
-    runs = _runs(call)
-    plain = _plain(runs)
+    writes = _writes(call, num_factors)
 
-    if plain is not None:  # nearly every kernel: one write, straight from the addresses
-        start, pack, pick = plain
-        block = launcher.block
-
-        def step(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-            nonlocal last, arguments
-            pack(block, start, alpha, beta, *pick(addresses))
-            if queue != last:
-                last, arguments = queue, launcher.arguments(queue)
-            (status,) = enqueue(*arguments)
-            if status is not success:
-                raise CudaCallError("cuLaunchKernel", status)
-
-        return step
-
-    writes = [_write(launcher.block, run) for run in runs]
-
-    def step_of_many_writes(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+    def step(queue: int, values: _Values) -> None:
         nonlocal last, arguments
-        for write in writes:
-            write(alpha, beta, addresses)
+        for pack, start, pick in writes:
+            pack(block, start, *pick(values))
         if queue != last:
             last, arguments = queue, launcher.arguments(queue)
-        (status,) = enqueue(*arguments)
+        (status,) = launch(*arguments)
         if status is not success:
             raise CudaCallError("cuLaunchKernel", status)
 
-    return step_of_many_writes
+    return step
 
 
-_Source = str | Place
-"""What a field of eight bytes takes: "alpha", "beta" or an address."""
-
-
-def _runs(call: KernelCall) -> list[tuple[int, list[_Source]]]:
-    """The fields that change, those without gaps between them together: (bytes from the block's beginning, what goes there)."""
-    fields: dict[int, _Source] = {slot.field: slot.place for slot in call.slots}
-    if call.alpha is not None:
-        fields[call.alpha] = "alpha"
-    if call.beta is not None:
-        fields[call.beta] = "beta"
-    runs: list[tuple[int, list[_Source]]] = []
+def _writes(call: KernelCall, num_factors: int) -> list[tuple[Callable[..., None], int, Callable[[_Values], _Values]]]:
+    """For each run of fields without a gap, which one write fills: what packs, where the run begins, what picks its values."""
+    fields = {slot.field: ("Q", _index(slot.place, num_factors), slot.place.offset_bytes) for slot in call.slots}
+    for index, field in enumerate((call.alpha, call.beta)):
+        if field is not None:
+            assert num_factors, "factors have to be fixed"
+            fields[field] = ("d", index, 0)
+    runs: list[tuple[int, list[tuple[str, int, int]]]] = []
     for field, source in sorted(fields.items()):
         if runs and runs[-1][0] + _FIELD_BYTES * len(runs[-1][1]) == field:
             runs[-1][1].append(source)
         else:
             runs.append((field, [source]))
-    return runs
+    return [
+        (
+            Struct("<" + "".join(letter for letter, _, _ in sources)).pack_into,
+            start,
+            _picker([(index, offset) for _, index, offset in sources]),
+        )
+        for start, sources in runs
+    ]
 
 
-def _plain(runs: list[tuple[int, list[_Source]]]) -> tuple[int, Callable[..., None], _Pick] | None:
-    """Where the one run begins, what writes alpha, beta and addresses, and what picks these; None for other launches."""
-    if len(runs) != 1 or runs[0][1][:2] != ["alpha", "beta"]:
-        return None
-    start, (_alpha, _beta, *places) = runs[0]
-    pick = _picker(places)
-    return None if pick is None else (start, Struct(f"<dd{len(places)}Q").pack_into, pick)
+def _index(place: Place, num_factors: int) -> int:
+    """Of a place's address among the values; the workspace's counts from their end."""
+    return place.operand if place.operand < 0 else place.operand + num_factors
 
 
-def _picker(sources: list[_Source]) -> _Pick | None:
-    """What takes addresses as they are out of those of a launch; None where something is to be added to one."""
-    operands = [source.operand for source in sources if isinstance(source, Place) and not source.offset_bytes]
-    if not operands or len(operands) != len(sources):
-        return None
+def _picker(sources: Sequence[tuple[int, int]]) -> Callable[[_Values], _Values]:
+    """What takes values by their indices, each with what is to be added to it."""
+    if any(offset for _, offset in sources):
+        return lambda values: [values[index] + offset for index, offset in sources]
+    indices = [index for index, _ in sources]
     # Of one index itemgetter gives no tuple.
-    return itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
+    return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1 or None))
 
 
-def _write(block: bytearray, run: tuple[int, list[_Source]]) -> Callable[[float, float, Sequence[Address]], None]:
-    """What writes a run of fields."""
-    start, sources = run
-    pick = _picker(sources)
-    if pick is not None:
-        pack_addresses = Struct(f"<{len(sources)}Q").pack_into
-        return lambda _alpha, _beta, addresses: pack_addresses(block, start, *pick(addresses))
-    pack = Struct("<" + "".join("Q" if isinstance(source, Place) else "d" for source in sources)).pack_into
+def _where_aligned(call: WhereAligned, kernels: Kernels, num_factors: int) -> _Step:
+    are_aligned = _alignment_check(call, num_factors)
+    aligned, otherwise = ([_step(each, kernels, num_factors) for each in way] for way in (call.aligned, call.otherwise))
 
-    def write(alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        values = [
-            addresses[source.operand] + source.offset_bytes
-            if isinstance(source, Place)
-            else alpha
-            if source == "alpha"
-            else beta
-            for source in sources
-        ]
-        pack(block, start, *values)
-
-    return write
-
-
-def _where_aligned(call: WhereAligned, kernels: Kernels) -> _Step:
-    wanted = [(place.operand, place.offset_bytes, multiple) for place, multiple in call.alignments]
-    aligned = [_step(each, kernels) for each in call.aligned]
-    otherwise = [_step(each, kernels) for each in call.otherwise]
-
-    def step(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        steps = aligned
-        for operand, offset, multiple in wanted:
-            if (addresses[operand] + offset) % multiple:
-                steps = otherwise
-                break
-        for each in steps:
-            each(queue, alpha, beta, addresses)
+    def step(queue: int, values: _Values) -> None:
+        for each in aligned if are_aligned(values) else otherwise:
+            each(queue, values)
 
     return step
 
 
-def _memset(call: Memset) -> _Step:
-    operand, offset = call.place.operand, call.place.offset_bytes
+def _alignment_check(call: WhereAligned, num_factors: int) -> Callable[[_Values], bool]:
+    wanted = [(_index(place, num_factors), place.offset_bytes, multiple) for place, multiple in call.alignments]
+    largest = max(multiple for _, _, multiple in wanted)
+    if any(multiple != largest or offset % multiple for _, offset, multiple in wanted) or largest & (largest - 1):
+        return lambda values: all((values[index] + offset) % multiple == 0 for index, offset, multiple in wanted)
+    pick, mask = _picker([(index, 0) for index, _, _ in wanted]), largest - 1
 
-    def step(queue: int, _alpha: float, _beta: float, addresses: Sequence[Address]) -> None:
-        driver.memset(queue, addresses[operand] + offset, call.value, call.nbytes)
+    def are_aligned(values: _Values) -> bool:
+        bits = 0
+        for address in pick(values):
+            bits |= address
+        return not bits & mask
+
+    return are_aligned
+
+
+def _memset(call: Memset, num_factors: int) -> _Step:
+    index, offset = _index(call.place, num_factors), call.place.offset_bytes
+
+    def step(queue: int, values: _Values) -> None:
+        driver.memset(queue, values[index] + offset, call.value, call.nbytes)
 
     return step
 
 
-def _copy(call: Copy) -> _Step:
-    to, of = call.destination, call.source
+def _copy(call: Copy, num_factors: int) -> _Step:
+    to, of = (_index(place, num_factors) for place in (call.destination, call.source))
+    to_offset, of_offset = call.destination.offset_bytes, call.source.offset_bytes
 
-    def step(queue: int, _alpha: float, _beta: float, addresses: Sequence[Address]) -> None:
-        destination, source = addresses[to.operand] + to.offset_bytes, addresses[of.operand] + of.offset_bytes
-        driver.copy(queue, destination, source, call.nbytes)
+    def step(queue: int, values: _Values) -> None:
+        driver.copy(queue, values[to] + to_offset, values[of] + of_offset, call.nbytes)
 
     return step

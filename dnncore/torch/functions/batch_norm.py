@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import BatchNormMode, TensorDescriptor
@@ -16,7 +15,7 @@ from dnncore.problems import (
     BatchNormInferenceProblem,
     FillProblem,
 )
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import (
     along_channels,
@@ -28,7 +27,8 @@ from dnncore.torch.functions.formats import (
     vector,
     wants_gradient,
 )
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["batch_norm"]
 
@@ -142,7 +142,7 @@ def _inferred(
     return draft.operation()
 
 
-class _BatchNorm(torch.autograd.Function):
+class _BatchNorm(Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -164,7 +164,7 @@ class _BatchNorm(torch.autograd.Function):
         return dx, dweight if needed[1] else None, dbias if needed[2] else None, None, None
 
 
-class _BatchNormInference(torch.autograd.Function):
+class _BatchNormInference(Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.formats import along_channels, as_rows, is_channels_last, new
-from dnncore.torch.bridge import Behind
+from dnncore.torch.operation import Behind
 
 __all__ = [
     "along_channels",
@@ -34,13 +34,12 @@ __all__ = [
 
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode."""
-    if forward_ad._current_level >= 0:
-        return True
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return True
-    return False
+    forward_mode: bool = forward_ad._current_level >= 0
+    return forward_mode
 
 
 def like(reference: TensorDescriptor) -> TensorDescriptor:
@@ -89,6 +88,8 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _autocast_is_on(x: torch.Tensor) -> bool:
+    if not torch._C._is_any_autocast_enabled():  # which is quick to ask
+        return False
     on: bool = torch.is_autocast_enabled("cuda") if x.is_cuda else x.is_cpu and torch.is_autocast_enabled("cpu")
     return on
 

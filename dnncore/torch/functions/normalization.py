@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import LRNDescriptor, TensorDescriptor
@@ -18,7 +17,7 @@ from dnncore.problems import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import (
     along_channels,
     in_dtype,
@@ -30,7 +29,8 @@ from dnncore.torch.functions.formats import (
     vector,
     wants_gradient,
 )
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
 
@@ -154,7 +154,7 @@ def _group_backward(
     return _backward(problem, x.shape[1:2])
 
 
-class _Normalization(torch.autograd.Function):
+class _Normalization(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: Any, cut: Any, epsilon: float
@@ -220,7 +220,7 @@ def _lrn_backward(lrn: LRNDescriptor, x: TensorDescriptor, y: TensorDescriptor, 
     return Operation.of(LRNBackwardProblem(y, dy, x, dx, lrn), (1, 2, 0, 3), dx)
 
 
-class _LRN(torch.autograd.Function):
+class _LRN(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lrn: LRNDescriptor) -> Tensor:
         (y,) = operate(_lrn_forward, (lrn,), (x,))
