@@ -36,7 +36,7 @@ _DTYPES = {
 _TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
 
 _MOST_OPERATIONS = 4096
-"""That a door remembers: shapes may be new ones at every call."""
+"""That a thread remembers: shapes may be new ones at every call."""
 
 _Run = Callable[[list[Address]], Sequence[torch.Tensor]]
 """run(addresses of the given tensors) -> results: makes them and enqueues what computes them."""
@@ -46,40 +46,33 @@ _Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 class Door:
-    """A thread's handle for a device and a stream of PyTorch's, and what was launched through it. Owned by one thread.
+    """A thread's handle for a device and a stream of PyTorch's. Owned by one thread.
 
     Args:
         device: What PyTorch calls the device.
         handle: For that device and stream.
     """
 
-    __slots__ = ("_address", "_device", "_empty", "handle", "seen")
-
     def __init__(self, device: torch.device, handle: Handle) -> None:
         self.handle = handle
-        self.seen: dict[tuple[Any, ...], _Run] = {}
         self._device = device
         self._address: Callable[[torch.Tensor], Address] = _bytes if device.type == "cpu" else torch.Tensor.data_ptr
         self._empty = _empty_on(device)
 
     def prepare(
         self,
-        key: tuple[Any, ...],
         operation: Callable[..., Operation],
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
     ) -> _Run:
-        """Plan an operation that is called in this form for the first time, and remember it by its key."""
+        """Plan an operation on tensors of a form that is new."""
         for tensor in tensors:
             if tensor is not None and tensor.device != self._device:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
         enqueue = self.handle.wire(_wired(self.handle, described, tensors))
         formats = [(each.shape, each.strides, _TORCH_DTYPES[each.dtype]) for each in described.results]
-        if len(self.seen) >= _MOST_OPERATIONS:
-            del self.seen[next(iter(self.seen))]
-        run = self.seen[key] = _run(enqueue, formats, self._empty, self._address)
-        return run
+        return _run(enqueue, formats, self._empty, self._address)
 
     def abandon(self) -> None:
         """Give the handle back, for a thread that has ended."""
@@ -160,8 +153,31 @@ def _empty_on(device: torch.device) -> _Empty:
     return quick_on_current
 
 
-_doors: PerThread[tuple[int, int | None], Door] = PerThread()
-"""By device and stream."""
+class _Thread(PerThread[tuple[int, int | None], Door]):
+    """What the calling thread has: doors by device and stream, and in `seen` what was launched through them, by its form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[tuple[Any, ...], _Run] = {}
+
+    def prepare(
+        self,
+        key: tuple[Any, ...],
+        place: tuple[int, int | None],
+        operation: Callable[..., Operation],
+        settings: tuple[Any, ...],
+        tensors: Sequence[torch.Tensor | None],
+    ) -> _Run:
+        """Plan an operation that is called in this form for the first time, and remember it by its key."""
+        door = self.opened.get(place) or _open(place)
+        run = door.prepare(operation, settings, tensors)
+        if len(self.seen) >= _MOST_OPERATIONS:
+            del self.seen[next(iter(self.seen))]
+        self.seen[key] = run
+        return run
+
+
+_thread = _Thread()
 
 _CPU = (-1, None)
 """Where the CPU's door is among a thread's: -1 is what PyTorch has as its index."""
@@ -173,7 +189,7 @@ _current_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if to
 def _open(key: tuple[int, int | None]) -> Door:
     index, stream = key
     name = "cpu" if key == _CPU else f"cuda:{index}"
-    door = _doors.opened[key] = Door(torch.device(name), Handle(name, stream=stream))
+    door = _thread.opened[key] = Door(torch.device(name), Handle(name, stream=stream))
     return door
 
 
@@ -191,7 +207,7 @@ def current_handle(device: torch.device) -> Handle:
         raise _without_door(device)
     index = torch.empty(0, device=device).get_device()
     place = _CPU if device.type == "cpu" else (index, _current_stream(index))
-    return (_doors.opened.get(place) or _open(place)).handle
+    return (_thread.opened.get(place) or _open(place)).handle
 
 
 def _describe(tensor: torch.Tensor) -> TensorDescriptor:
@@ -226,18 +242,17 @@ def operate(
     if not first.is_cuda:
         return _operate_on_cpu(operation, settings, tensors)
     index = first.get_device()
-    place = index, _current_stream(index)
-    door = _doors.opened.get(place) or _open(place)
-    form: list[Any] = [operation, settings]
+    stream = _current_stream(index)
+    form: list[Any] = [stream, operation, settings]
     addresses: list[Address] = []
     for tensor in tensors:
         if tensor is None:
             form.append(None)
         else:
-            form += tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()
+            form.append((tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
             addresses.append(tensor.data_ptr())
     key = tuple(form)
-    run = door.seen.get(key) or door.prepare(key, operation, settings, tensors)
+    run = _thread.seen.get(key) or _thread.prepare(key, (index, stream), operation, settings, tensors)
     return run(addresses)
 
 
@@ -249,10 +264,9 @@ def _operate_on_cpu(
     given = [tensor for tensor in tensors if tensor is not None]
     if not given[0].is_cpu:
         raise _without_door(given[0].device)
-    door = _doors.opened.get(_CPU) or _open(_CPU)
     form = [t if t is None else (t.dtype, t.shape, t.stride(), t.device) for t in tensors]
-    key = (operation, settings, *form)
-    run = door.seen.get(key) or door.prepare(key, operation, settings, tensors)
+    key = (None, operation, settings, *form)
+    run = _thread.seen.get(key) or _thread.prepare(key, _CPU, operation, settings, tensors)
     return run([_bytes(tensor) for tensor in given])
 
 

@@ -48,8 +48,7 @@ class Made:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     found = Made()
-    new = bridge.Door(torch.device("cpu"), bridge.current_handle(torch.device("cpu")))
-    monkeypatch.setitem(bridge._doors.opened, bridge._CPU, new)
+    monkeypatch.setattr(bridge._thread, "seen", {})
     kinds = {getattr(module, name) for module in (descriptors, problems) for name in module.__all__}
     for kind in kinds:
         check = vars(kind).get("__post_init__") if isinstance(kind, type) else None
@@ -205,13 +204,12 @@ def test_tensors_of_two_devices_are_refused() -> None:
 
 def test_the_oldest_form_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "_MOST_OPERATIONS", 2)
-    door = bridge.Door(torch.device("cpu"), bridge.current_handle(torch.device("cpu")))
-    monkeypatch.setitem(bridge._doors.opened, bridge._CPU, door)
+    monkeypatch.setattr(bridge._thread, "seen", {})
     seen = []
     for extent in (1, 2, 3, 1):
         x = torch.linspace(-1, 1, extent)
         assert torch.equal(dt.activation(x, RELU), x.relu())
-        seen.append([key[2][1] for key in door.seen])
+        seen.append([key[3][1] for key in bridge._thread.seen])
     assert seen == [[(1,)], [(1,), (2,)], [(2,), (3,)], [(3,), (1,)]]
 
 

@@ -38,6 +38,9 @@ _FACTORS = 2
 _FIELD_BYTES = 8
 """Of a factor and of an address."""
 
+_LARGEST_GAP_BYTES = 128
+"""Of zeros that are written along with the fields around them, which takes less time than another write."""
+
 
 def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
     """Make a launch of calls.
@@ -132,26 +135,26 @@ def _kernel(call: KernelCall, kernels: Kernels, num_factors: int) -> _Step:
 
 
 def _writes(call: KernelCall, num_factors: int) -> list[tuple[Callable[..., None], int, Callable[[_Values], _Values]]]:
-    """For each run of fields without a gap, which one write fills: what packs, where the run begins, what picks its values."""
+    """For each run of fields which one write fills: what packs, where the run begins, what picks its values.
+
+    A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
+    """
     fields = {slot.field: ("Q", _index(slot.place, num_factors), slot.place.offset_bytes) for slot in call.slots}
     for index, field in enumerate((call.alpha, call.beta)):
         if field is not None:
             assert num_factors, "factors have to be fixed"
             fields[field] = ("d", index, 0)
-    runs: list[tuple[int, list[tuple[str, int, int]]]] = []
-    for field, source in sorted(fields.items()):
-        if runs and runs[-1][0] + _FIELD_BYTES * len(runs[-1][1]) == field:
-            runs[-1][1].append(source)
+    runs: list[tuple[int, str, list[tuple[int, int]]]] = []
+    end = 0
+    for field, (letter, index, offset) in sorted(fields.items()):
+        gap = field - end
+        if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
+            start, letters, sources = runs.pop()
+            runs.append((start, f"{letters}{gap}x{letter}", [*sources, (index, offset)]))
         else:
-            runs.append((field, [source]))
-    return [
-        (
-            Struct("<" + "".join(letter for letter, _, _ in sources)).pack_into,
-            start,
-            _picker([(index, offset) for _, index, offset in sources]),
-        )
-        for start, sources in runs
-    ]
+            runs.append((field, letter, [(index, offset)]))
+        end = field + _FIELD_BYTES
+    return [(Struct(f"<{letters}").pack_into, start, _picker(sources)) for start, letters, sources in runs]
 
 
 def _index(place: Place, num_factors: int) -> int:
