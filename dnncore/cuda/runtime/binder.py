@@ -1,19 +1,24 @@
 """The binder: the only code that turns calls into work on a device.
 
-What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, the
-fields that take factors and addresses gathered into runs that one `pack_into` writes. A launch then costs the host a write and a
-call of the driver for each kernel.
+What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, fields
+that take factors and addresses gathered into runs that one `pack_into` writes. What is left is written out as a function of Python,
+since a launch takes less time than the loops and calls that would interpret its calls:
 
-    values     alpha  beta  address 0  address 1  ...  workspace       of `bind`
-                            address 0  address 1  ...  workspace       of `wire`, whose factors are in the blocks already
+    def launch(v):                                                      # v: addresses, the workspace's last
+        if (v[0] | v[2]) & 15:
+            pack0(block0, 16, v[0], v[2] + 64, v[-1])
+            (status,) = enqueue0(*arguments0)
+            ...
+        else:
+            ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from struct import Struct
+from types import CodeType
 from typing import Any
 
 from dnncore.backend import Address, Enqueue, Launch, Stream
@@ -25,15 +30,6 @@ from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.stream import CudaStream
 
 __all__ = ["bind", "wire"]
-
-_Values = Sequence[Any]
-"""Factors, where a launch has some, and addresses."""
-
-_Step = Callable[[int, _Values], None]
-"""step(CUstream, values) enqueues one call."""
-
-_FACTORS = 2
-"""Values in front of the addresses of a launch that has factors: alpha and beta."""
 
 _FIELD_BYTES = 8
 """Of a factor and of an address."""
@@ -49,11 +45,17 @@ def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    run = _run(calls, kernels, context, _FACTORS)
+    script = _Script(calls, kernels)
+    run, last = script.function(context, "v, alpha, beta"), -1
 
     def launch(stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+        nonlocal last
         assert isinstance(stream, CudaStream)
-        run(stream.handle, (alpha, beta, *addresses))
+        queue = stream.handle
+        if queue != last:
+            script.use(queue)
+            last = queue
+        run(addresses, alpha, beta)
 
     return launch
 
@@ -65,37 +67,100 @@ def wire(calls: Calls, kernels: Kernels, context: Context, stream: CudaStream) -
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    return partial(_run(calls, kernels, context, 0), stream.handle)
+    script = _Script(calls, kernels)
+    script.use(stream.handle)
+    return script.function(context, "v")
 
 
-def _run(calls: Calls, kernels: Kernels, context: Context, num_factors: int) -> _Step:
-    """What enqueues calls one after the other, whichever context is current."""
-    steps = [_step(call, kernels, num_factors) for call in calls]
-    handle, current = context.handle, driver.context_getter()
-    # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would take a
-    # third of what is Python's part of a launch. Anything else might run there, in the order of a stream of that context.
-    asks = not all(_launches_only(call) for call in calls)
+class _Script:
+    """Calls as lines of Python, and what these name. Owned by one thread."""
 
-    def in_context(queue: int, values: _Values) -> None:
-        with context:
-            for step in steps:
-                step(queue, values)
+    def __init__(self, calls: Calls, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._launchers: list[Launcher] = []
+        self._names: dict[str, Any] = {"driver": driver, "CudaCallError": CudaCallError}
+        self._lines = list(self._all(calls))
+        # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would
+        # take as long as all else that is Python's part. Anything else might run there, in the order of a stream of that context.
+        self._asks = not all(_launches_only(call) for call in calls)
 
-    def run(queue: int, values: _Values) -> None:
-        if context.forked or (
-            asks and int(current()[1]) != handle
-        ):  # in a forked child the driver may not even be asked
-            in_context(queue, values)
-            return
-        try:
-            for step in steps:
-                step(queue, values)
-        except CudaCallError as error:
-            if not error.of_context or int(current()[1]) == handle:
-                raise context.mapped(error) from error
-            in_context(queue, values)
+    def use(self, queue: int) -> None:
+        """Enqueue on a CUstream from now on."""
+        self._names["queue"] = queue
+        for number, launcher in enumerate(self._launchers):
+            self._names[f"arguments{number}"] = launcher.arguments(queue)
 
-    return run
+    def function(self, context: Context, parameters: str) -> Callable[..., None]:
+        """What enqueues the calls, whichever context is current.
+
+        Args:
+            context: The one that they belong to.
+            parameters: "v", the addresses, and the factors where the calls take some.
+        """
+        asks = "or int(current()[1]) != context.handle" if self._asks else ""
+        body = self._lines or ["pass"]
+        source = "\n".join(
+            (
+                f"def bare({parameters}):",
+                *(f"    {line}" for line in body),
+                f"def launch({parameters}):",
+                f"    if context.forked {asks}:",  # in a forked child the driver may not even be asked
+                f"        return within({parameters})",
+                "    try:",
+                *(f"        {line}" for line in body),
+                "    except CudaCallError as error:",
+                "        if not error.of_context or int(current()[1]) == context.handle:",
+                "            raise context.mapped(error) from error",
+                f"        within({parameters})",
+            )
+        )
+
+        def within(*arguments: Any) -> None:
+            with context:
+                self._names["bare"](*arguments)
+
+        self._names |= {"context": context, "current": driver.context_getter(), "within": within}
+        exec(_compiled(source), self._names)
+        launch: Callable[..., None] = self._names["launch"]
+        return launch
+
+    def _all(self, calls: Calls) -> Iterator[str]:
+        for call in calls:
+            if isinstance(call, KernelCall):
+                yield from self._kernel(call)
+            elif isinstance(call, WhereAligned):
+                yield f"if {_misaligned(call)}:"
+                yield from self._indented(call.otherwise)
+                yield "else:"
+                yield from self._indented(call.aligned)
+            elif isinstance(call, Memset):
+                yield f"driver.memset(queue, {_address(call.place)}, {call.value}, {call.nbytes})"
+            elif isinstance(call, Copy):
+                yield f"driver.copy(queue, {_address(call.destination)}, {_address(call.source)}, {call.nbytes})"
+
+    def _indented(self, calls: Calls) -> Iterator[str]:
+        yield from (f"    {line}" for line in list(self._all(calls)) or ["pass"])
+
+    def _kernel(self, call: KernelCall) -> Iterator[str]:
+        number = len(self._launchers)
+        function = self._kernels.function(call.unit, call.shared_bytes)
+        launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
+        self._launchers.append(launcher)
+        names = {f"block{number}": launcher.block, f"enqueue{number}": launcher.call, "success": launcher.success}
+        for start, letters, values in _writes(call):
+            pack = f"pack{number}_{start}"
+            names[pack] = Struct(f"<{letters}").pack_into
+            yield f"{pack}(block{number}, {start}, {', '.join(values)})"
+        yield f"(status,) = enqueue{number}(*arguments{number})"
+        yield "if status is not success:"
+        yield "    raise CudaCallError('cuLaunchKernel', status)"
+        self._names |= names
+
+
+@lru_cache(maxsize=512)
+def _compiled(source: str) -> CodeType:
+    """Most plans of one algorithm have the same lines: their parameters are in the blocks."""
+    return compile(source, "<launch>", "exec")
 
 
 def _launches_only(call: Call) -> bool:
@@ -104,114 +169,35 @@ def _launches_only(call: Call) -> bool:
     return isinstance(call, KernelCall)
 
 
-def _step(call: Call, kernels: Kernels, num_factors: int) -> _Step:
-    if isinstance(call, KernelCall):
-        return _kernel(call, kernels, num_factors)
-    if isinstance(call, WhereAligned):
-        return _where_aligned(call, kernels, num_factors)
-    if isinstance(call, Memset):
-        return _memset(call, num_factors)
-    return _copy(call, num_factors)
+def _address(place: Place) -> str:
+    return f"v[{place.operand}]" + (f" + {place.offset_bytes}" if place.offset_bytes else "")
 
 
-def _kernel(call: KernelCall, kernels: Kernels, num_factors: int) -> _Step:
-    function = kernels.function(call.unit, call.shared_bytes)
-    launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
-    block, launch, success = launcher.block, launcher.call, launcher.success
-    last, arguments = -1, launcher.arguments(0)
-    writes = _writes(call, num_factors)
-
-    def step(queue: int, values: _Values) -> None:
-        nonlocal last, arguments
-        for pack, start, pick in writes:
-            pack(block, start, *pick(values))
-        if queue != last:
-            last, arguments = queue, launcher.arguments(queue)
-        (status,) = launch(*arguments)
-        if status is not success:
-            raise CudaCallError("cuLaunchKernel", status)
-
-    return step
+def _misaligned(call: WhereAligned) -> str:
+    """Whether an address is no multiple of what it should be one of, a power of two."""
+    by_multiple: dict[int, list[str]] = {}
+    for place, multiple in call.alignments:
+        assert multiple & (multiple - 1) == 0, "an alignment is a power of two"
+        left = Place(place.operand, place.offset_bytes % multiple)
+        by_multiple.setdefault(multiple, []).append(_address(left) if not left.offset_bytes else f"({_address(left)})")
+    return " or ".join(f"({' | '.join(addresses)}) & {multiple - 1}" for multiple, addresses in by_multiple.items())
 
 
-def _writes(call: KernelCall, num_factors: int) -> list[tuple[Callable[..., None], int, Callable[[_Values], _Values]]]:
-    """For each run of fields which one write fills: what packs, where the run begins, what picks its values.
+def _writes(call: KernelCall) -> list[tuple[int, str, list[str]]]:
+    """The runs of fields that one write fills: where each begins, its format, and its values.
 
     A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
     """
-    fields = {slot.field: ("Q", _index(slot.place, num_factors), slot.place.offset_bytes) for slot in call.slots}
-    for index, field in enumerate((call.alpha, call.beta)):
-        if field is not None:
-            assert num_factors, "factors have to be fixed"
-            fields[field] = ("d", index, 0)
-    runs: list[tuple[int, str, list[tuple[int, int]]]] = []
+    fields = {slot.field: ("Q", _address(slot.place)) for slot in call.slots}
+    fields |= {field: ("d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None}
+    runs: list[tuple[int, str, list[str]]] = []
     end = 0
-    for field, (letter, index, offset) in sorted(fields.items()):
+    for field, (letter, value) in sorted(fields.items()):
         gap = field - end
         if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
-            start, letters, sources = runs.pop()
-            runs.append((start, f"{letters}{gap}x{letter}", [*sources, (index, offset)]))
+            start, letters, values = runs.pop()
+            runs.append((start, f"{letters}{gap}x{letter}", [*values, value]))
         else:
-            runs.append((field, letter, [(index, offset)]))
+            runs.append((field, letter, [value]))
         end = field + _FIELD_BYTES
-    return [(Struct(f"<{letters}").pack_into, start, _picker(sources)) for start, letters, sources in runs]
-
-
-def _index(place: Place, num_factors: int) -> int:
-    """Of a place's address among the values; the workspace's counts from their end."""
-    return place.operand if place.operand < 0 else place.operand + num_factors
-
-
-def _picker(sources: Sequence[tuple[int, int]]) -> Callable[[_Values], _Values]:
-    """What takes values by their indices, each with what is to be added to it."""
-    if any(offset for _, offset in sources):
-        return lambda values: [values[index] + offset for index, offset in sources]
-    indices = [index for index, _ in sources]
-    # Of one index itemgetter gives no tuple.
-    return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1 or None))
-
-
-def _where_aligned(call: WhereAligned, kernels: Kernels, num_factors: int) -> _Step:
-    are_aligned = _alignment_check(call, num_factors)
-    aligned, otherwise = ([_step(each, kernels, num_factors) for each in way] for way in (call.aligned, call.otherwise))
-
-    def step(queue: int, values: _Values) -> None:
-        for each in aligned if are_aligned(values) else otherwise:
-            each(queue, values)
-
-    return step
-
-
-def _alignment_check(call: WhereAligned, num_factors: int) -> Callable[[_Values], bool]:
-    wanted = [(_index(place, num_factors), place.offset_bytes, multiple) for place, multiple in call.alignments]
-    largest = max(multiple for _, _, multiple in wanted)
-    if any(multiple != largest or offset % multiple for _, offset, multiple in wanted) or largest & (largest - 1):
-        return lambda values: all((values[index] + offset) % multiple == 0 for index, offset, multiple in wanted)
-    pick, mask = _picker([(index, 0) for index, _, _ in wanted]), largest - 1
-
-    def are_aligned(values: _Values) -> bool:
-        bits = 0
-        for address in pick(values):
-            bits |= address
-        return not bits & mask
-
-    return are_aligned
-
-
-def _memset(call: Memset, num_factors: int) -> _Step:
-    index, offset = _index(call.place, num_factors), call.place.offset_bytes
-
-    def step(queue: int, values: _Values) -> None:
-        driver.memset(queue, values[index] + offset, call.value, call.nbytes)
-
-    return step
-
-
-def _copy(call: Copy, num_factors: int) -> _Step:
-    to, of = (_index(place, num_factors) for place in (call.destination, call.source))
-    to_offset, of_offset = call.destination.offset_bytes, call.source.offset_bytes
-
-    def step(queue: int, values: _Values) -> None:
-        driver.copy(queue, values[to] + to_offset, values[of] + of_offset, call.nbytes)
-
-    return step
+    return runs
