@@ -410,9 +410,7 @@ def test_what_disagrees_is_named() -> None:
         BatchNormForwardProblem(x, other, p, x, p, p, SPATIAL, 1e-5)
     for dtype in ("bfloat16", "float64", "int8"):
         with pytest.raises(BadParamError, match=rf"bias is {dtype}\[1, 4, 1\], .* needs float32 or float16\[1, 4, 1\]"):
-            BatchNormForwardProblem(
-                half, other, TensorDescriptor.packed((1, 4, 1), dtype), half, p, p, SPATIAL, 1e-5
-            )
+            BatchNormForwardProblem(half, other, TensorDescriptor.packed((1, 4, 1), dtype), half, p, p, SPATIAL, 1e-5)
     with pytest.raises(BadParamError, match=r"saved_mean is float16\[1, 4, 1\], .* needs float32\[1, 4, 1\]"):
         BatchNormForwardProblem(half, other, other, half, other, p, SPATIAL, 1e-5)
     with pytest.raises(BadParamError, match="running_mean came without running_variance"):
