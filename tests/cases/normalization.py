@@ -195,6 +195,8 @@ GROUPS = (
     (2, True, Statistic("all-fp16", (2, 4, 4, 4), F16, narrow=True)),
     (3, True, Statistic("all-bf16-nhwc", (2, 12, 3, 5), BF16, "NHWC", parameters=BLENDED, narrow=True)),
     (4, True, Statistic("whole-packs-nhwc-all-fp16", (2, 64, 6, 7), F16, "NHWC", parameters=BLENDED, narrow=True)),
+    (1, True, Statistic("one-wide-group-nhwc", (2, 212, 3, 3), layout="NHWC")),
+    (2, True, Statistic("wide-groups-nhwc-all-fp16", (2, 400, 2, 3), F16, "NHWC", parameters=BLENDED, narrow=True)),
     (2, True, Statistic("whole-packs-all-bf16", (2, 4, 8, 8), BF16, narrow=True)),
     (2, True, Statistic("empty", (0, 4, 3))),
     (1, True, Statistic("parts", (1, 2, 97, 89), parameters=BLENDED)),

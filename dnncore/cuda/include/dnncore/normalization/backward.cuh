@@ -269,14 +269,21 @@ __device__ void normalization_channels_backward(const NormalizationParams& param
     Sums<C> sums{};
     if (item < images * groups) {
       const QuotientRemainder split = divide(item, groups);
-#pragma unroll 4  // loads under way at once, also where the type of scale is a branch
-      for (int i = lane; i < params.sharing.value; i += kWarpSize) {
-        const int64 channel = split.remainder * params.sharing.value + i;
-        int64 at[kOperands] = {};
-        add_offsets<kScale>(params.groups, channel, at);
-        const C weight = params.operands[kScale] == nullptr ? C(1) : load_value<T>(params, kScale, at[kScale]);
-        const Sums<C> value = found[split.quotient * channels + channel];
-        sums = sums.merged({weight * value.plain, weight * value.normalized});
+      const int64 first = split.remainder * params.sharing.value;
+      int64 at[kOperands] = {};
+      add_offsets<kScale>(params.groups, first, at);
+      const int64 step = params.groups.strides[kScale][params.groups.ndim - 1];  // a group's channels are in one dimension
+      const Sums<C>* channel = found + split.quotient * channels + first;
+      const auto weigh = [&](const auto* scale) {
+        for (int i = lane; i < params.sharing.value; i += kWarpSize) {
+          const C weight = scale == nullptr ? C(1) : widen(scale[at[kScale] + i * step]);
+          sums = sums.merged({weight * channel[i].plain, weight * channel[i].normalized});
+        }
+      };
+      if (is_narrow<T>(params, kScale)) {
+        weigh(static_cast<const T*>(params.operands[kScale]));
+      } else {
+        weigh(static_cast<const C*>(params.operands[kScale]));
       }
       sums = merge_warp(sums);
       if (lane == 0) static_cast<Sums<C>*>(params.totals)[item] = sums;

@@ -85,7 +85,7 @@ struct NormalizationParams {
   double parameter_beta;
   int32 columns;  // a power of two up to 32, or up to the threads where packs are elements
   int32 switches;
-  uint32 narrow;  // a bit for each operand: whether it is stored in fewer bits than the compute type has
+  uint32 narrow;         // a bit for each operand: whether it is stored in fewer bits than the compute type has
   SmallDivisor sharing;  // adjacent groups that have statistics and totals in common: channels of a group
   WalkParams walk;
 };
@@ -179,8 +179,9 @@ struct Task {
   }
 };
 
-// A parameter or a statistic that came with the model is stored in the compute type of x, or as x is, in type T. Of the
-// types that are computed in as they are stored, nothing is narrow.
+// Whether an operand is stored as x is, in type T, rather than in its compute type. Scale, bias, their gradients, and
+// statistics that are running or given may be: each is widened when it is loaded, and rounded when it is stored. Where T
+// is the compute type, there is nothing to ask.
 template <typename T>
 __device__ __forceinline__ bool is_narrow(const NormalizationParams& params, Operand operand) {
   return sizeof(T) < sizeof(Compute<T>) && (params.narrow >> operand & 1) != 0;
