@@ -19,11 +19,11 @@ __all__ = [
     "along_channels",
     "as_rows",
     "autocast",
-    "in_dtype",
     "is_channels_last",
     "like",
     "mean_and_inv_std",
     "new",
+    "parameter_for",
     "statistics",
     "statistics_dtype",
     "vector",
@@ -64,13 +64,19 @@ def mean_and_inv_std(both: TensorDescriptor, place: int) -> tuple[int, Behind]:
 
 
 def statistics_dtype(x: torch.Tensor) -> torch.dtype:
-    """The compute type: what statistics, scales and biases are in."""
+    """The compute type: what the statistics of a normalisation are in."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def in_dtype(dtype: torch.dtype, parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """A parameter in a dtype; its gradient comes back in its own."""
-    return parameter if parameter is None or parameter.dtype is dtype else parameter.to(dtype)
+def parameter_for(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """A parameter as a normalisation of x takes it: in the dtype of x or in the compute type, to which any other is converted.
+
+    The gradient of one that is converted comes back in its own dtype.
+    """
+    if parameter is None or parameter.dtype is x.dtype:
+        return parameter
+    dtype = statistics_dtype(x)
+    return parameter if parameter.dtype is dtype else parameter.to(dtype)
 
 
 def autocast(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[Any, ...]:

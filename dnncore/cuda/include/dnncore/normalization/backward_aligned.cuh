@@ -17,7 +17,7 @@ struct Places {
   const T* x;
   const T* dy;
   T* dx;
-  const C* scale;
+  Parameter<T> scale;
   const C* mean;
   const C* inv_std;
 
@@ -25,15 +25,14 @@ struct Places {
       : x(static_cast<const T*>(params.operands[kX]) + task.offsets[kX]),
         dy(static_cast<const T*>(params.operands[kDy]) + task.offsets[kX]),
         dx(static_cast<T*>(params.operands[kOutput]) + task.offsets[kX]),
-        scale(nullptr),
         mean(nullptr),
         inv_std(nullptr) {
     if (!task.exists) return;
     int64 at[kOperands];
     task.template place_group<kScale, kMean, kInvStd>(params, at);
-    scale = find_parameter<C>(params, kScale, at);
-    mean = find_parameter<C>(params, kMean, at);
-    inv_std = find_parameter<C>(params, kInvStd, at);
+    scale = Parameter<T>(params, kScale, at);
+    mean = find_statistic<C>(params, kMean, at);
+    inv_std = find_statistic<C>(params, kInvStd, at);
   }
 
   // dy of a pack, times scale where that is asked for.
@@ -43,7 +42,7 @@ struct Places {
     take_apart<T>(raw, values);
     if (!weighted) return;
     C scales[Task<T>::kWidth];
-    load_varying(scales, scale, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+    scale.load(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) values[lane] *= scales[lane];
   }
