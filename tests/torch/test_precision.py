@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dnncore.torch as dt
 from dnncore.handle import Handle
+from dnncore.program import WiredStep
+from dnncore.torch import bridge
 
 Tensor = Any
 
@@ -194,13 +197,19 @@ def test_a_normalisation_of_16_bits_is_one_operation(
     """No parameter is converted, neither where all is of 16 bits nor where autocast leaves parameters in float32."""
     ours = dt.convert(copy.deepcopy(layer).to(parameters)).model
     launches: list[object] = []
-    enqueue = Handle.enqueue
+    wire = Handle.wire
 
-    def count(self: Handle, *arguments: Any) -> None:
-        launches.append(arguments)
-        enqueue(self, *arguments)
+    def counting(self: Handle, steps: Sequence[WiredStep]) -> Callable[[Sequence[Any]], None]:
+        enqueue = wire(self, steps)
 
-    monkeypatch.setattr(Handle, "enqueue", count)
+        def count(addresses: Sequence[Any]) -> None:
+            launches.extend(steps)
+            enqueue(addresses)
+
+        return count
+
+    monkeypatch.setattr(bridge._thread, "seen", {})
+    monkeypatch.setattr(Handle, "wire", counting)
     x = torch.randn(4, 8, 6, 6).half()
     with torch.no_grad(), _Conversions() as conversions:
         ours(x)
