@@ -238,7 +238,8 @@ def batch_norm(
         y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps))
     else:
         y = operate(_trained, (momentum, eps), (x, scale, offset, mean, variance))[0]
-    for statistic, updated in ((running_mean, mean), (running_var, variance)):
-        if statistic is not None and updated is not None and statistic is not updated:
-            statistic.copy_(updated)
+    if mean is not running_mean or variance is not running_var:
+        for statistic, updated in ((running_mean, mean), (running_var, variance)):
+            if statistic is not None and updated is not None and statistic is not updated:
+                statistic.copy_(updated)
     return y
