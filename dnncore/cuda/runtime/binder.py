@@ -7,8 +7,8 @@ a call of the driver for each kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
+from operator import add, itemgetter
 from struct import Struct
 
 from dnncore.backend import Address, Launch, Stream
@@ -24,7 +24,7 @@ __all__ = ["bind"]
 _Step = Callable[[int, float, float, Sequence[Address]], None]
 """step(CUstream, alpha, beta, addresses) enqueues one call; the context is current."""
 
-_Pick = Callable[[Sequence[Address]], Sequence[Address]]
+_Pick = Callable[[Sequence[Address]], Iterable[Address]]
 
 _FIELD_BYTES = 8
 
@@ -134,12 +134,14 @@ def _plain(runs: list[tuple[int, list[_Source]]]) -> tuple[int, Callable[..., No
 
 
 def _picker(sources: list[_Source]) -> _Pick | None:
-    """What takes addresses as they are out of those of a launch; None where something is to be added to one."""
-    operands = [source.operand for source in sources if isinstance(source, Place) and not source.offset_bytes]
-    if not operands or len(operands) != len(sources):
+    """What takes places out of the addresses of a launch; None where not all sources are places."""
+    places = [source for source in sources if isinstance(source, Place)]
+    if not places or len(places) != len(sources):
         return None
+    operands, offsets = [place.operand for place in places], [place.offset_bytes for place in places]
     # Of one index itemgetter gives no tuple.
-    return itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
+    pick = itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
+    return (lambda addresses: map(add, pick(addresses), offsets)) if any(offsets) else pick
 
 
 def _write(block: bytearray, run: tuple[int, list[_Source]]) -> Callable[[float, float, Sequence[Address]], None]:
