@@ -20,7 +20,7 @@ EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE
             DNNCORE_CUBIN_DIR=$(CURDIR)/.build/no-cubins \
             PATH=$(CURDIR)/emulator/bin:$(CURDIR)/$(BIN):$(PATH)
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
-OTHERWISE := EMU_SCHED=20261121 EMU_ASYNC=eager
+OTHERWISE := EMU_SCHED=20261121 EMU_BLOCKS=20261121 EMU_ASYNC=eager
 # It looks for what depends on the order, and needs no launch twice: the adjoint test's are those of the cases.
 AGAIN := tests/ops --deselect tests/ops/test_adjoints.py::test_the_three_directions_of_a_convolution_are_adjoint
 

@@ -17,6 +17,7 @@ from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
 __all__ = [
+    "TICKET_BYTES",
     "Address",
     "Algorithm",
     "Bound",
@@ -44,7 +45,14 @@ Launch = Callable[["Stream", float, float, Sequence[Address]], None]
 """launch(stream, alpha, beta, addresses): enqueue outputs = alpha * operation(inputs) + beta * outputs.
 
 Addresses are those of the inputs and of the outputs, in the problem's order, and then the workspace's: at least as large as the
-offer said and 256-byte aligned; None where it asked for nothing.
+offer said, 256-byte aligned and right behind TICKET_BYTES of zeros; None where it asked for nothing.
+"""
+
+TICKET_BYTES = 4096
+"""Before every workspace: counters by which the blocks of a launch know which of them is the last; 0 between launches.
+
+`workspace.allocate` sets them to 0, and a launch that uses them leaves them so. A launch that was refused has not begun, and one
+that failed has lost its device with all memory.
 """
 
 

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dnncore.backend import Address, Bound, Graph, Memory, Move, Stream
+from dnncore import workspace
+from dnncore.backend import TICKET_BYTES, Address, Bound, Graph, Memory, Move, Stream
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.plan import Plan, summary
 
@@ -148,17 +149,17 @@ class CapturedProgram:
         handle.check_not_recording("a capture")
         self._memory: Memory | None = None
         with ExitStack() as undo:
-            workspace: Address | None = None
+            scratch: Address | None = None
             if program.workspace_bytes:
-                self._memory = handle.device.allocate(program.workspace_bytes)
+                self._memory = workspace.allocate(handle.device, program.workspace_bytes)
                 undo.callback(self._memory.close)
-                workspace = self._memory.at(0)
+                scratch = self._memory.at(TICKET_BYTES)
             steps = [
                 Bound(
                     step.plan.work,
                     step.alpha,
                     step.beta,
-                    (*step.addresses, workspace if step.plan.workspace_bytes else None),
+                    (*step.addresses, scratch if step.plan.workspace_bytes else None),
                 )
                 for step in program.steps
             ]

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from dnncore.backend import Address, Device, Memory, Stream
+from contextlib import ExitStack
 
-__all__ = ["Workspace"]
+import numpy as np
+
+from dnncore.backend import TICKET_BYTES, Address, Device, Memory, Stream
+
+__all__ = ["Workspace", "allocate"]
+
+
+def allocate(device: Device, nbytes: int) -> Memory:
+    """A workspace of this many bytes, of undefined contents, `TICKET_BYTES` into the block; these are 0 when it returns.
+
+    Raises:
+        OutOfMemoryError: the device has no room.
+    """
+    with ExitStack() as undo:
+        memory = device.allocate(TICKET_BYTES + nbytes)
+        undo.callback(memory.close)
+        stream = device.create_stream()
+        try:
+            device.copy_to_device(stream, memory.at(0), np.zeros(TICKET_BYTES, np.uint8))
+        finally:
+            stream.close()  # which waits
+        undo.pop_all()
+    return memory
 
 
 class Workspace:
@@ -19,28 +41,35 @@ class Workspace:
         self._device = device
         self._stream = stream
         self._memory: Memory | None = None
+        self._address: Address = None
+        self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes held now."""
-        return 0 if self._memory is None else self._memory.nbytes
+        """Bytes held now, but those of the tickets."""
+        return self._nbytes
 
     def reserve(self, nbytes: int) -> Address | None:
-        """Address of at least this many bytes, contents undefined; None for 0."""
+        """Address of at least this many bytes, contents undefined, behind the tickets; None for 0."""
         if nbytes == 0:
             return None
-        if self._memory is None or self._memory.nbytes < nbytes:
+        if self._nbytes < nbytes:
             self.close()
-            self._memory = self._device.allocate(nbytes)
-        return self._memory.at(0)
+            self._memory = allocate(self._device, nbytes)
+            self._address, self._nbytes = self._memory.at(TICKET_BYTES), nbytes
+        return self._address
 
     def rebind(self, stream: Stream) -> None:
         """Serve another stream, which waits for what the one before was given."""
         self._stream = stream
 
+    def _let_go(self) -> Memory | None:
+        memory, self._memory, self._address, self._nbytes = self._memory, None, None, 0
+        return memory
+
     def abandon(self) -> None:
         """Give it back from whichever thread, for an owner that has ended."""
-        memory, self._memory = self._memory, None
+        memory = self._let_go()
         if memory is not None:
             memory.abandon()
 
@@ -49,4 +78,4 @@ class Workspace:
         if self._memory is not None:
             self._stream.synchronize()
             self._memory.close()
-            self._memory = None
+            self._let_go()

@@ -53,7 +53,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ran = sum(_RUNS_KERNELS in report.user_properties for report in terminalreporter.getreports("passed"))
     emulated, on_gpu = (ran, 0) if EMULATOR else (0, ran)
     how = ", ".join(
-        f"{name}={os.environ[name]}" for name in ("EMU_BUILD", "EMU_SCHED", "EMU_ASYNC") if name in os.environ
+        f"{name}={os.environ[name]}"
+        for name in ("EMU_BUILD", "EMU_SCHED", "EMU_BLOCKS", "EMU_ASYNC")
+        if name in os.environ
     )
     terminalreporter.write_line(
         f"kernel tests passed: {emulated} on the emulated driver{f' ({how})' if how and emulated else ''}, "

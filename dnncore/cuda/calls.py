@@ -4,7 +4,7 @@
 compared, printed, moved to other operands and joined to longer sequences.
 
     operand   0 1 ... | ...       | WORKSPACE
-              inputs    outputs     scratch memory, aligned to 256 bytes
+              inputs    outputs     scratch memory, aligned to 256 bytes; right before it the tickets, at TICKETS
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from struct import pack
 
 import numpy as np
 
+from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "TICKETS",
     "WORKSPACE",
     "Call",
     "Calls",
@@ -54,7 +56,7 @@ class Place:
 
     Args:
         operand: Its number, or WORKSPACE.
-        offset_bytes: From its beginning.
+        offset_bytes: From its beginning; negative among the tickets.
     """
 
     operand: int
@@ -63,6 +65,10 @@ class Place:
     def plus(self, nbytes: int) -> Place:
         """The place so many bytes further on."""
         return Place(self.operand, self.offset_bytes + nbytes)
+
+
+TICKETS = Place(WORKSPACE, -TICKET_BYTES)
+"""Where the tickets are: counters that are 0 between launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +226,15 @@ def rewired(
     Args:
         calls: What to run.
         operands: Where each of their operands is.
-        workspace: Where their workspace begins; None where they take none, or all of it.
+        workspace: Where their workspace begins; None where they take none, or all of it. The tickets stay where they are.
         alpha: Their factor; None for the operation's own.
         beta: Likewise.
     """
     scratch = Place(WORKSPACE) if workspace is None else workspace
 
     def place(old: Place) -> Place:
+        if old.operand == WORKSPACE and old.offset_bytes < 0:
+            return old
         new = scratch if old.operand == WORKSPACE else operands[old.operand]
         return new.plus(old.offset_bytes)
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 
 #include "async.h"
 #include "mbarrier.h"
@@ -127,6 +128,24 @@ void set_up_cluster(Cluster& cluster, Worker& w, const LaunchConfig& launch, uin
   }
 }
 
+// Which cluster of a grid runs as the i-th.
+class Order {
+public:
+  explicit Order(uint64_t clusters) : clusters_(clusters) {
+    if (settings().block_schedule != Schedule::kRandom) return;
+    first_ = settings().block_seed % clusters;
+    for (step_ = settings().block_seed / clusters % clusters + 1; std::gcd(step_, clusters) != 1;) ++step_;
+  }
+
+  uint64_t operator[](uint64_t i) const {
+    if (settings().block_schedule == Schedule::kReverse) return clusters_ - 1 - i;
+    return static_cast<uint64_t>((first_ + static_cast<__uint128_t>(i) * step_) % clusters_);
+  }
+
+private:
+  uint64_t clusters_, first_ = 0, step_ = 1;
+};
+
 }  // namespace
 
 uint32_t Cluster::add_slot(std::string name) {
@@ -156,11 +175,12 @@ LaunchResult run_grid(const LaunchConfig& launch) {
   w.failure = LaunchResult();
   w.random = settings().seed;
   w.atomics.clear();
+  const Order order(clusters);
   for (uint64_t i = 0; i < clusters && !w.failure.error; ++i) {
     Cluster cluster;
     cluster.number = first + static_cast<uint32_t>(i);
     cluster.first_number = first;
-    set_up_cluster(cluster, w, launch, i);
+    set_up_cluster(cluster, w, launch, order[i]);
     w.cluster = &cluster;
     w.run();
     if (w.failure.error) std::for_each(cluster.blocks.begin(), cluster.blocks.end(), end_block);

@@ -15,6 +15,13 @@ uint64_t number(const char* name, uint64_t otherwise) {
   return text && *text ? strtoull(text, nullptr, 10) : otherwise;
 }
 
+void read_schedule(const char* name, Schedule& schedule, uint64_t& seed) {
+  const char* text = getenv(name);
+  if (!text) return;
+  schedule = !strcmp(text, "fwd") ? Schedule::kForward : !strcmp(text, "rev") ? Schedule::kReverse : Schedule::kRandom;
+  seed = strtoull(text, nullptr, 10) * 2654435761u + 1;
+}
+
 Settings from_environment() {
   Settings s;
   s.devices = static_cast<int>(std::min<uint64_t>(number("EMU_DEVICES", 1), Shadow::kDevices));
@@ -22,10 +29,8 @@ Settings from_environment() {
   if (const char* text = getenv("EMU_ASYNC")) {
     s.landing = !strcmp(text, "eager") ? Landing::kEager : !strcmp(text, "random") ? Landing::kRandom : Landing::kLazy;
   }
-  if (const char* text = getenv("EMU_SCHED")) {
-    s.schedule = !strcmp(text, "fwd") ? Schedule::kForward : !strcmp(text, "rev") ? Schedule::kReverse : Schedule::kRandom;
-    s.seed = strtoull(text, nullptr, 10) * 2654435761u + 1;
-  }
+  read_schedule("EMU_SCHED", s.schedule, s.seed);
+  read_schedule("EMU_BLOCKS", s.block_schedule, s.block_seed);
   if (const char* text = getenv("EMU_CHECK")) {
     s.check_memory = strstr(text, "mem");
     s.check_races = strstr(text, "race");

@@ -15,6 +15,8 @@ struct Settings {
   Landing landing = Landing::kLazy;    // EMU_ASYNC: lazy, eager or random
   Schedule schedule = Schedule::kForward;  // EMU_SCHED: fwd, rev or a seed
   uint64_t seed = 1;
+  Schedule block_schedule = Schedule::kForward;  // EMU_BLOCKS: the same for the clusters of a grid
+  uint64_t block_seed = 1;
   bool check_memory = true, check_races = true, check_initialised = true;  // EMU_CHECK: any of mem race init
 };
 

@@ -10,6 +10,7 @@ import pytest
 
 from dnncore.cuda.algorithms import algorithms_for, all_units
 from dnncore.cuda.calls import (
+    TICKETS,
     WORKSPACE,
     Calls,
     Copy,
@@ -74,6 +75,11 @@ def test_calls_are_moved_to_other_operands_with_factors_of_their_own() -> None:
     assert (first.alpha, first.beta) == (0, None)
     assert unpack_from("<d", first.params, 8) == (2.0,)
     assert second == Memset(Place(WORKSPACE, 1024), 0, 16)
+
+
+def test_tickets_stay_where_they_are_when_a_workspace_is_moved() -> None:
+    memset = Memset(TICKETS.plus(64), 0, 16)
+    assert rewired((memset,), (), Place(WORKSPACE, 1024)) == (memset,)
 
 
 def test_where_the_workspace_decides_an_alignment_there_is_nothing_left_to_choose() -> None:

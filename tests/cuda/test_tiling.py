@@ -16,7 +16,15 @@ from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import tiles_for
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
-from dnncore.cuda.gemm.tiling import EXTENDED_TILES, LONGEST_SUM, TILES, Schedule, choose_schedule, choose_split
+from dnncore.cuda.gemm.tiling import (
+    EXTENDED_TILES,
+    LONGEST_SUM,
+    TILES,
+    Schedule,
+    choose_schedule,
+    choose_split,
+    tile_counts,
+)
 from dnncore.cuda.matmul import ALGORITHMS, matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
@@ -113,11 +121,75 @@ def test_matrices_are_split_for_accuracy_where_that_takes_longer() -> None:
 
 
 def test_workspace_holds_each_part_once() -> None:
+    """Parts that another launch adds up as C, those that are joined in whole tiles."""
     split = SplitGemm("split", matmul_product)
-    problem = matmul_of(64, 100, 4096)
-    nbytes = offered(split, problem).workspace_bytes
-    assert nbytes % (64 * 100 * 4) == 0
-    assert nbytes >= 2 * 64 * 100 * 4
+    for problem in (matmul_of(64, 100, 2048), matmul_of(64, 576, 200_000)):
+        product = matmul_product(problem)
+        schedule, (_, n) = _split(product), problem.c.shape
+        (tiles,) = tile_counts(schedule.tile, product)
+        elements = tiles * schedule.tile.rows * schedule.tile.columns if schedule.joined else 64 * n
+        assert offered(split, problem).workspace_bytes == schedule.splits * elements * 4
+
+
+def test_parts_are_joined_where_one_block_reads_them_faster_than_another_launch_begins() -> None:
+    few, many = _split(matmul_product(matmul_of(64, 100, 2048))), _split(matmul_product(matmul_of(64, 576, 200_000)))
+    assert few.joined
+    assert not many.joined
+    for schedule in (few, many):
+        nbytes = schedule.splits * schedule.tile.rows * schedule.tile.columns * 4
+        assert (nbytes <= 180_000) == schedule.joined
+    product = matmul_product(matmul_of(64, 576, 200_000))
+    slow = choose_split(product, tiles_for(product), replace(H200, launch_seconds=1e-3))
+    assert slow is not None
+    assert slow.joined
+
+
+def test_either_way_can_be_asked_for() -> None:
+    for problem in (matmul_of(64, 100, 2048), matmul_of(64, 576, 200_000)):
+        product = matmul_product(problem)
+        best, ways = _split(product), []
+        for joined in (False, True):
+            schedule = choose_split(product, tiles_for(product), H200, joined=joined)
+            assert schedule is not None
+            assert schedule.joined == joined
+            ways.append(schedule)
+        assert best == min(ways, key=lambda schedule: schedule.seconds)
+
+
+@pytest.mark.parametrize(("rows", "joined"), [(32 * 512, True), (32 * 512 + 1, False)])
+def test_there_are_only_so_many_tickets(rows: int, *, joined: bool) -> None:
+    product, tiles = matmul_product(matmul_of(rows, 64, 1 << 16)), TILES[DType.FLOAT32][3:4]
+    schedule = choose_split(product, tiles, replace(H200, launch_seconds=1.0))
+    assert schedule is not None
+    assert (schedule.splits > 1, schedule.joined) == (True, joined)
+
+
+def test_the_largest_tiles_are_not_joined() -> None:
+    product = matmul_product(matmul_of(128, 256, 1 << 16))
+    for tile, joined in zip(TILES[DType.FLOAT32], (False, True, True, True, True), strict=True):
+        schedule = choose_split(product, (tile,), replace(H200, launch_seconds=1.0))
+        assert schedule is not None
+        assert (schedule.splits > 1, schedule.joined) == (True, joined)
+
+
+def test_totals_of_int8_that_int32_may_not_hold_are_not_joined() -> None:
+    longest = (2**31 - 1) // (128 * 128)
+    for length in (longest, longest + 1):
+        product = convolution_product(_long(length))
+        assert isinstance(product, Product)
+        schedule = choose_split(product, tiles_for(product), replace(H200, launch_seconds=1.0))
+        assert schedule is not None
+        assert schedule.splits > 1
+        assert schedule.joined == (length == longest)
+
+
+def test_parts_of_a_fused_product_are_joined_by_a_kernel_that_knows_epilogues() -> None:
+    plain = problem_of(Direction.FORWARD, (1, 512, 7, 7), (2048, 512, 1, 1), ConvolutionDescriptor.make())
+    problem = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution)
+    (call,) = offered(FUSED[0], problem).prepare()
+    assert call.unit.entry.endswith("_extended")
+    (call,) = offered(SplitGemm("split", convolution_product), plain).prepare()
+    assert not call.unit.entry.endswith("_extended")
 
 
 def test_empty_and_short_products_are_not_split() -> None:
@@ -175,7 +247,7 @@ def test_sums_of_16_bit_types_are_vectors_of_fp32() -> None:
         tensors = [TensorDescriptor.packed(shape, dtype) for shape in ((64, 4096), (4096, 100), (64, 100))]
         nbytes = offered(split, MatmulProblem(*tensors)).workspace_bytes
         assert nbytes
-        assert nbytes % (64 * 100 * 4) == 0
+        assert nbytes % (32 * 64 * 4) == 0
 
 
 def _fused(z: TensorDescriptor | None, y_layout: str = "NCHW") -> FusedConvolutionProblem:

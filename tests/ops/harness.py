@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dnncore import Handle, Tensor, TensorDescriptor
+from dnncore.backend import TICKET_BYTES
 from dnncore.problems import ConvolutionProblem
 from dnncore.testing import assert_close
 from tests.cases import Case
@@ -23,10 +24,15 @@ def _poison(count: int, dtype: np.dtype) -> np.ndarray:
 
 
 class Guarded:
-    """A tensor in the middle of poisoned memory, `guard` elements from either end."""
+    """A tensor in the middle of poisoned memory, `guard` elements from either end; right before it there may be zeros."""
 
     def __init__(
-        self, handle: Handle, descriptor: TensorDescriptor, value: np.ndarray | None, guard: int = GUARD
+        self,
+        handle: Handle,
+        descriptor: TensorDescriptor,
+        value: np.ndarray | None,
+        guard: int = GUARD,
+        zeros: int = 0,
     ) -> None:
         dtype = descriptor.dtype.numpy
         self._guard = guard
@@ -34,6 +40,7 @@ class Guarded:
         self._inside = np.lib.stride_tricks.as_strided(
             self._host[guard : guard + max(descriptor.extent, 1)], descriptor.shape, descriptor.byte_strides
         )
+        self._host[guard - zeros : guard] = 0
         if value is not None:
             self._inside[...] = value
         self._block = handle.upload(self._host)
@@ -54,9 +61,10 @@ class Guarded:
 
 
 def _workspace(handle: Handle, nbytes: int) -> Guarded:
-    """A workspace of just this size; its poison, read as float32 or float64, is NaN."""
-    words = TensorDescriptor.packed((-(-nbytes // 4),), "int32")
-    return Guarded(handle, words, None, guard=64)  # 64 words are 256 bytes, the alignment that launches are promised
+    """A workspace of just this size behind its tickets; its poison, read as float32 or float64, is NaN."""
+    words, tickets = TensorDescriptor.packed((-(-nbytes // 4),), "int32"), TICKET_BYTES // 4
+    # 64 words are 256 bytes, the alignment that launches are promised.
+    return Guarded(handle, words, None, guard=64 + tickets, zeros=tickets)
 
 
 def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer, inputs: list[np.ndarray]) -> np.ndarray:

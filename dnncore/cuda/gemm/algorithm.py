@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dnncore.backend import Offer
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
+from dnncore.backend import TICKET_BYTES, Offer
+from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
 from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import (
     SUM_THREADS,
@@ -50,6 +50,8 @@ __all__ = [
 
 _MAX_LAUNCHES = 8
 _MAX_BLOCKS = 2**31 - 1
+_TICKET_BYTES = 4
+"""A ticket of the kernels that join parts is a uint32."""
 
 _VECTOR_BYTES = 16
 """What pipelined kernels read at a time, from addresses that are multiples of it."""
@@ -169,7 +171,7 @@ class TiledGemm:
             return reason
         seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
         if self.yields and product.longest_sum > LONGEST_SUM:
-            split = choose_split(product, tiles_for(product), figures)
+            split = _split_schedule(product, figures)
             seconds = seconds if split is None else max(seconds, split.seconds)
         return Offer(seconds, partial(_whole_calls, product, schedule.tile, extended=self.fused))
 
@@ -198,7 +200,8 @@ class SplitGemm:
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
 
     The workspace holds the sums of every part; of int8 they and their total are exact, however long it is. How many parts there are
-    depends on the problem and on how many multiprocessors there are.
+    depends on the problem and on how many multiprocessors there are. The last block of each tile joins the parts where that takes
+    less time than another launch.
 
     Args:
         name: See `backend.Algorithm`.
@@ -213,7 +216,8 @@ class SplitGemm:
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
         sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
-        return (*(variant.unit for variant in variants()), *sums)
+        extended = variants(extended=True) if self.fused else ()
+        return tuple(dict.fromkeys((*(variant.unit for variant in (*variants(), *extended)), *sums)))
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""
@@ -228,16 +232,52 @@ class SplitGemm:
         whole = whole_schedule(product, figures, extended=product.epilogue is not None)
         whole = whole or whole_schedule(product, figures, extended=False)
         than = math.inf if whole is None or summands > LONGEST_SUM else whole.seconds
-        # The parts are sums without an epilogue, which is the business of the kernel that adds them up.
-        split = choose_split(product, tiles_for(product), figures, than)
+        split = _split_schedule(product, figures, than)
         if split is None or split.splits < 2:
             chosen = whole or split
             assert chosen is not None, "any split takes less than infinitely long"
             (tiles,) = tile_counts(chosen.tile, product)
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
+        if split.joined:
+            seconds = split.seconds + (_epilogue_seconds(product, figures) if self.fused else 0.0)
+            return Offer(
+                seconds, partial(_joined_calls, product, split, fused=self.fused), _joined_bytes(product, split)
+            )
         elements = product.groups * product.rows * product.num_columns
         nbytes = split.splits * elements * product.sum_dtype.itemsize
         return Offer(split.seconds, partial(_split_calls, product, split, fused=self.fused), nbytes)
+
+
+def _split_schedule(product: Product, figures: DeviceFigures, than: float = math.inf) -> Schedule | None:
+    """The fastest by estimate that takes less; None where there is none.
+
+    An epilogue is the business of the kernel that joins the parts: one that does so itself must be an extended one.
+    """
+    tiles, extended = tiles_for(product), tiles_for(product, extended=product.epilogue is not None)
+    if tiles == extended:
+        return choose_split(product, tiles, figures, than)
+    added = choose_split(product, tiles, figures, than, joined=False)
+    than = than if added is None else added.seconds
+    return choose_split(product, extended, figures, than, joined=True) or added
+
+
+def _joined_bytes(product: Product, schedule: Schedule) -> int:
+    """What the parts take in the workspace: whole tiles, wherever the operands start."""
+    most = 0
+    for tile in (schedule.tile, general_tile(schedule.tile)):
+        (tiles,) = tile_counts(tile, product)
+        assert tiles * _TICKET_BYTES <= TICKET_BYTES, f"{tiles} tiles"
+        most = max(most, tiles * tile.rows * tile.columns)
+    return schedule.splits * most * product.sum_dtype.itemsize
+
+
+def _joined_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:
+    """The parts' sums into the workspace, and their total from there into C, in one launch."""
+    tile = schedule.tile
+    params = make_params(product, product.phases, tile.rows, tile.columns)
+    params["splits"], params["split_length"] = schedule.splits, schedule.split_length
+    places = in_order(*fields_of(product.inputs), "c") | {"parts": Place(WORKSPACE), "tickets": TICKETS}
+    return tiled_calls(product, product.phases, tile, params, places, splits=schedule.splits, extended=fused)
 
 
 def _split_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:

@@ -76,6 +76,8 @@ PARAMS = struct(
     ("a", ADDRESS),
     ("b", ADDRESS),
     ("c", ADDRESS),
+    ("parts", ADDRESS),
+    ("tickets", ADDRESS),
     ("a_row_stride", "<i8"),
     ("c_row_stride", "<i8"),
     ("a_group_stride", "<i8"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
+from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.params import c_type
 from dnncore.dtypes import DType
@@ -67,6 +68,16 @@ _OF_PRODUCTS = {
 }
 _OF_MEMORY_RATE = 0.939
 """What writing and reading the parts' sums reaches [estimated]."""
+
+_OF_BLOCKS_SHARE = 1.4
+"""What a block reaches that reads the parts of its tile, of a multiprocessor's share of the memory's rate: 45 GB/s on an H200
+[estimated]. They come from the level-2 cache."""
+
+_LARGEST_JOINED_TILE = 1 << 15
+"""Bytes of its sums. Of a larger one hardly two parts would be worth it; `dnncore::gemm::Parts::kCanBeJoined`."""
+
+_MOST_JOINED_TILES = TICKET_BYTES // 4 // 2
+"""A ticket each; where operands are not aligned there are twice as many tiles at most."""
 
 _BUSY_WARPS = 16
 """Warps with which a multiprocessor hides its latencies, or all that a tile lets it have; with fewer it slows down, as their
@@ -277,12 +288,14 @@ class Schedule:
         splits: Number of parts.
         split_length: Length of each but the last: a multiple of the tile's depth.
         seconds: Estimated time.
+        joined: Whether the launch that computes the parts adds them up; else another one does.
     """
 
     tile: AnyTile
     splits: int
     split_length: int
     seconds: float
+    joined: bool = False
 
 
 def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> Schedule:
@@ -299,7 +312,12 @@ def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: Devic
 
 
 def choose_split(
-    product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures, than: float = math.inf
+    product: Product,
+    tiles: tuple[AnyTile, ...],
+    figures: DeviceFigures,
+    than: float = math.inf,
+    *,
+    joined: bool | None = None,
 ) -> Schedule | None:
     """Choose the fastest by estimate where sums may be cut into parts; one part, if it is not too long, is a choice too.
 
@@ -308,11 +326,12 @@ def choose_split(
         tiles: The tiles to choose from, at least one.
         figures: Of the device.
         than: Seconds that it must take less than.
+        joined: Whether one launch must compute the parts and add them up, or must not; None for what is faster.
 
     Returns:
         None where none takes less.
     """
-    return _fastest(product, tiles, figures, than, split=True)
+    return _fastest(product, tiles, figures, than, split=True, joined=joined)
 
 
 @lru_cache(maxsize=256)
@@ -324,20 +343,38 @@ def _cuts(longest: int, depth: int, *, split: bool) -> tuple[tuple[int, int], ..
     return tuple((length, max(-(-longest // length), 1)) for length in lengths)
 
 
+def _can_be_joined(product: Product) -> bool:
+    """Whether an accumulator holds the total always."""
+    return product.dtype is not DType.INT8 or product.longest_sum <= _LONGEST_INT8_SUM
+
+
 def _fastest(
-    product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures, than: float, *, split: bool
+    product: Product,
+    tiles: tuple[AnyTile, ...],
+    figures: DeviceFigures,
+    than: float,
+    *,
+    split: bool,
+    joined: bool | None = None,
 ) -> Schedule | None:
     """The first of the fastest by estimate, of every tile in every number of parts; None where none takes less time than that.
 
     A time counts turns of blocks over the multiprocessors, each at the rate of its tile, and where sums are cut their way through
-    memory and one more launch. What cannot be the fastest is passed over early: a plan waits for hundreds of estimates.
+    memory, and one more launch or what the last block of a tile reads, whichever is less. What cannot be the fastest is passed over
+    early: a plan waits for hundreds of estimates.
     """
     multiprocessors, longest, launch_seconds = figures.multiprocessors, product.longest_sum, figures.launch_seconds
     full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
-    part_seconds = 0.0
+    part_seconds, element_seconds = 0.0, math.inf
+    most_elements = _LARGEST_JOINED_TILE // product.sum_dtype.itemsize
     if split:
         part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
         part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        if joined is not False and _can_be_joined(product):
+            block_rate = figures.bytes_per_second / multiprocessors * _OF_BLOCKS_SHARE
+            element_seconds = product.sum_dtype.itemsize / block_rate
+        if joined:
+            launch_seconds = math.inf
     phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
     best = None
     for tile in tiles:
@@ -355,18 +392,22 @@ def _fastest(
             continue
         warps = tile.threads / _WARP
         busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
+        elements = tile.rows * tile.columns
+        can_join = num_tiles <= _MOST_JOINED_TILES and elements <= most_elements
+        join_seconds = elements * element_seconds if can_join else math.inf
         for split_length, parts in _cuts(longest, tile.depth, split=split):
             turns = -(-num_tiles * parts // multiprocessors) or 1
             if parts == 1:
                 seconds, summands = 0.0, max(turns * (work / (num_tiles or 1)), longest)
             else:  # of one phase
-                seconds, summands = parts * part_seconds + launch_seconds, turns * split_length
+                seconds = parts * part_seconds + min(launch_seconds, parts * join_seconds)
+                summands = turns * split_length
                 if least + seconds >= than:
                     break
             slowdown = math.sqrt(busy_turns / turns) if turns < busy_turns else 1.0
             seconds += summands * step * slowdown
             if seconds < than:
-                than, best = seconds, (tile, parts, split_length, seconds)
+                than, best = seconds, (tile, parts, split_length, seconds, 1 < parts <= launch_seconds / join_seconds)
     return None if best is None else Schedule(*best)
 
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "dnncore/gemm/output.cuh"
+#include "dnncore/gemm/parts.cuh"
 #include "dnncore/gemm/store.cuh"
 #include "dnncore/gemm/tile.cuh"
 
@@ -49,7 +50,11 @@ public:
     for (int first_row = 0; first_row < Tile::kRows; first_row += kRows) {
       if (first_row > 0) __syncthreads();
       if (Tile::first_row() / kRows * kRows == first_row) {
-        if (along_rows) {
+        if (Parts<Tile>::are_joined(params)) {
+          Parts<Tile>(params).for_each_total([&](int row, int column, Sum total) {
+            staged.at[index_of(row % kRows, column, along_rows)] = total;
+          });
+        } else if (along_rows) {
           stage<1, kColumnPitch>(accumulator, staged);
         } else {
           stage<kRowPitch, 1>(accumulator, staged);

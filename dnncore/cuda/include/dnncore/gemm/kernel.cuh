@@ -20,6 +20,7 @@
 #include "dnncore/gemm/loader.cuh"
 #include "dnncore/gemm/matrix_tile.cuh"
 #include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/parts.cuh"
 #include "dnncore/gemm/store.cuh"
 #include "dnncore/gemm/tile.cuh"
 
@@ -119,6 +120,7 @@ struct Kernel {
     if constexpr (Tile::kHasTotals) {
       if (num_slabs >= kSlabsATotal) accumulator.add(shared);
     }
+    if (Parts<Tile>::are_joined(params) && !Parts<Tile>(params).leave(accumulator)) return;
     store(accumulator, shared, place, phase, params);
   }
 

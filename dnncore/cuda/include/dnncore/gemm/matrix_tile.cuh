@@ -48,6 +48,19 @@ struct MatrixTile {
   static __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross * kWarpRows; }
   static __device__ int first_column() { return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns; }
 
+  // Where in the tile a thread's n-th sum is: block by block, along the columns first.
+  struct Positions {
+    int first_row;
+    int first_column;
+
+    __device__ explicit Positions(int thread) {
+      first_row = thread / 32 / kWarpsAcross * kWarpRows + thread % 32 / 4;
+      first_column = thread / 32 % kWarpsAcross * kWarpColumns + thread % 4 * 2;
+    }
+    __device__ int row(int n) const { return first_row + n / 4 / kColumnFragments * 16 + n % 4 / 2 * 8; }
+    __device__ int column(int n) const { return first_column + n / 4 % kColumnFragments * 8 + n % 2; }
+  };
+
   // What a warp multiplies at a time, kStep of the reduction: blocks of 16 rows, and of 16 columns.
   using RowFragments = uint32[kRowFragments][4];
   using ColumnFragments = uint32[kColumnFragments / 2][4];
@@ -127,6 +140,15 @@ struct MatrixTile {
 #pragma unroll
           for (int e = 0; e < 4; ++e) visit(row + i * 16 + e / 2 * 8, column + j * 8 + e % 2, at[i][j][e]);
         }
+      }
+    }
+
+    // visit(n, sum) for every sum of this thread, the n-th.
+    template <typename Visit>
+    __device__ void for_each_of_thread(const Visit& visit) const {
+#pragma unroll
+      for (int n = 0; n < kRowFragments * kColumnFragments * 4; ++n) {
+        visit(n, at[n / 4 / kColumnFragments][n / 4 % kColumnFragments][n % 4]);
       }
     }
 

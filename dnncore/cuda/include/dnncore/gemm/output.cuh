@@ -96,12 +96,12 @@ __device__ __forceinline__ void with_output_of_int8(const Params& params, const 
 }
 
 // Call then(output) for sums of products of T. C is stored in T, or in the sums' type where it holds the sums of a part
-// of the reduction; for int8 the launch tells.
+// of the reduction, or for int8 in one of three types: the launch tells.
 template <typename T, typename Sum, typename Then>
 __device__ __forceinline__ void with_output(const Params& params, const Then& then) {
   if constexpr (std::is_same_v<T, int8>) {
     with_output_of_int8(params, then);
-  } else if (std::is_same_v<T, Sum> || params.splits == 1) {
+  } else if (std::is_same_v<T, Sum> || params.output_type != ElementType::kFloat32) {
     then(KnownOutput<T, true>(params));
   } else {
     then(KnownOutput<Sum, false>(params));

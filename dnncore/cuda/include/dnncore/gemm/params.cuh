@@ -62,6 +62,8 @@ struct Params {
   const void* a;
   const void* b;
   void* c;
+  void* parts;                    // where the launch joins the parts of the reduction: their sums (parts.cuh)
+  uint32* tickets;                // the same: a counter for each tile, 0 before the launch and after it; else null
   int64 a_row_stride;
   int64 c_row_stride;
   int64 a_group_stride;
@@ -79,12 +81,12 @@ struct Params {
   Phase phase[kMaxPhases];
   Epilogue epilogue;              // of a fused convolution, with one phase; extended kernels read it and the table
   void* table;                    // null, or the entries of every phase's reduction indices
-  ElementType output_type;        // of C; read where the operands are int8
+  ElementType output_type;        // of C; read where the operands have 16 or 8 bits
 };
 
 static_assert(sizeof(Digit) == 40);
 static_assert(sizeof(Phase) == 376);
-static_assert(sizeof(Params) == 128 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 16);
+static_assert(sizeof(Params) == 144 + kMaxPhases * sizeof(Phase) + sizeof(Epilogue) + 16);
 
 // Visit the digits of `number`, fastest first: visit(digit, value).
 template <int kDigits, typename Visit>

@@ -13,6 +13,7 @@
 
 #include "dnncore/gemm/group_store.cuh"
 #include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/parts.cuh"
 #include "dnncore/gemm/vector_operand.cuh"
 
 namespace dnncore::gemm {
@@ -52,6 +53,7 @@ struct Pipeline {
       multiply_add<false>(accumulator, slabs, place, phase, params);
     }
     wait_for_copies<0>();
+    if (Parts<Tile>::are_joined(params) && !Parts<Tile>(params).leave(accumulator)) return;
     __syncthreads();  // the slabs' memory is free now
     Output::store(accumulator, shared.staged, place, phase, params);
   }

@@ -1,7 +1,7 @@
-// Second half of a product whose reduction was cut into parts (split-K): add the sums of the parts, always in the same
-// order, and blend the result into C, through the epilogue of a fused convolution if there is one. Splitting gives
-// every multiprocessor work where C has few tiles and long sums; it costs writing and reading the parts, which bounds
-// this kernel.
+// Second half of a product whose reduction was cut into parts (split-K) that the launch itself does not join
+// (parts.cuh): add the sums of the parts, always in the same order, and blend the result into C, through the epilogue
+// of a fused convolution if there is one. Splitting gives every multiprocessor work where C has few tiles and long
+// sums; it costs writing and reading the parts, which bounds this kernel.
 //
 //    reduction      |  part 0  |  part 1  |  part 2  |       a block of kernel.cuh or pipeline.cuh per tile and part
 //    workspace      [split][group][row][column]              sums in the compute type, or int32

@@ -1,12 +1,14 @@
 // From the threads' accumulators into C. PlainStore writes straight from the registers, 16 bytes at a time where C
 // allows it. StagedStore first moves the sums through shared memory, whose slabs are no longer needed, and applies the
-// epilogue of a fused convolution. Place and column_offset say where in C a block and a column are.
+// epilogue of a fused convolution. What they store are a block's own sums or, where it joins the parts of a reduction,
+// their totals. Place and column_offset say where in C a block and a column are.
 #pragma once
 
 #include <type_traits>
 
 #include "dnncore/gemm/output.cuh"
 #include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/parts.cuh"
 #include "dnncore/gemm/tile.cuh"
 
 namespace dnncore::gemm {
@@ -57,13 +59,43 @@ struct PlainStore {
     T* const c = static_cast<T*>(params.c) +
                    (phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride);
     const bool aligned = reinterpret_cast<uint64>(c) % (Tile::kVector * sizeof(T)) == 0;
-    if (aligned && params.store == Store::kColumns) {
+    if (Parts<Tile>::are_joined(params)) {
+      store_totals(c, aligned && params.store == Store::kColumns, place, params);
+    } else if (aligned && params.store == Store::kColumns) {
       store_vectors<1, Tile::kVector>(accumulator, c, place, phase, params);
     } else if (aligned && params.store == Store::kRows) {
       store_vectors<Tile::kVector, 1>(accumulator, c, place, phase, params);
     } else {
       store_vectors<1, 1>(accumulator, c, place, phase, params);
     }
+  }
+
+  // Store the totals of all parts, vectors of neighbours along the columns at once or one by one. There is one phase.
+  static __device__ void store_totals(T* c, bool at_once, const Place& place, const Params& params) {
+    const Phase& phase = params.phase[0];
+    Parts<Tile>(params).for_each_group([&](int n, const auto& totals, const auto& positions) {
+#pragma unroll
+      for (int i = 0; i < Parts<Tile>::kAtATime; i += Tile::kVector) {
+        const uint32 row = place.first_row + static_cast<uint32>(positions.row(n + i));
+        const uint32 first = place.first_column + static_cast<uint32>(positions.column(n + i));
+        if (row >= params.rows || first >= phase.columns) continue;
+        T* const of_row = c + row * params.c_row_stride;
+        if (at_once) {
+          auto* const group = reinterpret_cast<Vector<T>*>(of_row + column_offset<kDigits>(first, phase));
+          Vector<T> values;
+#pragma unroll
+          for (int e = 0; e < Tile::kVector; ++e) values.at[e] = blended(params.blend, totals[i + e], &group->at[e]);
+          *group = values;
+          continue;
+        }
+#pragma unroll
+        for (int e = 0; e < Tile::kVector; ++e) {
+          const uint32 column = first + static_cast<uint32>(e);
+          if (column >= phase.columns) break;
+          blend_into(params.blend, totals[i + e], of_row + column_offset<kDigits>(column, phase));
+        }
+      }
+    });
   }
 
   // Store kHeight x kWidth elements at a time, one of the two being 1.
@@ -159,7 +191,12 @@ struct StagedStore {
   static __device__ void store(
       const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
       const Params& params) {
-    accumulator.for_each([&](int row, int column, Sum sum) { staged[row][column] = sum; });
+    const auto stage = [&](int row, int column, Sum sum) { staged[row][column] = sum; };
+    if (Parts<Tile>::are_joined(params)) {
+      Parts<Tile>(params).for_each_total(stage);
+    } else {
+      accumulator.for_each(stage);
+    }
     __syncthreads();
     const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
     with_output<T, Sum>(params, [&](const auto& output) {

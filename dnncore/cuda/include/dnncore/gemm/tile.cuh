@@ -52,17 +52,28 @@ struct Tile {
   // In a warp of 4 x 8 threads lane bits 4 and 0 give the row and bits 3 to 1 the column: neighbouring lanes share the
   // addresses of one operand, and lanes two apart those of the other, which lets the hardware join 128-bit reads of
   // half a warp.
-  static __device__ int thread_row() {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  static __device__ int row_of(int thread) {
+    const int warp = thread / 32, lane = thread % 32;
     return warp / (kThreadColumns / kWarpColumns) * kWarpRows + lane / (2 * kWarpColumns) * 2 + lane % 2;
   }
-  static __device__ int thread_column() {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  static __device__ int column_of(int thread) {
+    const int warp = thread / 32, lane = thread % 32;
     return warp % (kThreadColumns / kWarpColumns) * kWarpColumns + lane % (2 * kWarpColumns) / 2;
   }
+  // Where in the tile a thread's i-th row, its j-th column and its n-th sum are, row by row.
+  struct Positions {
+    int thread_row;
+    int thread_column;
+
+    __device__ explicit Positions(int thread) : thread_row(row_of(thread)), thread_column(column_of(thread)) {}
+    __device__ int nth_row(int i) const { return (i / kVector * kThreadRows + thread_row) * kVector + i % kVector; }
+    __device__ int nth_column(int j) const { return (j / kVector * kThreadColumns + thread_column) * kVector + j % kVector; }
+    __device__ int row(int n) const { return nth_row(n / kColumnsPerThread); }
+    __device__ int column(int n) const { return nth_column(n % kColumnsPerThread); }
+  };
   // Row (column) in the tile of this thread's i-th row (column).
-  static __device__ int row(int i) { return (i / kVector * kThreadRows + thread_row()) * kVector + i % kVector; }
-  static __device__ int column(int i) { return (i / kVector * kThreadColumns + thread_column()) * kVector + i % kVector; }
+  static __device__ int row(int i) { return Positions(static_cast<int>(threadIdx.x)).nth_row(i); }
+  static __device__ int column(int i) { return Positions(static_cast<int>(threadIdx.x)).nth_column(i); }
 
   struct Accumulator {
     T at[kRowsPerThread][kColumnsPerThread] = {};
@@ -107,6 +118,13 @@ struct Tile {
 #pragma unroll
         for (int j = 0; j < kColumnsPerThread; ++j) visit(row(i), column(j), at[i][j]);
       }
+    }
+
+    // visit(n, sum) for every sum of this thread, the n-th.
+    template <typename Visit>
+    __device__ void for_each_of_thread(const Visit& visit) const {
+#pragma unroll
+      for (int n = 0; n < kRowsPerThread * kColumnsPerThread; ++n) visit(n, at[n / kColumnsPerThread][n % kColumnsPerThread]);
     }
   };
 };

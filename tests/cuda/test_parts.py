@@ -1,0 +1,199 @@
+"""Products whose reduction is cut into parts: joined by the last block of each tile, or added up by another launch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnncore import Handle
+from dnncore.backend import TICKET_BYTES
+from dnncore.cuda.calls import TICKETS, Calls, KernelCall, WhereAligned
+from dnncore.cuda.gemm import algorithm, tiling
+from dnncore.cuda.gemm.tiling import Schedule
+from dnncore.plan import Plan
+from dnncore.problems import MatmulProblem
+from dnncore.workspace import allocate
+from tests.cases import CASES, Case
+from tests.conftest import CUDA_DEVICES
+from tests.ops.harness import GUARD, check
+
+pytestmark = pytest.mark.cuda
+
+SPLIT_K = {
+    "convolution-backward_data-longer-than-a-tile": "implicit_gemm_split_k",
+    "convolution-backward_filter-fp16-chwn": "implicit_gemm_split_k",
+    "convolution-backward_data-fp16-nhwc": "implicit_gemm_split_k",
+    "convolution-forward-int8-to-int32-blend": "implicit_gemm_split_k",
+    "fft-backward_filter-groups": "gemm",
+    "fused-convolution-long-sum": "implicit_gemm_split_k",
+    "fused-convolution-long-sum-blend": "implicit_gemm_split_k",
+    "fused-convolution-fp64-long-sum-nhwc": "implicit_gemm_split_k",
+    "fused-convolution-fp16-long-sum": "implicit_gemm_split_k",
+    "fused-convolution-fp16-nhwc-vectors": "implicit_gemm_split_k",
+    "fused-convolution-bf16-long-sum": "implicit_gemm_split_k",
+    "fused-convolution-int8-long-sum": "implicit_gemm_split_k",
+    "fused-convolution-int8-long-sum-blend": "implicit_gemm_split_k",
+    "matmul-long-sum-fp64": "gemm_split_k",
+    "matmul-long-sum-fp16": "gemm_split_k",
+    "matmul-long-sum-bf16-blend": "gemm_split_k",
+    "winograd-backward_filter-long-sum": "winograd_nonfused",
+}
+"""Cases, and an algorithm of each that joins the parts of its product."""
+
+SELECTED = [case for case in CASES if case.name in SPLIT_K]
+
+
+@pytest.fixture
+def own() -> Iterator[Handle]:
+    with Handle(CUDA_DEVICES[0]) as opened:
+        yield opened
+
+
+def kernels(calls: Calls) -> Iterator[KernelCall]:
+    for call in calls:
+        if isinstance(call, WhereAligned):
+            yield from kernels(call.aligned)
+            yield from kernels(call.otherwise)
+        elif isinstance(call, KernelCall):
+            yield call
+
+
+def joins(plan: Plan) -> bool:
+    return any(slot.place == TICKETS for call in kernels(plan.work) for slot in call.slots)
+
+
+def by_another_launch(*args: Any, joined: bool | None = None) -> Schedule | None:
+    """The same tile and parts as `choose_split`, added up by a launch of their own."""
+    schedule = None if joined else tiling.choose_split(*args, joined=joined)
+    return None if schedule is None else replace(schedule, joined=False)
+
+
+def test_every_case_is_there() -> None:
+    assert {case.name for case in SELECTED} == SPLIT_K.keys()
+
+
+@pytest.mark.parametrize("guard", [GUARD, GUARD + 1], ids=["aligned", "odd"])
+@pytest.mark.parametrize("case", SELECTED, ids=lambda case: case.name)
+def test_the_last_block_of_a_tile_joins_its_parts(own: Handle, case: Case, guard: int) -> None:
+    """And leaves the tickets as they were: the harness looks at what lies before the workspace."""
+    assert joins(own.plan(case.problem, algorithm=SPLIT_K[case.name]))
+    check(own, case, SPLIT_K[case.name], guard)
+
+
+@pytest.mark.parametrize("case", SELECTED, ids=lambda case: case.name)
+def test_another_launch_can_add_them_up(own: Handle, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
+    plan = own.plan(case.problem, algorithm=SPLIT_K[case.name])
+    assert not joins(plan)
+    check(own, case, SPLIT_K[case.name])
+
+
+class Multiplication:
+    """c = a b of random numbers, on a handle."""
+
+    def __init__(self, own: Handle, dtype: str, m: int, n: int, k: int) -> None:
+        rng, self.own = np.random.default_rng([m, n, k]), own
+        self.a, self.b, self.c = (own.tensor(shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+        for tensor in (self.a, self.b):
+            tensor.assign(rng.uniform(-1, 1, tensor.shape).astype(tensor.descriptor.dtype.numpy))
+
+    @property
+    def plan(self) -> Plan:
+        problem = MatmulProblem(self.a.descriptor, self.b.descriptor, self.c.descriptor)
+        return self.own.plan(problem, algorithm="gemm_split_k")
+
+    def enqueue(self) -> None:
+        self.own.run(self.plan, 1.0, (self.a, self.b), 0.0, (self.c,))
+
+    def bits(self) -> bytes:
+        self.enqueue()
+        found = self.c.numpy().tobytes()
+        self.c.assign(np.zeros(self.c.shape, self.c.descriptor.dtype.numpy))
+        return found
+
+
+SHAPES = [("float32", 40, 70, 1500), ("float32", 100, 130, 700), ("float64", 20, 40, 900), ("float16", 40, 72, 512)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_parts_are_added_up_in_one_order_either_way(
+    own: Handle, shape: tuple[str, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = Multiplication(own, *shape)
+    assert joins(joined.plan)
+    monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
+    with Handle(own.info.name) as other:
+        added = Multiplication(other, *shape)
+        assert not joins(added.plan)
+        assert added.bits() == joined.bits()
+
+
+def test_one_workspace_serves_launches_of_many_tiles_and_parts(own: Handle) -> None:
+    """In a row and alternately: each finds the tickets as the first did."""
+    products = [Multiplication(own, *shape) for shape in SHAPES]
+    first = [product.bits() for product in products]
+    for order in ((0, 0, 0), (1, 0, 2, 3), (3, 1, 1, 0, 2)):
+        for index in order:
+            assert products[index].bits() == first[index]
+
+
+def test_captured_programs_join_parts_side_by_side(own: Handle) -> None:
+    products = [Multiplication(own, *shape) for shape in SHAPES[:2]]
+    wanted = [product.bits() for product in products]
+    captured = []
+    for product in products:
+        with own.record() as program:
+            for _ in range(3):
+                product.enqueue()
+        captured.append(program.capture())
+    streams = [own.device.create_stream() for _ in captured]
+    for _ in range(3):
+        for each, stream in zip(captured, streams, strict=True):
+            each.run(stream)
+    for stream in streams:
+        stream.synchronize()
+    assert [product.c.numpy().tobytes() for product in products] == wanted
+
+
+def test_tickets_are_zero_in_a_new_workspace(own: Handle) -> None:
+    for _ in range(2):  # the second one may lie where the first was
+        memory = allocate(own.device, 256)
+        assert memory.nbytes == TICKET_BYTES + 256
+        tickets = np.ones(TICKET_BYTES, np.uint8)
+        own.device.copy_to_host(own.stream, tickets, memory.at(0))
+        own.synchronize()
+        assert not tickets.any()
+        own.device.copy_to_device(own.stream, memory.at(0), np.ones(TICKET_BYTES, np.uint8))
+        own.synchronize()
+        memory.close()
+
+
+def main() -> None:
+    """Print what came out, in this process's order of blocks."""
+    with Handle(CUDA_DEVICES[0]) as own:
+        for shape in SHAPES:
+            print(sha256(Multiplication(own, *shape).bits()).hexdigest())
+
+
+def test_the_order_in_which_blocks_arrive_does_not_show() -> None:
+    found = set()
+    for order in ("fwd", "rev", "7"):
+        environment = {**os.environ, "EMU_BLOCKS": order, "EMU_SCHED": order}
+        command = [sys.executable, "-m", "tests.cuda.test_parts"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+        assert len(done.stdout.split()) == len(SHAPES)
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+if __name__ == "__main__":
+    main()
