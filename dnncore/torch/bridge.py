@@ -243,15 +243,19 @@ def operate(
         return _operate_on_cpu(operation, settings, tensors)
     index = first.get_device()
     stream = _current_stream(index)
-    form: list[Any] = [stream, operation, settings]
-    addresses: list[Address] = []
-    for tensor in tensors:
-        if tensor is None:
-            form.append(None)
-        else:
-            form.append((tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
-            addresses.append(tensor.data_ptr())
-    key = tuple(form)
+    if len(tensors) == 1:
+        key: tuple[Any, ...] = (stream, operation, settings, (first.dtype, first.shape, first.stride(), index))
+        addresses: list[Address] = [first.data_ptr()]
+    else:
+        form: list[Any] = [stream, operation, settings]
+        addresses = []
+        for tensor in tensors:
+            if tensor is None:
+                form.append(None)
+            else:
+                form.append((tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
+                addresses.append(tensor.data_ptr())
+        key = tuple(form)
     run = _thread.seen.get(key) or _thread.prepare(key, (index, stream), operation, settings, tensors)
     return run(addresses)
 

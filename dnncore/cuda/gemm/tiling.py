@@ -75,13 +75,13 @@ _OF_BLOCKS_SHARE = 1.4
 
 _ADDING = {DType.FLOAT32: (1.0, 0.0), DType.FLOAT64: (1.0, 0.0)}
 _ADDING_OF_16_BITS = (1.5, 0.125)
-"""What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part; in the time of
-a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
+"""What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part, in the time
+of a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
 
 _JOINING = {DType.FLOAT32: 0.5, DType.FLOAT64: 0.5}
 _JOINING_OF_16_BITS = 1.25
-"""What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off for
-the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
+"""What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off
+for the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
 
 _LARGEST_JOINED_TILE = 1 << 15
 """Bytes of its sums. Of a larger one hardly two parts would be worth it; `dnncore::gemm::Parts::kCanBeJoined`."""

@@ -5,8 +5,8 @@ that take factors and addresses gathered into runs that one `pack_into` writes. 
 since a launch takes less time than the loops and calls that would interpret its calls:
 
     def launch(v):                                                      # v: addresses, the workspace's last
-        if (v[0] | v[2]) & 15:
-            pack0(block0, 16, v[0], v[2] + 64, v[-1])
+        if ((v[0]) | (v[2])) & 15:
+            pack0(block0, 16, v[0], v[2] + n0, v[-1])
             (status,) = enqueue0(*arguments0)
             ...
         else:
@@ -78,6 +78,7 @@ class _Script:
     def __init__(self, calls: Calls, kernels: Kernels) -> None:
         self._kernels = kernels
         self._launchers: list[Launcher] = []
+        self._num_numbers = 0
         self._names: dict[str, Any] = {"driver": driver, "CudaCallError": CudaCallError}
         self._lines = list(self._all(calls))
         # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would
@@ -129,14 +130,25 @@ class _Script:
             if isinstance(call, KernelCall):
                 yield from self._kernel(call)
             elif isinstance(call, WhereAligned):
-                yield f"if {_misaligned(call)}:"
+                yield f"if {self._misaligned(call)}:"
                 yield from self._indented(call.otherwise)
                 yield "else:"
                 yield from self._indented(call.aligned)
             elif isinstance(call, Memset):
-                yield f"driver.memset(queue, {_address(call.place)}, {call.value}, {call.nbytes})"
+                yield f"driver.memset(queue, {self._address(call.place)}, {call.value}, {self._number(call.nbytes)})"
             elif isinstance(call, Copy):
-                yield f"driver.copy(queue, {_address(call.destination)}, {_address(call.source)}, {call.nbytes})"
+                places = f"{self._address(call.destination)}, {self._address(call.source)}"
+                yield f"driver.copy(queue, {places}, {self._number(call.nbytes)})"
+
+    def _number(self, number: int) -> str:
+        """A name for what differs from plan to plan of one algorithm, so that their lines are the same."""
+        name = f"n{self._num_numbers}"
+        self._num_numbers += 1
+        self._names[name] = number
+        return name
+
+    def _address(self, place: Place) -> str:
+        return f"v[{place.operand}]" + (f" + {self._number(place.offset_bytes)}" if place.offset_bytes else "")
 
     def _indented(self, calls: Calls) -> Iterator[str]:
         yield from (f"    {line}" for line in list(self._all(calls)) or ["pass"])
@@ -147,7 +159,7 @@ class _Script:
         launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
         self._launchers.append(launcher)
         names = {f"block{number}": launcher.block, f"enqueue{number}": launcher.call, "success": launcher.success}
-        for start, letters, values in _writes(call):
+        for start, letters, values in self._writes(call):
             pack = f"pack{number}_{start}"
             names[pack] = Struct(f"<{letters}").pack_into
             yield f"{pack}(block{number}, {start}, {', '.join(values)})"
@@ -156,10 +168,40 @@ class _Script:
         yield "    raise CudaCallError('cuLaunchKernel', status)"
         self._names |= names
 
+    def _misaligned(self, call: WhereAligned) -> str:
+        """Whether an address is no multiple of what it should be one of, a power of two."""
+        by_multiple: dict[int, list[str]] = {}
+        for place, multiple in call.alignments:
+            assert multiple & (multiple - 1) == 0, "an alignment is a power of two"
+            left = Place(place.operand, place.offset_bytes % multiple)
+            by_multiple.setdefault(multiple, []).append(f"({self._address(left)})")
+        return " or ".join(f"({' | '.join(addresses)}) & {multiple - 1}" for multiple, addresses in by_multiple.items())
+
+    def _writes(self, call: KernelCall) -> list[tuple[int, str, list[str]]]:
+        """The runs of fields that one write fills: where each begins, its format, and its values.
+
+        A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
+        """
+        fields = {slot.field: ("Q", self._address(slot.place)) for slot in call.slots}
+        fields |= {
+            field: ("d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None
+        }
+        runs: list[tuple[int, str, list[str]]] = []
+        end = 0
+        for field, (letter, value) in sorted(fields.items()):
+            gap = field - end
+            if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
+                start, letters, values = runs.pop()
+                runs.append((start, f"{letters}{gap}x{letter}", [*values, value]))
+            else:
+                runs.append((field, letter, [value]))
+            end = field + _FIELD_BYTES
+        return runs
+
 
 @lru_cache(maxsize=512)
 def _compiled(source: str) -> CodeType:
-    """Most plans of one algorithm have the same lines: their parameters are in the blocks."""
+    """Most plans of one algorithm have the same lines: their numbers are elsewhere."""
     return compile(source, "<launch>", "exec")
 
 
@@ -167,37 +209,3 @@ def _launches_only(call: Call) -> bool:
     if isinstance(call, WhereAligned):
         return all(_launches_only(each) for each in (*call.aligned, *call.otherwise))
     return isinstance(call, KernelCall)
-
-
-def _address(place: Place) -> str:
-    return f"v[{place.operand}]" + (f" + {place.offset_bytes}" if place.offset_bytes else "")
-
-
-def _misaligned(call: WhereAligned) -> str:
-    """Whether an address is no multiple of what it should be one of, a power of two."""
-    by_multiple: dict[int, list[str]] = {}
-    for place, multiple in call.alignments:
-        assert multiple & (multiple - 1) == 0, "an alignment is a power of two"
-        left = Place(place.operand, place.offset_bytes % multiple)
-        by_multiple.setdefault(multiple, []).append(_address(left) if not left.offset_bytes else f"({_address(left)})")
-    return " or ".join(f"({' | '.join(addresses)}) & {multiple - 1}" for multiple, addresses in by_multiple.items())
-
-
-def _writes(call: KernelCall) -> list[tuple[int, str, list[str]]]:
-    """The runs of fields that one write fills: where each begins, its format, and its values.
-
-    A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
-    """
-    fields = {slot.field: ("Q", _address(slot.place)) for slot in call.slots}
-    fields |= {field: ("d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None}
-    runs: list[tuple[int, str, list[str]]] = []
-    end = 0
-    for field, (letter, value) in sorted(fields.items()):
-        gap = field - end
-        if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
-            start, letters, values = runs.pop()
-            runs.append((start, f"{letters}{gap}x{letter}", [*values, value]))
-        else:
-            runs.append((field, letter, [value]))
-        end = field + _FIELD_BYTES
-    return runs

@@ -69,7 +69,7 @@ def activation(x: Tensor, activation: ActivationDescriptor, in_place: bool = Fal
             torch.autograd.graph.increment_version(x)  # autograd then refuses what was saved of x before
         y = x
     else:
-        (y,) = operate(_activated, (activation,), (x,))
+        y = operate(_activated, (activation,), (x,))[0]
     return y.reshape(()) if scalar else y
 
 

@@ -20,11 +20,9 @@ class Parts {
   using Sum = typename Tile::C;
   static constexpr int kThreads = Tile::kThreads;
   static constexpr int kTile = Tile::kRows * Tile::kColumns;
-  static constexpr int kSums = kTile / kThreads;  // of each thread
 
 public:
-  static constexpr int kAtATime = kSums < 8 ? kSums : 8;  // totals
-  static_assert(kSums % kAtATime == 0);
+  static constexpr int kSums = kTile / kThreads;  // of each thread
 
   // Larger tiles are not worth it; Schedule in dnncore/cuda/gemm/tiling.py knows.
   static constexpr bool kCanBeJoined = kTile * sizeof(Sum) <= 32 * 1024;
@@ -57,11 +55,12 @@ public:
     return __syncthreads_or(is_last);
   }
 
-  // visit(n, totals, positions) for the totals of all parts of this thread's sums, kAtATime from the n-th on, and where in
-  // the tile they are.
-  template <typename Visit>
+  // visit(n, totals, positions) for the totals of all parts of this thread's sums, kAtATime from the n-th on, and where
+  // in the tile they are.
+  template <int kAtATime, typename Visit>
   __device__ void for_each_group(const Visit& visit) const {
-    constexpr int kPartsAtATime = 32 / kAtATime;  // so many loads are under way
+    static_assert(kSums % kAtATime == 0);
+    constexpr int kPartsAtATime = 32 / kAtATime;  // so that 32 loads are under way
     const typename Tile::Positions positions(static_cast<int>(read_thread_index()));
 #pragma unroll 1
     for (int n = 0; n < kSums; n += kAtATime) {
@@ -79,7 +78,8 @@ public:
   // visit(row, column, total) for each of them.
   template <typename Visit>
   __device__ void for_each_total(const Visit& visit) const {
-    for_each_group([&](int n, const auto& totals, const auto& positions) {
+    constexpr int kAtATime = kSums < 32 ? kSums : 32;
+    for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
 #pragma unroll
       for (int i = 0; i < kAtATime; ++i) visit(positions.row(n + i), positions.column(n + i), totals[i]);
     });

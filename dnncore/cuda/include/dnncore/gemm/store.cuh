@@ -73,9 +73,10 @@ struct PlainStore {
   // Store the totals of all parts, vectors of neighbours along the columns at once or one by one. There is one phase.
   static __device__ void store_totals(T* c, bool at_once, const Place& place, const Params& params) {
     const Phase& phase = params.phase[0];
-    Parts<Tile>(params).for_each_group([&](int n, const auto& totals, const auto& positions) {
+    constexpr int kAtATime = Parts<Tile>::kSums < 8 ? Parts<Tile>::kSums : 8;  // each has code of its own
+    Parts<Tile>(params).template for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
 #pragma unroll
-      for (int i = 0; i < Parts<Tile>::kAtATime; i += Tile::kVector) {
+      for (int i = 0; i < kAtATime; i += Tile::kVector) {
         const uint32 row = place.first_row + static_cast<uint32>(positions.row(n + i));
         const uint32 first = place.first_column + static_cast<uint32>(positions.column(n + i));
         if (row >= params.rows || first >= phase.columns) continue;
