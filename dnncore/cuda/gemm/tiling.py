@@ -74,12 +74,12 @@ _OF_BLOCKS_SHARE = 1.4
 [estimated]. They come from the level-2 cache."""
 
 _ADDING = {DType.FLOAT32: (1.0, 0.0), DType.FLOAT64: (1.0, 0.0)}
-_ADDING_OF_16_BITS = (1.5, 0.125)
+_ADDING_OF_16_BITS = (1.85, 0.055)
 """What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part, in the time
 of a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
 
 _JOINING = {DType.FLOAT32: 0.5, DType.FLOAT64: 0.5}
-_JOINING_OF_16_BITS = 1.25
+_JOINING_OF_16_BITS = 0.85
 """What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off
 for the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
 

@@ -95,14 +95,18 @@ struct Affine {
       load_parameter<T>(scales, params, kScale, at, task.group_lanes, C(1));
       load_parameter<T>(added, params, kBias, at, task.group_lanes, C(0));
     } else {
-      (loads ? Parameter<T>(params, kScale, at) : Parameter<T>()).load(scales, 0, 0, C(1));
-      (loads ? Parameter<T>(params, kBias, at) : Parameter<T>()).load(added, 0, 0, C(0));
+      (loads ? Parameter<T>(params, kScale, at) : Parameter<T>()).template load<true>(scales, 0, 0, C(1));
+      (loads ? Parameter<T>(params, kBias, at) : Parameter<T>()).template load<true>(added, 0, 0, C(0));
     }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane] * scales[lane];
   }
 
+  // Whether one of those that vary is stored in T.
+  __device__ __forceinline__ bool is_narrow() const { return scale.narrow || bias.narrow; }
+
   // Normalise a pack and write it.
+  template <bool kNarrow>
   __device__ __forceinline__ void write(
       const NormalizationParams& params, const uint4& raw, const PackWalk& walk, const C (&mean)[kWidth], T* y
   ) const {
@@ -110,8 +114,8 @@ struct Affine {
     take_apart<T>(raw, values);
     if (varies) {
       C scales[kWidth], biases[kWidth];
-      scale.load(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
-      bias.load(biases, walk.at(kWalkedParameters), params.steps[kBias], C(0));
+      scale.template load<kNarrow>(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+      bias.template load<kNarrow>(biases, walk.at(kWalkedParameters), params.steps[kBias], C(0));
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (values[lane] - mean[lane]) * (factor[lane] * scales[lane]) + biases[lane];
     } else {
@@ -146,20 +150,22 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
     const Affine<T> affine(params, team, task, inv_std);
     const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
     T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    PackWalk walk(params, team, task), ahead = walk;
-    while (walk.left() > 0) {
-      uint4 raw[kApplyPacks];
+    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
+      PackWalk walk(params, team, task), ahead = walk;
+      while (walk.left() > 0) {
+        uint4 raw[kApplyPacks];
 #pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        raw[k] = load_raw(x + ahead.at(kWalkedX));
-        ahead.next(params);
-      }
+        for (int k = 0; k < kApplyPacks; ++k) {
+          raw[k] = load_raw(x + ahead.at(kWalkedX));
+          ahead.next(params);
+        }
 #pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        if (walk.left() > 0) affine.write(params, raw[k], walk, mean, y);
-        walk.next(params);
+        for (int k = 0; k < kApplyPacks; ++k) {
+          if (walk.left() > 0) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
+          walk.next(params);
+        }
       }
-    }
+    });
   }
 }
 
@@ -209,11 +215,13 @@ __device__ void normalization_forward_kept(const NormalizationParams& params) {
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) mean[lane] = normalizer.mean, inv_std[lane] = normalizer.inv_std;
     const Affine<T> affine(params, team, task, inv_std);
+    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
 #pragma unroll
-    for (int k = 0; k < kKeptPacks; ++k) {
-      if (k < there) affine.write(params, raw[k], walk, mean, y);
-      walk.next(params);
-    }
+      for (int k = 0; k < kKeptPacks; ++k) {
+        if (k < there) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
+        walk.next(params);
+      }
+    });
   }
 }
 
