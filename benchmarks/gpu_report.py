@@ -25,6 +25,7 @@ TESTS = (
     "tests/unit/test_handle.py",
     "tests/unit/test_programs.py",
     "tests/unit/test_streams.py",
+    "tests/unit/test_wiring.py",
     "tests/unit/test_dlpack.py",
     "tests/unit/test_cuda_array.py",
     "tests/e2e/test_two_devices.py",

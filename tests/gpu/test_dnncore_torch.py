@@ -141,6 +141,46 @@ def test_work_is_in_order_on_whichever_stream_is_current() -> None:
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_layers_run_where_their_tensors_are_whichever_device_is_current() -> None:
+    second = torch.device("cuda:1")
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    ours, theirs = (copy.deepcopy(net).to(second) for _ in range(2))
+    ours = dt.convert(ours).model
+    for current in (0, 1, 0):
+        torch.cuda.set_device(current)
+        x = torch.randn(2, 4, 6, 6, device=second)
+        mine, yours = x.clone().requires_grad_(), x.clone().requires_grad_()
+        for model, given in ((ours, mine), (theirs, yours)):
+            model(given).square().sum().backward()
+        assert mine.grad.device == second
+        torch.testing.assert_close(mine.grad, yours.grad, rtol=1e-3, atol=1e-4)
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(second)):
+            y = ours.eval()(x)
+            expected = theirs.eval()(x)
+            torch.cuda.current_stream(second).synchronize()
+        assert y.device == second
+        torch.testing.assert_close(y, expected, rtol=1e-3, atol=1e-4)
+        ours.train(), theirs.train()
+        assert torch.cuda.current_device() == current
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("module", [nn.BatchNorm2d(9), nn.LayerNorm(7), nn.GroupNorm(3, 9)], ids=str)
+def test_a_normalisation_after_half_is_one_launch_and_agrees_with_pytorch(module: nn.Module, training: bool) -> None:
+    theirs = copy.deepcopy(module).to(_CUDA).half().train(training)
+    ours = dt.convert(copy.deepcopy(theirs)).model
+    x = torch.randn(4, 9, 5, 7, device=_CUDA).half()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs(x), rtol=4e-3, atol=4e-3)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            ours(x)
+            torch.cuda.synchronize()
+    kernels = [event.key for event in profile.key_averages() if event.self_device_time_total > 0]
+    counter = ["batches"] if training and isinstance(module, nn.BatchNorm2d) else []
+    assert len(kernels) == 1 + len(counter), kernels
+
+
 def test_threads_have_handles_of_their_own() -> None:
     x, w = torch.randn(4, 8, 16, 16, device=_CUDA), torch.randn(8, 8, 3, 3, device=_CUDA)
     expected = nn.functional.conv2d(x, w)
