@@ -23,6 +23,7 @@ __all__ = [
     "Bound",
     "Device",
     "DeviceInfo",
+    "Enqueue",
     "Event",
     "Graph",
     "Launch",
@@ -30,6 +31,7 @@ __all__ = [
     "Move",
     "Offer",
     "Stream",
+    "Wired",
     "Work",
 ]
 
@@ -230,6 +232,27 @@ class Bound:
     addresses: Sequence[Address]
 
 
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """Work with its factors, and its operands by their places among the addresses of a launch. Immutable.
+
+    Args:
+        work: What runs.
+        alpha: Factor of the result.
+        beta: Factor of what the outputs held.
+        operands: Of the inputs and then of the outputs: the number of an address, and bytes from there.
+    """
+
+    work: Work
+    alpha: float
+    beta: float
+    operands: tuple[tuple[int, int], ...]
+
+
+Enqueue = Callable[[Sequence[Address]], None]
+"""enqueue(addresses): run what was wired together; the last address is the workspace's, where one is needed."""
+
+
 class Graph(Protocol):
     """Bound work that is launched as one. Owned by one thread."""
 
@@ -279,6 +302,15 @@ class Device(Protocol):
 
     def bind(self, work: Work) -> Launch:
         """Make launches of what an algorithm prepared: compile and load its kernels, once in the process.
+
+        Raises:
+            CompilationError: a kernel does not compile.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt kernel.
+        """
+        ...
+
+    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
+        """Make one function of work that runs in a row on one stream with the same factors always: only addresses are left open.
 
         Raises:
             CompilationError: a kernel does not compile.

@@ -19,7 +19,7 @@ from dnncore.plan import Plan, summary
 if TYPE_CHECKING:
     from dnncore.handle import Handle
 
-__all__ = ["CapturedProgram", "Program", "Span", "Step"]
+__all__ = ["CapturedProgram", "Program", "Span", "Step", "WiredStep"]
 
 
 class Span(Protocol):
@@ -66,6 +66,23 @@ class Step:
     alpha: float
     beta: float
     addresses: Sequence[Address] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WiredStep:
+    """One launch whose operands are named by their places among addresses that come later. Immutable.
+
+    Args:
+        plan: What runs.
+        alpha: Factor of the operation's result.
+        beta: Factor of what the outputs held.
+        operands: Of the inputs and the outputs, in the problem's order: the number of an address, and bytes from there.
+    """
+
+    plan: Plan
+    alpha: float
+    beta: float
+    operands: tuple[tuple[int, int], ...]
 
 
 @dataclass

@@ -14,8 +14,8 @@ from benchmarks.host.row import Row, host_us_beside
 __all__ = ["rows"]
 
 _LAYERS: dict[str, tuple[nn.Module, int]] = {
-    "3x3 convolution, 14 x 14 (two launches)": (nn.Conv2d(64, 64, 3, padding=1, bias=False), 14),
-    "1x1 convolution, 56 x 56 (one launch)": (nn.Conv2d(64, 256, 1, bias=False), 56),
+    "3x3 convolution, 14 x 14 (in parts, joined)": (nn.Conv2d(64, 64, 3, padding=1, bias=False), 14),
+    "1x1 convolution, 56 x 56": (nn.Conv2d(64, 256, 1, bias=False), 56),
     "3x3 convolution with a bias": (nn.Conv2d(64, 64, 3, padding=1), 14),
     "batch norm": (nn.BatchNorm2d(64), 14),
     "ReLU": (nn.ReLU(), 14),

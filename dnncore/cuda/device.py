@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnncore.backend import Address, Bound, DeviceInfo, Launch, Stream
+from dnncore.backend import Address, Bound, DeviceInfo, Enqueue, Launch, Stream, Wired
 from dnncore.cuda import figures as known
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.algorithms import algorithms_for
-from dnncore.cuda.calls import Calls, described
+from dnncore.cuda.calls import Calls, Place, described, rewired
 from dnncore.cuda.runtime import driver, kernels
-from dnncore.cuda.runtime.binder import bind
+from dnncore.cuda.runtime.binder import bind, wire
 from dnncore.cuda.runtime.context import Context, retained
 from dnncore.cuda.runtime.graph import CudaGraph
 from dnncore.cuda.runtime.memory import CudaMemory, host_buffer
@@ -109,6 +109,21 @@ class CudaDevice:
             BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
         """
         return bind(work, self._kernels, self._context)
+
+    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
+        """Make one function of calls that run in a row.
+
+        Raises:
+            CompilationError: a kernel does not compile.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
+        """
+        assert isinstance(stream, CudaStream)
+        calls = tuple(
+            call
+            for part in parts
+            for call in rewired(part.work, [Place(*at) for at in part.operands], alpha=part.alpha, beta=part.beta)
+        )
+        return wire(calls, self._kernels, self._context, stream)
 
     def capture(self, steps: Sequence[Bound]) -> CudaGraph:
         """Make a CUDA graph of bound calls."""

@@ -1,6 +1,6 @@
 """Batch, layer, RMS, group and local response normalisation.
 
-Parameters and running statistics may be of any floating dtype; where it is not the compute type of x, copies serve.
+Parameters and running statistics may be of any floating dtype; where it is neither that of x nor its compute type, copies serve.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _batch_norm(
     draft = Draft(5, y)
     vector = TensorDescriptor.packed((x.shape[1],), x.dtype.compute)
     located = [
-        (draft.filled(default, vector), vector) if given is None else draft.in_dtype(place, given, vector.dtype)
+        (draft.filled(default, vector), vector) if given is None else _taken(draft, x, place, given)
         for place, given, default in ((3, scale, 1.0), (4, bias, 0.0))
     ]
     running = [(place, one) for place, one in ((1, mean), (2, variance)) if one is not None]
-    located += [draft.in_dtype(place, one, vector.dtype) for place, one in running]
+    located += [_taken(draft, x, place, one) for place, one in running]
     read = [place for place, _ in located]
     weight, offset, *statistics = (along_channels(one, x.ndim) for _, one in located)
     if not training:
@@ -64,7 +64,7 @@ def _batch_norm(
         draft.step(inference, 0, *read, *draft.results)
         return draft.operation()
     means, variances = statistics or (None, None)
-    saved = TensorDescriptor.packed(weight.shape, weight.dtype)
+    saved = TensorDescriptor.packed(weight.shape, vector.dtype)
     problem = BatchNormForwardProblem(
         x=x,
         scale=weight,
@@ -85,6 +85,11 @@ def _batch_norm(
         if place != given:
             draft.step(AddProblem(vector, original), place, given)
     return draft.operation()
+
+
+def _taken(draft: Draft, x: TensorDescriptor, place: int, parameter: TensorDescriptor) -> tuple[int, TensorDescriptor]:
+    """A parameter as a normalisation of x takes it: copied where it is neither in the dtype of x nor in its compute type."""
+    return (place, parameter) if parameter.dtype is x.dtype else draft.in_dtype(place, parameter, x.dtype.compute)
 
 
 def _scratch(
@@ -128,16 +133,16 @@ def _affine(
     parameters: Sequence[TensorDescriptor | None],
     seen: Callable[[TensorDescriptor], TensorDescriptor],
 ) -> tuple[list[int], list[TensorDescriptor | None]]:
-    """Where scale and bias are, given after x, in its compute type, and how they are seen; None for one that is missing."""
+    """Where scale and bias are, given after x, and how they are seen; None for one that is missing."""
     places: list[int] = []
     descriptors: list[TensorDescriptor | None] = []
     for given, parameter in enumerate(parameters, start=1):
         if parameter is None:
             descriptors.append(None)
             continue
-        place, wide = draft.in_dtype(given, parameter, x.dtype.compute)
+        place, taken = _taken(draft, x, given, parameter)
         places.append(place)
-        descriptors.append(seen(wide))
+        descriptors.append(seen(taken))
     return places, descriptors
 
 

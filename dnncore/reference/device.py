@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from dnncore import figures
-from dnncore.backend import Algorithm, Bound, DeviceInfo, Launch, Stream
+from dnncore.backend import Address, Algorithm, Bound, DeviceInfo, Enqueue, Launch, Stream, Wired
 from dnncore.dlpack import CPU, Borrowed
 from dnncore.errors import BadParamError
 from dnncore.figures import DeviceFigures
@@ -129,6 +129,17 @@ class ReferenceDevice:
     def bind(self, work: ReferenceWork) -> Launch:
         """The launch of what an algorithm prepared."""
         return work.bind()
+
+    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
+        """One function that runs work in a row."""
+        launches = [(part.work.bind(), part) for part in parts]
+
+        def enqueue(addresses: Sequence[Address]) -> None:
+            for launch, part in launches:
+                operands = [addresses[place][offset:] for place, offset in part.operands]
+                launch(stream, part.alpha, part.beta, (*operands, None))
+
+        return enqueue
 
     def capture(self, steps: Sequence[Bound]) -> ReferenceGraph:
         """Steps that run one after the other."""

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 
-from dnncore.backend import Address
+from dnncore.backend import Address, Enqueue
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
-from dnncore.plan import Plan
-from dnncore.problems import Problem
+from dnncore.program import WiredStep
+from dnncore.torch.operation import Behind, Operation, Step
 
-__all__ = ["Behind", "Door", "Operation", "Step", "current_handle", "operate"]
+__all__ = ["Door", "current_handle", "fastest_way", "operate"]
 
 _DTYPES = {
     torch.float16: DType.FLOAT16,
@@ -38,145 +36,148 @@ _DTYPES = {
 _TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
 
 _MOST_OPERATIONS = 4096
-"""That a door remembers: shapes may be new ones at every call."""
+"""That a thread remembers: shapes may be new ones at every call."""
 
+_Run = Callable[[list[Address]], Sequence[torch.Tensor]]
+"""run(addresses of the given tensors) -> results: makes them and enqueues what computes them."""
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """A place in a tensor: several tensors that lie behind each other in one take one call of PyTorch's allocator. Immutable.
-
-    Args:
-        place: Of the tensor, among the operation's.
-        offset: Bytes from its beginning.
-    """
-
-    place: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One launch of an operation: output = alpha * problem(inputs) + beta * output. Immutable.
-
-    Args:
-        problem: What is computed.
-        operands: Its inputs and outputs by their places among the operation's tensors: those that it was given, in order, then
-            those that it makes.
-        alpha: Factor of the result.
-        beta: Factor of what the output held.
-    """
-
-    problem: Problem
-    operands: tuple[int | Behind, ...]
-    alpha: float = 1.0
-    beta: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a function of this package does to tensors of given formats. Immutable.
-
-    Args:
-        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory.
-        ways: Steps that compute them, in several ways where there are several; the fastest by estimate is taken.
-    """
-
-    results: tuple[TensorDescriptor, ...]
-    ways: tuple[tuple[Step, ...], ...]
-
-    @classmethod
-    def of(cls, problem: Problem, operands: tuple[int | Behind, ...], *results: TensorDescriptor) -> Operation:
-        """One launch."""
-        return cls(results, ((Step(problem, operands),),))
-
-
-_Pick = Callable[[Sequence[Address]], Sequence[Address]]
-
-
-class _Prepared:
-    """An operation with the plans of a handle. Owned by the handle's thread.
-
-    Attributes:
-        results: (shape, strides, dtype) of each tensor to make.
-        launches: (plan, alpha, beta, what picks its operands' addresses).
-    """
-
-    __slots__ = ("launches", "results")
-
-    def __init__(self, handle: Handle, operation: Operation) -> None:
-        self.results = [(each.shape, each.strides, _TORCH_DTYPES[each.dtype]) for each in operation.results]
-        ways = operation.ways
-        fastest = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _seconds(handle, way))
-        self.launches: list[tuple[Plan, float, float, _Pick]] = [
-            (handle.plan(step.problem), step.alpha, step.beta, _picker(step.operands)) for step in fastest
-        ]
-
-
-def _seconds(handle: Handle, way: Sequence[Step]) -> float:
-    """Estimated time, without compiling anything; infinite where a step cannot be computed."""
-    best = [handle.get_algorithms(step.problem)[0] for step in way]
-    return sum(math.inf if each.status or each.offer is None else each.offer.seconds for each in best)
-
-
-def _picker(operands: tuple[int | Behind, ...]) -> _Pick:
-    """What takes the operands' addresses out of those of the operation's tensors."""
-    places = [operand.place if isinstance(operand, Behind) else operand for operand in operands]
-    # Of a single place itemgetter would give the address itself.
-    pick = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-    behind = [(index, operand.offset) for index, operand in enumerate(operands) if isinstance(operand, Behind)]
-    if not behind:
-        return pick
-
-    def pick_and_move(addresses: Sequence[Address]) -> Sequence[Address]:
-        picked = list(pick(addresses))
-        for index, offset in behind:
-            address = picked[index]
-            picked[index] = address[offset:] if isinstance(address, np.ndarray) else address + offset
-        return picked
-
-    return pick_and_move
+_Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+"""empty(shape, strides, dtype) -> a tensor."""
 
 
 class Door:
-    """A thread's handle for a device and a stream of PyTorch's, and what was launched through it. Owned by one thread.
+    """A thread's handle for a device and a stream of PyTorch's. Owned by one thread.
 
     Args:
         device: What PyTorch calls the device.
         handle: For that device and stream.
     """
 
-    __slots__ = ("address", "device", "handle", "seen")
-
     def __init__(self, device: torch.device, handle: Handle) -> None:
-        self.device = device
         self.handle = handle
-        self.address: Callable[[torch.Tensor], Address] = _bytes if device.type == "cpu" else torch.Tensor.data_ptr
-        self.seen: dict[tuple[Any, ...], _Prepared] = {}
+        self._device = device
+        self._address: Callable[[torch.Tensor], Address] = _bytes if device.type == "cpu" else torch.Tensor.data_ptr
+        self._empty = _empty_on(device)
 
     def prepare(
         self,
-        key: tuple[Any, ...],
         operation: Callable[..., Operation],
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
-    ) -> _Prepared:
-        """Plan an operation that is called in this form for the first time, and remember it by its key."""
+    ) -> _Run:
+        """Plan an operation on tensors of a form that is new."""
         for tensor in tensors:
-            if tensor is not None and tensor.device != self.device:
-                raise BadParamError(f"tensors are on {tensor.device} and on {self.device}; all must be on one device")
-        prepared = _Prepared(self.handle, operation(*settings, *(t if t is None else _describe(t) for t in tensors)))
-        if len(self.seen) >= _MOST_OPERATIONS:
-            del self.seen[next(iter(self.seen))]
-        self.seen[key] = prepared
-        return prepared
+            if tensor is not None and tensor.device != self._device:
+                raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
+        described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
+        enqueue = self.handle.wire(_wired(self.handle, described, tensors))
+        formats = [(each.shape, each.strides, _TORCH_DTYPES[each.dtype]) for each in described.results]
+        return _run(enqueue, formats, self._empty, self._address)
 
     def abandon(self) -> None:
         """Give the handle back, for a thread that has ended."""
         self.handle.abandon()
 
 
-_doors: PerThread[tuple[int, int | None], Door] = PerThread()
-"""By device and stream."""
+def _wired(handle: Handle, operation: Operation, tensors: Sequence[torch.Tensor | None]) -> list[WiredStep]:
+    """The fastest way to compute an operation, on the addresses of the given tensors, but for None, and of those that it makes."""
+    places: dict[int, int] = {}
+    for place in range(len(tensors) + len(operation.results)):
+        if place >= len(tensors) or tensors[place] is not None:
+            places[place] = len(places)
+
+    def operand(each: int | Behind) -> tuple[int, int]:
+        return (places[each.place], each.offset) if isinstance(each, Behind) else (places[each], 0)
+
+    return [
+        WiredStep(handle.plan(step.problem), step.alpha, step.beta, tuple(map(operand, step.operands)))
+        for step in fastest_way(handle, operation.ways)
+    ]
+
+
+def fastest_way(handle: Handle, ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+    """By estimate, without compiling anything; one that is the only way is not asked what it takes."""
+    return ways[0] if len(ways) == 1 else min(ways, key=lambda way: _seconds(handle, way))
+
+
+def _seconds(handle: Handle, way: Sequence[Step]) -> float:
+    """Estimated time; infinite where a step cannot be computed."""
+    best = [handle.get_algorithms(step.problem)[0] for step in way]
+    return sum(math.inf if each.status or each.offer is None else each.offer.seconds for each in best)
+
+
+def _run(
+    enqueue: Enqueue,
+    formats: Sequence[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]],
+    empty: _Empty,
+    address: Callable[[torch.Tensor], Address],
+) -> _Run:
+    def run(addresses: list[Address]) -> Sequence[torch.Tensor]:
+        results = [empty(*each) for each in formats]
+        addresses += map(address, results)
+        enqueue(addresses)
+        return results
+
+    if len(formats) != 1:
+        return run
+    ((shape, strides, dtype),) = formats
+
+    def run_of_one(addresses: list[Address]) -> Sequence[torch.Tensor]:
+        result = empty(shape, strides, dtype)
+        addresses.append(address(result))
+        enqueue(addresses)
+        return (result,)
+
+    return run_of_one
+
+
+def _empty_on(device: torch.device) -> _Empty:
+    """What makes tensors on a device: on CUDA what PyTorch's compiler has for it, in half the time of `torch.empty_strided`."""
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    if device.type != "cuda" or not torch.cuda._is_compiled():
+        return empty
+    try:
+        quick: _Empty = torch._C._dynamo.guards._empty_strided_cuda
+    except AttributeError:  # a PyTorch that has none
+        return empty
+    if torch.cuda.device_count() == 1:
+        return quick
+    current, index = torch._C._cuda_getDevice, device.index
+
+    def quick_on_current(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return quick(shape, strides, dtype) if current() == index else empty(shape, strides, dtype)
+
+    return quick_on_current
+
+
+class _Thread(PerThread[tuple[int, int | None], Door]):
+    """What the calling thread has: doors by device and stream, and in `seen` what was launched through them, by its form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[tuple[Any, ...], _Run] = {}
+
+    def prepare(
+        self,
+        key: tuple[Any, ...],
+        place: tuple[int, int | None],
+        operation: Callable[..., Operation],
+        settings: tuple[Any, ...],
+        tensors: Sequence[torch.Tensor | None],
+    ) -> _Run:
+        """Plan an operation that is called in this form for the first time, and remember it by its key."""
+        door = self.opened.get(place) or _open(place)
+        run = door.prepare(operation, settings, tensors)
+        if len(self.seen) >= _MOST_OPERATIONS:
+            del self.seen[next(iter(self.seen))]
+        self.seen[key] = run
+        return run
+
+
+_thread = _Thread()
 
 _CPU = (-1, None)
 """Where the CPU's door is among a thread's: -1 is what PyTorch has as its index."""
@@ -188,20 +189,8 @@ _current_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if to
 def _open(key: tuple[int, int | None]) -> Door:
     index, stream = key
     name = "cpu" if key == _CPU else f"cuda:{index}"
-    door = _doors.opened[key] = Door(torch.device(name), Handle(name, stream=stream))
+    door = _thread.opened[key] = Door(torch.device(name), Handle(name, stream=stream))
     return door
-
-
-def _door_to(tensor: torch.Tensor) -> Door:
-    """The calling thread's door to where a tensor is: on CUDA for PyTorch's current stream there."""
-    if tensor.is_cuda:
-        index = tensor.get_device()
-        key: tuple[int, int | None] = (index, _current_stream(index))
-    elif tensor.is_cpu:
-        key = _CPU
-    else:
-        raise _without_door(tensor.device)
-    return _doors.opened.get(key) or _open(key)
 
 
 def _without_door(device: torch.device) -> BadParamError:
@@ -216,7 +205,9 @@ def current_handle(device: torch.device) -> Handle:
     """
     if device.type not in ("cpu", "cuda"):
         raise _without_door(device)
-    return _door_to(torch.empty(0, device=device)).handle
+    index = torch.empty(0, device=device).get_device()
+    place = _CPU if device.type == "cpu" else (index, _current_stream(index))
+    return (_thread.opened.get(place) or _open(place)).handle
 
 
 def _describe(tensor: torch.Tensor) -> TensorDescriptor:
@@ -230,7 +221,7 @@ def operate(
     operation: Callable[..., Operation],
     settings: tuple[Any, ...],
     tensors: Sequence[torch.Tensor | None],
-) -> list[torch.Tensor]:
+) -> Sequence[torch.Tensor]:
     """Enqueue an operation on PyTorch's current stream.
 
     Args:
@@ -248,28 +239,39 @@ def operate(
     # Each line here is paid for at every call, in front of a kernel that may take less time itself.
     first = tensors[0]
     assert first is not None
-    door = _door_to(first)
-    parts: list[Any] = [operation, settings]
-    for tensor in tensors:
-        if tensor is None:
-            parts.append(None)
-        else:
-            parts += tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()
-    key = tuple(parts)
-    prepared = door.seen.get(key) or door.prepare(key, operation, settings, tensors)
-    address, device = door.address, door.device
-    addresses: list[Address] = []
-    for tensor in tensors:
-        addresses.append(None if tensor is None else address(tensor))  # noqa: PERF401 (a comprehension is a call more)
-    results: list[torch.Tensor] = []
-    for shape, strides, dtype in prepared.results:
-        result = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-        results.append(result)
-        addresses.append(address(result))
-    enqueue = door.handle.enqueue
-    for plan, alpha, beta, pick in prepared.launches:
-        enqueue(plan, alpha, beta, pick(addresses))
-    return results
+    if not first.is_cuda:
+        return _operate_on_cpu(operation, settings, tensors)
+    index = first.get_device()
+    stream = _current_stream(index)
+    if len(tensors) == 1:
+        key: tuple[Any, ...] = (stream, operation, settings, (first.dtype, first.shape, first.stride(), index))
+        addresses: list[Address] = [first.data_ptr()]
+    else:
+        form: list[Any] = [stream, operation, settings]
+        addresses = []
+        for tensor in tensors:
+            if tensor is None:
+                form.append(None)
+            else:
+                form.append((tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
+                addresses.append(tensor.data_ptr())
+        key = tuple(form)
+    run = _thread.seen.get(key) or _thread.prepare(key, (index, stream), operation, settings, tensors)
+    return run(addresses)
+
+
+def _operate_on_cpu(
+    operation: Callable[..., Operation],
+    settings: tuple[Any, ...],
+    tensors: Sequence[torch.Tensor | None],
+) -> Sequence[torch.Tensor]:
+    given = [tensor for tensor in tensors if tensor is not None]
+    if not given[0].is_cpu:
+        raise _without_door(given[0].device)
+    form = [t if t is None else (t.dtype, t.shape, t.stride(), t.device) for t in tensors]
+    key = (None, operation, settings, *form)
+    run = _thread.seen.get(key) or _thread.prepare(key, _CPU, operation, settings, tensors)
+    return run([_bytes(tensor) for tensor in given])
 
 
 def _bytes(tensor: torch.Tensor) -> Address:

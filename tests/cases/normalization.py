@@ -59,7 +59,7 @@ WINDOWS = (
 
 @dataclass(frozen=True)
 class Statistic:
-    """A tensor that is normalised with statistics, and how its gradients are blended."""
+    """A tensor that is normalised with statistics, how its gradients are blended, and whether parameters are stored as it is."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,6 +69,7 @@ class Statistic:
     beta: float = 0.0
     parameters: tuple[float, float] = (1.0, 0.0)
     epsilon: float = 1e-5
+    narrow: bool = False
 
     @property
     def x(self) -> TensorDescriptor:
@@ -76,7 +77,15 @@ class Statistic:
 
     def parameter(self, shape: tuple[int, ...]) -> TensorDescriptor:
         """With gaps where the tensor has some."""
-        return describe(shape, self.dtype.compute, "gaps" if self.layout == "gaps" else "NCHW")
+        return describe(shape, self.dtype if self.narrow else self.dtype.compute, self._gaps)
+
+    def saved(self, shape: tuple[int, ...]) -> TensorDescriptor:
+        """A statistic that the backward operation reads; likewise."""
+        return describe(shape, self.dtype.compute, self._gaps)
+
+    @property
+    def _gaps(self) -> str:
+        return "gaps" if self.layout == "gaps" else "NCHW"
 
 
 BLENDED = (0.5, -2.0)
@@ -95,19 +104,28 @@ BATCHES = (
     (SPATIAL, Statistic("fp16", (2, 5, 6, 8), F16)),
     (SPATIAL, Statistic("fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", alpha=1.0, beta=1.0)),
     (SPATIAL, Statistic("bf16-odd", (3, 4, 5, 5), BF16)),
+    (SPATIAL, Statistic("all-fp16", (2, 5, 6, 8), F16, parameters=BLENDED, narrow=True)),
+    (SPATIAL, Statistic("all-fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", narrow=True)),
+    (SPATIAL, Statistic("all-fp16-odd-nhwc", (2, 13, 5, 3), F16, "NHWC", beta=1.0, parameters=BLENDED, narrow=True)),
+    (SPATIAL, Statistic("all-fp16-gaps", (2, 3, 4, 5), F16, "gaps", parameters=BLENDED, narrow=True)),
+    (SPATIAL, Statistic("all-bf16-odd", (3, 4, 5, 5), BF16, narrow=True)),
+    (SPATIAL, Statistic("all-bf16-matrix", (13, 16), BF16, parameters=(1.0, 1.0), narrow=True)),
     (SPATIAL, Statistic("no-channels", (2, 0, 3))),
     (SPATIAL, Statistic("parts-of-planes", (2, 2, 89, 97))),
     (SPATIAL, Statistic("parts-of-planes-fp64-blend", (3, 1, 56, 56), F64, beta=1.0, parameters=BLENDED)),
     (SPATIAL, Statistic("parts-of-planes-fp16", (4, 1, 88, 96), F16)),
     (SPATIAL, Statistic("parts-of-planes-bf16", (4, 1, 88, 96), BF16)),
+    (SPATIAL, Statistic("parts-of-planes-all-bf16", (4, 1, 88, 96), BF16, parameters=BLENDED, narrow=True)),
     (SPATIAL, Statistic("parts-of-rows", (3, 40, 10, 11), layout="NHWC", parameters=BLENDED)),
     (SPATIAL, Statistic("parts-of-rows-bf16", (3, 70, 10, 12), BF16, "NHWC")),
+    (SPATIAL, Statistic("parts-of-rows-all-fp16", (3, 72, 10, 12), F16, "NHWC", narrow=True)),
     (SPATIAL, Statistic("parts-in-more-than-a-warp", (2, 128, 18, 17), layout="NHWC")),
     (SPATIAL, Statistic("parts-of-few-channels", (1, 3, 67, 65), layout="NHWC")),
     (ACTIVATION, Statistic("images", (6, 3, 2, 5))),
     (ACTIVATION, Statistic("nhwc", (5, 3, 3, 4), layout="NHWC", parameters=BLENDED)),
     (ACTIVATION, Statistic("matrix-fp64", (7, 9), F64)),
     (ACTIVATION, Statistic("gaps-fp16", (4, 3, 5), F16, "gaps")),
+    (ACTIVATION, Statistic("all-bf16", (4, 3, 2, 4), BF16, parameters=BLENDED, narrow=True)),
     (ACTIVATION, Statistic("parts-of-a-large-batch", (1100, 5, 3))),
 )
 
@@ -126,6 +144,9 @@ LAYERS = (
     (1, True, True, Statistic("fp64", (5, 30), F64)),
     (1, True, True, Statistic("fp16", (6, 72), F16)),
     (1, True, True, Statistic("bf16-odd", (6, 35), BF16, beta=1.0)),
+    (1, True, True, Statistic("all-fp16", (6, 72), F16, parameters=BLENDED, narrow=True)),
+    (1, True, True, Statistic("all-bf16-odd", (6, 35), BF16, narrow=True)),
+    (1, True, False, Statistic("all-bf16-images-no-bias", (3, 4, 3, 5), BF16, "gaps", narrow=True)),
     (1, True, True, Statistic("no-rows", (0, 7))),
     (1, True, True, Statistic("long-rows", (3, 1500))),
     (1, True, True, Statistic("kept-by-a-warp-fp16", (5, 768), F16)),
@@ -133,16 +154,20 @@ LAYERS = (
     (2, True, True, Statistic("kept-by-two-warps-bf16", (2, 2, 1600), BF16, parameters=BLENDED)),
     (1, True, False, Statistic("kept-by-a-block", (2, 4096))),
     (1, True, True, Statistic("kept-by-a-block-fp64", (2, 2040), F64)),
+    (1, True, True, Statistic("kept-by-a-warp-all-bf16", (5, 768), BF16, narrow=True)),
+    (1, True, True, Statistic("longer-than-is-kept-all-fp16", (3, 8200), F16, narrow=True)),
     (1, False, True, Statistic("longer-than-is-kept-fp16", (3, 8200), F16)),
     (1, True, True, Statistic("kept-beside-each-other", (37, 24))),
     (1, True, True, Statistic("parts-of-rows", (2, 17001))),
     (1, True, True, Statistic("parts-of-columns", (530, 60))),
     (1, True, True, Statistic("parts-of-columns-bf16-blend", (530, 60), BF16, parameters=BLENDED)),
+    (1, True, True, Statistic("parts-of-columns-all-fp16", (530, 64), F16, parameters=BLENDED, narrow=True)),
 )
 ROOTS = (
     (1, True, Statistic("tokens", (9, 33))),
     (1, True, Statistic("kept-fp16", (5, 1032), F16)),
     (1, True, Statistic("longer-than-is-kept", (2, 4100))),
+    (1, True, Statistic("kept-all-bf16", (5, 1032), BF16, narrow=True)),
     (2, False, Statistic("no-scale-fp64", (2, 3, 10), F64)),
     (1, True, Statistic("bf16-blend", (7, 64), BF16, alpha=-1.0, beta=0.5, parameters=BLENDED)),
     (1, True, Statistic("parts-of-rows", (2, 17001))),
@@ -167,6 +192,12 @@ GROUPS = (
     (1, True, Statistic("many-packs", (2, 3, 64, 36))),
     (2, True, Statistic("fp16", (2, 4, 4, 4), F16)),
     (3, True, Statistic("bf16-nhwc", (2, 12, 3, 5), BF16, "NHWC")),
+    (2, True, Statistic("all-fp16", (2, 4, 4, 4), F16, narrow=True)),
+    (3, True, Statistic("all-bf16-nhwc", (2, 12, 3, 5), BF16, "NHWC", parameters=BLENDED, narrow=True)),
+    (4, True, Statistic("whole-packs-nhwc-all-fp16", (2, 64, 6, 7), F16, "NHWC", parameters=BLENDED, narrow=True)),
+    (1, True, Statistic("one-wide-group-nhwc", (2, 212, 3, 3), layout="NHWC")),
+    (2, True, Statistic("wide-groups-nhwc-all-fp16", (2, 400, 2, 3), F16, "NHWC", parameters=BLENDED, narrow=True)),
+    (2, True, Statistic("whole-packs-all-bf16", (2, 4, 8, 8), BF16, narrow=True)),
     (2, True, Statistic("empty", (0, 4, 3))),
     (1, True, Statistic("parts", (1, 2, 97, 89), parameters=BLENDED)),
     (1, True, Statistic("parts-fp16", (1, 4, 88, 96), F16)),
@@ -195,16 +226,17 @@ def _lrn() -> list[Case]:
 def _batch_norm() -> list[Case]:
     cases = []
     for mode, of in BATCHES:
-        x, p = of.x, of.parameter(batch_norm_parameters(of.x, mode))
+        shape = batch_norm_parameters(of.x, mode)
+        x, p, s = of.x, of.parameter(shape), of.saved(shape)
         label = f"{mode.value}-{of.name}"
         old = p if of.parameters[1] else None
         problems: dict[str, Problem] = {
             "inference": BatchNormInferenceProblem(x, p, p, p, p, x, mode, of.epsilon),
-            "forward": BatchNormForwardProblem(x, p, p, x, p, p, mode, of.epsilon),
-            "backward": BatchNormBackwardProblem(x, x, p, p, p, x, p, p, mode, *of.parameters, old, old),
+            "forward": BatchNormForwardProblem(x, p, p, x, s, s, mode, of.epsilon),
+            "backward": BatchNormBackwardProblem(x, x, p, s, s, x, p, p, mode, *of.parameters, old, old),
         }
         if not of.name.startswith("parts") or of.dtype is BF16:
-            problems["running"] = BatchNormForwardProblem(x, p, p, x, p, p, mode, of.epsilon, 0.3, p, p, p, p)
+            problems["running"] = BatchNormForwardProblem(x, p, p, x, s, s, mode, of.epsilon, 0.3, p, p, p, p)
         cases += [Case(f"batch-norm-{what}-{label}", problem, of.alpha, of.beta) for what, problem in problems.items()]
     alone = Statistic("alone", (1, 5))
     x, p = alone.x, alone.parameter((1, 5))
@@ -215,6 +247,7 @@ def _batch_norm() -> list[Case]:
     wide = describe((2, 5, 3, 4), F32, "NHWC")
     q = describe((1, 5, 1, 1), F32, "NCHW")
     narrow = describe((2, 5, 3, 4), F32, "NCHW")
+    half, h = describe((2, 5, 3, 4), F16, "NHWC"), describe((1, 5, 1, 1), F16, "NCHW")
     stretched, full = TensorDescriptor(F32, (2, 5, 3, 4), (0, 12, 4, 1)), narrow
     level = TensorDescriptor(F32, (1, 5, 1, 1), (0, 0, 0, 0))
     return [
@@ -223,6 +256,15 @@ def _batch_norm() -> list[Case]:
         Case(
             "batch-norm-backward-zero-stride",
             BatchNormBackwardProblem(full, stretched, level, q, q, full, q, q, SPATIAL),
+        ),
+        Case("batch-norm-inference-two-dtypes", BatchNormInferenceProblem(half, h, q, q, h, half, SPATIAL, 1e-5)),
+        Case(
+            "batch-norm-running-two-dtypes",
+            BatchNormForwardProblem(half, q, h, half, q, q, SPATIAL, 1e-5, 0.3, h, q, q, h),
+        ),
+        Case(
+            "batch-norm-backward-two-dtypes",
+            BatchNormBackwardProblem(half, half, q, q, q, half, h, q, SPATIAL, *BLENDED, h, h),
         ),
         Case("batch-norm-forward-one-element-a-channel", forward),
         Case("batch-norm-backward-one-element-a-channel", backward),
@@ -237,7 +279,7 @@ def _batch_norm() -> list[Case]:
 def _layer(family: str, axis: int, of: Statistic, *, scale: bool, bias: bool, centred: bool) -> tuple[Case, Case]:
     x = of.x
     p = of.parameter((*(1,) * axis, *of.shape[axis:]))
-    s = of.parameter((*of.shape[:axis], *(1,) * (x.ndim - axis)))
+    s = of.saved((*of.shape[:axis], *(1,) * (x.ndim - axis)))
     scales, biases = p if scale else None, p if bias else None
     blends = bool(of.parameters[1])
     mean = s if centred else None
@@ -265,7 +307,7 @@ def _layer(family: str, axis: int, of: Statistic, *, scale: bool, bias: bool, ce
 def _group(groups: int, affine: bool, of: Statistic) -> tuple[Case, Case]:
     x, rest = of.x, (1,) * (len(of.shape) - 2)
     p = of.parameter((1, of.shape[1], *rest)) if affine else None
-    s = of.parameter((of.shape[0], groups, *rest))
+    s = of.saved((of.shape[0], groups, *rest))
     old = p if of.parameters[1] else None
     forward = GroupNormForwardProblem(x, x, s, s, groups, of.epsilon, p, p)
     backward = GroupNormBackwardProblem(x, x, s, s, x, groups, p, p, p, *of.parameters, old, old)

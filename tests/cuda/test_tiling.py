@@ -26,7 +26,7 @@ from dnncore.cuda.gemm.tiling import (
     tile_counts,
 )
 from dnncore.cuda.matmul import ALGORITHMS, matmul_product
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem
@@ -131,17 +131,48 @@ def test_workspace_holds_each_part_once() -> None:
         assert offered(split, problem).workspace_bytes == schedule.splits * elements * 4
 
 
-def test_parts_are_joined_where_one_block_reads_them_faster_than_another_launch_begins() -> None:
-    few, many = _split(matmul_product(matmul_of(64, 100, 2048))), _split(matmul_product(matmul_of(64, 576, 200_000)))
-    assert few.joined
+def test_parts_are_joined_where_they_are_few() -> None:
+    few, many = _split(matmul_product(matmul_of(64, 196, 576))), _split(matmul_product(matmul_of(64, 576, 200_000)))
+    assert (few.splits, few.joined) == (4, True)
     assert not many.joined
-    for schedule in (few, many):
-        nbytes = schedule.splits * schedule.tile.rows * schedule.tile.columns * 4
-        assert (nbytes <= 180_000) == schedule.joined
     product = matmul_product(matmul_of(64, 576, 200_000))
     slow = choose_split(product, tiles_for(product), replace(H200, launch_seconds=1e-3))
     assert slow is not None
     assert slow.joined
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "shape", "filters", "splits", "joined"),
+    [
+        ("float32", "NCHW", (1, 64, 14, 14), (64, 64, 3, 3), 4, True),
+        ("float32", "NCHW", (1, 64, 56, 56), (64, 64, 3, 3), 4, True),
+        ("float32", "NCHW", (1, 1024, 14, 14), (256, 1024, 1, 1), 8, False),
+        ("float32", "NCHW", (1, 256, 14, 14), (256, 256, 3, 3), 16, False),
+        ("float16", "NHWC", (1, 64, 56, 56), (64, 64, 3, 3), 1, False),
+        ("float16", "NHWC", (1, 512, 7, 7), (2048, 512, 1, 1), 1, False),
+        ("float16", "NHWC", (1, 1024, 14, 14), (256, 1024, 1, 1), 4, True),
+        ("float16", "NHWC", (8, 512, 7, 7), (512, 512, 3, 3), 8, False),
+    ],
+)
+def test_what_was_fastest_on_an_h200_is_chosen(
+    dtype: str,
+    layout: str,
+    shape: tuple[int, ...],
+    filters: tuple[int, ...],
+    splits: int,
+    *,
+    joined: bool,
+) -> None:
+    x, w = (TensorDescriptor.packed(each, DType(dtype), Layout(layout)) for each in (shape, filters))
+    conv = ConvolutionDescriptor.make(padding=filters[-1] // 2)
+    y = TensorDescriptor.packed(conv.output_shape(shape, filters), DType(dtype), Layout(layout))
+    product = convolution_product(ConvolutionProblem(Direction.FORWARD, x, w, y, conv))
+    assert isinstance(product, Product)
+    whole = choose_schedule(product, tiles_for(product, whole=True), H200)
+    split = choose_split(product, tiles_for(product), H200)
+    assert split is not None
+    best = min(whole, split, key=lambda schedule: schedule.seconds)
+    assert (best.splits, best.joined) == (splits, joined)
 
 
 def test_either_way_can_be_asked_for() -> None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import dnncore
+from dnncore import TensorDescriptor
 from dnncore import functional as F
 from dnncore.dtypes import DType
+from dnncore.functional.normalization import _batch_norm
 from dnncore.testing import unit_roundoff
 from tests.functional.cases import CASES, Case
 
@@ -164,17 +166,27 @@ def test_a_mean_of_float16_losses_does_not_overflow() -> None:
     assert F.cross_entropy(x, target).numpy().tolist() == [200]
 
 
-def test_statistics_of_another_dtype_are_updated_in_theirs() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_statistics_are_updated_in_their_dtype(dtype: torch.dtype) -> None:
     random = np.random.default_rng(3)
     x = torch.from_numpy(random.standard_normal((5, 4, 3))).half()
-    ours = [torch.zeros(4).half(), torch.ones(4).half()]
-    theirs = [tensor.clone() for tensor in ours]
+    ours = [torch.zeros(4, dtype=dtype), torch.ones(4, dtype=dtype)]
+    theirs = [tensor.double() for tensor in ours]
     result = F.batch_norm(x, ours[0], ours[1], training=True)
-    expected = torch.nn.functional.batch_norm(x, *theirs, training=True)
+    expected = torch.nn.functional.batch_norm(x.double(), *theirs, training=True)
     np.testing.assert_allclose(result.numpy(), expected.numpy(), rtol=1e-2, atol=1e-3)
     for mine, his in zip(ours, theirs, strict=True):
-        assert not torch.equal(mine, torch.zeros(4).half())
+        assert not torch.equal(mine, torch.zeros(4, dtype=dtype))
         np.testing.assert_allclose(mine.numpy(), his.numpy(), rtol=1e-2, atol=1e-4)
+
+
+def test_parameters_of_16_bits_are_read_where_they_lie() -> None:
+    """Batch normalisation is then one launch; scale and bias of float64, which are copied, make it three."""
+    x = TensorDescriptor.packed((5, 4, 3), "float16")
+    half, double = (TensorDescriptor.packed((4,), dtype) for dtype in ("float16", "float64"))
+    for parameter, launches in ((half, 1), (double, 3)):
+        operation = _batch_norm(False, 0.1, 1e-5, x, half, half, parameter, parameter)
+        assert [len(way) for way in operation.ways] == [launches]
 
 
 class TestDropout:

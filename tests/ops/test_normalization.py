@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dnncore.problems import (
 from dnncore.testing import assert_close
 from tests.cases import CASES, Case
 from tests.ops.harness import GUARD, check
+from tests.ops.oracle import make_inputs
 
 SPATIAL = BatchNormMode.SPATIAL
 FAMILIES = ("lrn-", "batch-norm-", "layer-norm-", "rms-norm-", "group-norm-")
@@ -34,12 +36,17 @@ IN_PACKS = [
         (
             "spatial-images",
             "spatial-fp16-nhwc",
+            "spatial-all-fp16",
+            "spatial-all-fp16-nhwc",
+            "spatial-parts-of-rows-all-fp16",
             "spatial-parts-of-rows",
             "-parts-of-columns",
             "-long-rows",
             "-whole-packs",
             "-whole-packs-nhwc-fp16",
+            "-whole-packs-nhwc-all-fp16",
             "-kept-by-a-warp-fp16",
+            "-kept-by-a-warp-all-bf16",
         )
     )
 ]
@@ -61,8 +68,46 @@ def test_rows_that_are_many_are_kept_by_fewer_threads(
     handle: Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY_THREADS", 0)
-    for name in _able(handle, case.problem):
-        check(handle, case, name)
+    with Handle(handle.info.name) as own:  # the other one has plans already, and would keep these
+        for name in _able(own, case.problem):
+            check(own, case, name)
+
+
+NARROW = [
+    case
+    for case in NORMALIZATIONS
+    if not case.name.startswith("lrn-") and ("all-fp16" in case.name or "all-bf16" in case.name)
+]
+
+
+def _widened(problem: Problem) -> Problem:
+    """The same problem with parameters and statistics in the compute type of x."""
+    wide = {
+        name: replace(tensor, dtype=tensor.dtype.compute)
+        for name, tensor in zip(
+            (*problem.input_names, *problem.output_names), (*problem.inputs, *problem.outputs), strict=True
+        )
+        if name not in ("x", "dy", "y", "dx")
+    }
+    return replace(problem, **wide)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("case", NARROW, ids=lambda case: case.name)
+def test_parameters_of_16_bits_give_the_bits_that_widened_ones_give(handle: Handle, case: Case) -> None:
+    narrow, wide = case.problem, _widened(case.problem)
+    values = make_inputs(narrow, np.random.default_rng(3))
+    for name in _able(handle, narrow):
+        results: list[list[np.ndarray]] = []
+        for problem in (narrow, wide):
+            inputs, outputs = ([handle.tensor(d) for d in those] for those in (problem.inputs, problem.outputs))
+            for tensor, value in zip(inputs, values, strict=True):
+                tensor.assign(value.astype(tensor.dtype.numpy))
+            handle.run(handle.plan(problem, algorithm=name), case.alpha, inputs, 0.0, outputs)
+            results.append([output.numpy() for output in outputs])
+        for which, found, expected in zip(narrow.output_names, *results, strict=True):
+            if handle.info.name == "cpu" and found.dtype != expected.dtype:
+                continue  # the reference rounds its float64 sums to 16 bits once, and here they have been float32 in between
+            assert found.tobytes() == expected.astype(found.dtype).tobytes(), f"{which} by {name}"
 
 
 @pytest.mark.parametrize("length", [1024, 1023], ids=["whole-packs", "odd"])
@@ -363,7 +408,12 @@ def test_what_disagrees_is_named() -> None:
     with pytest.raises(
         BadParamError, match=r"scale is float16\[1, 4, 1\], but mode spatial .* needs float32\[1, 4, 1\]"
     ):
-        BatchNormForwardProblem(half, other, p, half, p, p, SPATIAL, 1e-5)
+        BatchNormForwardProblem(x, other, p, x, p, p, SPATIAL, 1e-5)
+    for dtype in ("bfloat16", "float64", "int8"):
+        with pytest.raises(BadParamError, match=rf"bias is {dtype}\[1, 4, 1\], .* needs float32 or float16\[1, 4, 1\]"):
+            BatchNormForwardProblem(half, other, TensorDescriptor.packed((1, 4, 1), dtype), half, p, p, SPATIAL, 1e-5)
+    with pytest.raises(BadParamError, match=r"saved_mean is float16\[1, 4, 1\], .* needs float32\[1, 4, 1\]"):
+        BatchNormForwardProblem(half, other, other, half, other, p, SPATIAL, 1e-5)
     with pytest.raises(BadParamError, match="running_mean came without running_variance"):
         BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, 1e-5, 0.1, p)
     with pytest.raises(BadParamError, match=r"momentum 1\.5"):

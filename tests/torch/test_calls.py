@@ -22,6 +22,8 @@ from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.plan import AlgorithmPerformance
 from dnncore.torch import bridge
+from dnncore.torch.functions.gradients import Function
+from dnncore.torch.operation import Step
 from tests.torch.test_convert import LAYERS
 
 Tensor = Any
@@ -46,8 +48,7 @@ class Made:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     found = Made()
-    new = bridge.Door(torch.device("cpu"), bridge.current_handle(torch.device("cpu")))
-    monkeypatch.setitem(bridge._doors.opened, bridge._CPU, new)
+    monkeypatch.setattr(bridge._thread, "seen", {})
     kinds = {getattr(module, name) for module in (descriptors, problems) for name in module.__all__}
     for kind in kinds:
         check = vars(kind).get("__post_init__") if isinstance(kind, type) else None
@@ -59,13 +60,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
             check(self)
 
         monkeypatch.setattr(kind, "__post_init__", count)
-    apply = torch.autograd.Function.apply.__func__
+    apply: Any = Function.apply.__func__  # type: ignore[attr-defined]
 
-    def tell(kind: type, *args: Any, **kwargs: Any) -> Any:
+    def tell(kind: type, *args: Any) -> Any:
         found.told.append(kind.__name__)
-        return apply(kind, *args, **kwargs)
+        return apply(kind, *args)
 
-    monkeypatch.setattr(torch.autograd.Function, "apply", classmethod(tell))
+    monkeypatch.setattr(Function, "apply", classmethod(tell))
     return found
 
 
@@ -88,12 +89,12 @@ def test_a_form_seen_before_is_neither_described_nor_planned_again(
     made: Made,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # The reference backend describes a fused convolution's parts at each launch, which is not what is asked here.
+    monkeypatch.setattr(Handle, "wire", lambda *_: lambda _: None)
     ours = dt.convert(copy.deepcopy(layer).train(training)).model
     _call(ours, shape, gradient)
     assert bool(made.values) != (isinstance(layer, nn.Dropout) and not training)
     made.values.clear()
-    # The reference backend describes a fused convolution's parts at each launch, which is not what is asked here.
-    monkeypatch.setattr(Handle, "enqueue", lambda *_: None)
     _call(ours, shape, gradient)
     assert made.values == []
 
@@ -203,13 +204,12 @@ def test_tensors_of_two_devices_are_refused() -> None:
 
 def test_the_oldest_form_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "_MOST_OPERATIONS", 2)
-    door = bridge.Door(torch.device("cpu"), bridge.current_handle(torch.device("cpu")))
-    monkeypatch.setitem(bridge._doors.opened, bridge._CPU, door)
+    monkeypatch.setattr(bridge._thread, "seen", {})
     seen = []
     for extent in (1, 2, 3, 1):
         x = torch.linspace(-1, 1, extent)
         assert torch.equal(dt.activation(x, RELU), x.relu())
-        seen.append([key[3] for key in door.seen])
+        seen.append([key[3][1] for key in bridge._thread.seen])
     assert seen == [[(1,)], [(1,), (2,)], [(2,), (3,)], [(3,), (1,)]]
 
 
@@ -225,16 +225,12 @@ class _Estimates:
             return [AlgorithmPerformance("none", "does not", None)]
         return [AlgorithmPerformance("some", None, Offer(seconds, tuple))]
 
-    def plan(self, problem: Any) -> Any:
-        return problem
-
 
 def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     handle: Any = _Estimates({"a": 2.0, "b": 3.0, "fused": 4.0, "impossible": None})
     problems: tuple[tuple[Any, ...], ...] = (("a", "b"), ("fused",), ("impossible",), ("a", "impossible"))
-    ways = tuple(tuple(bridge.Step(problem, (0, 1)) for problem in way) for way in problems)
-    taken: list[Any] = [launch[0] for launch in bridge._Prepared(handle, bridge.Operation((), ways)).launches]
-    assert taken == ["fused"]
+    ways = tuple(tuple(Step(problem, (0, 1)) for problem in way) for way in problems)
+    assert bridge.fastest_way(handle, ways) == ways[1]
 
 
 def test_an_in_place_activation_overwrites_its_argument_where_no_gradient_is_wanted() -> None:

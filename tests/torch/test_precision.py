@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dnncore.torch as dt
+from dnncore.handle import Handle
+from dnncore.program import WiredStep
+from dnncore.torch import bridge
 
 Tensor = Any
 
@@ -94,6 +99,129 @@ def test_a_scaled_loss_has_a_finite_gradient() -> None:
     share = 65536 / 3
     expected = torch.tensor([[-2 * share, share, share], [share, share, -2 * share]]).half()
     torch.testing.assert_close(logits.grad, expected)
+
+
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+def _same(found: Tensor, expected: Tensor) -> None:
+    """Of one dtype, and as close as one rounding of each leaves them."""
+    assert found.dtype is expected.dtype
+    torch.testing.assert_close(found, expected, rtol=2 * torch.finfo(found.dtype).eps, atol=2e-3)
+
+
+@pytest.mark.parametrize("track", [True, False], ids=["eval", "train"])
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("channels", [16, 5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_batch_norm_of_16_bits_is_that_of_its_values(
+    dtype: torch.dtype, channels: int, form: torch.memory_format, track: bool
+) -> None:
+    """PyTorch's of the same values in float32, rounded at the end."""
+    torch.manual_seed(4)
+    theirs = nn.BatchNorm2d(channels)
+    for tensor in (theirs.weight, theirs.bias, theirs.running_mean, theirs.running_var):
+        tensor.data.uniform_(0.5, 1.5)
+    theirs = theirs.to(dtype).float().train(not track)
+    ours = dt.convert(copy.deepcopy(theirs).to(dtype)).model
+    x = torch.randn(4, channels, 6, 5).to(dtype).to(memory_format=form).requires_grad_()
+    wide = x.detach().float().requires_grad_()
+    dy = torch.randn(x.shape).to(dtype)
+    y, expected = ours(x), theirs(wide)
+    _same(y, expected.to(dtype))
+    y.backward(dy)
+    expected.backward(dy.float())
+    for found, right in ((x, wide), (ours.weight, theirs.weight), (ours.bias, theirs.bias)):
+        _same(found.grad, right.grad.to(dtype))
+    _same(ours.running_mean, theirs.running_mean.to(dtype))
+    _same(ours.running_var, theirs.running_var.to(dtype))
+
+
+MIXED = {
+    "statistics-of-float32": (torch.float16, torch.float16, torch.float32),
+    "weight-of-float32": (torch.float32, torch.float16, torch.float16),
+    "bias-of-float32": (torch.float16, torch.float32, torch.float16),
+    "all-of-float32": (torch.float32, torch.float32, torch.float32),
+    "of-bfloat16-and-float64": (torch.bfloat16, torch.float64, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("of_x", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtypes", MIXED.values(), ids=MIXED)
+def test_each_parameter_of_batch_norm_may_have_a_dtype_of_its_own(
+    dtypes: tuple[torch.dtype, ...], of_x: torch.dtype, training: bool
+) -> None:
+    torch.manual_seed(5)
+    of_weight, of_bias, of_statistics = dtypes
+    x = torch.randn(6, 4, 3).to(of_x).requires_grad_()
+    w, b = (torch.rand(4).to(dtype).requires_grad_() for dtype in (of_weight, of_bias))
+    statistics = [torch.rand(4).to(of_statistics) for _ in range(2)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in (x, w, b)]
+    theirs = [statistic.double() for statistic in statistics]
+    y = dt.batch_norm(x, statistics[0], statistics[1], w, b, training)
+    expected = F.batch_norm(wide[0], theirs[0], theirs[1], wide[1], wide[2], training)
+    _same(y, expected.to(of_x))
+    y.sum().backward()
+    expected.sum().backward()
+    for found, right in zip((x, w, b), wide, strict=True):
+        torch.testing.assert_close(found.grad.double(), right.grad, rtol=1e-2, atol=5e-3)
+        assert found.grad.dtype is found.dtype
+    for found, right in zip(statistics, theirs, strict=True):
+        _same(found, right.to(of_statistics))
+
+
+class _Conversions(TorchDispatchMode):
+    """Collects those of PyTorch's own operations that copy elements, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if "copy" in name:
+            self.found.append(name)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("parameters", [torch.float16, torch.float32], ids=["half", "autocast"])
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm2d(8).eval(), nn.BatchNorm2d(8), nn.LayerNorm(6), nn.GroupNorm(2, 8)],
+    ids=["batch-norm-eval", "batch-norm-train", "layer-norm", "group-norm"],
+)
+def test_a_normalisation_of_16_bits_is_one_operation(
+    layer: nn.Module, parameters: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No parameter is converted, neither where all is of 16 bits nor where autocast leaves parameters in float32."""
+    ours = dt.convert(copy.deepcopy(layer).to(parameters)).model
+    launches: list[object] = []
+    wire = Handle.wire
+
+    def counting(self: Handle, steps: Sequence[WiredStep]) -> Callable[[Sequence[Any]], None]:
+        enqueue = wire(self, steps)
+
+        def count(addresses: Sequence[Any]) -> None:
+            launches.extend(steps)
+            enqueue(addresses)
+
+        return count
+
+    monkeypatch.setattr(bridge._thread, "seen", {})
+    monkeypatch.setattr(Handle, "wire", counting)
+    x = torch.randn(4, 8, 6, 6).half()
+    with torch.no_grad(), _Conversions() as conversions:
+        ours(x)
+    assert len(launches) == 1
+    assert conversions.found == []
+    y = ours(x.requires_grad_())
+    assert len(launches) == 2
+    if ours.training:
+        with _Conversions() as conversions:
+            y.backward(torch.ones_like(x))
+        assert len(launches) == 3
+        assert conversions.found == []
 
 
 @pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float64], ids=str)

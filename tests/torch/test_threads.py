@@ -44,7 +44,7 @@ from dnncore.torch import bridge
 opened, ready, end = [], threading.Event(), threading.Event()
 def work():
     opened.append(Handle({name!r}))
-    bridge._doors.opened[0, None] = bridge.Door(torch.device({name!r}), opened[0])
+    bridge._thread.opened[0, None] = bridge.Door(torch.device({name!r}), opened[0])
     ready.set()
     end.wait(60)
 thread = threading.Thread(target=work)
@@ -72,7 +72,7 @@ def test_a_threads_device_memory_ends_with_it(name: str) -> None:
 
     def work() -> None:
         own = Handle(name)
-        bridge._doors.opened[0, None] = bridge.Door(torch.device(name), own)
+        bridge._thread.opened[0, None] = bridge.Door(torch.device(name), own)
         own._workspace.reserve(4096)
         users = own.device._context._users  # type: ignore[attr-defined]
         assert {own._workspace._memory, own.stream} <= users

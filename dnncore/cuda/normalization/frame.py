@@ -105,6 +105,7 @@ PARAMS = struct(
     ("parameter_beta", "<f8"),
     ("columns", "<i4"),
     ("switches", "<i4"),
+    ("narrow", "<u4"),
     ("sharing", SMALL_DIVISOR),
     ("walk", WALK),
 )

@@ -88,19 +88,14 @@ class Pass:
 def _units(dtype: DType, direction: str) -> dict[str, Unit]:
     """The kernels of a direction by the last words of their names, compiled together."""
     element = c_type(dtype)
-    arguments = {
-        direction: element,
-        f"{direction}_aligned": element,
-        f"{direction}_kept": element,
-        f"finish_{direction}": f"Compute<{element}>",
-    }
+    names = [direction, f"{direction}_aligned", f"{direction}_kept", f"finish_{direction}"]
     if direction == "backward":
-        arguments["channels_backward"] = f"Compute<{element}>"
-    functions = {f"normalization_{name}_{element}": f"normalization_{name}<{of}>" for name, of in arguments.items()}
+        names.append("channels_backward")
+    functions = {f"normalization_{name}_{element}": f"normalization_{name}<{element}>" for name in names}
     units = generate_together(
         f"dnncore/normalization/{direction}_aligned.cuh", functions, "NormalizationParams", PARAMS, THREADS
     )
-    return dict(zip(arguments, units.values(), strict=True))
+    return dict(zip(names, units.values(), strict=True))
 
 
 def all_passes(direction: str) -> tuple[Unit, ...]:

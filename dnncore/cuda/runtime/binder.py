@@ -1,17 +1,27 @@
 """The binder: the only code that turns calls into work on a device.
 
-What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, the
-fields that take factors and addresses gathered into runs that one `pack_into` writes. A launch then is a context check, a write and
-a call of the driver for each kernel.
+What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, fields
+that take factors and addresses gathered into runs that one `pack_into` writes. What is left is written out as a function of Python,
+since a launch takes less time than the loops and calls that would interpret its calls:
+
+    def launch(v):                                                      # v: addresses, the workspace's last
+        if ((v[0]) | (v[2])) & 15:
+            pack0(block0, 16, v[0], v[2] + n0, v[-1])
+            (status,) = enqueue0(*arguments0)
+            ...
+        else:
+            ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import add, itemgetter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from struct import Struct
+from types import CodeType
+from typing import Any
 
-from dnncore.backend import Address, Launch, Stream
+from dnncore.backend import Address, Enqueue, Launch, Stream
 from dnncore.cuda.calls import Call, Calls, Copy, KernelCall, Memset, Place, WhereAligned
 from dnncore.cuda.runtime import driver
 from dnncore.cuda.runtime.context import Context
@@ -19,14 +29,13 @@ from dnncore.cuda.runtime.driver import CudaCallError, Launcher
 from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.stream import CudaStream
 
-__all__ = ["bind"]
-
-_Step = Callable[[int, float, float, Sequence[Address]], None]
-"""step(CUstream, alpha, beta, addresses) enqueues one call; the context is current."""
-
-_Pick = Callable[[Sequence[Address]], Iterable[Address]]
+__all__ = ["bind", "wire"]
 
 _FIELD_BYTES = 8
+"""Of a factor and of an address."""
+
+_LARGEST_GAP_BYTES = 128
+"""Of zeros that are written along with the fields around them, which takes less time than another write."""
 
 
 def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
@@ -36,168 +45,167 @@ def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    steps = [_step(call, kernels) for call in calls]
-    handle, current = context.handle, driver.context_getter()
+    script = _Script(calls, kernels)
+    run, last = script.function(context, "v, alpha, beta"), -1
 
     def launch(stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
+        nonlocal last
         assert isinstance(stream, CudaStream)
         queue = stream.handle
-        if context.forked or int(current()[1]) != handle:  # in a forked child the driver may not even be asked
-            with context:
-                for step in steps:
-                    step(queue, alpha, beta, addresses)
-            return
-        try:
-            for step in steps:
-                step(queue, alpha, beta, addresses)
-        except CudaCallError as error:
-            raise context.mapped(error) from error
+        if queue != last:
+            script.use(queue)
+            last = queue
+        run(addresses, alpha, beta)
 
     return launch
 
 
-def _step(call: Call, kernels: Kernels) -> _Step:
-    if isinstance(call, KernelCall):
-        return _kernel(call, kernels)
+def wire(calls: Calls, kernels: Kernels, context: Context, stream: CudaStream) -> Enqueue:
+    """Make one function of calls whose factors are fixed (`calls.rewired`), on one stream.
+
+    Raises:
+        CompilationError: a kernel does not compile.
+        BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
+    """
+    script = _Script(calls, kernels)
+    script.use(stream.handle)
+    return script.function(context, "v")
+
+
+class _Script:
+    """Calls as lines of Python, and what these name. Owned by one thread."""
+
+    def __init__(self, calls: Calls, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._launchers: list[Launcher] = []
+        self._num_numbers = 0
+        self._names: dict[str, Any] = {"driver": driver, "CudaCallError": CudaCallError}
+        self._lines = list(self._all(calls))
+        # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would
+        # take as long as all else that is Python's part. Anything else might run there, in the order of a stream of that context.
+        self._asks = not all(_launches_only(call) for call in calls)
+
+    def use(self, queue: int) -> None:
+        """Enqueue on a CUstream from now on."""
+        self._names["queue"] = queue
+        for number, launcher in enumerate(self._launchers):
+            self._names[f"arguments{number}"] = launcher.arguments(queue)
+
+    def function(self, context: Context, parameters: str) -> Callable[..., None]:
+        """What enqueues the calls, whichever context is current.
+
+        Args:
+            context: The one that they belong to.
+            parameters: "v", the addresses, and the factors where the calls take some.
+        """
+        asks = "or int(current()[1]) != context.handle" if self._asks else ""
+        body = self._lines or ["pass"]
+        source = "\n".join(
+            (
+                f"def bare({parameters}):",
+                *(f"    {line}" for line in body),
+                f"def launch({parameters}):",
+                f"    if context.forked {asks}:",  # in a forked child the driver may not even be asked
+                f"        return within({parameters})",
+                "    try:",
+                *(f"        {line}" for line in body),
+                "    except CudaCallError as error:",
+                "        if not error.of_context or int(current()[1]) == context.handle:",
+                "            raise context.mapped(error) from error",
+                f"        within({parameters})",
+            )
+        )
+
+        def within(*arguments: Any) -> None:
+            with context:
+                self._names["bare"](*arguments)
+
+        self._names |= {"context": context, "current": driver.context_getter(), "within": within}
+        exec(_compiled(source), self._names)
+        launch: Callable[..., None] = self._names["launch"]
+        return launch
+
+    def _all(self, calls: Calls) -> Iterator[str]:
+        for call in calls:
+            if isinstance(call, KernelCall):
+                yield from self._kernel(call)
+            elif isinstance(call, WhereAligned):
+                yield f"if {self._misaligned(call)}:"
+                yield from self._indented(call.otherwise)
+                yield "else:"
+                yield from self._indented(call.aligned)
+            elif isinstance(call, Memset):
+                yield f"driver.memset(queue, {self._address(call.place)}, {call.value}, {self._number(call.nbytes)})"
+            elif isinstance(call, Copy):
+                places = f"{self._address(call.destination)}, {self._address(call.source)}"
+                yield f"driver.copy(queue, {places}, {self._number(call.nbytes)})"
+
+    def _number(self, number: int) -> str:
+        """A name for what differs from plan to plan of one algorithm, so that their lines are the same."""
+        name = f"n{self._num_numbers}"
+        self._num_numbers += 1
+        self._names[name] = number
+        return name
+
+    def _address(self, place: Place) -> str:
+        return f"v[{place.operand}]" + (f" + {self._number(place.offset_bytes)}" if place.offset_bytes else "")
+
+    def _indented(self, calls: Calls) -> Iterator[str]:
+        yield from (f"    {line}" for line in list(self._all(calls)) or ["pass"])
+
+    def _kernel(self, call: KernelCall) -> Iterator[str]:
+        number = len(self._launchers)
+        function = self._kernels.function(call.unit, call.shared_bytes)
+        launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
+        self._launchers.append(launcher)
+        names = {f"block{number}": launcher.block, f"enqueue{number}": launcher.call, "success": launcher.success}
+        for start, letters, values in self._writes(call):
+            pack = f"pack{number}_{start}"
+            names[pack] = Struct(f"<{letters}").pack_into
+            yield f"{pack}(block{number}, {start}, {', '.join(values)})"
+        yield f"(status,) = enqueue{number}(*arguments{number})"
+        yield "if status is not success:"
+        yield "    raise CudaCallError('cuLaunchKernel', status)"
+        self._names |= names
+
+    def _misaligned(self, call: WhereAligned) -> str:
+        """Whether an address is no multiple of what it should be one of, a power of two."""
+        by_multiple: dict[int, list[str]] = {}
+        for place, multiple in call.alignments:
+            assert multiple & (multiple - 1) == 0, "an alignment is a power of two"
+            left = Place(place.operand, place.offset_bytes % multiple)
+            by_multiple.setdefault(multiple, []).append(f"({self._address(left)})")
+        return " or ".join(f"({' | '.join(addresses)}) & {multiple - 1}" for multiple, addresses in by_multiple.items())
+
+    def _writes(self, call: KernelCall) -> list[tuple[int, str, list[str]]]:
+        """The runs of fields that one write fills: where each begins, its format, and its values.
+
+        A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
+        """
+        fields = {slot.field: ("Q", self._address(slot.place)) for slot in call.slots}
+        fields |= {
+            field: ("d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None
+        }
+        runs: list[tuple[int, str, list[str]]] = []
+        end = 0
+        for field, (letter, value) in sorted(fields.items()):
+            gap = field - end
+            if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
+                start, letters, values = runs.pop()
+                runs.append((start, f"{letters}{gap}x{letter}", [*values, value]))
+            else:
+                runs.append((field, letter, [value]))
+            end = field + _FIELD_BYTES
+        return runs
+
+
+@lru_cache(maxsize=512)
+def _compiled(source: str) -> CodeType:
+    """Most plans of one algorithm have the same lines: their numbers are elsewhere."""
+    return compile(source, "<launch>", "exec")
+
+
+def _launches_only(call: Call) -> bool:
     if isinstance(call, WhereAligned):
-        return _where_aligned(call, kernels)
-    if isinstance(call, Memset):
-        return _memset(call)
-    return _copy(call)
-
-
-def _kernel(call: KernelCall, kernels: Kernels) -> _Step:
-    function = kernels.function(call.unit, call.shared_bytes)
-    launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
-    enqueue, success = launcher.call, launcher.success
-    last, arguments = -1, launcher.arguments(0)
-    runs = _runs(call)
-    plain = _plain(runs)
-
-    if plain is not None:  # nearly every kernel: one write, straight from the addresses
-        start, pack, pick = plain
-        block = launcher.block
-
-        def step(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-            nonlocal last, arguments
-            pack(block, start, alpha, beta, *pick(addresses))
-            if queue != last:
-                last, arguments = queue, launcher.arguments(queue)
-            (status,) = enqueue(*arguments)
-            if status is not success:
-                raise CudaCallError("cuLaunchKernel", status)
-
-        return step
-
-    writes = [_write(launcher.block, run) for run in runs]
-
-    def step_of_many_writes(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        nonlocal last, arguments
-        for write in writes:
-            write(alpha, beta, addresses)
-        if queue != last:
-            last, arguments = queue, launcher.arguments(queue)
-        (status,) = enqueue(*arguments)
-        if status is not success:
-            raise CudaCallError("cuLaunchKernel", status)
-
-    return step_of_many_writes
-
-
-_Source = str | Place
-"""What a field of eight bytes takes: "alpha", "beta" or an address."""
-
-
-def _runs(call: KernelCall) -> list[tuple[int, list[_Source]]]:
-    """The fields that change, those without gaps between them together: (bytes from the block's beginning, what goes there)."""
-    fields: dict[int, _Source] = {slot.field: slot.place for slot in call.slots}
-    if call.alpha is not None:
-        fields[call.alpha] = "alpha"
-    if call.beta is not None:
-        fields[call.beta] = "beta"
-    runs: list[tuple[int, list[_Source]]] = []
-    for field, source in sorted(fields.items()):
-        if runs and runs[-1][0] + _FIELD_BYTES * len(runs[-1][1]) == field:
-            runs[-1][1].append(source)
-        else:
-            runs.append((field, [source]))
-    return runs
-
-
-def _plain(runs: list[tuple[int, list[_Source]]]) -> tuple[int, Callable[..., None], _Pick] | None:
-    """Where the one run begins, what writes alpha, beta and addresses, and what picks these; None for other launches."""
-    if len(runs) != 1 or runs[0][1][:2] != ["alpha", "beta"]:
-        return None
-    start, (_alpha, _beta, *places) = runs[0]
-    pick = _picker(places)
-    return None if pick is None else (start, Struct(f"<dd{len(places)}Q").pack_into, pick)
-
-
-def _picker(sources: list[_Source]) -> _Pick | None:
-    """What takes places out of the addresses of a launch; None where not all sources are places."""
-    places = [source for source in sources if isinstance(source, Place)]
-    if not places or len(places) != len(sources):
-        return None
-    operands, offsets = [place.operand for place in places], [place.offset_bytes for place in places]
-    # Of one index itemgetter gives no tuple.
-    pick = itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1 or None))
-    return (lambda addresses: map(add, pick(addresses), offsets)) if any(offsets) else pick
-
-
-def _write(block: bytearray, run: tuple[int, list[_Source]]) -> Callable[[float, float, Sequence[Address]], None]:
-    """What writes a run of fields."""
-    start, sources = run
-    pick = _picker(sources)
-    if pick is not None:
-        pack_addresses = Struct(f"<{len(sources)}Q").pack_into
-        return lambda _alpha, _beta, addresses: pack_addresses(block, start, *pick(addresses))
-    pack = Struct("<" + "".join("Q" if isinstance(source, Place) else "d" for source in sources)).pack_into
-
-    def write(alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        values = [
-            addresses[source.operand] + source.offset_bytes
-            if isinstance(source, Place)
-            else alpha
-            if source == "alpha"
-            else beta
-            for source in sources
-        ]
-        pack(block, start, *values)
-
-    return write
-
-
-def _where_aligned(call: WhereAligned, kernels: Kernels) -> _Step:
-    wanted = [(place.operand, place.offset_bytes, multiple) for place, multiple in call.alignments]
-    aligned = [_step(each, kernels) for each in call.aligned]
-    otherwise = [_step(each, kernels) for each in call.otherwise]
-
-    def step(queue: int, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        steps = aligned
-        for operand, offset, multiple in wanted:
-            if (addresses[operand] + offset) % multiple:
-                steps = otherwise
-                break
-        for each in steps:
-            each(queue, alpha, beta, addresses)
-
-    return step
-
-
-def _memset(call: Memset) -> _Step:
-    operand, offset = call.place.operand, call.place.offset_bytes
-
-    def step(queue: int, _alpha: float, _beta: float, addresses: Sequence[Address]) -> None:
-        driver.memset(queue, addresses[operand] + offset, call.value, call.nbytes)
-
-    return step
-
-
-def _copy(call: Copy) -> _Step:
-    to, of = call.destination, call.source
-
-    def step(queue: int, _alpha: float, _beta: float, addresses: Sequence[Address]) -> None:
-        destination, source = addresses[to.operand] + to.offset_bytes, addresses[of.operand] + of.offset_bytes
-        driver.copy(queue, destination, source, call.nbytes)
-
-    return step
+        return all(_launches_only(each) for each in (*call.aligned, *call.otherwise))
+    return isinstance(call, KernelCall)

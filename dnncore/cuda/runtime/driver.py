@@ -125,11 +125,18 @@ class DriverFunction(Protocol):
 
 
 class CudaCallError(Exception):
-    """A call that the driver refused. `Context` turns it into one of ours, as it does with PyCUDA's."""
+    """A call that the driver refused. `Context` turns it into one of ours, as it does with PyCUDA's.
+
+    Attributes:
+        out_of_memory: Whether there was no room.
+        of_context: Whether the reason may be that no context is current, or another one than that of what the call names.
+    """
 
     def __init__(self, call: str, status: Any) -> None:
         super().__init__(f"{call} failed: {getattr(status, 'name', status)}")
-        self.out_of_memory = getattr(status, "name", "") == "CUDA_ERROR_OUT_OF_MEMORY"
+        name = getattr(status, "name", "")
+        self.out_of_memory = name == "CUDA_ERROR_OUT_OF_MEMORY"
+        self.of_context = name in ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Batch, layer, group and RMS normalisation, and local response normalisation; one module a family.
 
-Scale, bias and statistics are in the compute type of x: float64 for float64, float32 for all others.
+Statistics that are saved for the backward operation are in the compute type of x: float64 for float64, float32 for all others.
+Each of the others (scale, bias, their gradients, statistics that are given or running) is in that or in the dtype of x.
 """
 
 from dnncore.ops.normalization.batch_norm import batch_norm_backward, batch_norm_forward, batch_norm_inference

@@ -1,7 +1,9 @@
 """Batch normalisation: with given statistics, with those of the batch, and backward.
 
-Parameters and statistics are in the compute type of x (float32, float64 for float64), of shape [1, C, 1, ...] or, per activation,
-[1, C, *spatial]: what cuDNN's cudnnDeriveBNTensorDescriptor gives.
+Parameters and statistics are of shape [1, C, 1, ...] or, per activation, [1, C, *spatial]: what cuDNN's
+cudnnDeriveBNTensorDescriptor gives. What is saved for the backward operation is in the compute type of x (float32, float64 for
+float64). Each of the others, gradients and running statistics among them, is in that or in the dtype of x: it is widened when it is
+read, and rounded when it is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Group normalisation, and with as many groups as channels instance normalisation.
 
-Scale and bias are [1, C, 1, ...], statistics [N, G, 1, ...], both with as many dimensions as x and in its compute type (float32,
-float64 for float64). Group g has the channels from g C/G on.
+Scale and bias are [1, C, 1, ...], statistics [N, G, 1, ...], both with as many dimensions as x. Statistics are in its compute type
+(float32, float64 for float64), each of scale, bias and their gradients in that or in the dtype of x. Group g has the channels from
+g C/G on.
 """
 
 from __future__ import annotations

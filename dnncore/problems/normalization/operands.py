@@ -14,6 +14,7 @@ __all__ = ["NormalizationGradients", "OptionalOperands", "has_elements", "is_eps
 
 _LIKE_X = ("x", "dy", "y", "dx")
 _PARAMETERS = ("scale", "bias", "dscale", "dbias", "old_dscale", "old_dbias")
+_SAVED = ("saved_mean", "saved_inv_std")
 
 
 class OptionalOperands:
@@ -89,10 +90,13 @@ class NormalizationGradients(OptionalOperands):
 def operands_fit(problem: Problem, why: str, parameters: tuple[int, ...], statistics: tuple[int, ...]) -> None:
     """Refuse operands of another dtype or shape than x asks for, and outputs whose elements may share memory.
 
+    Statistics that are saved for the backward operation are in the compute type of x. Parameters, and statistics that belong to a
+    model, are in that or in the dtype of x, each by itself.
+
     Args:
         problem: A normalisation of x, forward or backward.
         why: What the shapes come from: "axis 1 of x".
-        parameters: Shape of scale, bias and their gradients, in the compute type of x.
+        parameters: Shape of scale, bias and their gradients.
         statistics: Shape of means, variances and the like.
     """
     names = (*problem.input_names, *problem.output_names)
@@ -102,11 +106,12 @@ def operands_fit(problem: Problem, why: str, parameters: tuple[int, ...], statis
     same_shape(**alike)
     x = given["x"]
     for name, tensor in given.items():
-        shape, dtype = parameters if name in _PARAMETERS else statistics, x.dtype.compute
-        if name not in _LIKE_X and (tensor.shape != shape or tensor.dtype is not dtype):
+        shape = parameters if name in _PARAMETERS else statistics
+        dtypes = (x.dtype.compute,) if name in _SAVED else dict.fromkeys((x.dtype.compute, x.dtype))
+        if name not in _LIKE_X and (tensor.shape != shape or tensor.dtype not in dtypes):
             raise BadParamError(
                 f"{name} is {tensor.dtype.value}{list(tensor.shape)}, but {why} {x.dtype.value}{list(x.shape)} needs "
-                f"{dtype.value}{list(shape)}"
+                f"{' or '.join(dtype.value for dtype in dtypes)}{list(shape)}"
             )
     writable(**{name: given[name] for name in problem.output_names})
 

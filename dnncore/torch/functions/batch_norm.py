@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import BatchNormMode, TensorDescriptor
@@ -16,19 +15,20 @@ from dnncore.problems import (
     BatchNormInferenceProblem,
     FillProblem,
 )
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import (
     along_channels,
-    in_dtype,
     mean_and_inv_std,
     new,
+    parameter_for,
     statistics,
     statistics_dtype,
     vector,
     wants_gradient,
 )
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["batch_norm"]
 
@@ -90,25 +90,31 @@ def _trained(
 
 
 def _gradients(
-    x: TensorDescriptor, weight: TensorDescriptor | None, both: TensorDescriptor, dy: TensorDescriptor
+    bias_is_like_x: bool,
+    x: TensorDescriptor,
+    weight: TensorDescriptor | None,
+    both: TensorDescriptor,
+    dy: TensorDescriptor,
 ) -> Operation:
-    """(x, weight, `statistics`, dy) -> dx, dweight, dbias; an empty batch has gradients of 0."""
-    draft, dx, parameter = Draft(4), new(x.shape, x), _per_channel(x, x.dtype.compute)
-    outputs = (draft.make(dx), *(draft.make(vector(parameter.dtype, x.shape[1])) for _ in range(2)))
+    """(x, weight, `statistics`, dy) -> dx, dweight, dbias in the dtypes of their parameters; an empty batch has gradients of 0."""
+    draft, dx, statistic = Draft(4), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    dscale = statistic if weight is None else _per_channel(x, weight.dtype)
+    dbias = _per_channel(x, x.dtype) if bias_is_like_x else statistic
+    outputs = (draft.make(dx), *(draft.make(vector(each.dtype, x.shape[1])) for each in (dscale, dbias)))
     if x.size == 0:
-        for place in outputs[1:]:
-            draft.step(FillProblem(parameter), place, alpha=0.0)
+        for place, gradient in zip(outputs[1:], (dscale, dbias), strict=True):
+            draft.step(FillProblem(gradient), place, alpha=0.0)
         return draft.operation()
     scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
     problem = BatchNormBackwardProblem(
         x=x,
         dy=dy,
         scale=scale,
-        saved_mean=parameter,
-        saved_inv_std=parameter,
+        saved_mean=statistic,
+        saved_inv_std=statistic,
         dx=dx,
-        dscale=parameter,
-        dbias=parameter,
+        dscale=dscale,
+        dbias=dbias,
         mode=BatchNormMode.SPATIAL,
     )
     draft.step(problem, 0, 3, scale_at, *mean_and_inv_std(both, 2), *outputs)
@@ -142,7 +148,7 @@ def _inferred(
     return draft.operation()
 
 
-class _BatchNorm(torch.autograd.Function):
+class _BatchNorm(Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -154,17 +160,18 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         y, both, *_ = operate(_trained, settings, (x, weight, bias, *running))
         ctx.save_for_backward(x, weight, both)
+        ctx.bias_is_like_x = bias is not None and bias.dtype is x.dtype
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias, *_ = operate(_gradients, (), (*ctx.saved_tensors, dy))
+        dx, dweight, dbias, *_ = operate(_gradients, (ctx.bias_is_like_x,), (*ctx.saved_tensors, dy))
         needed = ctx.needs_input_grad
         return dx, dweight if needed[1] else None, dbias if needed[2] else None, None, None
 
 
-class _BatchNormInference(torch.autograd.Function):
+class _BatchNormInference(Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -184,7 +191,8 @@ class _BatchNormInference(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance = ctx.saved_tensors
-        factor = (variance + ctx.epsilon).rsqrt()
+        dtype = statistics_dtype(x)
+        mean, factor = mean.to(dtype), (variance.to(dtype) + ctx.epsilon).rsqrt()
         dx = dweight = dbias = None
         along = (1, -1, *(1,) * (x.dim() - 2))
         places = [axis for axis in range(x.dim()) if axis != 1]
@@ -213,11 +221,11 @@ def batch_norm(
     Args:
         running_mean, running_var: [C]; updated in training, but not by an empty batch.
 
-    Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x.
+    Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x. They are copied
+    where they are neither in that nor in the dtype of x.
     """
-    dtype = statistics_dtype(x)
-    scale, offset = in_dtype(dtype, weight), in_dtype(dtype, bias)
-    mean, variance = in_dtype(dtype, running_mean), in_dtype(dtype, running_var)
+    scale, offset = parameter_for(x, weight), parameter_for(x, bias)
+    mean, variance = parameter_for(x, running_mean), parameter_for(x, running_var)
     y: Tensor
     if not training:
         if mean is None or variance is None:
@@ -230,7 +238,8 @@ def batch_norm(
         y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps))
     else:
         y = operate(_trained, (momentum, eps), (x, scale, offset, mean, variance))[0]
-    for statistic, updated in ((running_mean, mean), (running_var, variance)):
-        if statistic is not None and updated is not None and statistic is not updated:
-            statistic.copy_(updated)
+    if mean is not running_mean or variance is not running_var:
+        for statistic, updated in ((running_mean, mean), (running_var, variance)):
+            if statistic is not None and updated is not None and statistic is not updated:
+                statistic.copy_(updated)
     return y

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
-from dnncore.torch.bridge import Operation, Step, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import along_channels, autocast, new, vector, wants_gradient
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation, Step
 
 __all__ = ["convolution"]
 
@@ -55,7 +55,7 @@ def _backward(
     return draft.operation()
 
 
-class _Convolution(torch.autograd.Function):
+class _Convolution(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, conv: ConvolutionDescriptor) -> Tensor:
         (y,) = operate(_forward, (conv,), (x, w, bias))

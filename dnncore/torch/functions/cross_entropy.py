@@ -10,11 +10,12 @@ from torch import Tensor
 from dnncore.descriptors import BinaryOperator, CrossEntropyDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.problems import BinaryProblem, CrossEntropyBackwardProblem, CrossEntropyForwardProblem
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import wants_gradient, widened
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.softmax import log_softmax
+from dnncore.torch.operation import Operation
 
 __all__ = ["counted", "cross_entropy"]
 
@@ -69,7 +70,7 @@ def _backward(
     return draft.operation()
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, labels: Tensor, settings: CrossEntropyDescriptor) -> Tensor:
         loss, *_ = operate(_forward, (settings,), (x, labels))

@@ -6,8 +6,8 @@ import math
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import AddProblem, FillProblem, Problem
-from dnncore.torch.bridge import Behind, Operation, Step
 from dnncore.torch.functions.formats import as_rows
+from dnncore.torch.operation import Behind, Operation, Step
 
 __all__ = ["Draft"]
 

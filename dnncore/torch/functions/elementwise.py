@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, DropoutProblem
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import like, wants_gradient
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["activation", "dropout"]
 
@@ -30,7 +31,7 @@ def _activation_gradient(
     return Operation.of(ActivationBackwardProblem(y, dy, x, dx, activation), (1, 2, 0, 3), dx)
 
 
-class _Activation(torch.autograd.Function):
+class _Activation(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: ActivationDescriptor) -> Tensor:
         (y,) = operate(_activated, (activation,), (x,))
@@ -68,7 +69,7 @@ def activation(x: Tensor, activation: ActivationDescriptor, in_place: bool = Fal
             torch.autograd.graph.increment_version(x)  # autograd then refuses what was saved of x before
         y = x
     else:
-        (y,) = operate(_activated, (activation,), (x,))
+        y = operate(_activated, (activation,), (x,))[0]
     return y.reshape(()) if scalar else y
 
 
@@ -78,7 +79,7 @@ def _dropped(probability: float, x: TensorDescriptor, state: TensorDescriptor) -
     return Operation.of(DropoutProblem(x, state, y, probability), (0, 1, 2), y)
 
 
-class _Dropout(torch.autograd.Function):
+class _Dropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, state: Tensor) -> Tensor:
         (y,) = operate(_dropped, (probability,), (x, state))
@@ -103,7 +104,10 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | No
     if not training:
         return x
     if state is None:
-        state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32).to(x.device)
+        # From page-locked memory, so that the host does not wait for the device to take it.
+        state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, pin_memory=x.is_cuda).to(
+            x.device, non_blocking=True
+        )
     scalar = x.dim() == 0
     if scalar:
         x = x.reshape(1)

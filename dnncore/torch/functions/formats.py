@@ -13,17 +13,17 @@ from torch.autograd import forward_ad
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.formats import along_channels, as_rows, is_channels_last, new
-from dnncore.torch.bridge import Behind
+from dnncore.torch.operation import Behind
 
 __all__ = [
     "along_channels",
     "as_rows",
     "autocast",
-    "in_dtype",
     "is_channels_last",
     "like",
     "mean_and_inv_std",
     "new",
+    "parameter_for",
     "statistics",
     "statistics_dtype",
     "vector",
@@ -34,13 +34,12 @@ __all__ = [
 
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode."""
-    if forward_ad._current_level >= 0:
-        return True
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return True
-    return False
+    forward_mode: bool = forward_ad._current_level >= 0
+    return forward_mode
 
 
 def like(reference: TensorDescriptor) -> TensorDescriptor:
@@ -65,13 +64,19 @@ def mean_and_inv_std(both: TensorDescriptor, place: int) -> tuple[int, Behind]:
 
 
 def statistics_dtype(x: torch.Tensor) -> torch.dtype:
-    """The compute type: what statistics, scales and biases are in."""
+    """The compute type: what the statistics of a normalisation are in."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def in_dtype(dtype: torch.dtype, parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """A parameter in a dtype; its gradient comes back in its own."""
-    return parameter if parameter is None or parameter.dtype is dtype else parameter.to(dtype)
+def parameter_for(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """A parameter as a normalisation of x takes it: in the dtype of x or in the compute type, to which any other is converted.
+
+    The gradient of one that is converted comes back in its own dtype.
+    """
+    if parameter is None or parameter.dtype is x.dtype:
+        return parameter
+    dtype = statistics_dtype(x)
+    return parameter if parameter.dtype is dtype else parameter.to(dtype)
 
 
 def autocast(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[Any, ...]:
@@ -89,6 +94,8 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _autocast_is_on(x: torch.Tensor) -> bool:
+    if not torch._C._is_any_autocast_enabled():  # which is quick to ask
+        return False
     on: bool = torch.is_autocast_enabled("cuda") if x.is_cuda else x.is_cpu and torch.is_autocast_enabled("cpu")
     return on
 

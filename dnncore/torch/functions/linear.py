@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
-from dnncore.torch.bridge import Operation, Step, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import autocast, wants_gradient
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation, Step
 
 __all__ = ["linear", "product"]
 
@@ -64,7 +64,7 @@ def _backward(
     return draft.operation()
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         y, *_ = operate(_forward, (), (x, w, bias))

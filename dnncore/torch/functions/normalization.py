@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import LRNDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems import (
     GroupNormBackwardProblem,
@@ -18,19 +18,19 @@ from dnncore.problems import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import (
     along_channels,
-    in_dtype,
     like,
     mean_and_inv_std,
     new,
+    parameter_for,
     statistics,
-    statistics_dtype,
     vector,
     wants_gradient,
 )
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
 
@@ -51,6 +51,16 @@ def _backward(problem: Any, shape: tuple[int, ...]) -> Operation:
     scale = () if problem.scale is None else (1,)
     both = mean_and_inv_std(statistics(problem.saved_mean), 2)
     return Operation.of(problem, (0, 3, *scale, *both, *range(4, 4 + len(results))), *results)
+
+
+def _gradients(
+    x: TensorDescriptor, wanted: tuple[bool, bool], like_x: tuple[bool, bool], seen: Callable[[DType], _Given]
+) -> list[_Given]:
+    """What the gradients of weight and bias that are wanted look like: of the dtype of x, or of its compute type."""
+    return [
+        seen(x.dtype if is_like_x else x.dtype.compute) if is_wanted else None
+        for is_wanted, is_like_x in zip(wanted, like_x, strict=True)
+    ]
 
 
 def _at_the_end(parameter: _Given, ndim: int) -> _Given:
@@ -89,12 +99,15 @@ def _layer_forward(
 def _layer_backward(
     shape: tuple[int, ...],
     wanted: tuple[bool, bool],
+    like_x: tuple[bool, bool],
     x: TensorDescriptor,
     weight: _Given,
     _both: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    gradient = _at_the_end(TensorDescriptor.packed(shape, x.dtype.compute), x.ndim)
+    dscale, dbias = _gradients(
+        x, wanted, like_x, lambda dtype: _at_the_end(TensorDescriptor.packed(shape, dtype), x.ndim)
+    )
     statistic = _layer_statistic(shape, x)
     problem = LayerNormBackwardProblem(
         x=x,
@@ -104,8 +117,8 @@ def _layer_backward(
         dx=like(x),
         axis=x.ndim - len(shape),
         scale=_at_the_end(weight, x.ndim),
-        dscale=gradient if wanted[0] else None,
-        dbias=gradient if wanted[1] else None,
+        dscale=dscale,
+        dbias=dbias,
     )
     return _backward(problem, shape)
 
@@ -133,12 +146,13 @@ def _group_forward(groups: int, epsilon: float, x: TensorDescriptor, weight: _Gi
 def _group_backward(
     groups: int,
     wanted: tuple[bool, bool],
+    like_x: tuple[bool, bool],
     x: TensorDescriptor,
     weight: _Given,
     _both: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    gradient = along_channels(vector(x.dtype.compute, x.shape[1]), x.ndim)
+    dscale, dbias = _gradients(x, wanted, like_x, lambda dtype: along_channels(vector(dtype, x.shape[1]), x.ndim))
     statistic = _group_statistic(groups, x)
     problem = GroupNormBackwardProblem(
         x=x,
@@ -148,13 +162,13 @@ def _group_backward(
         dx=new(x.shape, x),
         groups=groups,
         scale=None if weight is None else along_channels(weight, x.ndim),
-        dscale=gradient if wanted[0] else None,
-        dbias=gradient if wanted[1] else None,
+        dscale=dscale,
+        dbias=dbias,
     )
     return _backward(problem, x.shape[1:2])
 
 
-class _Normalization(torch.autograd.Function):
+class _Normalization(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: Any, cut: Any, epsilon: float
@@ -163,13 +177,14 @@ class _Normalization(torch.autograd.Function):
         y, both = operate(forward, (cut, epsilon), (x, weight, bias))
         ctx.save_for_backward(x, weight, both)
         ctx.cut = cut
+        ctx.like_x = tuple(parameter is not None and parameter.dtype is x.dtype for parameter in (weight, bias))
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:3]
-        dx, *found = operate(ctx.backward_operation, (ctx.cut, wanted), (*ctx.saved_tensors, dy))
+        dx, *found = operate(ctx.backward_operation, (ctx.cut, wanted, ctx.like_x), (*ctx.saved_tensors, dy))
         gradients = iter(found)
         return dx, *(next(gradients) if is_wanted else None for is_wanted in wanted), None, None, None
 
@@ -182,8 +197,7 @@ _GROUP: _Directions = (_group_forward, _group_backward)
 def _normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: _Directions, cut: Any, epsilon: float
 ) -> Tensor:
-    dtype = statistics_dtype(x)
-    weight, bias = in_dtype(dtype, weight), in_dtype(dtype, bias)
+    weight, bias = parameter_for(x, weight), parameter_for(x, bias)
     if wants_gradient(x, weight, bias):
         y: Tensor = _Normalization.apply(x, weight, bias, directions, cut, epsilon)
         return y
@@ -220,7 +234,7 @@ def _lrn_backward(lrn: LRNDescriptor, x: TensorDescriptor, y: TensorDescriptor, 
     return Operation.of(LRNBackwardProblem(y, dy, x, dx, lrn), (1, 2, 0, 3), dx)
 
 
-class _LRN(torch.autograd.Function):
+class _LRN(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lrn: LRNDescriptor) -> Tensor:
         (y,) = operate(_lrn_forward, (lrn,), (x,))

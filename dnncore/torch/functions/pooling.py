@@ -12,10 +12,11 @@ from dnncore.descriptors import PoolingDescriptor, PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.linear import product
+from dnncore.torch.operation import Operation
 
 __all__ = ["adaptive_avg_pool", "avg_pool", "max_pool"]
 
@@ -47,7 +48,7 @@ def _average_gradient(pooling: PoolingDescriptor, shape: tuple[int, ...], dy: Te
     return Operation.of(PoolingBackwardProblem(dy, dy, dx, dx, pooling), (0, 0, 1, 1), dx)
 
 
-class _MaxPool(torch.autograd.Function):
+class _MaxPool(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pooling: PoolingDescriptor) -> Tensor:
         y, indices = operate(_max_pooled, (pooling,), (x,))
@@ -72,7 +73,7 @@ def max_pool(x: Tensor, pooling: PoolingDescriptor) -> Tensor:
     return operate(_pooled, (pooling,), (x,))[0]
 
 
-class _AvgPool(torch.autograd.Function):
+class _AvgPool(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pooling: PoolingDescriptor) -> Tensor:
         (y,) = operate(_pooled, (pooling,), (x,))

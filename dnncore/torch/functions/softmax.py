@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
-from dnncore.torch.bridge import Operation, operate
+from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import wants_gradient, widened
-from dnncore.torch.functions.gradients import first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.operation import Operation
 
 __all__ = ["log_softmax", "softmax"]
 
@@ -44,7 +44,7 @@ def _backward(algorithm: SoftmaxAlgorithm, dim: int, y: TensorDescriptor, dy: Te
     return Operation.of(problem, (0, 1, 2), dx)
 
 
-class _Softmax(torch.autograd.Function):
+class _Softmax(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, algorithm: SoftmaxAlgorithm, dim: int) -> Tensor:
         (y,) = operate(_forward, (algorithm, dim), (x,))

@@ -19,9 +19,10 @@ class _Activation(Layer):
     """One that its class says."""
 
     _activation: ActivationDescriptor
+    inplace = False  # of those that have no such setting
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return elementwise.activation(x, self._activation, self.__dict__.get("inplace", False))
+        return elementwise.activation(x, self._activation, self.inplace)
 
 
 class _LeakyRelu(Layer):

@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
     )
+    parser.add_argument("--changed", action="store_true", help="compile only what is not as the baseline was made of")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--update", action="store_true", help="write the baseline")
     what.add_argument("--kernel", help="print the numbers of this kernel only, beside those of the baseline")
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
             }
             for arch in architectures
         }
-        found = _all(architectures, max(options.jobs, 1), compiler)
+        known = _unchanged(digests, units.release(compiler), folder) if options.changed else {}
+        found = _all(architectures, max(options.jobs, 1), compiler, known)
     except (DnncoreError, ToolkitError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -62,14 +64,38 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     return 1 if broken and not options.update else 0
 
 
-def _all(architectures: Sequence[str], jobs: int, compiler: Compiler) -> dict[str, dict[str, Figures]]:
+def _unchanged(
+    digests: Mapping[str, Mapping[str, str]], release: str, folder: Path
+) -> dict[str, dict[str, dict[str, Figures]]]:
+    """For each architecture the batches that are as they were for the baseline, with its figures."""
+    found: dict[str, dict[str, dict[str, Figures]]] = {}
+    for arch, of_batch in digests.items():
+        baseline = Baseline.read(arch, folder)
+        found[arch] = {
+            name: {unit.entry: baseline.kernels[unit.entry] for unit in members}
+            for name, members in units.batches()
+            if baseline.compiler == release and name in of_batch and of_batch[name] == baseline.digests.get(name)
+        }
+    return found
+
+
+def _all(
+    architectures: Sequence[str],
+    jobs: int,
+    compiler: Compiler,
+    known: Mapping[str, Mapping[str, Mapping[str, Figures]]],
+) -> dict[str, dict[str, Figures]]:
+    """Figures of every kernel: of the batches that are known, and of the others as they are compiled."""
     work = [
         (arch, name, members)
         for arch in architectures
         for name, members in units.batches()
-        if members[0].why_not_on(arch) is None
+        if members[0].why_not_on(arch) is None and name not in known.get(arch, {})
     ]
-    found: dict[str, dict[str, Figures]] = {arch: {} for arch in architectures}
+    found: dict[str, dict[str, Figures]] = {
+        arch: {entry: figures for batch in known.get(arch, {}).values() for entry, figures in batch.items()}
+        for arch in architectures
+    }
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs) as pool:
 
         def compile_batch(item: tuple[str, str, tuple[Unit, ...]]) -> dict[str, Figures]:

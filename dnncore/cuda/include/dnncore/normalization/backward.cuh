@@ -46,11 +46,13 @@ __device__ __forceinline__ void visit_packs(const NormalizationParams& params, c
 }
 
 // Scale at an element, where it differs within a group.
-template <typename T, typename C, int kWidth>
-__device__ __forceinline__ void load_scale(const NormalizationParams& params, const Task<T>& task, int64 element, int lanes, C (&scale)[kWidth]) {
+template <typename T>
+__device__ __forceinline__ void load_scale(
+    const NormalizationParams& params, const Task<T>& task, int64 element, int lanes, Compute<T> (&scale)[Task<T>::kWidth]
+) {
   int64 at[kOperands];
   task.template place_parameters<kScale>(params, element, at);
-  load_parameter(scale, params, kScale, at, lanes, C(1));
+  load_parameter<T>(scale, params, kScale, at, lanes, Compute<T>(1));
 }
 
 template <typename T>
@@ -68,8 +70,8 @@ __device__ __forceinline__ void collect_sums(
     if (is_on(params, kVaryingStatistics)) {
       int64 at[kOperands];
       task.template place_parameters<kMean, kInvStd>(params, element, at);
-      load_parameter(mean, params, kMean, at, lanes, C(0));
-      load_parameter(inv_std, params, kInvStd, at, lanes, C(1));
+      load_parameter<T>(mean, params, kMean, at, lanes, C(0));
+      load_parameter<T>(inv_std, params, kInvStd, at, lanes, C(1));
     }
     C values[kWidth];
 #pragma unroll
@@ -112,7 +114,7 @@ __device__ __forceinline__ void find_coefficients(
   if (!is_on(params, kVaryingParameters) && task.exists) {
     int64 at[kOperands];
     task.template place_group<kScale>(params, at);
-    load_parameter(scale, params, kScale, at, task.group_lanes, C(1));
+    load_parameter<T>(scale, params, kScale, at, task.group_lanes, C(1));
   }
   const C share = C(1) / static_cast<C>(params.length);
 #pragma unroll
@@ -157,18 +159,17 @@ __device__ __forceinline__ void apply_gradient(
 }
 
 // Write sums to the gradients of scale and bias that are asked for, `lane` steps behind the offsets.
-template <typename C>
+template <typename T>
 __device__ __forceinline__ void write_gradients(
-    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<C>& sums
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<Compute<T>>& sums
 ) {
+  using C = Compute<T>;
+  const auto at = [&](Operand operand) { return offsets[operand] + lane * params.steps[operand]; };
   const auto write = [&](Operand target, Operand old, C value) {
     if (params.operands[target] == nullptr) return;
     value *= static_cast<C>(params.parameter_alpha);
-    if (params.operands[old] != nullptr) {
-      const C* before = static_cast<const C*>(params.operands[old]) + offsets[old] + lane * params.steps[old];
-      value += static_cast<C>(params.parameter_beta) * *before;
-    }
-    static_cast<C*>(params.operands[target])[offsets[target] + lane * params.steps[target]] = value;
+    if (params.operands[old] != nullptr) value += static_cast<C>(params.parameter_beta) * load_value<T>(params, old, at(old));
+    store_value<T>(params, target, at(target), value);
   };
   write(kFirstNew, kFirstOld, sums.normalized);
   write(kSecondNew, kSecondOld, sums.plain);
@@ -196,7 +197,7 @@ __device__ __forceinline__ void write_group_gradients(
   const int written = team.packs_groups ? task.group_lanes : 1;
 #pragma unroll
   for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
-    if (lane < written) write_gradients(params, at, lane, sums[lane]);
+    if (lane < written) write_gradients<T>(params, at, lane, sums[lane]);
   }
 }
 
@@ -241,23 +242,25 @@ __device__ void normalization_backward(const NormalizationParams& params) {
 
 // The second of three launches: a warp merges the parts of a group, for the gradients of its parameters and for the
 // third launch.
-template <typename C>
+template <typename T>
 __device__ void normalization_finish_backward(const NormalizationParams& params) {
+  using C = Compute<T>;
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
     const Sums<C> sums = merge_partials<Sums<C>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;
     if (params.totals != nullptr) static_cast<Sums<C>*>(params.totals)[group] = sums;
     int64 offsets[kOperands] = {};
     add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
-    write_gradients(params, offsets, 0, sums);
+    write_gradients<T>(params, offsets, 0, sums);
   }
 }
 
 // Group normalisation, between the sums of each image's channels and the third launch: a warp merges what one group of
 // one image has, with its channels' scales as weights, or what all images have of one channel, for the gradients of its
 // parameters.
-template <typename C>
+template <typename T>
 __device__ void normalization_channels_backward(const NormalizationParams& params) {
+  using C = Compute<T>;
   const int64 channels = params.group_packs, images = params.parts;
   const int64 groups = channels / params.sharing.value;
   const Sums<C>* found = static_cast<const Sums<C>*>(params.partials);  // [images, channels]
@@ -266,14 +269,21 @@ __device__ void normalization_channels_backward(const NormalizationParams& param
     Sums<C> sums{};
     if (item < images * groups) {
       const QuotientRemainder split = divide(item, groups);
-      for (int i = lane; i < params.sharing.value; i += kWarpSize) {
-        const int64 channel = split.remainder * params.sharing.value + i;
-        int64 at[kOperands] = {};
-        add_offsets<kScale>(params.groups, channel, at);
-        const C* scale = static_cast<const C*>(params.operands[kScale]);
-        const C weight = scale == nullptr ? C(1) : scale[at[kScale]];
-        const Sums<C> value = found[split.quotient * channels + channel];
-        sums = sums.merged({weight * value.plain, weight * value.normalized});
+      const int64 first = split.remainder * params.sharing.value;
+      int64 at[kOperands] = {};
+      add_offsets<kScale>(params.groups, first, at);
+      const int64 step = params.groups.strides[kScale][params.groups.ndim - 1];  // a group's channels are in one dimension
+      const Sums<C>* channel = found + split.quotient * channels + first;
+      const auto weigh = [&](const auto* scale) {
+        for (int i = lane; i < params.sharing.value; i += kWarpSize) {
+          const C weight = scale == nullptr ? C(1) : widen(scale[at[kScale] + i * step]);
+          sums = sums.merged({weight * channel[i].plain, weight * channel[i].normalized});
+        }
+      };
+      if (is_narrow<T>(params, kScale)) {
+        weigh(static_cast<const T*>(params.operands[kScale]));
+      } else {
+        weigh(static_cast<const C*>(params.operands[kScale]));
       }
       sums = merge_warp(sums);
       if (lane == 0) static_cast<Sums<C>*>(params.totals)[item] = sums;
@@ -284,7 +294,7 @@ __device__ void normalization_channels_backward(const NormalizationParams& param
       if (lane != 0) continue;
       int64 at[kOperands] = {};
       add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, channel, at);
-      write_gradients(params, at, 0, sums);
+      write_gradients<T>(params, at, 0, sums);
     }
   }
 }

@@ -17,7 +17,7 @@ struct Places {
   const T* x;
   const T* dy;
   T* dx;
-  const C* scale;
+  Parameter<T> scale;
   const C* mean;
   const C* inv_std;
 
@@ -25,30 +25,31 @@ struct Places {
       : x(static_cast<const T*>(params.operands[kX]) + task.offsets[kX]),
         dy(static_cast<const T*>(params.operands[kDy]) + task.offsets[kX]),
         dx(static_cast<T*>(params.operands[kOutput]) + task.offsets[kX]),
-        scale(nullptr),
         mean(nullptr),
         inv_std(nullptr) {
     if (!task.exists) return;
     int64 at[kOperands];
     task.template place_group<kScale, kMean, kInvStd>(params, at);
-    scale = find_parameter<C>(params, kScale, at);
-    mean = find_parameter<C>(params, kMean, at);
-    inv_std = find_parameter<C>(params, kInvStd, at);
+    scale = Parameter<T>(params, kScale, at);
+    mean = find_statistic<C>(params, kMean, at);
+    inv_std = find_statistic<C>(params, kInvStd, at);
   }
 
   // dy of a pack, times scale where that is asked for.
+  template <bool kNarrow>
   __device__ __forceinline__ void weigh(
       const NormalizationParams& params, const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]
   ) const {
     take_apart<T>(raw, values);
     if (!weighted) return;
     C scales[Task<T>::kWidth];
-    load_varying(scales, scale, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+    scale.template load<kNarrow>(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) values[lane] *= scales[lane];
   }
 
   // dx of a pack.
+  template <bool kNarrow>
   __device__ __forceinline__ void write(
       const NormalizationParams& params,
       const uint4& from_x,
@@ -58,7 +59,7 @@ struct Places {
       const Coefficients<C> (&by)[Task<T>::kWidth]
   ) const {
     C values[Task<T>::kWidth], middle[Task<T>::kWidth];
-    weigh(params, from_dy, walk, is_on(params, kVaryingParameters), values);
+    weigh<kNarrow>(params, from_dy, walk, is_on(params, kVaryingParameters), values);
     take_apart<T>(from_x, middle);
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
@@ -69,7 +70,7 @@ struct Places {
 };
 
 // Sums of dy, weighted where that is asked for, and of the same times the normalised x.
-template <typename T>
+template <bool kNarrow, typename T>
 __device__ __forceinline__ void collect_sums_aligned(
     const NormalizationParams& params,
     const Team& team,
@@ -107,7 +108,7 @@ __device__ __forceinline__ void collect_sums_aligned(
           load_varying(inv_std, places.inv_std, walk.at(kWalkedStatistics), params.steps[kInvStd], C(1));
         }
         C values[kWidth], from[kWidth];
-        places.weigh(params, dy[k], walk, weighted, values);
+        places.template weigh<kNarrow>(params, dy[k], walk, weighted, values);
         take_apart<T>(x[k], from);
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) {
@@ -132,7 +133,8 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
     load_saved(params, task, mean, inv_std);
     Sums<C> sums[kWidth] = {};
     if (is_on(params, kReduces)) {
-      collect_sums_aligned(params, team, task, places, mean, inv_std, sums);
+      // One copy for both: two would take 15 registers more, and with them a block off every multiprocessor.
+      collect_sums_aligned<true>(params, team, task, places, mean, inv_std, sums);
       merge_team(team, sums);
       if (params.partials != nullptr) {
         store_partials(params, team, task, item, sums);
@@ -145,21 +147,23 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
     if (!is_on(params, kApplies)) continue;
     Coefficients<C> by[kWidth];
     find_coefficients(params, task, inv_std, sums, by);
-    PackWalk walk(params, team, task), ahead = walk;
-    while (walk.left() > 0) {
-      uint4 x[kBackwardPacks], dy[kBackwardPacks];
+    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
+      PackWalk walk(params, team, task), ahead = walk;
+      while (walk.left() > 0) {
+        uint4 x[kBackwardPacks], dy[kBackwardPacks];
 #pragma unroll
-      for (int k = 0; k < kBackwardPacks; ++k) {
-        x[k] = load_raw(places.x + ahead.at(kWalkedX));
-        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
-        ahead.next(params);
-      }
+        for (int k = 0; k < kBackwardPacks; ++k) {
+          x[k] = load_raw(places.x + ahead.at(kWalkedX));
+          dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+          ahead.next(params);
+        }
 #pragma unroll
-      for (int k = 0; k < kBackwardPacks; ++k) {
-        if (walk.left() > 0) places.write(params, x[k], dy[k], walk, mean, by);
-        walk.next(params);
+        for (int k = 0; k < kBackwardPacks; ++k) {
+          if (walk.left() > 0) places.template write<narrow.value>(params, x[k], dy[k], walk, mean, by);
+          walk.next(params);
+        }
       }
-    }
+    });
   }
 }
 
@@ -189,20 +193,22 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     for (int lane = 1; lane < kWidth; ++lane) mean[lane] = mean[0], inv_std[lane] = inv_std[0];
     C found[2] = {};
     ahead = walk;
+    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
 #pragma unroll
-    for (int k = 0; k < kKeptPairs; ++k) {
-      if (k < there) {
-        C values[kWidth], from[kWidth];
-        places.weigh(params, dy[k], ahead, is_on(params, kWeighted), values);
-        take_apart<T>(x[k], from);
+      for (int k = 0; k < kKeptPairs; ++k) {
+        if (k < there) {
+          C values[kWidth], from[kWidth];
+          places.template weigh<narrow.value>(params, dy[k], ahead, is_on(params, kWeighted), values);
+          take_apart<T>(x[k], from);
 #pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) {
-          found[0] += values[lane];
-          found[1] += values[lane] * ((from[lane] - mean[0]) * inv_std[0]);
+          for (int lane = 0; lane < kWidth; ++lane) {
+            found[0] += values[lane];
+            found[1] += values[lane] * ((from[lane] - mean[0]) * inv_std[0]);
+          }
         }
+        ahead.next(params);
       }
-      ahead.next(params);
-    }
+    });
     sum_team(team, found);
     Sums<C> sums[kWidth];
 #pragma unroll
@@ -212,11 +218,13 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     find_coefficients(params, task, inv_std, sums, by);
 #pragma unroll
     for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they belong to one group
+    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
 #pragma unroll
-    for (int k = 0; k < kKeptPairs; ++k) {
-      if (k < there) places.write(params, x[k], dy[k], walk, mean, by);
-      walk.next(params);
-    }
+      for (int k = 0; k < kKeptPairs; ++k) {
+        if (k < there) places.template write<narrow.value>(params, x[k], dy[k], walk, mean, by);
+        walk.next(params);
+      }
+    });
   }
 }
 

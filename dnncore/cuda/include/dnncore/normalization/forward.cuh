@@ -92,20 +92,22 @@ struct Normalizer {
 };
 
 // Write a group's statistics to the operands that exist, `lane` steps behind the offsets.
-template <typename C>
+template <typename T>
 __device__ __forceinline__ void write_statistics(
-    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<C>& moments
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<Compute<T>>& moments
 ) {
+  using C = Compute<T>;
   const Normalizer<C> normalizer(params, moments);
-  const auto at = [&](Operand operand) {
-    return static_cast<C*>(params.operands[operand]) + offsets[operand] + lane * params.steps[operand];
-  };
-  if (params.operands[kMean] != nullptr) *at(kMean) = normalizer.mean;
-  *at(kInvStd) = normalizer.inv_std;
+  const auto at = [&](Operand operand) { return offsets[operand] + lane * params.steps[operand]; };
+  const auto save = [&](Operand operand, C value) { static_cast<C*>(params.operands[operand])[at(operand)] = value; };
+  const auto running = [&](Operand operand) { return load_value<T>(params, operand, at(operand)); };
+  if (params.operands[kMean] != nullptr) save(kMean, normalizer.mean);
+  save(kInvStd, normalizer.inv_std);
   if (params.operands[kFirstNew] == nullptr) return;
   const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
-  *at(kFirstNew) = kept * *at(kFirstOld) + fresh * moments.mean;
-  *at(kSecondNew) = kept * *at(kSecondOld) + fresh * (moments.squares / (moments.count - C(1)));
+  store_value<T>(params, kFirstNew, at(kFirstNew), kept * running(kFirstOld) + fresh * moments.mean);
+  const C unbiased = moments.squares / (moments.count - C(1));
+  store_value<T>(params, kSecondNew, at(kSecondNew), kept * running(kSecondOld) + fresh * unbiased);
 }
 
 // For each of the team's groups, what is subtracted and what is multiplied by; one thread writes the statistics.
@@ -129,7 +131,7 @@ __device__ __forceinline__ void write_group(
     const Normalizer<Compute<T>> normalizer(params, moments[lane]);
     mean[lane] = normalizer.mean;
     inv_std[lane] = normalizer.inv_std;
-    if (lane < written) write_statistics(params, at, lane, moments[lane]);
+    if (lane < written) write_statistics<T>(params, at, lane, moments[lane]);
   }
 }
 
@@ -166,8 +168,8 @@ __device__ __forceinline__ void apply(
   int64 at[kOperands];
   const auto load = [&](C (&factors)[kWidth], int lanes) {
     C scale[kWidth];
-    load_parameter(scale, params, kScale, at, lanes, C(1));
-    load_parameter(bias, params, kBias, at, lanes, C(0));
+    load_parameter<T>(scale, params, kScale, at, lanes, C(1));
+    load_parameter<T>(bias, params, kBias, at, lanes, C(0));
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) factors[lane] *= scale[lane];
   };
@@ -231,14 +233,14 @@ __device__ void normalization_forward(const NormalizationParams& params) {
 }
 
 // The second of three launches: a warp merges the parts of a group.
-template <typename C>
+template <typename T>
 __device__ void normalization_finish_forward(const NormalizationParams& params) {
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
-    const Moments<C> moments = merge_partials<Moments<C>>(params, group);
+    const auto moments = merge_partials<Moments<Compute<T>>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;
     int64 offsets[kOperands] = {};
     add_offsets<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
-    write_statistics(params, offsets, 0, moments);
+    write_statistics<T>(params, offsets, 0, moments);
   }
 }
 

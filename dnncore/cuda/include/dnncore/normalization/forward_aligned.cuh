@@ -76,33 +76,37 @@ struct Affine {
   using C = Compute<T>;
   static constexpr int kWidth = Task<T>::kWidth;
   bool varies;
-  const C* scale;
-  const C* bias;
+  Parameter<T> scale;
+  Parameter<T> bias;
   C factor[kWidth];
   C added[kWidth];
 
   __device__ __forceinline__ Affine(const NormalizationParams& params, const Team& team, const Task<T>& task, const C (&inv_std)[kWidth])
-      : varies(is_on(params, kVaryingParameters)), scale(nullptr), bias(nullptr) {
+      : varies(is_on(params, kVaryingParameters)) {
     int64 at[kOperands];
     if (task.exists) task.template place_group<kScale, kBias>(params, at);
     if (task.exists && varies) {
-      scale = find_parameter<C>(params, kScale, at);
-      bias = find_parameter<C>(params, kBias, at);
+      scale = Parameter<T>(params, kScale, at);
+      bias = Parameter<T>(params, kBias, at);
     }
     const bool loads = task.exists && !varies;
     C scales[kWidth];
     if (loads && team.packs_groups) {
-      load_parameter(scales, params, kScale, at, task.group_lanes, C(1));
-      load_parameter(added, params, kBias, at, task.group_lanes, C(0));
+      load_parameter<T>(scales, params, kScale, at, task.group_lanes, C(1));
+      load_parameter<T>(added, params, kBias, at, task.group_lanes, C(0));
     } else {
-      load_varying(scales, loads ? find_parameter<C>(params, kScale, at) : nullptr, 0, 0, C(1));
-      load_varying(added, loads ? find_parameter<C>(params, kBias, at) : nullptr, 0, 0, C(0));
+      (loads ? Parameter<T>(params, kScale, at) : Parameter<T>()).template load<true>(scales, 0, 0, C(1));
+      (loads ? Parameter<T>(params, kBias, at) : Parameter<T>()).template load<true>(added, 0, 0, C(0));
     }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane] * scales[lane];
   }
 
+  // Whether one of those that vary is stored in T.
+  __device__ __forceinline__ bool is_narrow() const { return scale.narrow || bias.narrow; }
+
   // Normalise a pack and write it.
+  template <bool kNarrow>
   __device__ __forceinline__ void write(
       const NormalizationParams& params, const uint4& raw, const PackWalk& walk, const C (&mean)[kWidth], T* y
   ) const {
@@ -110,8 +114,8 @@ struct Affine {
     take_apart<T>(raw, values);
     if (varies) {
       C scales[kWidth], biases[kWidth];
-      load_varying(scales, scale, walk.at(kWalkedParameters), params.steps[kScale], C(1));
-      load_varying(biases, bias, walk.at(kWalkedParameters), params.steps[kBias], C(0));
+      scale.template load<kNarrow>(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+      bias.template load<kNarrow>(biases, walk.at(kWalkedParameters), params.steps[kBias], C(0));
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (values[lane] - mean[lane]) * (factor[lane] * scales[lane]) + biases[lane];
     } else {
@@ -146,20 +150,22 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
     const Affine<T> affine(params, team, task, inv_std);
     const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
     T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    PackWalk walk(params, team, task), ahead = walk;
-    while (walk.left() > 0) {
-      uint4 raw[kApplyPacks];
+    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
+      PackWalk walk(params, team, task), ahead = walk;
+      while (walk.left() > 0) {
+        uint4 raw[kApplyPacks];
 #pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        raw[k] = load_raw(x + ahead.at(kWalkedX));
-        ahead.next(params);
-      }
+        for (int k = 0; k < kApplyPacks; ++k) {
+          raw[k] = load_raw(x + ahead.at(kWalkedX));
+          ahead.next(params);
+        }
 #pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        if (walk.left() > 0) affine.write(params, raw[k], walk, mean, y);
-        walk.next(params);
+        for (int k = 0; k < kApplyPacks; ++k) {
+          if (walk.left() > 0) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
+          walk.next(params);
+        }
       }
-    }
+    });
   }
 }
 
@@ -203,17 +209,19 @@ __device__ void normalization_forward_kept(const NormalizationParams& params) {
     if (task.exists && team.lane == 0) {
       int64 at[kOperands];
       task.template place_group<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
-      write_statistics(params, at, 0, moments);
+      write_statistics<T>(params, at, 0, moments);
     }
     C mean[kWidth], inv_std[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) mean[lane] = normalizer.mean, inv_std[lane] = normalizer.inv_std;
     const Affine<T> affine(params, team, task, inv_std);
+    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
 #pragma unroll
-    for (int k = 0; k < kKeptPacks; ++k) {
-      if (k < there) affine.write(params, raw[k], walk, mean, y);
-      walk.next(params);
-    }
+      for (int k = 0; k < kKeptPacks; ++k) {
+        if (k < there) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
+        walk.next(params);
+      }
+    });
   }
 }
 

@@ -85,6 +85,7 @@ struct NormalizationParams {
   double parameter_beta;
   int32 columns;  // a power of two up to 32, or up to the threads where packs are elements
   int32 switches;
+  uint32 narrow;         // a bit for each operand: whether it is stored in fewer bits than the compute type has
   SmallDivisor sharing;  // adjacent groups that have statistics and totals in common: channels of a group
   WalkParams walk;
 };
@@ -178,40 +179,74 @@ struct Task {
   }
 };
 
-// Load the lanes of a parameter or statistic that exist, each `step` elements behind the one before, with zeros behind
-// them: at once where they are aligned neighbours.
-template <typename C, int kWidth>
-__device__ __forceinline__ void load_lanes(C (&values)[kWidth], const C* place, int64 step, int lanes) {
-  constexpr int kPack = Pack<C>::kWidth;
+// Whether an operand is stored as x is, in type T, rather than in its compute type. Scale, bias, their gradients, and
+// statistics that are running or given may be: each is widened when it is loaded, and rounded when it is stored. Where T
+// is the compute type, there is nothing to ask.
+template <typename T>
+__device__ __forceinline__ bool is_narrow(const NormalizationParams& params, Operand operand) {
+  return sizeof(T) < sizeof(Compute<T>) && (params.narrow >> operand & 1) != 0;
+}
+
+// One value of such an operand.
+template <typename T>
+__device__ __forceinline__ Compute<T> load_value(const NormalizationParams& params, Operand operand, int64 offset) {
+  const void* values = params.operands[operand];
+  return is_narrow<T>(params, operand) ? widen(static_cast<const T*>(values)[offset]) : static_cast<const Compute<T>*>(values)[offset];
+}
+
+template <typename T>
+__device__ __forceinline__ void store_value(const NormalizationParams& params, Operand operand, int64 offset, Compute<T> value) {
+  void* values = params.operands[operand];
+  if (is_narrow<T>(params, operand)) {
+    static_cast<T*>(values)[offset] = narrow<T>(value);
+  } else {
+    static_cast<Compute<T>*>(values)[offset] = value;
+  }
+}
+
+// Load the lanes of a parameter or statistic, stored in type S, that exist, each `step` elements behind the one before,
+// with zeros behind them: at once where they are aligned neighbours.
+template <typename S, int kWidth>
+__device__ __forceinline__ void load_lanes(Compute<S> (&values)[kWidth], const S* place, int64 step, int lanes) {
+  using C = Compute<S>;
+  constexpr int kPack = Pack<S>::kWidth;
   static_assert(kWidth % kPack == 0);
   if (step == 0) {
-    const C value = *place;
+    const C value = widen(*place);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) values[lane] = value;
   } else if (step == 1 && is_whole(place, lanes) && lanes == kWidth) {
 #pragma unroll
     for (int pack = 0; pack < kWidth / kPack; ++pack) {
-      const Pack<C> found = reinterpret_cast<const Pack<C>*>(place)[pack];
+      const Pack<S> found = reinterpret_cast<const Pack<S>*>(place)[pack];
 #pragma unroll
-      for (int lane = 0; lane < kPack; ++lane) values[pack * kPack + lane] = found.lanes[lane];
+      for (int lane = 0; lane < kPack; ++lane) values[pack * kPack + lane] = widen(found.lanes[lane]);
     }
   } else {
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) values[lane] = lane < lanes ? place[lane * step] : C(0);
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = lane < lanes ? widen(place[lane * step]) : C(0);
   }
 }
 
 // The same for an operand that may be missing.
-template <typename C, int kWidth>
+template <typename T, int kWidth>
 __device__ __forceinline__ void load_parameter(
-    C (&values)[kWidth], const NormalizationParams& params, Operand operand, const int64 (&offsets)[kOperands], int lanes, C otherwise
+    Compute<T> (&values)[kWidth],
+    const NormalizationParams& params,
+    Operand operand,
+    const int64 (&offsets)[kOperands],
+    int lanes,
+    Compute<T> otherwise
 ) {
-  if (params.operands[operand] != nullptr) {
-    load_lanes(values, static_cast<const C*>(params.operands[operand]) + offsets[operand], params.steps[operand], lanes);
-    return;
-  }
+  const void* found = params.operands[operand];
+  if (found == nullptr) {
 #pragma unroll
-  for (int lane = 0; lane < kWidth; ++lane) values[lane] = otherwise;
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = otherwise;
+  } else if (is_narrow<T>(params, operand)) {
+    load_lanes(values, static_cast<const T*>(found) + offsets[operand], params.steps[operand], lanes);
+  } else {
+    load_lanes(values, static_cast<const Compute<T>*>(found) + offsets[operand], params.steps[operand], lanes);
+  }
 }
 
 // Mean and inverse standard deviation of the task's groups, as far as they are given.
@@ -222,8 +257,8 @@ __device__ __forceinline__ void load_group_statistics(
   int64 at[kOperands];
   const int64 last = task.template place_group<kMean, kInvStd>(params, at);
   if (!is_on(params, kPacksGroups) || params.sharing.value == 1) {
-    load_parameter(mean, params, kMean, at, task.group_lanes, C(0));
-    load_parameter(inv_std, params, kInvStd, at, task.group_lanes, C(1));
+    load_parameter<T>(mean, params, kMean, at, task.group_lanes, C(0));
+    load_parameter<T>(inv_std, params, kInvStd, at, task.group_lanes, C(1));
     return;
   }
 #pragma unroll

@@ -9,6 +9,8 @@
 //    outer 2           2   3   0
 #pragma once
 
+#include <type_traits>
+
 #include "dnncore/normalization/totals.cuh"
 
 namespace dnncore {
@@ -64,31 +66,82 @@ class PackWalk {
   int32 at_[kWalkedOperands];
 };
 
-// A parameter or statistic of a group; null where there is none.
+// A statistic of a group; null where there is none.
 template <typename C>
-__device__ __forceinline__ const C* find_parameter(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands]) {
+__device__ __forceinline__ const C* find_statistic(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands]) {
   const C* place = static_cast<const C*>(params.operands[operand]);
   return place == nullptr ? nullptr : place + at[operand];
 }
 
-// Its lanes: a pack has one value for all of them, or neighbours.
-template <typename C, int kWidth>
-__device__ __forceinline__ void load_varying(C (&values)[kWidth], const C* place, int32 offset, int64 step, C otherwise) {
+// One value of an operand that no thread writes.
+template <typename S>
+__device__ __forceinline__ Compute<S> load_constant(const S* place) {
+  if constexpr (sizeof(S) < sizeof(Compute<S>)) {
+    return widen(S{__ldg(&place->bits)});
+  } else {
+    return __ldg(place);
+  }
+}
+
+// The lanes of a parameter or statistic that is stored in type S: a pack has one value for all of them, or neighbours.
+template <typename S, int kWidth>
+__device__ __forceinline__ void load_varying(
+    Compute<S> (&values)[kWidth], const S* place, int32 offset, int64 step, Compute<S> otherwise
+) {
+  using C = Compute<S>;
   if (place == nullptr || step == 0) {
-    const C value = place == nullptr ? otherwise : __ldg(place + offset);
+    const C value = place == nullptr ? otherwise : load_constant(place + offset);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) values[lane] = value;
     return;
   }
-  constexpr int kPack = Pack<C>::kWidth;
+  constexpr int kPack = Pack<S>::kWidth;
 #pragma unroll
   for (int pack = 0; pack < kWidth / kPack; ++pack) {
     C found[kPack];
-    take_apart<C>(__ldg(reinterpret_cast<const uint4*>(place + offset) + pack), found);
+    take_apart<S>(__ldg(reinterpret_cast<const uint4*>(place + offset) + pack), found);
 #pragma unroll
     for (int lane = 0; lane < kPack; ++lane) values[pack * kPack + lane] = found[lane];
   }
 }
+
+// Call then(kNarrow) once, for a loop over packs: kNarrow says whether it has to ask which type a parameter is stored in,
+// which would keep the loads of neighbouring packs apart where none is narrow.
+template <typename T, typename Then>
+__device__ __forceinline__ void with_narrow(bool narrow, const Then& then) {
+  if constexpr (sizeof(T) < sizeof(Compute<T>)) {
+    if (narrow) {
+      then(std::true_type{});
+      return;
+    }
+  }
+  then(std::false_type{});
+}
+
+// Scale or bias of a group; a null place where there is none.
+template <typename T>
+struct Parameter {
+  using C = Compute<T>;
+  const void* place;
+  bool narrow;
+
+  __device__ __forceinline__ Parameter() : place(nullptr), narrow(false) {}
+  __device__ __forceinline__ Parameter(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands])
+      : place(params.operands[operand]), narrow(is_narrow<T>(params, operand)) {
+    if (place == nullptr) return;
+    place = narrow ? static_cast<const void*>(static_cast<const T*>(place) + at[operand]) : static_cast<const C*>(place) + at[operand];
+  }
+
+  // kNarrow as by with_narrow.
+  template <bool kNarrow>
+  __device__ __forceinline__ void load(C (&values)[Task<T>::kWidth], int32 offset, int64 step, C otherwise) const {
+    if (kNarrow && narrow) {
+      load_varying(values, static_cast<const T*>(place), offset, step, otherwise);
+    } else {
+      load_varying(values, static_cast<const C*>(place), offset, step, otherwise);
+    }
+  }
+};
 
 // Blend values into a whole pack of the output.
 template <typename T>

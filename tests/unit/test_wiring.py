@@ -1,0 +1,92 @@
+"""Plans that are wired: launched in a row on addresses alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore.cuda.runtime.context import retained
+from dnncore.errors import BadParamError
+from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
+from dnncore.program import WiredStep
+from tests.conftest import CUDA_DEVICES
+
+CONV = ConvolutionDescriptor.make(padding=1)
+X = np.random.default_rng(0).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+W = np.random.default_rng(1).uniform(-1, 1, (4, 3, 3, 3)).astype(np.float32)
+Y = TensorDescriptor.packed((2, 4, 6, 6))
+
+
+def test_steps_run_in_a_row_on_the_addresses_of_the_call(handle: Handle) -> None:
+    x, w, hidden, y, expected = handle.upload(X), handle.upload(W), *(handle.tensor(Y) for _ in range(3))
+    ops.convolution_forward(handle, 1.0, x, w, CONV, 0.0, hidden, algorithm=None)
+    ops.activation_forward(handle, RELU, 0.5, hidden, 0.0, expected)
+    convolution = handle.plan(ConvolutionProblem(Direction.FORWARD, x.descriptor, w.descriptor, Y, CONV))
+    relu = handle.plan(ActivationForwardProblem(Y, Y, RELU))
+    enqueue = handle.wire(
+        [
+            WiredStep(convolution, 1.0, 0.0, ((2, 0), (0, 0), (1, 0))),
+            WiredStep(relu, 0.5, 0.0, ((1, 0), (3, 0))),
+        ]
+    )
+    for target in (y, handle.tensor(Y)):  # other addresses the second time
+        enqueue([tensor.address for tensor in (w, hidden, x, target)])
+        np.testing.assert_array_equal(target.numpy(), expected.numpy())
+
+
+def test_an_operand_begins_behind_an_address(handle: Handle) -> None:
+    both = TensorDescriptor.packed((2, 4))
+    row = TensorDescriptor.packed((1, 4))
+    x, y = handle.upload(np.array([[1, -2, 3, -4], [-5, 6, -7, 8]], np.float32)), handle.tensor(both)
+    y.assign(np.zeros((2, 4), np.float32))
+    plan = handle.plan(ActivationForwardProblem(row, row, RELU))
+    handle.wire([WiredStep(plan, 1.0, 0.0, ((0, 16), (1, 16)))])([x.address, y.address])
+    np.testing.assert_array_equal(y.numpy(), [[0, 0, 0, 0], [0, 6, 0, 8]])
+
+
+def test_a_workspace_that_grows_is_followed(handle: Handle) -> None:
+    def wired(own: Handle, extent: int) -> tuple[WiredStep, np.ndarray, np.ndarray]:
+        x = np.random.default_rng(extent).uniform(-1, 1, (1, 2, extent, extent)).astype(np.float32)
+        w = np.random.default_rng(2).uniform(-1, 1, (4, 2, 3, 3)).astype(np.float32)
+        shape = TensorDescriptor.packed((1, 4, extent, extent))
+        of_x, of_w = TensorDescriptor.packed(x.shape), TensorDescriptor.packed(w.shape)
+        names = {
+            each.name for each in own.get_algorithms(ConvolutionProblem(Direction.FORWARD, of_x, of_w, shape, CONV))
+        }
+        algorithm = "implicit_precomp_gemm" if "implicit_precomp_gemm" in names else None
+        problem = ConvolutionProblem(Direction.FORWARD, of_x, of_w, shape, CONV)
+        return WiredStep(own.plan(problem, algorithm=algorithm), 1.0, 0.0, ((0, 0), (1, 0), (2, 0))), x, w
+
+    with Handle(handle.info.name) as own:
+        small, large = (wired(own, extent) for extent in (5, 9))
+        enqueues = [own.wire([step]) for step, _, _ in (small, large)]
+        for index in (0, 1, 0):
+            step, x, w = (small, large)[index]
+            y, expected = (own.tensor(step.plan.problem.outputs[0]) for _ in range(2))
+            tensors = own.upload(x), own.upload(w)
+            enqueues[index]([tensor.address for tensor in (*tensors, y)])
+            own.run(step.plan, 1.0, tensors, 0.0, [expected])
+            np.testing.assert_array_equal(y.numpy(), expected.numpy())
+
+
+def test_another_handles_plan_is_refused(handle: Handle) -> None:
+    with Handle(handle.info.name) as other:
+        plan = other.plan(ActivationForwardProblem(Y, Y, RELU))
+        with pytest.raises(BadParamError, match="planned by another handle"):
+            handle.wire([WiredStep(plan, 1.0, 0.0, ((0, 0), (1, 0)))])
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[1:2])
+@pytest.mark.parametrize("stream", [None, 0, 1], ids=["own", "default", "legacy"])
+def test_launches_reach_their_device_whichever_is_current(name: str, stream: int | None) -> None:
+    row = TensorDescriptor.packed((1, 4), DType.FLOAT32)
+    with Handle(name, stream=stream) as handle:
+        x = handle.upload(np.array([[1, -2, 3, -4]], np.float32))
+        plan = handle.plan(ActivationForwardProblem(row, row, RELU))
+        enqueue = handle.wire([WiredStep(plan, 1.0, 0.0, ((0, 0), (1, 0)))])
+        for context in (retained(0), retained(1)):
+            y = handle.tensor(row)
+            with context:
+                enqueue([x.address, y.address])
+            np.testing.assert_array_equal(y.numpy(), [[1, 0, 3, 0]])
