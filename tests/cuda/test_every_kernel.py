@@ -5,14 +5,14 @@ The cases of `tests/ops` run every algorithm, but their problems are small, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dnncore import Handle
-from dnncore.backend import Offer
+from dnncore.backend import Device, Offer
 from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.calls import Calls, KernelCall, WhereAligned
 from dnncore.cuda.gemm import algorithm, kernel, precomputed
@@ -26,6 +26,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem, Problem
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.test_parts import SELECTED, by_another_launch
 from tests.ops.harness import GUARD, check
 
 pytestmark = pytest.mark.cuda
@@ -173,11 +174,19 @@ def _units(calls: Calls) -> Iterator[Unit]:
             yield from _units(call.otherwise)
 
 
-def test_the_cases_of_all_tests_together_run_every_kernel(handles: dict[str, Handle], device: str) -> None:
-    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED)}
-    for case in CASES:
-        for candidate in handles[device].device.algorithms(case.problem):
-            offer = candidate.offer(case.problem, handles[device].device.figures)
+def _units_of(cases: Iterable[Case], device: Device) -> Iterator[Unit]:
+    for case in cases:
+        for candidate in device.algorithms(case.problem):
+            offer = candidate.offer(case.problem, device.figures)
             if isinstance(offer, Offer):
-                covered.update(_units(offer.prepare()))
+                yield from _units(offer.prepare())
+
+
+def test_the_cases_of_all_tests_together_run_every_kernel(
+    handles: dict[str, Handle], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED)}
+    covered.update(_units_of(CASES, handles[device].device))
+    monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
+    covered.update(_units_of(SELECTED, handles[device].device))
     assert sorted(unit.entry for unit in set(all_units()) - covered) == []

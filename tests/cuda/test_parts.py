@@ -17,9 +17,11 @@ from dnncore import Handle
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.calls import TICKETS, Calls, KernelCall, WhereAligned
 from dnncore.cuda.gemm import algorithm, tiling
-from dnncore.cuda.gemm.tiling import Schedule
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, PIPELINED_TILES, TILES, AnyTile, MatrixTile, Schedule
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.plan import Plan
-from dnncore.problems import MatmulProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem
 from dnncore.workspace import allocate
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
@@ -103,6 +105,63 @@ def test_another_launch_can_add_them_up(own: Handle, case: Case, monkeypatch: py
     plan = own.plan(case.problem, algorithm=SPLIT_K[case.name])
     assert not joins(plan)
     check(own, case, SPLIT_K[case.name])
+
+
+def _can_be_joined(tile: AnyTile) -> bool:
+    return tile.rows * tile.columns * (4 if tile.dtype is DType.INT8 else tile.dtype.compute.itemsize) <= 1 << 15
+
+
+PLAIN = [tile for dtype in (DType.FLOAT32, DType.FLOAT64) for tile in TILES[dtype] if _can_be_joined(tile)]
+STAGED = [
+    tile for tiles in (*EXTENDED_TILES.values(), *PIPELINED_TILES.values()) for tile in tiles if _can_be_joined(tile)
+]
+MATRICES = [tile for tile in STAGED if isinstance(tile, MatrixTile)]
+
+
+def _two_tiles_down_and_across(tile: AnyTile, groups: int, layout: str) -> ConvolutionProblem:
+    """1x1 filters over 8x8 places and 320 channels, whose sums are cut into parts of 128, 128 and 64; C as `layout`."""
+    rows, dtype = tile.rows + 8, tile.dtype
+    x, w, y = ((tile.columns // 64 + 1, 320 * groups, 8, 8), (rows * groups, 320, 1, 1), rows * groups)
+    return ConvolutionProblem(
+        Direction.FORWARD,
+        TensorDescriptor.packed(x, dtype, "NHWC"),
+        TensorDescriptor.packed(w, dtype, "NHWC"),
+        TensorDescriptor.packed((x[0], y, 8, 8), DType.INT32 if dtype is DType.INT8 else dtype, layout),
+        ConvolutionDescriptor.make(groups=groups),
+    )
+
+
+def _join_with(tile: AnyTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forced(*_args: Any, joined: bool | None = None) -> Schedule | None:
+        return None if joined is False else Schedule(tile, 3, 128, 1e-9, joined=True)
+
+    monkeypatch.setattr(algorithm, "choose_split", forced)
+
+
+@pytest.mark.parametrize(("groups", "layout"), [(1, "NHWC"), (2, "NCHW")], ids=["rows", "columns of two groups"])
+@pytest.mark.parametrize("tile", [*PLAIN, *MATRICES], ids=lambda tile: f"{tile.dtype.value}-{tile.cpp}")
+def test_parts_of_every_tile_are_joined(
+    own: Handle, tile: AnyTile, groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _join_with(tile, monkeypatch)
+    case = Case(f"{tile.cpp}-{layout}", _two_tiles_down_and_across(tile, groups, layout), 0.5, -2.0)
+    assert joins(own.plan(case.problem, algorithm="implicit_gemm_split_k"))
+    check(own, case, "implicit_gemm_split_k")
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("tile", STAGED, ids=lambda tile: f"{tile.dtype.value}-{tile.cpp}")
+def test_everything_that_may_follow_a_convolution_follows_joined_parts(
+    own: Handle, tile: AnyTile, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _join_with(tile, monkeypatch)
+    plain = _two_tiles_down_and_across(tile, 1, layout)
+    y = replace(plain.y, dtype=DType.FLOAT32) if tile.dtype is DType.INT8 else plain.y
+    parameter = TensorDescriptor.packed((1, y.shape[1], 1, 1), y.dtype)
+    gelu = ActivationDescriptor.make("gelu")
+    problem = FusedConvolutionProblem(plain.x, plain.w, y, plain.convolution, parameter, parameter, y, gelu, 0.5, -2.0)
+    assert joins(own.plan(problem, algorithm="implicit_gemm_split_k"))
+    check(own, Case(f"{tile.cpp}-{layout}", problem, 2.0, 0.5), "implicit_gemm_split_k")
 
 
 class Multiplication:
