@@ -13,7 +13,7 @@ from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import Preprocessing
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_an_unknown_layer_is_refused_with_the_known_ones(folder: Path) -> None:
         (lambda d: d["net"]["nodes"][0]["settings"].update(num_output=17), "conv1.weight|node 'conv2'"),
         (lambda d: d["net"]["input"].update(shape=[1, float("inf"), 8]), "malformed: OverflowError"),
         (lambda d: d["net"]["nodes"][1].update(inputs=["nowhere"]), "reads 'nowhere'"),
-        (lambda d: d["preprocessing"].update(height=9), "preprocessing makes"),
-        (lambda d: d["preprocessing"].update(color="pink"), "pink"),
+        (lambda d: d["preprocessing"]["steps"][1].update(height=9), "preprocessing makes"),
+        (lambda d: d["preprocessing"]["steps"][0].update(order="pink"), "pink"),
         (lambda d: d["weights"].pop("ip1.bias"), "unknown"),
     ],
 )

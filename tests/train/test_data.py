@@ -15,7 +15,7 @@ from dnncore.train.config import DataConfig
 from dnncore.train.data import Loader, Prefetcher, Split, Subset, open_dataset, permutation
 from tests.train.fixtures import CLASSES, make_folder
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
 
 
 class Numbers:
@@ -56,7 +56,7 @@ def test_the_digits_are_those_that_scikit_learn_carries() -> None:
 
 def test_the_digits_are_refused_for_a_net_of_another_input_size() -> None:
     with pytest.raises(ConfigError, match=r"\[1, 28, 28\].*the digits are \[1, 8, 8\].*preprocessing.height=8"):
-        open_dataset(DataConfig("digits"), Preprocessing("gray", 28, 28, 1.0, (0.0,), (1.0,)))
+        open_dataset(DataConfig("digits"), Preprocessing.squash("gray", 28, 28, 1.0, (0.0,), (1.0,)))
 
 
 def test_a_split_cuts_every_class_in_the_same_proportion_and_shares_no_image() -> None:

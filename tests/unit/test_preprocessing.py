@@ -13,8 +13,8 @@ from PIL import Image
 from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import Preprocessing
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.5,), (0.25,))
-RGB = Preprocessing("rgb", 5, 7, 1.0, (0.0, 1.0, 2.0), (1.0, 2.0, 4.0))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.25,))
+RGB = Preprocessing.squash("rgb", 5, 7, 1.0, (0.0, 1.0, 2.0), (1.0, 2.0, 4.0))
 
 
 def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
@@ -35,7 +35,7 @@ def test_channels_come_first_and_in_the_asked_order() -> None:
     rgb = RGB.normalize(pixels)
     assert rgb.shape == (3, 5, 7)
     assert np.allclose(rgb[2], (pixels[..., 2].astype(float) - 2) / 4)
-    bgr = Preprocessing("bgr", 5, 7, 1.0, (0.0,) * 3, (1.0,) * 3)
+    bgr = Preprocessing.squash("bgr", 5, 7, 1.0, (0.0,) * 3, (1.0,) * 3)
     assert np.array_equal(bgr.decode(encode(pixels)), pixels[..., ::-1])
 
 
