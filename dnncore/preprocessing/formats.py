@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "describe_formats", "first_frame"]
+__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "first_frame"]
 
 DEFAULT_MAX_PIXELS = 50_000_000
 """Larger images are refused where a specification says nothing else."""
@@ -29,16 +29,16 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """Lower-case endings of the names of files that are read."""
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
+_NAMES = "JPEG, PNG, BMP, GIF, WebP or TIFF"
+_MAX_TILE_PIXELS = 1 << 20
+"""Of a TIFF file, whatever max_pixels is; tiles have 512 x 512 pixels and less, as a rule."""
+
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
 _DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError, IndexError, struct.error),
-    *(KeyError, TypeError, AttributeError, ZeroDivisionError, RuntimeError),
+    *(TypeError, KeyError, ZeroDivisionError),
 )
-"""What Pillow raises for damaged files; the second line for TIFF's tags and EXIF."""
-
-
-def describe_formats() -> str:
-    """For messages: "JPEG, PNG, ... or TIFF"."""
-    return f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+"""What Pillow raises for damaged files; the second line for the tags of TIFF and EXIF."""
 
 
 @contextmanager
@@ -61,12 +61,12 @@ def first_frame(data: bytes, max_pixels: int) -> Iterator[Image]:
     except ImportError as error:
         raise BackendUnavailableError("decoding images needs Pillow: pip install 'dnncore[image]'") from error
     if not data:
-        raise PreprocessingError(f"the image is empty (0 bytes); send the bytes of a {describe_formats()} file")
+        raise PreprocessingError(f"the image is empty (0 bytes); send the bytes of a {_NAMES} file")
     try:
         _check_size(_webp_size(data), max_pixels)  # Pillow takes memory for the canvas when it opens the file
         with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
             _check_size(file.size, max_pixels)
-            _check_coding(file)
+            _check_coding(file, max_pixels)
             yield _in_eight_bits(file)
     except PreprocessingError:
         raise
@@ -74,20 +74,26 @@ def first_frame(data: bytes, max_pixels: int) -> Iterator[Image]:
         raise PreprocessingError(f"the image is too large: {error}") from error
     except _DAMAGED as error:
         raise PreprocessingError(
-            f"{len(data)} bytes starting with {data[:8]!r} are not a readable {describe_formats()} image"
+            f"{len(data)} bytes starting with {data[:8]!r} are not a readable {_NAMES} image"
         ) from error
 
 
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+def _check_size(size: tuple[int, int], max_pixels: int, what: str = "the image") -> None:
     columns, rows = size
     if columns * rows > max_pixels:
-        raise PreprocessingError(f"the image has {columns} x {rows} pixels; at most {max_pixels} are decoded")
+        raise PreprocessingError(f"{what} has {columns} x {rows} pixels; at most {max_pixels} are decoded")
 
 
-def _check_coding(file: ImageFile) -> None:
-    if file.tile and file.tile[0][0] == "bmp_rle":
+def _check_coding(file: ImageFile, max_pixels: int) -> None:
+    """Refuse what takes time or memory out of proportion to the size that the header gives."""
+    if file.format == "BMP" and file.tile and file.tile[0][0] == "bmp_rle":
         # Pillow decodes these in Python, byte by byte: a file of 100 bytes would keep a core busy for seconds.
         raise PreprocessingError("run-length encoded BMP files are not read; save it without compression")
+    tags = getattr(file, "tag_v2", {})
+    if _TILE_WIDTH in tags:
+        _check_size(
+            (tags[_TILE_WIDTH], tags.get(_TILE_LENGTH, 1)), max(max_pixels, _MAX_TILE_PIXELS), "a tile of the image"
+        )
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

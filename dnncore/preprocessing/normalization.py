@@ -17,6 +17,8 @@ from dnncore.preprocessing.decoding import Color, ColorOrder
 
 __all__ = ["ArithmeticStep", "Divide", "Normalization", "Scale", "SubtractMean", "SubtractMeanImage"]
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -198,5 +200,5 @@ def _per_channel(values: tuple[float, ...]) -> np.ndarray:
 
 
 def _require_finite(step: str, values: tuple[float, ...]) -> None:
-    if not values or not all(abs(value) <= np.finfo(np.float32).max for value in values):
+    if not values or not all(abs(value) <= _LARGEST for value in values):
         raise PreprocessingError(f"{step} {values} must be one or more numbers that are finite as float32")

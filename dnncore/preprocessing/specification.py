@@ -69,7 +69,9 @@ class Preprocessing:
             )
         fills = [step.fill for step in self._geometry if isinstance(step, CenterCrop)]
         if any(len(fill) > shape[0] for fill in fills):
-            raise PreprocessingError(f"center_crop fill {fills} has more values than color {self.color!r} has channels")
+            raise PreprocessingError(
+                f"center_crop fill {fills} has more values than color {colors[0].order!r} has channels"
+            )
         object.__setattr__(self, "normalization", normalization)
         object.__setattr__(self, "input_shape", shape)
 

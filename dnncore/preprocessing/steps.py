@@ -45,7 +45,9 @@ def step_from_dict(values: object) -> Step:
         PreprocessingError: it is not a table, its kind or a key is unknown, one is missing, or a value has the wrong type or range.
     """
     if not isinstance(values, Mapping) or values.get("step") not in list(STEPS):
-        raise PreprocessingError(f"{values!r} is no step; a table whose step is one of {', '.join(STEPS)} is needed")
+        raise PreprocessingError(
+            f"{_shown(values)} is no step; a table whose step is one of {', '.join(STEPS)} is needed"
+        )
     kind = STEPS[values["step"]]
     known = {field.name: field.default is MISSING for field in fields(kind)}
     unknown = sorted(str(key) for key in values if key != "step" and key not in known)
@@ -80,7 +82,13 @@ def _typed(value: object, hint: Any, where: str) -> Any:
         return value
     names = {int: "an integer", float: "a number", bool: "true or false", bytes: "a string of base64"}
     kind = "an array" if get_origin(hint) is tuple else names.get(hint, "a string")
-    raise PreprocessingError(f"{where} is {value!r}; it must be {kind}")
+    raise PreprocessingError(f"{where} is {_shown(value)}; it must be {kind}")
+
+
+def _shown(value: object) -> str:
+    """For a message: a mean image would fill screens."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _as_float(value: float) -> float:
