@@ -32,6 +32,7 @@ BACKENDS = ("dnncore.cuda.", "dnncore.reference.")
 GATHERED = (
     "dnncore.ops.",
     "dnncore.problems.",
+    "dnncore.preprocessing.",
     "dnncore.descriptors.",
     "dnncore.torch.",
     "dnncore.functional.",
