@@ -125,5 +125,7 @@ def _in_eight_bits(image: Image) -> Image:
         # 16 bits, whose range is 0..65535; Pillow's conversion to 8 bits would clip.
         from PIL.Image import fromarray
 
-        return fromarray((np.asarray(image, np.uint32) >> 8).astype(np.uint8))
+        upper = fromarray((np.asarray(image, np.uint32) >> 8).astype(np.uint8))
+        upper.info = {key: value for key, value in image.info.items() if key != "transparency"}  # that is of 16 bits
+        return upper
     return image.convert({"RGBa": "RGBA", "La": "LA"}[image.mode]) if image.mode in ("RGBa", "La") else image

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -194,9 +195,12 @@ class Normalization:
             raise PreprocessingError(f"{step} does not fit the {self.channels} channels of color {self.color!r}")
 
 
+@lru_cache(maxsize=256)
 def _per_channel(values: tuple[float, ...]) -> np.ndarray:
-    """float32 [1 or C, 1, 1]."""
-    return np.array(values, np.float32).reshape(-1, 1, 1)
+    """float32 [1 or C, 1, 1], read-only."""
+    array = np.array(values, np.float32).reshape(-1, 1, 1)
+    array.flags.writeable = False
+    return array
 
 
 def _require_finite(step: str, values: tuple[float, ...]) -> None:

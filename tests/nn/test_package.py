@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Package
 from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
-from dnncore.preprocessing import Preprocessing
+from dnncore.preprocessing import CenterCrop, Color, ExifOrientation, Preprocessing, Resize, SubtractMeanImage
 
 GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
 
@@ -35,6 +36,27 @@ def test_what_was_saved_is_loaded(package: Package, folder: Path) -> None:
     )  # fmt: skip
     assert dict(loaded.provenance) == {"seed": 0}
     assert all(np.array_equal(loaded.weights[name], array) for name, array in package.weights.items())
+
+
+def test_a_package_keeps_a_pipeline_and_a_mean_image(package: Package, tmp_path: Path) -> None:
+    mean = SubtractMeanImage.of(np.random.default_rng(0).random((1, 8, 8)))
+    pipeline = Preprocessing((ExifOrientation(), Color("gray"), Resize(9, 9, "cover"), CenterCrop(8, 8), mean))
+    dataclasses.replace(package, preprocessing=pipeline).save(tmp_path / "with_mean")
+    assert Package.load(tmp_path / "with_mean").preprocessing == pipeline
+
+
+def test_a_package_from_before_there_were_steps_is_loaded(folder: Path) -> None:
+    settings = {
+        "color": "gray",
+        "height": 8,
+        "width": 8,
+        "scale": 1 / 255,
+        "mean": [0.0],
+        "std": [1.0],
+        "max_pixels": 50_000_000,
+    }
+    _edit(folder, lambda document: document.update(preprocessing=settings))
+    assert Package.load(folder).preprocessing == GRAY
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_behind(package: Package, folder: Path) -> None:

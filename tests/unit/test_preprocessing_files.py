@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import Background, Color, ExifOrientation, Preprocessing, Resize
@@ -111,6 +110,15 @@ def test_the_orientation_that_exif_gives_is_obeyed_where_the_step_is(kind: str, 
         assert np.array_equal(RGB.decode(data), RGB.decode(encode_pixels(PIXELS, kind)))
 
 
+def test_a_16_bit_photograph_is_turned_too() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 3
+    gray = PIXELS[..., 0]
+    data = encode(Image.fromarray(gray.astype(np.uint16) * 256 + 255), "PNG", exif=exif)
+    upright = Preprocessing((ExifOrientation(), Color("gray"), Resize(20, 30)))
+    assert np.array_equal(upright.decode(data)[..., 0], gray[::-1, ::-1])
+
+
 def test_an_orientation_that_is_none_is_left_alone() -> None:
     for orientation in (0, 9, 255):
         exif = Image.Exif()
@@ -146,12 +154,15 @@ def test_alpha_multiplied_in_is_divided_out() -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_an_image_bomb_is_refused_by_its_header(name: str) -> None:
-    tracemalloc.start()
+def test_an_image_bomb_is_refused_by_its_header(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_arguments: object) -> None:
+        raise AssertionError("memory for the pixels would be taken")
+
+    for kind in (ImageFile.ImageFile, TiffImagePlugin.TiffImageFile, WebPImagePlugin.WebPImageFile):
+        monkeypatch.setattr(kind, "load", allocate)
+    monkeypatch.setattr("PIL._webp.WebPAnimDecoder", allocate)
     with pytest.raises(PreprocessingError, match=r"pixels|large"):
         GRAY.decode(BOMBS[name])
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -188,6 +199,7 @@ def test_formats_that_were_not_asked_for_are_not_read() -> None:
             GRAY.decode(encode_pixels(PIXELS, kind))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @pytest.mark.parametrize("name", FILES)
 def test_a_truncated_file_is_refused(name: str) -> None:
     data = FILES[name]
