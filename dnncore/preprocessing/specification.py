@@ -29,9 +29,10 @@ class Preprocessing:
         steps: First those that decode (`ExifOrientation`, `Background`, `Color`), then those that change the size (`Resize`,
             `CenterCrop`, `CentralFraction`), then arithmetic (`Scale`, `Divide`, `SubtractMean`, `SubtractMeanImage`). There is one
             `Color`, and the last step that changes the size makes the same size of every image.
-        max_pixels: Largest image that is decoded; larger ones are refused by their header, before any memory is taken. Pillow refuses
-            those of more than twice its MAX_IMAGE_PIXELS besides, 178,956,970. No step may make more of an image than this either,
-            or than 50 million pixels where this is less: of a line of pixels whose shorter side is to become 256, for example.
+        max_pixels: Largest image that is decoded; larger ones are refused by their header, before any memory is taken. Pillow
+            refuses those of more than twice its MAX_IMAGE_PIXELS besides, 178,956,970. No step may make more of an image than this
+            either, or than 50 million pixels where this is less: of a line of pixels whose shorter side is to become 256, for
+            example.
 
     Raises:
         PreprocessingError: the steps do not go together.
