@@ -191,19 +191,21 @@ __device__ __forceinline__ void apply(
         outputs[k] = at[kOutput];
       }
     }
-#pragma unroll
-    for (int k = 0; k < kApplyPacks; ++k) {
-      if (lanes[k] == 0) continue;
+#pragma unroll 1  // four copies would be a third of the kernel, and a short launch waits for its instructions
+    for (int64 element = first; lanes[0] != 0; element += team.lanes) {
       C values[kWidth];
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = factor[lane];
       if (varying) {
-        task.template place_parameters<kScale, kBias>(params, first + static_cast<int64>(k) * team.lanes, at);
-        load(values, lanes[k]);
+        task.template place_parameters<kScale, kBias>(params, element, at);
+        load(values, lanes[0]);
       }
 #pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[k].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
-      store_lanes<T>(params, values, outputs[k], lanes[k]);
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[0].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
+      store_lanes<T>(params, values, outputs[0], lanes[0]);
+#pragma unroll
+      for (int k = 1; k < kApplyPacks; ++k) packs[k - 1] = packs[k], outputs[k - 1] = outputs[k], lanes[k - 1] = lanes[k];
+      lanes[kApplyPacks - 1] = 0;
     }
   }
 }
