@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
+from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.unit import Unit
@@ -269,7 +269,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
 
 
 @dataclass(frozen=True)
-class NonfusedWinograd:
+class NonfusedWinograd(Bounded):
     """3x3 filters, stride 1, all three directions; a workspace that is bounded in batches. Immutable.
 
     Args:
@@ -285,10 +285,10 @@ class NonfusedWinograd:
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """The workspace holds the three transformed operands, and the product's parts where its reduction is cut."""
-        reason = why_not_winograd(problem)
-        if reason is not None:
-            return reason
-        batch = _Batch(problem.direction, self.filtering, Correlation.of(problem))
+        correlation = correlation_or_reason(problem)
+        if isinstance(correlation, str):
+            return correlation
+        batch = _Batch(problem.direction, self.filtering, correlation)
         sizes, parts = batch.part_sizes(), {}
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             part = _Part.of(batch, size, figures)
@@ -302,6 +302,13 @@ class NonfusedWinograd:
             math="dtype winograd",
             error_factor=self._error_factor,
         )
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """All that it takes: the estimate does not ask how the products are computed."""
+        correlation = correlation_or_reason(problem)
+        if isinstance(correlation, str):
+            return math.inf
+        return _Batch(problem.direction, self.filtering, correlation).seconds(figures)
 
     def units(self) -> tuple[Unit, ...]:
         """The transforms; the products' units are the tiled GEMM's."""

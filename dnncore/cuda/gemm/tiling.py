@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.gemm.index_space import Product
@@ -31,6 +32,7 @@ __all__ = [
     "choose_schedule",
     "choose_split",
     "choose_walks",
+    "least_seconds",
     "tile_counts",
 ]
 
@@ -344,6 +346,54 @@ def choose_split(
     return _fastest(product, tiles, figures, than, split=True, joined=joined)
 
 
+def least_seconds(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
+    """Seconds that no schedule is below, in however many parts; infinitely many where there is no tile.
+
+    Args:
+        product: What is computed.
+        tiles: The tiles to choose from.
+        figures: Of the device.
+    """
+    return min([cover.least for cover in _covers(product, tiles, figures)], default=math.inf)
+
+
+class _Cover(NamedTuple):
+    """A product in tiles, whatever its sums are cut into. Immutable.
+
+    Args:
+        tile: The tile.
+        num_tiles: Of one part of the reduction.
+        work: Summands of all tiles.
+        step: Seconds of a summand in a turn of blocks, with as many warps as hide the latencies.
+        least: Seconds that multiprocessors take that never wait; a little less, for what rounding adds.
+    """
+
+    tile: AnyTile
+    num_tiles: int
+    work: int
+    step: float
+    least: float
+
+
+@lru_cache(maxsize=64)
+def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
+    """The product in each of the tiles."""
+    multiprocessors = figures.multiprocessors
+    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
+    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
+    covers = []
+    for tile in tiles:
+        rows = -(-product.rows // tile.rows) * product.groups
+        num_tiles = work = 0
+        for columns, length in phases:
+            count = rows * -(-columns // tile.columns)
+            num_tiles += count
+            work += count * length
+        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
+        covers.append(_Cover(tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
+    return tuple(covers)
+
+
 @lru_cache(maxsize=256)
 def _cuts(longest: int, depth: int, *, split: bool) -> tuple[tuple[int, int], ...]:
     """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
@@ -374,7 +424,6 @@ def _fastest(
     early: a plan waits for hundreds of estimates.
     """
     multiprocessors, longest = figures.multiprocessors, product.longest_sum
-    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
     part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
     to_add = to_add_part = math.inf
     most_elements = _LARGEST_JOINED_TILE // product.sum_dtype.itemsize
@@ -388,19 +437,8 @@ def _fastest(
         if not joined:
             adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
-    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
     best = None
-    for tile in tiles:
-        rows = -(-product.rows // tile.rows) * product.groups
-        num_tiles = work = 0
-        for columns, length in phases:
-            count = rows * -(-columns // tile.columns)
-            num_tiles += count
-            work += count * length
-        # A turn of blocks that add up one product for each element, with as many warps as hide the latencies.
-        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
-        # As long as multiprocessors take that never wait; 1e-9 is for what rounding adds.
-        least = work / multiprocessors * step * (1 - 1e-9)
+    for tile, num_tiles, work, step, least in _covers(product, tiles, figures):
         if least >= than:
             continue
         warps = tile.threads / _WARP
