@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.params import c_type
+from dnncore.descriptors.settings import HashedOnce
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
@@ -104,7 +105,7 @@ class Walk(Enum):
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(HashedOnce):
     """A block's tile of C, `dnncore::gemm::Tile`. Immutable.
 
     Args:
@@ -130,6 +131,8 @@ class Tile:
     stages: int
     min_blocks: int
     efficiency: float
+
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def threads(self) -> int:
@@ -159,7 +162,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class MatrixTile:
+class MatrixTile(HashedOnce):
     """A block's tile of C that the tensor cores compute, `dnncore::gemm::MatrixTile`. Immutable.
 
     Args:
@@ -181,6 +184,8 @@ class MatrixTile:
     min_blocks: int
     efficiency: float
     pipelined: bool = False
+
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def threads(self) -> int:
