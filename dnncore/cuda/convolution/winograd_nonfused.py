@@ -149,11 +149,15 @@ class _Points:
         """Bytes of all its points, up to where something aligned can follow."""
         return aligned(self.points * self.count(operand) * self.dtype.itemsize)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all three."""
+        return self.nbytes("input") + self.nbytes("filter") + self.nbytes("output")
+
     def offsets(self) -> dict[str, int]:
-        """Bytes from the workspace's start to each operand's points, and to their end ("end")."""
-        operands = ("input", "filter", "output")
-        names = (*(f"{operand}_points" for operand in operands), "end")
-        return dict(zip(names, itertools.accumulate(map(self.nbytes, operands), initial=0), strict=True))
+        """Bytes from the workspace's start to each operand's points."""
+        of_input, of_filter = self.nbytes("input"), self.nbytes("filter")
+        return {"input_points": 0, "filter_points": of_input, "output_points": of_input + of_filter}
 
     def product(self, direction: Direction) -> Product:
         """The products, those of a point's groups next to each other."""
@@ -221,7 +225,7 @@ class _Batch:
         """Estimated time: the launches, what goes through the workspace, and the products."""
         points = _Points.of(self.correlation, self.filtering, self.images)
         tensors = self.correlation.input, self.correlation.output
-        nbytes = points.offsets()["end"] + sum(tensor.nbytes for tensor in tensors) / 2
+        nbytes = points.workspace_bytes + sum(tensor.nbytes for tensor in tensors) / 2
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         memory += sum(strided_seconds(tensor, figures) for tensor in tensors)
         multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
@@ -236,7 +240,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
     params = {size: part.correlation.params(filtering.outputs) for size, part in parts.items()}
     products = {size: part.gemm.prepare() for size, part in parts.items()}
     points = {name: Place(WORKSPACE, offset) for name, offset in parts[sizes[0]].points.offsets().items()}
-    end = points.pop("end")
+    end = Place(WORKSPACE, parts[sizes[0]].points.workspace_bytes)
     tensors = {"input": batch.correlation.input, "output": batch.correlation.output}
 
     def transforms(names: tuple[str, ...], size: int, start: int) -> Calls:
@@ -298,7 +302,7 @@ class NonfusedWinograd(Bounded):
         return Offer(
             batch.seconds(figures),
             partial(_prepare, batch, sizes, parts, figures),
-            parts[sizes[0]].points.offsets()["end"] + max(part.gemm.workspace_bytes for part in parts.values()),
+            parts[sizes[0]].points.workspace_bytes + max(part.gemm.workspace_bytes for part in parts.values()),
             math="dtype winograd",
             error_factor=self._error_factor,
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from dnncore.backend import TICKET_BYTES
@@ -359,13 +360,15 @@ def least_seconds(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceF
         tiles: The tiles to choose from.
         figures: Of the device.
     """
-    return min([cover.least for cover in _covers(product, tiles, figures)], default=math.inf)
+    covers = _covers(product, tiles, figures)
+    return covers[0].least if covers else math.inf
 
 
 class _Cover(NamedTuple):
     """A product in tiles, whatever its sums are cut into. Immutable.
 
     Args:
+        place: Of the tile among those to choose from.
         tile: The tile.
         num_tiles: Of one part of the reduction.
         work: Summands of all tiles.
@@ -373,6 +376,7 @@ class _Cover(NamedTuple):
         least: Seconds that multiprocessors take that never wait; a little less, for what rounding adds.
     """
 
+    place: int
     tile: AnyTile
     num_tiles: int
     work: int
@@ -382,12 +386,12 @@ class _Cover(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
-    """The product in each of the tiles."""
+    """The product in each of the tiles, that first which may take least."""
     multiprocessors = figures.multiprocessors
     full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
     phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
     covers = []
-    for tile in tiles:
+    for place, tile in enumerate(tiles):
         rows = -(-product.rows // tile.rows) * product.groups
         num_tiles = work = 0
         for columns, length in phases:
@@ -395,8 +399,8 @@ def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures
             num_tiles += count
             work += count * length
         step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
-        covers.append(_Cover(tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
-    return tuple(covers)
+        covers.append(_Cover(place, tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
+    return tuple(sorted(covers, key=attrgetter("least")))
 
 
 @lru_cache(maxsize=256)
@@ -442,10 +446,10 @@ def _fastest(
         if not joined:
             adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
-    best = None
-    for tile, num_tiles, work, step, least in _covers(product, tiles, figures):
-        if least >= than:
-            continue
+    best, best_place = None, -1
+    for place, tile, num_tiles, work, step, least in _covers(product, tiles, figures):
+        if least > than:
+            break
         warps = tile.threads / _WARP
         busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
         elements = tile.rows * tile.columns
@@ -460,12 +464,13 @@ def _fastest(
                 added, one_launch = to_add + parts * to_add_part, to_join + parts * join_seconds
                 seconds = parts * part_seconds + min(added, one_launch)
                 summands = turns * split_length
-                if least + seconds >= than:
+                if least + seconds > than:
                     break
             slowdown = math.sqrt(busy_turns / turns) if turns < busy_turns else 1.0
             seconds += summands * step * slowdown
-            if seconds < than:
-                than, best = seconds, (tile, parts, split_length, seconds, parts > 1 and one_launch <= added)
+            if (seconds, place) < (than, best_place):
+                than, best_place = seconds, place
+                best = (tile, parts, split_length, seconds, parts > 1 and one_launch <= added)
     return None if best is None else Schedule(*best)
 
 
