@@ -196,7 +196,7 @@ class FftTiling(Bounded):
     name: str = "fft_tiling"
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the spectra of images and filters take without gaps, once, and their products without tiles that are partly empty."""
+        """What the spectra of images and filters take without gaps, once, and their products in tiles that are all full."""
         cut = None if problem.x.dtype not in FLOATING else cut_or_reason(problem)
         if not isinstance(cut, Cut):
             return math.inf

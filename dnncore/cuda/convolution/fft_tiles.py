@@ -170,14 +170,19 @@ class Cut:
         return frequencies(self.size) * math.prod(self.tiles)
 
 
-def _cut(problem: ConvolutionProblem, size: int, reach: Pair) -> Cut:
-    before = _planar(tuple(pair[0] for pair in problem.convolution.padding), 0)
+def _cuts(problem: ConvolutionProblem, reach: Pair) -> list[Cut]:
+    """Into tiles of every size that the filter fits into."""
+    before = _planar(tuple([pair[0] for pair in problem.convolution.padding]), 0)
     first, source, target = (-before[0], -before[1]), problem.x, problem.y
     if problem.direction is Direction.BACKWARD_DATA:
         first, source, target = (before[0] - reach[0] + 1, before[1] - reach[1] + 1), problem.y, problem.x
     inputs, outputs = _planar(source.shape[2:], 1), _planar(target.shape[2:], 1)
-    steps = [_outputs_of_tile(size, *axis) for axis in zip(reach, first, inputs, outputs, strict=True)]
-    return Cut(size, first, (steps[0], steps[1]), (-(-outputs[0] // steps[0]), -(-outputs[1] // steps[1])))
+    cuts = []
+    for size in SIZES:
+        if max(reach) <= _longest_span(size):
+            rows, columns = (_outputs_of_tile(size, reach[i], first[i], inputs[i], outputs[i]) for i in (0, 1))
+            cuts.append(Cut(size, first, (rows, columns), (-(-outputs[0] // rows), -(-outputs[1] // columns))))
+    return cuts
 
 
 def _outputs_of_tile(size: int, reach: int, first: int, inputs: int, outputs: int) -> int:
@@ -208,8 +213,7 @@ def cut_or_reason(problem: ConvolutionProblem) -> Cut | str:
     # Not of the batch's size, so that an image gets the same bits in every batch. A larger tile has more spectra of filters, and
     # fewer tiles to multiply each with, which must be worth it: 28 x 28 places of 512 channels took 40 times as long with one
     # tile of 32 x 32 per image as by other algorithms on an H200, though its work is less than that of four of 16 x 16.
-    cuts = [_cut(problem, size, reach) for size in SIZES if max(reach) <= _longest_span(size)]
-    smallest, *others = cuts
+    smallest, *others = _cuts(problem, reach)
     return next((cut for cut in reversed(others) if cut.work < _WORTH_IT * smallest.work), smallest)
 
 

@@ -70,11 +70,11 @@ class PrecomputedGemm(Bounded):
         return (*narrow, table_unit())
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What the product takes on multiprocessors that never wait, and the launches that write tables."""
+        """What `TiledGemm` takes at least, and the launches that write tables."""
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str) or why_wide(product):
             return math.inf
-        least = least_seconds(product, tiles_for(product, extended=True, whole=True), figures)
+        least = least_seconds(product, tiles_for(product, whole=True), figures)
         return least + len(batches(product)) * figures.launch_seconds
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
