@@ -24,16 +24,8 @@ from dnncore.cuda.gemm.kernel import (
     why_no_tile,
 )
 from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
-from dnncore.cuda.gemm.tiling import (
-    LONGEST_SUM,
-    TILES,
-    AnyTile,
-    Schedule,
-    choose_schedule,
-    choose_split,
-    least_seconds,
-    tile_counts,
-)
+from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
+from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures, Maths

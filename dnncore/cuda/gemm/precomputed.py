@@ -34,7 +34,8 @@ from dnncore.cuda.gemm.kernel import (
     why_wide,
 )
 from dnncore.cuda.gemm.params import fields_of, make_params
-from dnncore.cuda.gemm.tiling import AnyTile, least_seconds
+from dnncore.cuda.gemm.schedule import least_seconds
+from dnncore.cuda.gemm.tiling import AnyTile
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
 
