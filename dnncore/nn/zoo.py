@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dnncore.nn.layer import Shape
-from dnncore.nn.layers import Convolution, InnerProduct, Pooling, ReLU
-from dnncore.nn.net import Net, Node
+from dnncore.nn.builder import NetBuilder
+from dnncore.nn.graph import BATCH, Graph
 
 __all__ = ["ZOO", "lenet"]
 
 
-def lenet(num_classes: int = 10, input_shape: Shape = (1, 8, 8)) -> Net:
+def lenet(num_classes: int = 10, input_shape: tuple[int, ...] = (1, 8, 8)) -> Graph:
     """Two convolutions with pooling and two inner products, after LeCun et al. 1998, with ReLU; ends in logits."""
-    return Net(
-        "lenet",
-        tuple(input_shape),
-        (
-            Node("conv1", Convolution(16, (3, 3), padding=1), ("data",)),
-            Node("relu1", ReLU(), ("conv1",)),
-            Node("pool1", Pooling("max", (2, 2)), ("relu1",)),
-            Node("conv2", Convolution(32, (3, 3), padding=1), ("pool1",)),
-            Node("relu2", ReLU(), ("conv2",)),
-            Node("pool2", Pooling("max", (2, 2)), ("relu2",)),
-            Node("ip1", InnerProduct(64), ("pool2",)),
-            Node("relu3", ReLU(), ("ip1",)),
-            Node("logits", InnerProduct(num_classes), ("relu3",)),
-        ),
-    )
+    net = NetBuilder("lenet")
+    x = net.input("data", (BATCH, *input_shape))
+    for number, channels in ((1, 16), (2, 32)):
+        x = net.convolution(f"conv{number}", x, channels, (3, 3), padding=1)
+        x = net.relu(f"relu{number}", x)
+        x = net.pooling(f"pool{number}", x, "max", (2, 2))
+    x = net.relu("relu3", net.inner_product("ip1", x, 64))
+    return net.build(net.inner_product("logits", x, num_classes))
 
 
-ZOO: dict[str, Callable[[int, Shape], Net]] = {"lenet": lenet}
+ZOO: dict[str, Callable[[int, tuple[int, ...]], Graph]] = {"lenet": lenet}
 """Functions that make a net from a number of classes and the shape of one input, by name."""
