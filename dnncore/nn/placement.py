@@ -86,7 +86,7 @@ class _Placer:
         return Placement(self.places, frozenset(self.idle), dict(zip(inner, offsets, strict=True)), nbytes)
 
     def _own(self, name: str) -> Place:
-        return Place(name, 0, self.specs[name].descriptor())
+        return Place(name, 0, self.graph.descriptor(name, self.specs[name]))
 
     def _found(self, name: str, place: Place, first: int, last: int, *, stays: bool) -> None:
         self.places[name] = place
