@@ -1,175 +1,162 @@
-"""A net bound to a handle: activations and gradients in arenas, and the captured programs that run it."""
+"""A net bound to a handle: its values in one arena, and one captured program that computes them."""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
 from dnncore.arena import Arena
 from dnncore.descriptors import TensorDescriptor
-from dnncore.errors import BadParamError
+from dnncore.errors import BadParamError, ClosedError
 from dnncore.handle import Handle
-from dnncore.nn.layer import Gradient
-from dnncore.nn.net import Net
+from dnncore.nn.graph import Graph
 from dnncore.nn.parameters import Parameters
+from dnncore.nn.placement import Place, place
 from dnncore.program import CapturedProgram
 from dnncore.tensor import Tensor
 
-__all__ = ["Executor", "Phase"]
-
-
-class Phase(Enum):
-    """What a binding is for: TEST runs forward only, TRAIN keeps what the backward pass needs and has gradients."""
-
-    TEST = "test"
-    TRAIN = "train"
+__all__ = ["Executor"]
 
 
 class Executor:
-    """A net bound to a handle, for batches of one size. Owned by one thread; checked by the handle.
+    """A graph bound to a handle, for batches of one size. Owned by one thread; checked by the handle.
 
-    Making one allocates activations for a batch, chooses every algorithm and captures the passes.
+    Making one finds places for all values, chooses every algorithm and captures the operations: a run is one launch.
 
     Args:
-        net: What to run.
+        graph: What to run; with gradients it trains (`dnncore.nn.gradient`).
         handle: Where.
-        parameters: Its learnable tensors on that handle; several executors may share them.
+        parameters: Its constants on that handle; several executors may share them.
         batch: N, 1 or more.
-        phase: Whether gradients are wanted.
 
     Raises:
         OutOfMemoryError: the device has no room; what was allocated until then has been given back.
 
     Attributes:
-        input_buffer: Host array [N, *input_shape], page-locked on CUDA: write rows straight into it, then call `run`.
+        inputs: Host arrays by name, page-locked on CUDA: write rows straight into them, then call `run`.
+        arena_bytes: Device memory of all values together, constants and workspace aside.
+        workspace_bytes: Scratch memory beside it.
     """
 
-    def __init__(self, net: Net, handle: Handle, parameters: Parameters, batch: int, phase: Phase) -> None:
+    def __init__(self, graph: Graph, handle: Handle, parameters: Parameters, batch: int) -> None:
         if batch < 1:
             raise BadParamError(f"batch {batch} must be 1 or more")
-        self.net = net
+        self.graph = graph
         self.batch = batch
         self._handle = handle
-        self._blobs = handle.arena(
-            {name: TensorDescriptor.packed((batch, *shape)) for name, shape in net.blob_shapes().items()}
-        )
-        self._gradients: Arena | None = None
-        self._forward: CapturedProgram | None = None
-        self._backward: CapturedProgram | None = None
+        self._parameters = parameters
+        placement = place(graph, batch)
+        self.arena_bytes = placement.nbytes
+        self._arena: Arena = handle.arena({_BLOCK: TensorDescriptor.packed((placement.nbytes,), "int8")})
+        self._program: CapturedProgram | None = None
         try:
-            self.input_buffer = self._host_array(self._blobs[net.input_name].descriptor)
-            self._output_buffer = self._host_array(self.output.descriptor)
-            with handle.record() as forward:
-                for node in net.nodes:
-                    inputs = [self._blobs[name] for name in node.inputs]
-                    node.layer.forward(
-                        handle, inputs, self._blobs[node.name], parameters.of_node(node.name, parameters.values)
-                    )
-            self._forward = forward.capture()
-            if phase is Phase.TRAIN:
-                self._capture_backward(parameters)
+            self._tensors = {name: self._tensor(one, placement.offsets) for name, one in placement.places.items()}
+            self.inputs = {value.name: self._host_array(value.name) for value in graph.inputs}
+            self._results: dict[str, np.ndarray] = {}  # page-locked, made when somebody wants them
+            with handle.record() as program:
+                for node in graph.nodes:
+                    if node.name not in placement.idle:
+                        inputs = [None if name is None else self._tensors[name] for name in node.inputs]
+                        node.operator.lower(handle, inputs, [self._tensors[name] for name in node.outputs])
+            self.workspace_bytes = program.workspace_bytes
+            self._program = program.capture()
         except BaseException:
             self.close()  # a caller that tries a smaller batch next needs the room
             raise
 
-    def _host_array(self, descriptor: TensorDescriptor) -> np.ndarray:
+    def _tensor(self, place: Place, offsets: Mapping[str, int]) -> Tensor:
+        if place.storage in self._parameters.values:
+            constant = self._parameters.values[place.storage]
+            return constant.view(place.descriptor, place.offset_bytes // constant.dtype.itemsize)
+        memory = self._arena[_BLOCK].memory
+        offset = offsets[place.storage] + place.offset_bytes
+        return Tensor(self._handle, place.descriptor, memory, offset, owned=False)
+
+    def _host_array(self, name: str) -> np.ndarray:
+        descriptor = self._tensors[name].descriptor
         raw = self._handle.device.host_buffer(descriptor.nbytes)
         array: np.ndarray = raw.view(descriptor.dtype.numpy).reshape(descriptor.shape)
         array[...] = 0
         return array
 
-    def _capture_backward(self, parameters: Parameters) -> None:
-        net, handle = self.net, self._handle
-        gradients = handle.arena({node.name: self._blobs[node.name].descriptor for node in net.nodes})
-        self._gradients = gradients
-        written: set[str] = {net.output_name}
-        with handle.record() as backward:
-            for node in reversed(net.nodes):
-                if node.name not in written:
-                    raise BadParamError(f"net {net.name!r}: nothing reads node {node.name!r}, so it cannot be trained")
-                targets: list[Gradient | None] = []
-                for name in node.inputs:
-                    if name == net.input_name:
-                        targets.append(None)
-                        continue
-                    targets.append(Gradient(gradients[name], 1.0 if name in written else 0.0))
-                    written.add(name)
-                node.layer.backward(
-                    handle,
-                    [self._blobs[name] for name in node.inputs],
-                    self._blobs[node.name],
-                    gradients[node.name],
-                    parameters.of_node(node.name, parameters.values),
-                    targets,
-                    parameters.of_node(node.name, parameters.gradients),
-                )
-        self._backward = backward.capture()
-
-    @property
-    def output(self) -> Tensor:
-        """The net's output [N, *output_shape], as of the last forward pass."""
-        return self._blobs[self.net.output_name]
-
-    @property
-    def output_gradient(self) -> Tensor:
-        """Where the caller puts the loss's gradient before `backward` (TRAIN only, else BadParamError)."""
-        self._backward_pass()
-        assert self._gradients is not None
-        return self._gradients[self.net.output_name]
-
-    def blob(self, name: str) -> Tensor:
-        """Any blob by its name, as of the last forward pass."""
-        return self._blobs[name]
-
-    def forward(self, x: np.ndarray | None = None) -> Tensor:
-        """Enqueue the copy of the input and the forward pass; the input buffer must stay as it is until the stream has passed.
-
-        Args:
-            x: Copied into `input_buffer` first; None takes what is there.
-        """
-        self._handle.check_owner()
-        if x is not None:
-            if x.shape != self.input_buffer.shape:
-                raise BadParamError(f"x has shape {x.shape}, this executor takes {self.input_buffer.shape}")
-            self.input_buffer[...] = x
-        device, stream = self._handle.device, self._handle.stream
-        device.copy_to_device(stream, self._blobs[self.net.input_name].address, self.input_buffer)
-        assert self._forward is not None
-        self._forward.run()
-        return self.output
-
-    def backward(self) -> None:
-        """Enqueue the backward pass from `output_gradient`; fills the parameters' gradients.
+    def tensor(self, name: str) -> Tensor:
+        """An input, an output or a constant on the device. What lies between them has been overwritten once a run is over.
 
         Raises:
-            BadParamError: the net was bound for Phase.TEST, or this executor was closed.
+            BadParamError: there is none of that name.
         """
-        self._backward_pass().run()
+        if name not in self.inputs and name not in self.graph.outputs and name not in self.graph.constant:
+            raise BadParamError(f"net {self.graph.name!r} has no input, output or constant {name!r}")
+        return self._tensors[name]
 
-    def _backward_pass(self) -> CapturedProgram:
-        if self._backward is None:
-            raise BadParamError(
-                f"this executor of net {self.net.name!r} has no backward pass: it was bound for Phase.TEST, or closed; bind the "
-                "net with Phase.TRAIN"
-            )
-        return self._backward
+    def enqueue(self) -> None:
+        """Enqueue one pass over what the input tensors hold now: one launch."""
+        self._open().run()
 
-    def run(self, x: np.ndarray | None = None) -> np.ndarray:
-        """Forward, and wait for the output.
+    def _open(self) -> CapturedProgram:
+        self._handle.check_owner()
+        if self._program is None:
+            raise ClosedError(f"the executor of net {self.graph.name!r} was closed")
+        return self._program
+
+    def run(
+        self, feeds: Mapping[str, np.ndarray] | None = None, wanted: Sequence[str] | None = None
+    ) -> Mapping[str, np.ndarray]:
+        """Copy the inputs to the device, run, and wait for the outputs.
+
+        Args:
+            feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
+            wanted: Names of the outputs that are copied to the host; None for all.
 
         Returns:
-            float32 [N, *output_shape]; overwritten by the next run.
+            The outputs by name; overwritten by the next run.
+
+        Raises:
+            BadParamError: an array is of another shape or dtype, or has the name of no input.
+            ClosedError: this executor was closed.
         """
-        output = self.forward(x)
+        program = self._open()
+        for name, array in (feeds or {}).items():
+            self._feed(name, array)
         device, stream = self._handle.device, self._handle.stream
-        device.copy_to_host(stream, self._output_buffer, output.address)
+        for name, buffer in self.inputs.items():
+            device.copy_to_device(stream, self._tensors[name].address, buffer)
+        program.run()
+        results = {name: self._result(name) for name in (self.graph.outputs if wanted is None else wanted)}
+        for name, result in results.items():
+            device.copy_to_host(stream, result, self._tensors[name].address)
         stream.synchronize()
-        return self._output_buffer
+        return results
+
+    def _result(self, name: str) -> np.ndarray:
+        if name not in self._results:
+            self._results[name] = self._host_array(name)
+        return self._results[name]
+
+    def _feed(self, name: str, array: np.ndarray) -> None:
+        if name not in self.inputs:
+            raise BadParamError(f"net {self.graph.name!r} has no input {name!r}; it has {', '.join(self.inputs)}")
+        buffer = self.inputs[name]
+        if array.shape != buffer.shape or array.dtype != buffer.dtype:
+            raise BadParamError(
+                f"{name} is {array.dtype}{list(array.shape)}, this executor takes {buffer.dtype}{list(buffer.shape)}"
+            )
+        buffer[...] = array
 
     def close(self) -> None:
-        """Give activations and gradients back; the parameters stay."""
-        for resource in (self._forward, self._backward, self._blobs, self._gradients):
-            if resource is not None:
-                resource.close()
-        self._backward = None
+        """Give activations and program back; a second call does nothing."""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+        self._arena.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+_BLOCK = "values"

@@ -1,7 +1,8 @@
 """The model package: the whole contract between training and serving, as a folder.
 
 ``model.json`` holds the graph, the preprocessing, the labels, the provenance and a checksum for every tensor;
-``weights.safetensors`` holds the tensors. Nothing in it is executed.
+``weights.safetensors`` holds the tensors. Nothing in it is executed. Packages of version 1, which could hold fewer kinds of nets,
+are read as well.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from dnncore.errors import BadParamError, ChecksumError, PackageError, PreprocessingError, UnknownLayerError
-from dnncore.nn.layer import Layer
-from dnncore.nn.layers import LAYERS
-from dnncore.nn.net import Net, Node
+from dnncore.errors import BadParamError, ChecksumError, PackageError, PreprocessingError
+from dnncore.nn import graph_json, package_v1
+from dnncore.nn.graph import Graph, Value
+from dnncore.nn.heads import with_probabilities
+from dnncore.nn.parameters import check_weights
 from dnncore.preprocessing import Preprocessing
 
 __all__ = ["MODEL_FILE", "WEIGHTS_FILE", "Package"]
 
 FORMAT = "dnncore.package"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MODEL_FILE = "model.json"
 """Graph, preprocessing, labels and checksums."""
 
@@ -46,10 +48,10 @@ class Package:
 
     Args:
         name: The model's name.
-        net: Its structure, ending in logits or probabilities of shape [K].
-        weights: float32 arrays by full name.
-        preprocessing: How an image becomes its input.
-        labels: K names, in the order of the outputs.
+        graph: Its structure. With labels it ends in logits or probabilities of shape [N, K].
+        weights: Its constants by name.
+        preprocessing: How an image becomes its input; None where its inputs are no images.
+        labels: K names, in the order of the outputs; None where it is no classifier.
         provenance: Where it came from; any JSON values.
 
     Raises:
@@ -57,46 +59,56 @@ class Package:
     """
 
     name: str
-    net: Net
+    graph: Graph
     weights: Mapping[str, np.ndarray]
-    preprocessing: Preprocessing
-    labels: tuple[str, ...]
+    preprocessing: Preprocessing | None
+    labels: tuple[str, ...] | None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.net.input_shape != self.preprocessing.input_shape:
+        if self.preprocessing is not None and self.input.shape[1:] != self.preprocessing.input_shape:
             raise PackageError(
-                f"package {self.name!r}: the net reads {list(self.net.input_shape)} but the preprocessing makes "
+                f"package {self.name!r}: the net reads {list(self.input.shape[1:])} but the preprocessing makes "
                 f"{list(self.preprocessing.input_shape)}"
             )
-        if self.net.output_shape != (len(self.labels),):
+        if self.labels is not None and self.output.shape[1:] != (len(self.labels),):
             raise PackageError(
                 f"package {self.name!r}: {len(self.labels)} labels, but the net's output has shape "
-                f"{list(self.net.output_shape)}"
+                f"{list(self.output.shape[1:])}"
             )
-        specs = self.net.parameter_specs()
-        if set(specs) != set(self.weights):
-            raise PackageError(
-                f"package {self.name!r}: weights lack {sorted(set(specs) - set(self.weights))} and have unknown "
-                f"{sorted(set(self.weights) - set(specs))}"
-            )
-        for name, spec in specs.items():
-            array = self.weights[name]
-            if array.shape != spec.shape or array.dtype != np.float32:
-                raise PackageError(
-                    f"package {self.name!r}: weight {name!r} is {array.dtype}{list(array.shape)}, the net needs "
-                    f"float32{list(spec.shape)}"
-                )
+        try:
+            check_weights(self.graph, self.weights)
+        except BadParamError as error:
+            raise PackageError(f"package {self.name!r}: {error}") from error
 
     @property
-    def num_classes(self) -> int:
-        """K."""
-        return len(self.labels)
+    def input(self) -> Value:
+        """The first input."""
+        return self.graph.inputs[0]
 
     @property
-    def serving_net(self) -> Net:
-        """The net with probabilities as its output."""
-        return self.net.with_probabilities()
+    def output(self) -> Value:
+        """The first output."""
+        return self.graph.values[self.graph.outputs[0]]
+
+    @property
+    def of_images(self) -> tuple[Preprocessing, tuple[str, ...]]:
+        """Preprocessing and labels of a classifier of images.
+
+        Raises:
+            PackageError: it is none; the message says what it lacks.
+        """
+        if self.preprocessing is None or self.labels is None or len(self.graph.inputs) != 1:
+            lacks = (
+                "preprocessing" if self.preprocessing is None else "labels" if self.labels is None else "a single input"
+            )
+            raise PackageError(f"package {self.name!r} is no classifier of images: it lacks {lacks}")
+        return self.preprocessing, self.labels
+
+    @property
+    def serving_graph(self) -> Graph:
+        """What is served: a classifier gives probabilities, any other net what it gives."""
+        return self.graph if self.labels is None else with_probabilities(self.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the folder; a reader sees the old one, the new one or, for the instant between two renames, none: never a mixture.
@@ -132,21 +144,9 @@ class Package:
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "name": self.name,
-            "net": {
-                "name": self.net.name,
-                "input": {"name": self.net.input_name, "shape": list(self.net.input_shape)},
-                "nodes": [
-                    {
-                        "name": node.name,
-                        "type": type(node.layer).__name__,
-                        "inputs": list(node.inputs),
-                        "settings": dataclasses.asdict(node.layer),  # type: ignore[call-overload]
-                    }
-                    for node in self.net.nodes
-                ],
-            },
-            "preprocessing": self.preprocessing.to_dict(),
-            "labels": list(self.labels),
+            "graph": graph_json.to_document(self.graph),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+            "labels": None if self.labels is None else list(self.labels),
             "provenance": dict(self.provenance),
             "weights": {
                 name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _checksum(array)}
@@ -166,15 +166,15 @@ class Package:
         folder = Path(path)
         document = _read_document(folder / MODEL_FILE)
         try:
-            net = _net(document["net"])
-            preprocessing = Preprocessing.from_dict(document["preprocessing"])
-            weights = _read_weights(folder / WEIGHTS_FILE, document["weights"])
+            is_old = document["format_version"] == package_v1.FORMAT_VERSION
+            graph = package_v1.graph_of(document["net"]) if is_old else graph_json.from_document(document["graph"])
+            preprocessing, labels = document["preprocessing"], document["labels"]
             return cls(
                 str(document["name"]),
-                net,
-                weights,
-                preprocessing,
-                tuple(str(label) for label in document["labels"]),
+                graph,
+                _read_weights(folder / WEIGHTS_FILE, document["weights"]),
+                None if preprocessing is None else Preprocessing.from_dict(preprocessing),
+                None if labels is None else tuple(str(label) for label in labels),
                 dict(document["provenance"]),
             )
         except PackageError as error:
@@ -207,33 +207,12 @@ def _read_document(path: Path) -> dict[str, Any]:
         raise PackageError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise PackageError(f"{path} is not a model package: its format is not {FORMAT!r}")
-    if document.get("format_version") != FORMAT_VERSION:
+    if document.get("format_version") not in (package_v1.FORMAT_VERSION, FORMAT_VERSION):
         raise PackageError(
-            f"{path} has format version {document.get('format_version')!r}; this version of dnncore reads {FORMAT_VERSION}"
+            f"{path} has format version {document.get('format_version')!r}; this version of dnncore reads "
+            f"{package_v1.FORMAT_VERSION} and {FORMAT_VERSION}"
         )
     return document
-
-
-def _net(document: Mapping[str, Any]) -> Net:
-    nodes = tuple(
-        Node(str(node["name"]), _layer(node), tuple(str(name) for name in node["inputs"])) for node in document["nodes"]
-    )
-    shape = tuple(int(extent) for extent in document["input"]["shape"])
-    return Net(str(document["name"]), shape, nodes, str(document["input"]["name"]))
-
-
-def _layer(node: Mapping[str, Any]) -> Layer:
-    kind = node["type"]
-    if kind not in LAYERS:
-        raise UnknownLayerError(
-            f"node {node['name']!r} has type {kind!r}; this version of dnncore knows {', '.join(sorted(LAYERS))}"
-        )
-    layer = LAYERS[kind]
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in node["settings"].items()}
-    try:
-        return layer(**settings)
-    except TypeError as error:
-        raise PackageError(f"node {node['name']!r} ({kind}): {error}") from error
 
 
 def _read_weights(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -1,21 +1,22 @@
-"""A net's learnable tensors on one device, with their gradients once somebody trains."""
+"""A graph's constants on one device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.layer import ParameterSpec
+from dnncore.nn.graph import Graph
 from dnncore.tensor import Tensor
 
 __all__ = ["Parameters"]
 
 
 class Parameters:
-    """Values, and gradients made on first use, by full name. Owned by one thread; checked by the tensors' handle.
+    """Constants by name, which all executors of a handle share. Owned by one thread; checked by the tensors' handle.
 
     Args:
         values: The tensors.
@@ -23,43 +24,16 @@ class Parameters:
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         self.values = values
-        self._gradients: dict[str, Tensor] | None = None
 
     @classmethod
-    def upload(
-        cls, handle: Handle, specs: Mapping[str, ParameterSpec], weights: Mapping[str, np.ndarray]
-    ) -> Parameters:
-        """Check weights against specs and copy them.
+    def upload(cls, handle: Handle, graph: Graph, weights: Mapping[str, np.ndarray]) -> Parameters:
+        """Check weights against a graph's constants and copy them.
 
         Raises:
-            BadParamError: a tensor is missing, unknown, not float32 or of another shape.
+            BadParamError: a tensor is missing, unknown, or of another shape or dtype; the message names it.
         """
-        if set(specs) != set(weights):
-            raise BadParamError(
-                f"weights lack {sorted(set(specs) - set(weights))} and have unknown {sorted(set(weights) - set(specs))}"
-            )
-        for name, spec in specs.items():
-            array = weights[name]
-            if array.shape != spec.shape or array.dtype != np.float32:
-                raise BadParamError(
-                    f"weight {name!r} is {array.dtype}{list(array.shape)}, the net needs float32{list(spec.shape)}"
-                )
-        return cls({name: handle.upload(weights[name]) for name in specs})
-
-    @property
-    def gradients(self) -> dict[str, Tensor]:
-        """Where the backward pass writes; uninitialised until it has run."""
-        if self._gradients is None:
-            self._gradients = {
-                name: tensor.handle.tensor(tensor.shape, tensor.descriptor.dtype)
-                for name, tensor in self.values.items()
-            }
-        return self._gradients
-
-    def of_node(self, node: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of one node by their short names."""
-        prefix = f"{node}."
-        return {name.removeprefix(prefix): t for name, t in tensors.items() if name.rpartition(".")[0] == node}
+        check_weights(graph, weights)
+        return cls({name: _uploaded(handle, graph, name, weights[name]) for name in graph.constant})
 
     def download(self) -> dict[str, np.ndarray]:
         """Copy the values to the host."""
@@ -67,5 +41,33 @@ class Parameters:
 
     def close(self) -> None:
         """Give the memory back."""
-        for tensor in (*self.values.values(), *(self._gradients or {}).values()):
+        for tensor in self.values.values():
             tensor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def check_weights(graph: Graph, weights: Mapping[str, np.ndarray]) -> None:
+    """Refuse weights that are not those of a graph's constants.
+
+    Raises:
+        BadParamError: a tensor is missing, unknown, or of another shape or dtype; the message names it.
+    """
+    constants = graph.constant
+    if constants.keys() != weights.keys():
+        missing, unknown = constants.keys() - weights.keys(), weights.keys() - constants.keys()
+        raise BadParamError(f"weights lack {sorted(missing)} and have unknown {sorted(unknown)}")
+    for name, constant in constants.items():
+        array = weights[name]
+        if array.shape != constant.shape or array.dtype != constant.dtype.numpy:
+            raise BadParamError(f"weight {name!r} is {array.dtype}{list(array.shape)}, the net needs {constant.spec}")
+
+
+def _uploaded(handle: Handle, graph: Graph, name: str, array: np.ndarray) -> Tensor:
+    tensor = handle.tensor(graph.descriptor(name, graph.constant[name].spec))
+    tensor.assign(array.reshape(tensor.shape))
+    return tensor

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import ConfigError, DivergedError
-from dnncore.nn import Executor, Net, Package, Parameters, Phase
+from dnncore.nn import Executor, Graph, Package, Parameters
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.data import Dataset
 from dnncore.train.metrics import confusion_matrix, per_class, ranks
@@ -100,7 +98,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, handle: Handle, net: Net, parameters: Parameters, preprocessing: Preprocessing, batch: int
+        self, handle: Handle, net: Graph, parameters: Parameters, preprocessing: Preprocessing, batch: int
     ) -> None:
         self._handle = handle
         self._net = net
@@ -138,9 +136,10 @@ class Evaluator:
     def _classify(self, dataset: Dataset, indices: np.ndarray) -> np.ndarray:
         batch = len(indices)
         if batch not in self._executors:
-            self._executors[batch] = Executor(self._net, self._handle, self._parameters, batch, Phase.TEST)
-        output = self._executors[batch].run(self._preprocessing.normalize(dataset.read(indices)))
-        return output.reshape(batch, -1).copy()
+            self._executors[batch] = Executor(self._net, self._handle, self._parameters, batch)
+        (data,), (probabilities,) = ([value.name for value in self._net.inputs], self._net.outputs)
+        images = self._preprocessing.normalize(dataset.read(indices))
+        return self._executors[batch].run({data: images})[probabilities].reshape(batch, -1).copy()
 
     def close(self) -> None:
         """Give the executors back; a second call does nothing."""
@@ -160,23 +159,19 @@ def evaluate(handle: Handle, package: Package, dataset: Dataset, batch: int = 64
 
     Raises:
         ConfigError: the classes differ.
+        PackageError: it is no classifier of images.
     """
-    if dataset.class_names != tuple(package.labels):
+    preprocessing, labels = package.of_images
+    if dataset.class_names != labels:
         raise ConfigError(
-            f"package {package.name} has the classes {list(package.labels)}, the data have {list(dataset.class_names)}; "
+            f"package {package.name} has the classes {list(labels)}, the data have {list(dataset.class_names)}; "
             "evaluate with the data that it was trained on"
         )
-    with _on_device(handle, package, batch) as evaluator:
-        return evaluator.evaluate(dataset)
-
-
-@contextmanager
-def _on_device(handle: Handle, package: Package, batch: int) -> Iterator[Evaluator]:
-    net = package.serving_net
-    parameters = net.upload(handle, package.weights)
-    evaluator = Evaluator(handle, net, parameters, package.preprocessing, batch)
+    net = package.serving_graph
+    parameters = Parameters.upload(handle, net, package.weights)
+    evaluator = Evaluator(handle, net, parameters, preprocessing, batch)
     try:
-        yield evaluator
+        return evaluator.evaluate(dataset)
     finally:
         evaluator.close()
         parameters.close()

@@ -53,7 +53,7 @@ def export(
     def package() -> Package:
         return Package(
             name=recipe.config.name,
-            net=recipe.net,
+            graph=recipe.net,
             weights=dict(weights),
             preprocessing=recipe.preprocessing,
             labels=recipe.dataset.class_names,

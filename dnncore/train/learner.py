@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from dnncore import Handle, Tensor, ops
+from dnncore import Handle
 from dnncore.errors import DivergedError
-from dnncore.nn import Executor, Net, Parameters, Phase
+from dnncore.nn import Executor, Graph, Parameters
+from dnncore.nn.gradient import LABELS, LOSS, for_training
 from dnncore.train.config import OptimizerConfig
 from dnncore.train.optimizers import SGD
 
 __all__ = ["Learner"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    """What one batch size needs."""
-
-    executor: Executor
-    labels: Tensor
-    loss: Tensor
-
-    def close(self) -> None:
-        self.executor.close()
-        self.labels.close()
-        self.loss.close()
 
 
 class Learner:
@@ -45,15 +31,16 @@ class Learner:
     def __init__(
         self,
         handle: Handle,
-        net: Net,
+        net: Graph,
         weights: Mapping[str, np.ndarray],
         config: OptimizerConfig,
         momenta: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._handle = handle
-        self._net = net
-        self._bindings: dict[int, _Binding] = {}
-        self.parameters: Parameters = net.upload(handle, weights)
+        (self._data,) = [value.name for value in net.inputs]
+        self._training = for_training(net)
+        self._executors: dict[int, Executor] = {}
+        self.parameters = Parameters.upload(handle, net, weights)
         self._optimizer = SGD(handle, self.parameters, config, momenta)
 
     def step(self, images: np.ndarray, labels: np.ndarray, lr: float) -> float:
@@ -71,17 +58,14 @@ class Learner:
             DivergedError: that sum is not finite; the weights are as they were.
         """
         count = len(labels)
-        binding = self._binding(count)
-        executor = binding.executor
-        binding.labels.assign(labels)
-        logits = executor.forward(images)
-        ops.cross_entropy_forward(self._handle, 1.0, logits, binding.labels, 0.0, binding.loss)
-        loss = float(binding.loss.numpy().sum(dtype=np.float64))
+        if count not in self._executors:
+            self._executors[count] = Executor(self._training.graph, self._handle, self.parameters, count)
+        executor = self._executors[count]
+        loss = float(executor.run({self._data: images, LABELS: labels}, (LOSS,))[LOSS].sum(dtype=np.float64))
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
-        ops.cross_entropy_backward(self._handle, 1 / count, logits, binding.labels, 0.0, executor.output_gradient)
-        executor.backward()
-        self._optimizer.update(lr)
+        gradients = {name: executor.tensor(gradient) for name, gradient in self._training.gradients.items()}
+        self._optimizer.update(gradients, lr)
         return loss
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -94,17 +78,8 @@ class Learner:
 
     def close(self) -> None:
         """Give everything back; a second call does nothing."""
-        for binding in self._bindings.values():
-            binding.close()
-        self._bindings.clear()
+        for executor in self._executors.values():
+            executor.close()
+        self._executors.clear()
         self._optimizer.close()
         self.parameters.close()
-
-    def _binding(self, batch: int) -> _Binding:
-        if batch not in self._bindings:
-            self._bindings[batch] = _Binding(
-                Executor(self._net, self._handle, self.parameters, batch, Phase.TRAIN),
-                self._handle.tensor((batch,), "int32"),
-                self._handle.tensor((batch,)),
-            )
-        return self._bindings[batch]

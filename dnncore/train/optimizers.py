@@ -53,11 +53,16 @@ class SGD:
             self._momenta[name] = handle.tensor(value.descriptor)
             self._momenta[name].assign(momenta[name])
 
-    def update(self, lr: float) -> None:
-        """Enqueue one step. The gradients are used as scratch: afterwards they include the weight decay."""
+    def update(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+        """Enqueue one step.
+
+        Args:
+            gradients: By parameter; used as scratch: afterwards they include the weight decay.
+            lr: Learning rate.
+        """
         handle, momentum = self._handle, self._config.momentum
         for name, w in self._parameters.values.items():
-            g = self._parameters.gradients[name]
+            g = gradients[name]
             decay = self._config.weight_decay
             if decay and (self._config.decay_biases or not name.endswith("bias")):
                 ops.add(handle, decay, w, 1.0, g)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dnncore.errors import BadParamError, CheckpointError, ConfigError
-from dnncore.nn import Net
+from dnncore.nn import Graph
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ class Recipe:
     preprocessing: Preprocessing
     split: Split
     loader: Loader
-    net: Net
+    net: Graph
     schedule: Schedule
 
     @classmethod

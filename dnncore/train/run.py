@@ -13,6 +13,7 @@ import numpy as np
 from dnncore import Handle, devices
 from dnncore.errors import BadParamError, CheckpointError, ConfigError
 from dnncore.nn import Package
+from dnncore.nn.heads import with_probabilities
 from dnncore.train.checkpoint import Checkpoint, CheckpointStore, replace_file
 from dnncore.train.config import Config
 from dnncore.train.data import Split, Subset, open_dataset
@@ -118,7 +119,7 @@ def dry_run(config: Config, stream: TextIO) -> None:
         loss = learner.step(batch.images, batch.labels, recipe.schedule.rate(0)) / len(batch.labels)
         held_out = recipe.split.held_out
         some = Subset(held_out, np.arange(min(config.training.batch, len(held_out.labels))))
-        net = recipe.net.with_probabilities()
+        net = with_probabilities(recipe.net)
         evaluator = Evaluator(handle, net, learner.parameters, recipe.preprocessing, config.training.batch)
         top1 = evaluator.evaluate(some).top1
         stream.write(
@@ -135,7 +136,7 @@ def evaluate_package(config: Config, path: Path, stream: TextIO) -> Evaluation:
         ConfigError: the data are not there, or have other classes than the package.
     """
     package = Package.load(path)
-    split = Split(open_dataset(config.data, package.preprocessing), config.seed, config.data.holdout)
+    split = Split(open_dataset(config.data, package.of_images[0]), config.seed, config.data.holdout)
     if package.provenance.get("split") != split.to_dict():
         stream.write(
             f"note: {path} was not trained with this split (seed {split.seed}, holdout {split.holdout}): "
@@ -178,7 +179,7 @@ def _starting_point(store: CheckpointStore, recipe: Recipe, *, resume: bool, fre
 
 
 def _description(recipe: Recipe, handle: Handle, first: int) -> str:
-    parameters = sum(int(np.prod(spec.shape)) for spec in recipe.net.parameter_specs().values())
+    parameters = sum(constant.spec.size for constant in recipe.net.constants)
     training, held_out = len(recipe.split.training.labels), len(recipe.split.held_out.labels)
     start = f", resumed after iteration {first}" if first else ""
     return (

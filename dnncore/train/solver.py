@@ -9,6 +9,7 @@ from enum import Enum
 
 from dnncore import Handle
 from dnncore.errors import DivergedError
+from dnncore.nn.heads import with_probabilities
 from dnncore.train.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from dnncore.train.data import Batch, Prefetcher
 from dnncore.train.evaluate import Evaluator
@@ -69,7 +70,7 @@ class Solver:
         )
         self._evaluator = Evaluator(
             handle,
-            recipe.net.with_probabilities(),
+            with_probabilities(recipe.net),
             self.learner.parameters,
             recipe.preprocessing,
             config.training.batch,

@@ -18,6 +18,7 @@ from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
 from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
 
 from dnncore import devices
+from dnncore.errors import PackageError
 from dnncore.nn import Package
 from dnnserve.batcher import Limits
 from dnnserve.calls import Gate, WaitingCalls
@@ -296,16 +297,23 @@ def make_server(config: ServerConfig) -> Server:
 
 
 def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
-    """What requests must know of a package."""
-    net = package.serving_net
+    """What requests must know of a package.
+
+    Raises:
+        StartError: it is not a classifier of images, which alone are served.
+    """
+    try:
+        preprocessing, labels = package.of_images
+    except PackageError as error:
+        raise StartError(f"model {key.name} cannot be served: {error}") from error
     return ModelSpec(
         key,
-        net.input_name,
-        package.preprocessing.input_shape,
-        net.output_name,
-        package.num_classes,
-        package.labels,
-        package.preprocessing,
+        package.input.name,
+        preprocessing.input_shape,
+        package.serving_graph.outputs[0],
+        len(labels),
+        labels,
+        preprocessing,
         max_batch_rows,
     )
 

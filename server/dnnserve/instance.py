@@ -14,7 +14,7 @@ import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Executor, Package, Parameters, Phase
+from dnncore.nn import Executor, Package, Parameters
 from dnnserve.envelope import ModelKey
 
 __all__ = ["Host", "HostFactory", "Instance", "NetHost", "NetInstance", "batch_buckets"]
@@ -80,12 +80,13 @@ class NetInstance:
     """
 
     def __init__(self, handle: Handle, package: Package, max_batch_rows: int) -> None:
-        net = package.serving_net
-        self._parameters: Parameters = net.upload(handle, package.weights)
+        graph = package.serving_graph
+        (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
+        self._parameters = Parameters.upload(handle, graph, package.weights)
         self._executors: list[Executor] = []
         for bucket in batch_buckets(max_batch_rows):
             try:
-                executor = Executor(net, handle, self._parameters, bucket, Phase.TEST)
+                executor = Executor(graph, handle, self._parameters, bucket)
                 try:
                     executor.run()  # compiles, plans and touches everything once, before a client waits for it
                 except OutOfMemoryError:
@@ -112,15 +113,15 @@ class NetInstance:
         """Copy the rows straight into the page-locked buffer; rows of padding are zero."""
         self._rows = sum(map(len, blocks))
         self._staged = next(executor for executor in self._executors if executor.batch >= self._rows)
-        position = 0
+        buffer, position = self._staged.inputs[self._input], 0
         for block in blocks:
-            self._staged.input_buffer[position : position + len(block)] = block
+            buffer[position : position + len(block)] = block
             position += len(block)
-        self._staged.input_buffer[position:] = 0
+        buffer[position:] = 0
 
     def infer(self) -> np.ndarray:
         """Run the staged executor: probabilities [rows, K]."""
-        return self._staged.run()[: self._rows]
+        return self._staged.run()[self._output][: self._rows]
 
 
 class NetHost:

@@ -258,13 +258,13 @@ import numpy as np
 ctypes.CDLL(os.environ["DNN_EMU_LIB"])
 from dnncore import Handle
 from dnncore.cuda.runtime import jit
-from dnncore.nn.executor import Executor, Phase
+from dnncore.nn import Executor, Parameters
 from dnncore.nn.zoo import lenet
 assert jit.find_compiler() is None
 net = lenet()
 with Handle("cuda:0") as handle:
-    parameters = net.upload(handle, net.initialize(0))
-    print(Executor(net, handle, parameters, 2, Phase.TEST).run(np.ones((2, *net.input_shape), np.float32)).shape)
+    parameters = Parameters.upload(handle, net, net.initialize(0))
+    print(Executor(net, handle, parameters, 2).run({"data": np.ones((2, 1, 8, 8), np.float32)})["logits"].shape)
 """
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_HOME", "CUDA_PATH")}

@@ -10,11 +10,10 @@ from dnnclient import ClosedLoop, run_load
 
 from benchmarks.server import RunningServer
 from benchmarks.serving import untrained_package
-from dnncore import Handle
-from dnncore.nn import Executor, Phase
 from examples.demo import encode_png
 from tests.conftest import EMULATOR
 from tests.e2e.emulated import use_emulator
+from tests.server.packages import probabilities
 
 pytestmark = [
     pytest.mark.cuda,
@@ -42,10 +41,7 @@ def test_every_request_is_answered_though_a_device_fails(
     package = untrained_package()
     package.save(tmp_path / "digits")
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
-    with Handle("cpu") as handle:
-        net = package.serving_net
-        parameters = net.upload(handle, package.weights)
-        expected = Executor(net, handle, parameters, 24, Phase.TEST).run(package.preprocessing.normalize(pixels))
+    expected = probabilities(package, package.of_images[0].normalize(pixels))
 
     flags = ("--devices", "cuda:0,cuda:1,cuda:2,cuda:3", "--max-batch", "4", "--batch-timeout-seconds", "2")
     with RunningServer(tmp_path / "digits", tmp_path, *flags) as server:

@@ -91,15 +91,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def expected(seed: int, rows: np.ndarray) -> np.ndarray:
-    from dnncore import Handle
-    from dnncore.nn import Executor, Phase
-    from tests.server.packages import make_package
+    from tests.server.packages import make_package, probabilities
 
-    package = make_package(seed=seed)
-    with Handle("cpu") as handle:
-        net = package.serving_net
-        executor = Executor(net, handle, net.upload(handle, package.weights), len(rows), Phase.TEST)
-        return executor.run(rows).copy()
+    return probabilities(make_package(seed=seed), rows)
 
 
 def test_it_finds_the_server_live_and_ready(seen: dict[str, Any]) -> None:
@@ -127,7 +121,7 @@ def test_it_gets_the_probabilities_of_the_net_itself(seen: dict[str, Any]) -> No
     np.testing.assert_allclose(seen["version_1"], expected(1, ROWS), rtol=1e-5, atol=1e-7)
     for answer in seen["concurrent"]:
         np.testing.assert_allclose(answer, expected(2, ROWS), rtol=1e-5, atol=1e-7)
-    normalised = make_package().preprocessing.normalize(PIXELS)
+    normalised = make_package().of_images[0].normalize(PIXELS)
     np.testing.assert_allclose(seen["pixels"], expected(2, normalised), rtol=1e-5, atol=1e-7)
 
 

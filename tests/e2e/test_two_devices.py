@@ -10,11 +10,10 @@ from dnnclient import Client, ClosedLoop, run_load
 
 from benchmarks.server import RunningServer
 from benchmarks.serving import untrained_package
-from dnncore import Handle
-from dnncore.nn import Executor, Phase
 from examples.demo import encode_png
 from tests.conftest import CUDA_DEVICES
 from tests.e2e.emulated import use_emulator
+from tests.server.packages import probabilities
 
 pytestmark = [
     pytest.mark.cuda,
@@ -27,10 +26,7 @@ def test_both_devices_answer_and_agree_with_the_reference(tmp_path: Path, monkey
     package = untrained_package()
     package.save(tmp_path / "digits")
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
-    with Handle("cpu") as handle:
-        net = package.serving_net
-        parameters = net.upload(handle, package.weights)
-        expected = Executor(net, handle, parameters, 24, Phase.TEST).run(package.preprocessing.normalize(pixels))
+    expected = probabilities(package, package.of_images[0].normalize(pixels))
 
     flags = ("--devices", "cuda:0,cuda:1", "--max-batch", "4")
     with RunningServer(tmp_path / "digits", tmp_path, *flags) as server:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dnncore import Handle
 from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
-from dnncore.nn import Package
+from dnncore.nn import Executor, NetBuilder, Package, Parameters
 from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import CenterCrop, Color, ExifOrientation, Preprocessing, Resize, SubtractMeanImage
@@ -31,8 +33,8 @@ def folder(package: Package, tmp_path: Path) -> Path:
 
 def test_what_was_saved_is_loaded(package: Package, folder: Path) -> None:
     loaded = Package.load(folder)
-    assert (loaded.name, loaded.net, loaded.preprocessing, loaded.labels) == (
-        package.name, package.net, package.preprocessing, package.labels
+    assert (loaded.name, loaded.graph, loaded.preprocessing, loaded.labels) == (
+        package.name, package.graph, package.preprocessing, package.labels
     )  # fmt: skip
     assert dict(loaded.provenance) == {"seed": 0}
     assert all(np.array_equal(loaded.weights[name], array) for name, array in package.weights.items())
@@ -96,8 +98,8 @@ def _edit(folder: Path, change: Any) -> None:
 
 
 def test_an_unknown_layer_is_refused_with_the_known_ones(folder: Path) -> None:
-    _edit(folder, lambda d: d["net"]["nodes"][1].update(type="Transformer"))
-    with pytest.raises(UnknownLayerError, match=r"'Transformer'; this version of dnncore knows Add, Convolution"):
+    _edit(folder, lambda d: d["graph"]["nodes"][1].update(operator="transformer.1"))
+    with pytest.raises(UnknownLayerError, match=r"node 'relu1': operator 'transformer.1' .* has activation.1, "):
         Package.load(folder)
 
 
@@ -108,12 +110,15 @@ def test_an_unknown_layer_is_refused_with_the_known_ones(folder: Path) -> None:
         (lambda d: d.update(format_version=99), "version 99"),
         (lambda d: d.pop("labels"), "malformed: KeyError"),
         (lambda d: d.update(labels=["a"]), "1 labels"),
-        (lambda d: d["net"].update(nodes=3), "malformed: TypeError"),
-        (lambda d: d["net"]["nodes"][0]["settings"].update(num_output="many"), "malformed"),
-        (lambda d: d["net"]["nodes"][0]["settings"].update(speed=3), "unexpected keyword argument 'speed'"),
-        (lambda d: d["net"]["nodes"][0]["settings"].update(num_output=17), "conv1.weight|node 'conv2'"),
-        (lambda d: d["net"]["input"].update(shape=[1, float("inf"), 8]), "malformed: OverflowError"),
-        (lambda d: d["net"]["nodes"][1].update(inputs=["nowhere"]), "reads 'nowhere'"),
+        (lambda d: d["graph"].update(nodes=3), "malformed: TypeError"),
+        (lambda d: d["graph"].update(outputs="logits"), "a list of names is needed"),
+        (lambda d: d["graph"]["nodes"][0]["attributes"].update(stride="many"), "node 'conv1'.*stride many"),
+        (lambda d: d["graph"]["nodes"][0]["attributes"].update(speed=3), "unexpected keyword argument 'speed'"),
+        (lambda d: d["graph"]["constants"][0].update(shape=[17, 1, 3, 3]), "node 'conv1'"),
+        (lambda d: d["graph"]["constants"][0].update(role="lead"), "malformed: ValueError"),
+        (lambda d: d["graph"]["inputs"][0].update(shape=["N", 1, float("inf"), 8]), "malformed: OverflowError"),
+        (lambda d: d["graph"]["inputs"][0].update(shape=["M", 1, 8, 8]), "must have extents that are positive"),
+        (lambda d: d["graph"]["nodes"][1].update(inputs=["nowhere"]), "reads 'nowhere'"),
         (lambda d: d["preprocessing"]["steps"][1].update(height=9), "preprocessing makes"),
         (lambda d: d["preprocessing"]["steps"][0].update(order="pink"), "pink"),
         (lambda d: d["weights"].pop("ip1.bias"), "unknown"),
@@ -135,3 +140,50 @@ def test_files_that_are_no_document_are_refused(folder: Path, text: str) -> None
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="nothing-here"):
         Package.load(tmp_path / "nothing-here")
+
+
+def test_a_package_of_version_1_is_read_and_gives_what_it_gave(handle: Handle) -> None:
+    package = Package.load(Path(__file__).parent / "data" / "package-v1")
+    assert [node.operator.kind for node in package.graph.nodes] == [
+        *("convolution", "activation", "convolution", "binary", "activation", "pooling", "activation"),
+        *("flatten", "inner_product", "softmax"),
+    ]
+    x = (np.arange(72, dtype=np.float32) / 72).reshape(2, 1, 6, 6)
+    with (
+        Parameters.upload(handle, package.graph, package.weights) as parameters,
+        Executor(package.graph, handle, parameters, 2) as executor,
+    ):
+        found = executor.run({"data": x})["probabilities"]
+    # What dnncore at ff80be7, which wrote the package, computed on the CPU.
+    expected = [[0.32358584, 0.45842263, 0.21799155], [0.3249992, 0.45410615, 0.22089463]]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["net"]["nodes"][1].update(type="Transformer"), r"'Transformer'; version 1 knows Add, Convolution"),
+        (lambda d: d["net"]["nodes"][0]["settings"].update(speed=3), "node 'stem' .*unexpected keyword argument"),
+        (lambda d: d["net"]["nodes"][0]["settings"].pop("kernel"), "node 'stem' .*missing .* 'kernel'"),
+        (lambda d: d["net"]["nodes"][3].update(inputs=["left", "nowhere"]), "node 'join' reads 'nowhere'"),
+        (lambda d: d["net"]["nodes"][3].update(inputs=["left"]), "node 'join'.*missing"),
+        (lambda d: d["net"]["nodes"][0]["settings"].update(kernel=[9, 9]), "node 'stem'.*filter extent 9"),
+    ],
+)
+def test_a_malformed_package_of_version_1_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    folder = shutil.copytree(Path(__file__).parent / "data" / "package-v1", tmp_path / "package")
+    _edit(folder, change)
+    with pytest.raises(PackageError, match=message):
+        Package.load(folder)
+
+
+def test_a_net_that_is_no_classifier_can_be_saved(tmp_path: Path) -> None:
+    net = NetBuilder("two")
+    a, b = net.input("a", ("N", 3)), net.input("b", (1,))
+    graph = net.build(net.plus("sum", a, b), net.inner_product("score", a, 2))
+    package = Package("two", graph, graph.initialize(0), None, None)
+    package.save(tmp_path / "two")
+    loaded = Package.load(tmp_path / "two")
+    assert loaded.graph == graph
+    assert loaded.serving_graph == graph
+    assert (loaded.preprocessing, loaded.labels) == (None, None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dnncore.nn import Package, zoo
+import numpy as np
+
+from dnncore import Handle
+from dnncore.nn import Executor, Package, Parameters, zoo
 from dnncore.preprocessing import Preprocessing
 
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -21,3 +24,14 @@ def make_repository(root: Path) -> Path:
     for name, version, seed in (("digits", 1, 1), ("digits", 2, 2), ("faces", 7, 3)):
         make_package(name, seed).save(root / name / str(version))
     return root
+
+
+def probabilities(package: Package, rows: np.ndarray) -> np.ndarray:
+    """What the server must answer for rows [n, C, H, W], by the reference backend: [n, K]."""
+    graph = package.serving_graph
+    with (
+        Handle("cpu") as handle,
+        Parameters.upload(handle, graph, package.weights) as parameters,
+        Executor(graph, handle, parameters, len(rows)) as executor,
+    ):
+        return executor.run({package.input.name: rows})[graph.outputs[0]].copy()

@@ -23,10 +23,8 @@ from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
 from dnnserve.config import ServerConfig, parse_arguments
 from PIL import Image
 
-from dnncore import Handle
-from dnncore.nn import Executor, Phase
 from tests.server.fakes import PATIENCE_S, wait_until
-from tests.server.packages import LABELS, make_package, make_repository
+from tests.server.packages import LABELS, make_package, make_repository, probabilities
 
 COMMAND = (sys.executable, "-m", "dnnserve")
 
@@ -128,10 +126,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
     package = make_package(seed=2)
-    with Handle("cpu") as handle:
-        net = package.serving_net
-        executor = Executor(net, handle, net.upload(handle, package.weights), 1, Phase.TEST)
-        expected = executor.run(package.preprocessing.normalize(pixels[None, :, :, None]))[0].copy()
+    expected = probabilities(package, package.of_images[0].normalize(pixels[None, :, :, None]))[0]
     ready_file = tmp_path / "ready.json"
     arguments = ("--model-repository", models, "--all-versions", "--devices", "cpu,cpu", "--log-format", "json")
     with started(ready_file, *arguments) as (process, ready):

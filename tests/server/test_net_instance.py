@@ -11,7 +11,7 @@ from dnnserve.instance import NetHost
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Executor, Net, Parameters, Phase
+from dnncore.nn import Executor, Graph, Parameters
 from tests.server.packages import make_package
 
 KEY = ModelKey("digits", 1)
@@ -42,23 +42,23 @@ def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
     instance.infer()
     instance.stage([np.ones((3, 1, 8, 8), np.float32)])
     assert np.isfinite(instance.infer()).all()
-    assert not instance._staged.input_buffer[3:].any()
+    assert not instance._staged.inputs["data"][3:].any()
 
 
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
     host: NetHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def up_to_4(net: Net, handle: Handle, parameters: Parameters, batch: int, phase: Phase) -> Executor:
+    def up_to_4(graph: Graph, handle: Handle, parameters: Parameters, batch: int) -> Executor:
         if batch > 4:
             raise OutOfMemoryError(f"a batch of {batch} does not fit")
-        return Executor(net, handle, parameters, batch, phase)
+        return Executor(graph, handle, parameters, batch)
 
     monkeypatch.setattr("dnnserve.instance.Executor", up_to_4)
     assert host.load(KEY, 16).max_batch_rows == 4
     assert "a batch of 8 does not fit" in caplog.text
     monkeypatch.setattr(
         "dnnserve.instance.Executor",
-        lambda net, handle, parameters, *_: up_to_4(net, handle, parameters, 99, Phase.TEST),
+        lambda graph, handle, parameters, _: up_to_4(graph, handle, parameters, 99),
     )
     with pytest.raises(OutOfMemoryError):
         host.load(KEY, 16)

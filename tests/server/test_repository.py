@@ -55,14 +55,14 @@ def truncate(package: Path) -> None:
 def rename_layer(package: Path) -> None:
     path = package / "model.json"
     document = json.loads(path.read_text())
-    document["net"]["nodes"][0]["type"] = "Holography"
+    document["graph"]["nodes"][0]["operator"] = "holography.1"
     path.write_text(json.dumps(document))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "bit flipped": (flip_a_bit, "SHA-256"),
     "truncated": (truncate, "truncated"),
-    "unknown layer": (rename_layer, "'Holography'"),
+    "unknown layer": (rename_layer, "'holography.1'"),
     "no weights": (lambda package: (package / "weights.safetensors").unlink(), "weights.safetensors"),
     "no model.json": (lambda package: (package / "model.json").unlink(), "model.json"),
     "no JSON": (lambda package: (package / "model.json").write_text("{"), "not JSON"),

@@ -1,0 +1,133 @@
+"""Gradients as nodes: a graph extended by what computes the derivatives of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.nn.graph import BATCH, Graph, Node, Role, Value
+from dnncore.nn.operator import Operator, Spec, Want
+from dnncore.nn.operators import Binary, CrossEntropy, MeanCrossEntropyBackward
+
+__all__ = ["LABELS", "LOSS", "Differentiated", "differentiate", "for_training"]
+
+LABELS, LOSS = "labels", "loss"
+"""What a graph for training reads beside its own inputs, int32 [N], and gives: [N]."""
+
+
+class Differentiated(NamedTuple):
+    """A graph with gradients among its outputs. Immutable.
+
+    Args:
+        graph: The graph.
+        gradients: Names of the gradients, by the names of what they belong to.
+    """
+
+    graph: Graph
+    gradients: dict[str, str]
+
+
+class _Tape:
+    """The nodes of a backward pass as they come."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: list[Node] = []
+        self._specs = graph.specs(1)
+        self._taken = set(self._specs) | {node.name for node in graph.nodes}
+        self.reason = ""
+
+    def add(self, operator: Operator, *inputs: str | None) -> str:
+        """See `Tape`."""
+        number = 1
+        while (name := f"d.{self.reason}.{operator.kind}" + (f".{number}" if number > 1 else "")) in self._taken:
+            number += 1
+        self._taken.add(name)
+        inputs = inputs[: len(inputs) - (inputs[-1] is None)]
+        self.nodes.append(Node(name, operator, inputs, (name,)))
+        found = operator.infer_checked([None if one is None else self._specs[one] for one in inputs])
+        self._specs[name] = found[0]
+        return name
+
+    def spec(self, name: str) -> Spec:
+        """See `Tape`."""
+        return self._specs[name]
+
+
+def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | None = None) -> Differentiated:
+    """Add the backward pass to a graph.
+
+    Args:
+        graph: What to differentiate. Its operators must have gradients on the way from the seeds to what is asked for.
+        seeds: Values of the graph by name, and for each the value, also of the graph, that is its gradient.
+        of: Names of the values whose gradients are wanted; None for every trainable constant.
+
+    Returns:
+        The graph with the gradients behind its own outputs. A gradient with several parts is added up in the order of the nodes
+        that read the value, the last first.
+
+    Raises:
+        BadParamError: an operator has no gradient, or a value has none because no seed depends on it; the message names it.
+    """
+    of = tuple(one.name for one in graph.constants if one.role is Role.TRAINABLE) if of is None else tuple(of)
+    concerned = set(of)  # what depends on one of these
+    for node in graph.nodes:
+        if concerned.intersection(node.reads):
+            concerned.update(node.outputs)
+    gradients: dict[str, str] = dict(seeds)
+    tape = _Tape(graph)
+    for node in reversed(graph.nodes):
+        given = [gradients.get(name) for name in node.outputs]
+        if not any(given) or not concerned.intersection(node.reads):
+            continue
+        tape.reason = node.name
+        wanted: list[Want | None] = []
+        met: set[str] = set()
+        for name in node.inputs:
+            if name is None or name not in concerned:
+                wanted.append(None)
+                continue
+            wanted.append(Want(None if name in met else gradients.get(name)))
+            met.add(name)
+        try:
+            found = node.operator.gradient(tape, node.inputs, node.outputs, given, wanted)
+        except BadParamError as error:
+            raise BadParamError(f"net {graph.name!r}: node {node.name!r}: {error}") from error
+        met.clear()
+        for name, gradient in zip(node.inputs, found, strict=True):
+            if name is None or gradient is None:
+                continue
+            gradients[name] = tape.add(Binary("add"), gradients[name], gradient) if name in met else gradient
+            met.add(name)
+    if missing := [name for name in of if name not in gradients]:
+        raise BadParamError(
+            f"net {graph.name!r}: no seed depends on {', '.join(map(repr, missing))}, so it cannot be trained"
+        )
+    wanted_gradients = {name: gradients[name] for name in of}
+    outputs = (*graph.outputs, *dict.fromkeys(wanted_gradients.values()))
+    return Differentiated(graph.rewritten((*graph.nodes, *tape.nodes), outputs=outputs), wanted_gradients)
+
+
+def for_training(graph: Graph) -> Differentiated:
+    """A classifier with its loss and the gradients of its trainable constants.
+
+    Args:
+        graph: Ends in logits [N, K].
+
+    Returns:
+        It reads `LABELS` too and gives `LOSS`, the cross-entropy of each image, in place of the logits; the gradients are those of
+        its mean over the batch.
+
+    Raises:
+        BadParamError: as `differentiate`; or a name is taken.
+    """
+    (logits,) = graph.outputs
+    seed = f"d.{LOSS}"
+    nodes = (
+        *graph.nodes,
+        Node(LOSS, CrossEntropy(), (logits, LABELS), (LOSS,)),
+        Node(seed, MeanCrossEntropyBackward(), (logits, LABELS), (seed,)),
+    )
+    labels = Value(LABELS, DType.INT32, (BATCH,))
+    return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), {logits: seed})

@@ -1,0 +1,180 @@
+"""What an operator is: attributes, shapes, the operations of its forward pass, and the nodes of its gradient.
+
+An operator holds no memory: whoever compiles a graph brings the tensors. Its class is in `dnncore.nn.operators`; files name it by
+`kind` and `version`, never by the class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from dnncore.descriptors import Layout, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Operator", "Spec", "Tape"]
+
+
+class Spec(NamedTuple):
+    """Dtype and shape of a value for a known number of images. Immutable."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def with_shape(self, *shape: int) -> Spec:
+        """The same dtype with another shape."""
+        return Spec(self.dtype, shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    def descriptor(self, layout: Layout = Layout.NCHW) -> TensorDescriptor:
+        """Of a tensor without gaps; a tensor without dimensions has one of extent 1 on a device."""
+        return TensorDescriptor.packed(self.shape or (1,), self.dtype, layout if len(self.shape) > 2 else Layout.NCHW)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}{list(self.shape)}"
+
+
+class Tape(Protocol):
+    """Where gradients write their nodes, while a graph is differentiated (dnncore/nn/gradient.py)."""
+
+    def add(self, operator: Operator, *inputs: str | None) -> str:
+        """Add a node with one output, whose name is returned."""
+        ...
+
+    def spec(self, name: str) -> Spec:
+        """Dtype and shape of a value of the graph, for one image."""
+        ...
+
+
+class Operator(ABC):
+    """A kind of node with its attributes. Subclasses are frozen dataclasses of attributes that JSON can hold. Immutable."""
+
+    kind: ClassVar[str]
+    """Its name in files: the field's term, in snake case."""
+
+    version: ClassVar[int] = 1
+    """Counts what an attribute or its meaning changed."""
+
+    input_names: ClassVar[tuple[str, ...]] = ("x",)
+    """What it reads; the last may be repeated where `variadic`."""
+
+    optional: ClassVar[int] = 0
+    """How many of the inputs, counted from the last, may be left out."""
+
+    variadic: ClassVar[bool] = False
+
+    in_place: ClassVar[frozenset[int]] = frozenset()
+    """Inputs whose memory the first output may take, when nobody else reads them."""
+
+    def infer_checked(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        """`infer`, once the number of inputs is right.
+
+        Raises:
+            BadParamError: it is not, or they do not fit.
+        """
+        most = len(self.input_names)
+        least = most - self.optional
+        if not (least <= len(inputs) and (self.variadic or len(inputs) <= most)):
+            wanted = f"{least} or more" if self.variadic else f"{least} to {most}" if self.optional else f"{most}"
+            raise BadParamError(f"{self.kind} takes {wanted} inputs, {len(inputs)} are given")
+        for name, spec in zip(self.input_names[:least], inputs, strict=False):
+            if spec is None:
+                raise BadParamError(f"{self.kind} needs its input {name!r}")
+        return self.infer(inputs)
+
+    @abstractmethod
+    def infer(self, inputs: Sequence[Any]) -> Sequence[Spec]:
+        """Specs of the outputs from those of the inputs; None stands for one that is left out.
+
+        Raises:
+            BadParamError: they do not fit.
+        """
+
+    @abstractmethod
+    def lower(self, handle: Handle, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        """Call the operations that write the outputs, whose tensors have whatever strides the compiler chose."""
+
+    def gradient(
+        self,
+        tape: Tape,  # noqa: ARG002 (most operators have one)
+        inputs: Sequence[Any],  # noqa: ARG002
+        outputs: Sequence[str],  # noqa: ARG002
+        gradients: Sequence[str | None],  # noqa: ARG002
+        wanted: Sequence[Want | None],  # noqa: ARG002
+    ) -> Sequence[str | None]:
+        """Add the nodes that compute the gradients of those inputs for which one is wanted.
+
+        Args:
+            tape: Where.
+            inputs: Names of the node's inputs.
+            outputs: Names of its outputs.
+            gradients: Names of the outputs' gradients; None where nothing depends on one.
+            wanted: For each input, what is known of its gradient, or None where nobody needs it.
+
+        Returns:
+            For each input its gradient's name, with what was known of it added; None where none is wanted or none flows.
+
+        Raises:
+            BadParamError: it has none.
+        """
+        raise BadParamError(f"{self.kind} has no gradient")
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> Sequence[tuple[TensorDescriptor, int]] | None:  # noqa: ARG002
+        """The outputs as views of the first input's memory: descriptor and offset in elements; None where they need their own.
+
+        Args:
+            x: The first input.
+            specs: Of the outputs.
+        """
+        return None
+
+    def placed(self, output: TensorDescriptor, inputs: Sequence[Spec]) -> Sequence[tuple[TensorDescriptor, int]] | None:  # noqa: ARG002
+        """The inputs as views of the output's memory, so that nothing is left to do once all are written; else None."""
+        return None
+
+    @property
+    def strided(self) -> bool:
+        """Whether its tensors may have any strides; else they are row-major."""
+        return True
+
+    def macs(self, inputs: Sequence[Any], outputs: Sequence[Spec]) -> int:  # noqa: ARG002
+        """Multiply-adds."""
+        return 0
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Its settings by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}  # type: ignore[arg-type]
+        return " ".join([self.kind, *(f"{name}={_text(value)}" for name, value in settings.items())])
+
+
+class Want(NamedTuple):
+    """A gradient that is wanted. Immutable.
+
+    Args:
+        partial: Name of what other readers of the same value gave so far; None where this is the first.
+    """
+
+    partial: str | None
+
+
+def _text(value: object) -> str:
+    return str(value).replace(" ", "")

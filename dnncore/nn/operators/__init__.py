@@ -1,0 +1,118 @@
+"""The operators there are, by the name that files give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnncore.errors import BadParamError, UnknownLayerError
+from dnncore.nn.operator import Operator
+from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.binary import Binary, Scale
+from dnncore.nn.operators.convolution import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    FusedConvolution,
+)
+from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
+from dnncore.nn.operators.dropout import Dropout
+from dnncore.nn.operators.gradients import ChannelSum, SumTo
+from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
+from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
+from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
+
+__all__ = [
+    "OPERATORS",
+    "Activation",
+    "BatchNorm",
+    "Binary",
+    "Cast",
+    "Concat",
+    "Convolution",
+    "CrossEntropy",
+    "Dropout",
+    "Flatten",
+    "FusedConvolution",
+    "GlobalPooling",
+    "Identity",
+    "InnerProduct",
+    "LocalResponseNorm",
+    "MeanCrossEntropyBackward",
+    "Pooling",
+    "Reshape",
+    "Scale",
+    "Slice",
+    "Softmax",
+    "Split",
+    "Transpose",
+    "operator_of",
+    "registered_name",
+]
+
+_CLASSES: tuple[type[Operator], ...] = (
+    Activation,
+    ActivationBackward,
+    BatchNorm,
+    Binary,
+    Cast,
+    ChannelSum,
+    Concat,
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    CrossEntropy,
+    Dropout,
+    Flatten,
+    FusedConvolution,
+    GlobalPooling,
+    Identity,
+    InnerProduct,
+    InnerProductBackwardData,
+    InnerProductBackwardWeight,
+    LocalResponseNorm,
+    LocalResponseNormBackward,
+    MeanCrossEntropyBackward,
+    Pooling,
+    PoolingBackward,
+    Reshape,
+    Scale,
+    Slice,
+    Softmax,
+    SoftmaxBackward,
+    Split,
+    SumTo,
+    Transpose,
+    Zeros,
+)
+
+
+def registered_name(operator: type[Operator] | Operator) -> str:
+    """What files call it: "convolution.1"."""
+    return f"{operator.kind}.{operator.version}"
+
+
+OPERATORS: dict[str, type[Operator]] = {registered_name(cls): cls for cls in _CLASSES}
+"""Every class by the name, version included, that files give it. A new operator is one module and one line above."""
+
+
+def operator_of(name: str, attributes: dict[str, Any]) -> Operator:
+    """The operator that a file names, with attributes as JSON has them.
+
+    Raises:
+        UnknownLayerError: this version has none of that name.
+        BadParamError: an attribute is unknown.
+    """
+    if name not in OPERATORS:
+        raise UnknownLayerError(
+            f"operator {name!r} is unknown; this version of dnncore has {', '.join(sorted(OPERATORS))}"
+        )
+    try:
+        return OPERATORS[name](**{key: _hashable(value) for key, value in attributes.items()})
+    except TypeError as error:
+        raise BadParamError(f"operator {name!r}: {error}") from error
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

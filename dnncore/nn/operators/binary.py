@@ -1,0 +1,130 @@
+"""Two tensors combined element by element, with broadcasting as in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import BinaryOperator
+from dnncore.descriptors.settings import member
+from dnncore.errors import BadParamError
+from dnncore.formats import with_leading
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.gradients import SumTo
+from dnncore.tensor import Tensor
+
+__all__ = ["Binary", "Scale", "plus"]
+
+
+@dataclass(frozen=True)
+class Binary(Operator):
+    """operator(alpha a, beta b), element by element; extents of 1, and missing leading ones, are broadcast.
+
+    Args:
+        operator: "add", "sub", "mul", "div", "min" or "max".
+        alpha: Factor of a.
+        beta: Factor of b.
+    """
+
+    kind: ClassVar[str] = "binary"
+    input_names: ClassVar[tuple[str, ...]] = ("a", "b")
+    in_place: ClassVar[frozenset[int]] = frozenset({0, 1})
+
+    operator: str
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        a, b = inputs
+        member(BinaryOperator, self.operator)
+        if a.dtype is not b.dtype:
+            raise BadParamError(f"a {a} and b {b} must have one dtype")
+        ndim = max(len(a.shape), len(b.shape))
+        extents = [(*(1,) * (ndim - len(spec.shape)), *spec.shape) for spec in (a, b)]
+        if any(1 not in pair and pair[0] != pair[1] for pair in zip(*extents, strict=True)):
+            raise BadParamError(f"a {a} and b {b} cannot be broadcast to one shape")
+        return (a.with_shape(*(y if x == 1 else x for x, y in zip(*extents, strict=True))),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        (c,) = outputs
+        a, b = (tensor.view(with_leading(tensor.descriptor, c.ndim)) for tensor in inputs)
+        ops.binary(handle, self.operator, self.alpha, a, self.beta, b, 0.0, c)
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        (dy,) = gradients
+        assert dy is not None
+        shape = tape.spec(outputs[0]).shape
+        found: list[str | None] = []
+        for place, (name, want) in enumerate(zip(inputs, wanted, strict=True)):
+            if want is None:
+                found.append(None)
+                continue
+            own = self._own_part(tape, place, inputs, dy)
+            target = tape.spec(name).shape
+            missing = len(shape) - len(target)
+            summed = tuple(missing + i for i, e in enumerate(target) if e == 1 and shape[missing + i] != 1)
+            is_sum = bool(missing or summed)
+            found.append(tape.add(SumTo(summed, missing), own, want.partial) if is_sum else plus(tape, want, own))
+        return found
+
+    def _own_part(self, tape: Tape, place: int, inputs: Sequence[str], dy: str) -> str:
+        """dy times the slope along one operand, before what was broadcast is summed."""
+        factor, (a, b) = (self.alpha, self.beta)[place], inputs
+        if self.operator in ("add", "sub"):
+            factor = -factor if self.operator == "sub" and place == 1 else factor
+            return dy if factor == 1 else tape.add(Scale(factor), dy)
+        if self.operator == "mul":
+            return tape.add(Binary("mul", self.alpha * self.beta), dy, b if place == 0 else a)
+        raise BadParamError(f"{self.kind} {self.operator!r} has no gradient here")
+
+
+@dataclass(frozen=True)
+class Scale(Operator):
+    """x times a number.
+
+    Args:
+        factor: The number.
+    """
+
+    kind: ClassVar[str] = "scale"
+    in_place: ClassVar[frozenset[int]] = frozenset({0})
+
+    factor: float
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[0],)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.transform(handle, self.factor, inputs[0], 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        (dy,), (want,) = gradients, wanted
+        if want is None or dy is None:
+            return (None,)
+        if want.partial is None:
+            return (tape.add(self, dy),)
+        return (tape.add(Binary("add", 1.0, self.factor), want.partial, dy),)
+
+
+def plus(tape: Tape, want: Want, gradient: str | None) -> str | None:
+    """A gradient with what is known of it already."""
+    if want.partial is None or gradient is None:
+        return gradient or want.partial
+    return tape.add(Binary("add"), want.partial, gradient)

@@ -1,0 +1,216 @@
+"""Convolution, with and without what customarily follows it, and its gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.gradients import ChannelSum, blend_with
+from dnncore.tensor import Tensor
+
+__all__ = ["Convolution", "ConvolutionBackwardData", "ConvolutionBackwardFilter", "FusedConvolution"]
+
+Extents = int | tuple[int, ...]
+Padding = int | tuple[int | tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Geometry(Operator):
+    """How a filter moves: one number for all spatial dimensions, or one for each (padding: or a pair for each).
+
+    Args:
+        stride: Steps.
+        padding: Zeros before and after.
+        dilation: Distance between taps.
+        groups: G.
+    """
+
+    stride: Extents = 1
+    padding: Padding = 0
+    dilation: Extents = 1
+    groups: int = 1
+
+    def _descriptor(self, ndim: int) -> ConvolutionDescriptor:
+        return ConvolutionDescriptor.make(
+            ndim - 2, padding=self.padding, stride=self.stride, dilation=self.dilation, groups=self.groups
+        )
+
+    def _settings(self) -> tuple[Extents, Padding, Extents, int]:
+        return self.stride, self.padding, self.dilation, self.groups
+
+
+@dataclass(frozen=True)
+class Convolution(_Geometry):
+    """Cross-correlation of x [N, C, *spatial] with w [K, C/G, *kernel], plus bias [K] -> [N, K, *output]."""
+
+    kind: ClassVar[str] = "convolution"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "bias")
+    optional: ClassVar[int] = 1
+
+    def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        x, w = inputs[:2]
+        assert x is not None
+        assert w is not None
+        if len(x.shape) < 3 or len(w.shape) != len(x.shape):
+            raise BadParamError(f"weight {w} needs an input [N, C, {max(len(w.shape) - 2, 1)} extents], it is {x}")
+        y = Spec(x.dtype, self._descriptor(len(x.shape)).output_shape(x.shape, w.shape))
+        for spec in inputs[2:]:
+            if spec is not None and spec.shape != w.shape[:1]:
+                raise BadParamError(f"bias {spec} must have the shape [{w.shape[0]}]")
+        return (y,)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        x, w, bias = (*inputs, None)[:3]
+        assert x is not None
+        assert w is not None
+        conv = self._descriptor(x.ndim)
+        if bias is None:
+            ops.convolution_forward(handle, 1.0, x, w, conv, 0.0, outputs[0])
+        else:
+            ops.convolution_bias_activation_forward(
+                handle, 1.0, x, w, conv, as_channels(bias, x.ndim), None, outputs[0]
+            )
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str | None],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        x, w, bias = (*inputs, None)[:3]
+        (dy,) = gradients
+        assert x is not None
+        assert w is not None
+        dx = dw = db = None
+        wants = (*wanted, None)
+        if (want := wants[1]) is not None:
+            kernel = tape.spec(w).shape[2:]
+            dw = tape.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), x, dy, want.partial)
+        if bias is not None and (want := wants[2]) is not None:
+            db = tape.add(ChannelSum(), dy, want.partial)
+        if (want := wants[0]) is not None:
+            spatial = tape.spec(x).shape[2:]
+            dx = tape.add(ConvolutionBackwardData(*self._settings(), spatial=spatial), w, dy, want.partial)
+        return (dx, dw, db)[: len(inputs)]
+
+    def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
+        w = inputs[1]
+        assert w is not None
+        return outputs[0].size * math.prod(w.shape[1:])
+
+
+@dataclass(frozen=True)
+class FusedConvolution(Convolution):
+    """activation(conv(x, weight) + bias + residual), rounded once; a pass makes it (dnncore/nn/passes/fuse_convolutions.py).
+
+    Args:
+        activation: Name of a mode of `ActivationMode`; None for the identity.
+        coefficient: Of the activation.
+    """
+
+    kind: ClassVar[str] = "fused_convolution"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "bias", "residual")
+    optional: ClassVar[int] = 2
+    in_place: ClassVar[frozenset[int]] = frozenset({3})
+
+    activation: str | None = None
+    coefficient: float = 0.0
+
+    def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        (y,) = super().infer(inputs[:3])
+        residual = (*inputs, None, None)[3]
+        if residual is not None and residual != y:
+            raise BadParamError(f"residual {residual} must be as the output, {y}")
+        _ = self._activation()
+        return (y,)
+
+    def _activation(self) -> ActivationDescriptor | None:
+        return None if self.activation is None else ActivationDescriptor.make(self.activation, self.coefficient)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        x, w, bias, residual = (*inputs, None, None)[:4]
+        assert x is not None
+        assert w is not None
+        channels = None if bias is None else as_channels(bias, x.ndim)
+        conv, activation = self._descriptor(x.ndim), self._activation()
+        ops.convolution_bias_activation_forward(handle, 1.0, x, w, conv, channels, activation, outputs[0], z=residual)
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str | None],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        raise BadParamError(f"{self.kind} has no gradient: differentiate a graph before its convolutions are fused")
+
+
+@dataclass(frozen=True)
+class ConvolutionBackwardData(_Geometry):
+    """dx [N, C, *spatial] of a convolution, from w and dy; plus what is there already.
+
+    Args:
+        spatial: Extents of dx, which a stride hides from dy.
+    """
+
+    kind: ClassVar[str] = "convolution_backward_data"
+    input_names: ClassVar[tuple[str, ...]] = ("weight", "dy", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({2})
+
+    spatial: tuple[int, ...] = ()
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        w, dy = inputs[:2]
+        return (dy.with_shape(dy.shape[0], w.shape[1] * self.groups, *self.spatial),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        w, dy = inputs[:2]
+        beta = blend_with(handle, inputs[2:], outputs[0])
+        ops.convolution_backward_data(handle, 1.0, w, dy, self._descriptor(dy.ndim), beta, outputs[0])
+
+    def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
+        return inputs[1].size * math.prod(inputs[0].shape[1:])
+
+
+@dataclass(frozen=True)
+class ConvolutionBackwardFilter(_Geometry):
+    """dw [K, C/G, *kernel] of a convolution, from x and dy; plus what is there already.
+
+    Args:
+        kernel: Extents of the filter.
+    """
+
+    kind: ClassVar[str] = "convolution_backward_filter"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "dy", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({2})
+
+    kernel: tuple[int, ...] = ()
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x, dy = inputs[:2]
+        return (dy.with_shape(dy.shape[1], x.shape[1] // self.groups, *self.kernel),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        x, dy = inputs[:2]
+        beta = blend_with(handle, inputs[2:], outputs[0])
+        ops.convolution_backward_filter(handle, 1.0, x, dy, self._descriptor(dy.ndim), beta, outputs[0])
+
+    def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
+        return inputs[1].size * math.prod(outputs[0].shape[1:])
+
+
+def as_channels(vector: Tensor, ndim: int) -> Tensor:
+    """A [K] as [1, K, 1, ...]."""
+    return vector.reshape(1, vector.shape[0], *(1,) * (ndim - 2))

@@ -1,0 +1,115 @@
+"""Batch normalisation with given statistics, and local response normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import BatchNormMode, LRNDescriptor, LRNMode
+from dnncore.descriptors.settings import member
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.convolution import as_channels
+from dnncore.nn.operators.gradients import blend_with
+from dnncore.tensor import Tensor
+
+__all__ = ["BatchNorm", "LocalResponseNorm", "LocalResponseNormBackward"]
+
+
+@dataclass(frozen=True)
+class BatchNorm(Operator):
+    """scale (x - mean) / sqrt(variance + epsilon) + bias for each channel, with statistics [C] that are given.
+
+    Args:
+        epsilon: Added to the variance.
+    """
+
+    kind: ClassVar[str] = "batch_norm"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "scale", "bias", "mean", "variance")
+    in_place: ClassVar[frozenset[int]] = frozenset({0})
+
+    epsilon: float = 1e-5
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        for name, spec in zip(self.input_names[1:], inputs[1:], strict=True):
+            if len(x.shape) < 2 or spec.shape != x.shape[1:2]:
+                raise BadParamError(f"{name} {spec} must have one element for each channel of x {x}")
+        return (x,)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        x, *parameters = inputs
+        scale, bias, mean, variance = (as_channels(parameter, x.ndim) for parameter in parameters)
+        ops.batch_norm_inference(
+            handle, BatchNormMode.SPATIAL, 1.0, x, 0.0, outputs[0], scale, bias, mean, variance, self.epsilon
+        )
+
+
+@dataclass(frozen=True)
+class _LocalResponseNorm(Operator):
+    """x / (k + alpha / size times the sum of squares over a window)^beta.
+
+    Args:
+        size: Channels of a window, or its extent in each spatial dimension.
+        alpha: Factor of the mean square, or of the sum of squares divided by the window's elements.
+        beta: The exponent.
+        k: Added.
+        mode: "across_channels" or "within_channel".
+    """
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
+    mode: str = "across_channels"
+
+    @property
+    def descriptor(self) -> LRNDescriptor:
+        """The normalisation, for operations."""
+        return LRNDescriptor(member(LRNMode, self.mode), self.size, self.alpha, self.beta, self.k)
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        _ = self.descriptor  # which checks the settings
+        return (inputs[0],)
+
+
+@dataclass(frozen=True)
+class LocalResponseNorm(_LocalResponseNorm):
+    """Local response normalisation of x [N, C, *spatial]."""
+
+    kind: ClassVar[str] = "local_response_norm"
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.lrn_forward(handle, self.descriptor, 1.0, inputs[0], 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        (want,) = wanted
+        if want is None:
+            return (None,)
+        backward = LocalResponseNormBackward(self.size, self.alpha, self.beta, self.k, self.mode)
+        return (tape.add(backward, outputs[0], gradients[0], inputs[0], want.partial),)
+
+
+@dataclass(frozen=True)
+class LocalResponseNormBackward(_LocalResponseNorm):
+    """dx of a local response normalisation, from y, dy and x; plus what is there already."""
+
+    kind: ClassVar[str] = "local_response_norm_backward"
+    input_names: ClassVar[tuple[str, ...]] = ("y", "dy", "x", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({3})
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        y, dy, x = inputs[:3]
+        beta = blend_with(handle, inputs[3:], outputs[0])
+        ops.lrn_backward(handle, self.descriptor, 1.0, y, dy, x, beta, outputs[0])

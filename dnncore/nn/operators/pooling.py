@@ -1,0 +1,131 @@
+"""Maximum and average pooling, over windows and over everything, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import PoolingDescriptor
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.convolution import Extents, Padding
+from dnncore.nn.operators.gradients import blend_with
+from dnncore.tensor import Tensor
+
+__all__ = ["GlobalPooling", "Pooling", "PoolingBackward"]
+
+
+@dataclass(frozen=True)
+class _Window(Operator):
+    """A window and how it moves.
+
+    Args:
+        mode: "max", "average_include_padding" or "average_exclude_padding".
+        window: Extents; as many as x has spatial dimensions.
+        stride: One number, or one a spatial dimension; None lets the windows touch.
+        padding: Places on both sides, likewise; or pairs.
+        ceil_mode: Round the output's extents up.
+    """
+
+    mode: str
+    window: tuple[int, ...]
+    stride: Extents | None = None
+    padding: Padding = 0
+    ceil_mode: bool = False
+
+    @property
+    def descriptor(self) -> PoolingDescriptor:
+        """The window, for operations."""
+        return PoolingDescriptor.make(
+            self.mode,
+            self.window,
+            spatial_ndim=len(self.window),
+            padding=self.padding,
+            stride=self.stride,
+            ceil_mode=self.ceil_mode,
+        )
+
+
+@dataclass(frozen=True)
+class Pooling(_Window):
+    """A window over x [N, C, *spatial] -> [N, C, *output]."""
+
+    kind: ClassVar[str] = "pooling"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[0].with_shape(*self.descriptor.output_shape(inputs[0].shape)),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.pooling_forward(handle, 1.0, inputs[0], self.descriptor, 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        (want,) = wanted
+        if want is None:
+            return (None,)
+        backward = PoolingBackward(self.mode, self.window, self.stride, self.padding, self.ceil_mode)
+        return (tape.add(backward, outputs[0], gradients[0], inputs[0], want.partial),)
+
+
+@dataclass(frozen=True)
+class PoolingBackward(_Window):
+    """dx of a pooling, from y, dy and x; plus what is there already."""
+
+    kind: ClassVar[str] = "pooling_backward"
+    input_names: ClassVar[tuple[str, ...]] = ("y", "dy", "x", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({3})
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[2],)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        y, dy, x = inputs[:3]
+        beta = blend_with(handle, inputs[3:], outputs[0])
+        ops.pooling_backward(handle, 1.0, y, dy, x, self.descriptor, beta, outputs[0])
+
+
+@dataclass(frozen=True)
+class GlobalPooling(Operator):
+    """One window over all of x [N, C, *spatial] -> [N, C, 1, ...].
+
+    Args:
+        mode: "max" or "average".
+    """
+
+    kind: ClassVar[str] = "global_pooling"
+
+    mode: str
+
+    def _over(self, spatial: Sequence[int]) -> Pooling:
+        modes = {"max": "max", "average": "average_include_padding"}
+        if self.mode not in modes:
+            raise BadParamError(f"mode {self.mode!r} is unknown; use one of {', '.join(modes)}")
+        return Pooling(modes[self.mode], tuple(spatial))
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        if len(inputs[0].shape) < 3:
+            raise BadParamError(f"{inputs[0]} has no spatial dimensions")
+        return self._over(inputs[0].shape[2:]).infer(inputs)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self._over(inputs[0].shape[2:]).lower(handle, inputs, outputs)
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        return self._over(tape.spec(inputs[0]).shape[2:]).gradient(tape, inputs, outputs, gradients, wanted)

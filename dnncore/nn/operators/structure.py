@@ -1,0 +1,353 @@
+"""What moves elements without computing: other shapes, other orders, several tensors as one, one as several, another dtype.
+
+Most of it costs nothing: the result lies in the memory of the operand, or the operands are written to where the result is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.binary import plus
+from dnncore.tensor import Tensor
+
+__all__ = ["Cast", "Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Transpose", "Zeros"]
+
+_Views = Sequence[tuple[TensorDescriptor, int]]
+
+
+@dataclass(frozen=True)
+class _Reshaping(Operator):
+    """The same elements in row-major order, with other extents."""
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
+        """In place, where x is row-major."""
+        return ((specs[0].descriptor(), 0),) if x.is_row_major else None
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Put x in row-major order."""
+        (x,), (y,) = inputs, outputs
+        ops.transform(handle, 1.0, x, 0.0, y.view(TensorDescriptor.packed(x.shape, x.dtype)))
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        """dy in the shape of x."""
+        if wanted[0] is None:
+            return (None,)
+        back = Reshape((-1, *tape.spec(inputs[0]).shape[1:]))
+        return (plus(tape, wanted[0], tape.add(back, gradients[0])),)
+
+
+@dataclass(frozen=True)
+class Reshape(_Reshaping):
+    """The same elements in row-major order with other extents.
+
+    Args:
+        shape: Extents. 0 is the same extent as in x, -1 what is left: also the batch, if a multiple of it is wanted.
+    """
+
+    kind: ClassVar[str] = "reshape"
+
+    shape: tuple[int, ...]
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        if any(extent == 0 and axis >= len(x.shape) for axis, extent in enumerate(self.shape)):
+            raise BadParamError(f"{x} has no extent for each 0 of {list(self.shape)}")
+        shape = [x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(self.shape)]
+        known = math.prod(extent for extent in shape if extent != -1)
+        unknown = shape.count(-1)
+        if unknown > 1 or min(shape, default=0) < -1 or (known == 0 or x.size % known if unknown else known != x.size):
+            raise BadParamError(f"{x} cannot be seen as {list(self.shape)}")
+        return (x.with_shape(*(x.size // known if extent == -1 else extent for extent in shape)),)
+
+
+@dataclass(frozen=True)
+class Flatten(_Reshaping):
+    """Two dimensions: the product of the extents before a dimension, and that of the others.
+
+    Args:
+        axis: The first of the others.
+    """
+
+    kind: ClassVar[str] = "flatten"
+
+    axis: int = 1
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        if not -len(x.shape) <= self.axis <= len(x.shape):
+            raise BadParamError(f"{x} has no dimension {self.axis}")
+        axis = self.axis + len(x.shape) if self.axis < 0 else self.axis
+        return (x.with_shape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
+
+
+@dataclass(frozen=True)
+class Identity(Operator):
+    """x itself."""
+
+    kind: ClassVar[str] = "identity"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[0],)
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
+        return ((x, 0),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        return (None if wanted[0] is None else plus(tape, wanted[0], gradients[0]),)
+
+
+@dataclass(frozen=True)
+class Transpose(Operator):
+    """Dimensions in another order.
+
+    Args:
+        axes: For each dimension of the result, which of x it is.
+    """
+
+    kind: ClassVar[str] = "transpose"
+
+    axes: tuple[int, ...]
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        if sorted(self.axes) != list(range(len(x.shape))):
+            raise BadParamError(f"axes {list(self.axes)} are no order of the dimensions of {x}")
+        return (x.with_shape(*(x.shape[axis] for axis in self.axes)),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        (x,) = inputs
+        ops.transform(handle, 1.0, x.view(x.descriptor.transposed(*self.axes)), 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        if wanted[0] is None:
+            return (None,)
+        back = Transpose(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
+        return (plus(tape, wanted[0], tape.add(back, gradients[0])),)
+
+
+@dataclass(frozen=True)
+class Concat(Operator):
+    """Several tensors, one behind the other.
+
+    Args:
+        axis: Along which dimension.
+    """
+
+    kind: ClassVar[str] = "concat"
+    variadic: ClassVar[bool] = True
+
+    axis: int = 1
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        first = inputs[0]
+        if not -len(first.shape) <= self.axis < len(first.shape):
+            raise BadParamError(f"{first} has no dimension {self.axis}")
+        axis = self.axis % len(first.shape)
+        for x in inputs:
+            if x.dtype is not first.dtype or _without(x.shape, axis) != _without(first.shape, axis):
+                raise BadParamError(f"{x} and {first} differ in more than dimension {axis}")
+        shape = list(first.shape)
+        shape[axis] = sum(x.shape[axis] for x in inputs)
+        return (first.with_shape(*shape),)
+
+    def placed(self, output: TensorDescriptor, inputs: Sequence[Spec]) -> _Views | None:
+        axis = self.axis % output.ndim
+        return _pieces(output, axis, [x.shape[axis] for x in inputs])
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        (y,) = outputs
+        axis = self.axis % y.ndim
+        pieces = _pieces(y.descriptor, axis, [x.shape[axis] for x in inputs])
+        for x, (descriptor, offset) in zip(inputs, pieces, strict=True):
+            piece = y.view(descriptor, offset)
+            if x.pointer != piece.pointer or x.descriptor != descriptor:
+                ops.transform(handle, 1.0, x, 0.0, piece)
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        axis = self.axis % len(tape.spec(inputs[0]).shape)
+        extents = [tape.spec(name).shape[axis] for name in inputs]
+        ends = list(accumulate(extents))
+        return [
+            None if want is None else plus(tape, want, tape.add(Slice(axis, end - extent, end), gradients[0]))
+            for want, extent, end in zip(wanted, extents, ends, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Split(Operator):
+    """One tensor as several, which lie one behind the other in it.
+
+    Args:
+        sizes: Extents of the pieces along the dimension.
+        axis: The dimension.
+    """
+
+    kind: ClassVar[str] = "split"
+
+    sizes: tuple[int, ...]
+    axis: int = 1
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        if not -len(x.shape) <= self.axis < len(x.shape):
+            raise BadParamError(f"{x} has no dimension {self.axis}")
+        axis = self.axis % len(x.shape)
+        if not self.sizes or min(self.sizes) < 0 or sum(self.sizes) != x.shape[axis]:
+            raise BadParamError(f"sizes {list(self.sizes)} must add up to the extent of dimension {axis} of {x}")
+        return [x.with_shape(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in self.sizes]
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
+        return _pieces(x, self.axis % x.ndim, self.sizes)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        (x,) = inputs
+        for y, (descriptor, offset) in zip(outputs, _pieces(x.descriptor, self.axis % x.ndim, self.sizes), strict=True):
+            ops.transform(handle, 1.0, x.view(descriptor, offset), 0.0, y)
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        if wanted[0] is None:
+            return (None,)
+        pieces = [
+            tape.add(Zeros(), name) if gradient is None else gradient
+            for name, gradient in zip(outputs, gradients, strict=True)
+        ]
+        return (plus(tape, wanted[0], tape.add(Concat(self.axis), *pieces)),)
+
+
+@dataclass(frozen=True)
+class Slice(Operator):
+    """The elements from one index to another along one dimension.
+
+    Args:
+        axis: The dimension.
+        start: The first index.
+        stop: The index behind the last.
+    """
+
+    kind: ClassVar[str] = "slice"
+
+    axis: int
+    start: int
+    stop: int
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        if not (0 <= self.axis < len(x.shape) and 0 <= self.start <= self.stop <= x.shape[self.axis]):
+            raise BadParamError(f"{x} has no elements {self.start} to {self.stop} along dimension {self.axis}")
+        return (x.with_shape(*x.shape[: self.axis], self.stop - self.start, *x.shape[self.axis + 1 :]),)
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
+        return ((x.with_shape(specs[0].shape), self.start * x.strides[self.axis]),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        (x,), (y,) = inputs, outputs
+        piece = x.view(x.descriptor.with_shape(y.shape), self.start * x.descriptor.strides[self.axis])
+        ops.transform(handle, 1.0, piece, 0.0, y)
+
+
+@dataclass(frozen=True)
+class Zeros(Operator):
+    """Zeros in the shape of x."""
+
+    kind: ClassVar[str] = "zeros"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[0],)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.set_tensor(handle, 0.0, outputs[0])
+
+
+@dataclass(frozen=True)
+class Cast(Operator):
+    """x in another dtype, rounded to even; integers saturate.
+
+    Args:
+        dtype: Its name.
+    """
+
+    kind: ClassVar[str] = "cast"
+
+    dtype: str
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (Spec(DType.of(self.dtype), inputs[0].shape),)
+
+    def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
+        return ((x, 0),) if specs[0].dtype is x.dtype else None
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        if wanted[0] is None:
+            return (None,)
+        return (plus(tape, wanted[0], tape.add(Cast(tape.spec(inputs[0]).dtype.value), gradients[0])),)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _pieces(whole: TensorDescriptor, axis: int, extents: Sequence[int]) -> _Views:
+    """Where the pieces of a tensor lie in it."""
+    begins = accumulate((0, *extents[:-1]))
+    return [
+        (whole.with_shape((*whole.shape[:axis], extent, *whole.shape[axis + 1 :])), begin * whole.strides[axis])
+        for extent, begin in zip(extents, begins, strict=True)
+    ]
