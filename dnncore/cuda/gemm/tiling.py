@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.gemm.index_space import Product
-from dnncore.cuda.params import c_type
+from dnncore.cuda.params import FULL_PRECISION, c_type
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
@@ -78,13 +78,10 @@ _ADDING_OF_16_BITS = (1.85, 0.055)
 """What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part, in the time
 of a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
 
-_JOINING = {DType.FLOAT32: 0.5, DType.FLOAT64: 0.5}
+_JOINING = {DType.FLOAT32: 0.5}
 _JOINING_OF_16_BITS = 0.85
 """What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off
 for the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
-
-_LARGEST_JOINED_TILE = 1 << 15
-"""Bytes of its sums. Of a larger one hardly two parts would be worth it; `dnncore::gemm::Parts::kCanBeJoined`."""
 
 _MOST_JOINED_TILES = TICKET_BYTES // 4 // 2
 """A ticket each; where operands are not aligned there are twice as many tiles at most."""
@@ -117,6 +114,7 @@ class Tile:
         min_blocks: Blocks that must fit on a multiprocessor, which bounds the registers.
         efficiency: Multiply-adds per cycle of a full multiprocessor, relative to the largest tile [measured on an H200: 3x3
             convolutions that fill the tiles].
+        joins: Whether there are kernels whose last block of each tile adds up the parts of the reduction.
     """
 
     dtype: DType
@@ -128,6 +126,7 @@ class Tile:
     stages: int
     min_blocks: int
     efficiency: float
+    joins: bool = False
 
     @cached_property
     def threads(self) -> int:
@@ -169,6 +168,7 @@ class MatrixTile:
         min_blocks: See `Tile`.
         efficiency: See `Tile` [estimated].
         pipelined: Whether it is one of `dnncore::gemm::Pipeline`, which reads 16 bytes at a time.
+        joins: See `Tile`.
     """
 
     dtype: DType
@@ -179,6 +179,7 @@ class MatrixTile:
     min_blocks: int
     efficiency: float
     pipelined: bool = False
+    joins: bool = False
 
     @cached_property
     def threads(self) -> int:
@@ -222,12 +223,16 @@ def tile_counts(tile: AnyTile, product: Product) -> list[int]:
     return [rows * -(-phase.num_columns // columns) for phase in product.phases]
 
 
+# Tiles that join are those for which estimates choose it, because every one has kernels of its own for that. Larger ones of fp32
+# would gain less than 1 % by it, as their last blocks read as much as they save; the smaller one of int8 is not chosen at all; and
+# in fp64, where it would be a tenth of small products, a launch less is not worth 18 kernels that everybody compiles.
 def _tiles(dtype: DType) -> tuple[Tile, ...]:
+    joins = dtype is DType.FLOAT32
     return (
         Tile(dtype, 16, 16, 2, 4, depth=8, stages=3, min_blocks=1, efficiency=1.0),
         Tile(dtype, 8, 16, 2, 2, depth=8, stages=2, min_blocks=3, efficiency=0.88),
-        Tile(dtype, 16, 16, 1, 1, depth=16, stages=2, min_blocks=3, efficiency=0.65),
-        Tile(dtype, 8, 16, 1, 1, depth=16, stages=2, min_blocks=5, efficiency=0.56),
+        Tile(dtype, 16, 16, 1, 1, depth=16, stages=2, min_blocks=3, efficiency=0.65, joins=joins),
+        Tile(dtype, 8, 16, 1, 1, depth=16, stages=2, min_blocks=5, efficiency=0.56, joins=joins),
     )
 
 
@@ -237,9 +242,10 @@ _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, ef
 
 def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     step = 32 // dtype.itemsize  # of the reduction, in one instruction
+    small_joins = dtype is not DType.INT8
     return (
-        MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0),
-        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6),
+        MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0, joins=True),
+        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6, joins=small_joins),
     )
 
 
@@ -248,7 +254,7 @@ def _pipelined_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     depth = 64 // dtype.itemsize
     return (
         MatrixTile(dtype, 4, 8, depth, stages=3, min_blocks=2, efficiency=2.5, pipelined=True),
-        MatrixTile(dtype, 2, 8, depth, stages=4, min_blocks=3, efficiency=2.0, pipelined=True),
+        MatrixTile(dtype, 2, 8, depth, stages=4, min_blocks=3, efficiency=2.0, pipelined=True, joins=True),
     )
 
 
@@ -280,11 +286,7 @@ PIPELINED_TILES: dict[DType, tuple[AnyTile, ...]] = {
 """Tiles of the kernels that read 16 bytes at a time, extended ones all of them: 128 x 128 and 64 x 128."""
 
 WIDE_TILES: dict[DType, AnyTile] = {
-    DType.FLOAT32: TILES[DType.FLOAT32][2],
-    DType.FLOAT64: TILES[DType.FLOAT64][2],
-    DType.FLOAT16: TILES[DType.FLOAT16][1],
-    DType.BFLOAT16: TILES[DType.BFLOAT16][1],
-    DType.INT8: TILES[DType.INT8][1],
+    dtype: replace(tiles[2 if dtype in FULL_PRECISION else 1], joins=False) for dtype, tiles in TILES.items()
 }
 """The tile of the kernel that computes everything that the structs can hold."""
 
@@ -377,7 +379,6 @@ def _fastest(
     full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
     part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
     to_add = to_add_part = math.inf
-    most_elements = _LARGEST_JOINED_TILE // product.sum_dtype.itemsize
     if split:
         part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
         part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -405,9 +406,8 @@ def _fastest(
             continue
         warps = tile.threads / _WARP
         busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
-        elements = tile.rows * tile.columns
-        can_join = num_tiles <= _MOST_JOINED_TILES and elements <= most_elements
-        join_seconds = elements * element_seconds if can_join else math.inf
+        can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
+        join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0
         for split_length, parts in _cuts(longest, tile.depth, split=split):
             turns = -(-num_tiles * parts // multiprocessors) or 1
