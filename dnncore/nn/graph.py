@@ -117,6 +117,8 @@ class Graph:
         nodes: Each after those that compute what it reads.
         constants: What nodes read beside that.
         layouts: How values and constants lie in memory, by name; row-major where nothing is said.
+        updates: Values that take the place of constants as soon as they are computed, by the constants' names: who reads the
+            constant later in the order of the nodes reads the new value.
 
     Raises:
         BadParamError: a name is used twice or not defined before it is read, or shapes do not fit; the message names the node.
@@ -128,6 +130,7 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: tuple[Constant, ...] = ()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.outputs:
@@ -140,7 +143,12 @@ class Graph:
                     f"net {self.name!r}: input {value} must have extents that are positive, or {BATCH} for the batch"
                 )
         self._check_names()
-        _ = self.values  # which infers all shapes
+        values = self.values  # which infers all shapes
+        for name, new in self.updates.items():
+            if name not in self.constant or new not in self.producer or values[new][1:] != values[name][1:]:
+                raise BadParamError(
+                    f"net {self.name!r}: {new!r} cannot take the place of {name!r}: no constant, no value, or another shape"
+                )
 
     def _check_names(self) -> None:
         known: set[str] = set()

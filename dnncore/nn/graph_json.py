@@ -39,6 +39,7 @@ def to_document(graph: Graph) -> dict[str, Any]:
             }
             for constant in graph.constants
         ],
+        "updates": dict(graph.updates),
         "layouts": {name: layout.value for name, layout in graph.layouts.items()},
     }
 
@@ -62,6 +63,7 @@ def from_document(document: Mapping[str, Any]) -> Graph:
         tuple(_node(node) for node in document["nodes"]),
         tuple(_constant(constant) for constant in document["constants"]),
         {str(name): Layout(layout) for name, layout in document["layouts"].items()},
+        {str(name): str(new) for name, new in document["updates"].items()},
     )
 
 

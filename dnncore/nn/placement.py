@@ -73,6 +73,8 @@ class _Placer:
             self._found(constant.name, self._own(constant.name), -1, end, stays=True)
         for value in graph.inputs:
             self._found(value.name, self._own(value.name), -1, end, stays=True)
+        for name, new in graph.updates.items():
+            self.places[new] = self.places[name]
         for node in reversed(graph.nodes):
             self._place_parts(node)
         for node in graph.nodes:

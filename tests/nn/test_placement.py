@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from dnncore import Handle, Tensor
 from dnncore.dtypes import DType
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Node, Parameters, Value
-from dnncore.nn.gradient import for_training
 from dnncore.nn.operators import Activation, Reshape, Slice, Split, Transpose
 from dnncore.nn.placement import place
+from dnncore.nn.training import for_training
 from dnncore.nn.zoo import lenet
 from tests.nn.nets import TWINS
 

@@ -7,6 +7,7 @@ from typing import Any
 from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
 from dnncore.nn.operators.convolution import (
     Convolution,
@@ -15,10 +16,10 @@ from dnncore.nn.operators.convolution import (
     FusedConvolution,
 )
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
-from dnncore.nn.operators.dropout import Dropout
+from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
-from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
@@ -27,12 +28,14 @@ __all__ = [
     "OPERATORS",
     "Activation",
     "BatchNorm",
+    "BatchNormTraining",
     "Binary",
     "Cast",
     "Concat",
     "Convolution",
     "CrossEntropy",
     "Dropout",
+    "DropoutTraining",
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
@@ -55,6 +58,8 @@ _CLASSES: tuple[type[Operator], ...] = (
     Activation,
     ActivationBackward,
     BatchNorm,
+    BatchNormBackward,
+    BatchNormTraining,
     Binary,
     Cast,
     ChannelSum,
@@ -64,6 +69,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardFilter,
     CrossEntropy,
     Dropout,
+    DropoutTraining,
     Flatten,
     FusedConvolution,
     GlobalPooling,
