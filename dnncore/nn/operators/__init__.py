@@ -7,7 +7,9 @@ from typing import Any
 from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.arg_max import ArgMax
 from dnncore.nn.operators.binary import Binary, Scale
+from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
     ConvolutionBackwardData,
@@ -20,12 +22,15 @@ from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
+from dnncore.nn.operators.transposed_convolution import TransposedConvolution
 
 __all__ = [
     "OPERATORS",
     "Activation",
+    "ArgMax",
     "BatchNorm",
     "Binary",
     "Cast",
@@ -33,6 +38,7 @@ __all__ = [
     "Convolution",
     "CrossEntropy",
     "Dropout",
+    "Expand",
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
@@ -41,12 +47,15 @@ __all__ = [
     "LocalResponseNorm",
     "MeanCrossEntropyBackward",
     "Pooling",
+    "Reduce",
     "Reshape",
     "Scale",
     "Slice",
     "Softmax",
     "Split",
     "Transpose",
+    "TransposedConvolution",
+    "Zeros",
     "operator_of",
     "registered_name",
 ]
@@ -54,6 +63,7 @@ __all__ = [
 _CLASSES: tuple[type[Operator], ...] = (
     Activation,
     ActivationBackward,
+    ArgMax,
     BatchNorm,
     Binary,
     Cast,
@@ -64,6 +74,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardFilter,
     CrossEntropy,
     Dropout,
+    Expand,
     Flatten,
     FusedConvolution,
     GlobalPooling,
@@ -76,6 +87,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     MeanCrossEntropyBackward,
     Pooling,
     PoolingBackward,
+    Reduce,
     Reshape,
     Scale,
     Slice,
@@ -84,6 +96,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     Split,
     SumTo,
     Transpose,
+    TransposedConvolution,
     Zeros,
 )
 
