@@ -116,7 +116,9 @@ class ModelImportError(DnncoreError):
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         few = len(problems) == 1
-        super().__init__(f"{what}: {problems[0]}" if few else "\n  ".join([f"{what}: {len(problems)} problems", *problems]))
+        super().__init__(
+            f"{what}: {problems[0]}" if few else "\n  ".join([f"{what}: {len(problems)} problems", *problems])
+        )
         self.problems = tuple(problems)
 
 

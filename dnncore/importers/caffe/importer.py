@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from dnncore.errors import BadParamError, ModelImportError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import LayerParameter, NetParameter
 from dnncore.importers.caffe.layers import LAYERS, SINKS
-from dnncore.importers.caffe.net import Net, Site, UnknownInputError
+from dnncore.importers.caffe.net import Net, Site, Stored, UnknownInputError
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
@@ -17,7 +20,10 @@ from dnncore.nn.graph import Constant, Graph, Node, Role
 from dnncore.nn.model import Model
 from dnncore.nn.operators import BatchNorm, Binary
 
-__all__ = ["import_caffe"]
+__all__ = ["Translated", "import_caffe", "translate"]
+
+_MAX_PARAMETERS = 1 << 29
+"""2 GiB of them; VGG-19 has 0.14 G."""
 
 
 def import_caffe(
@@ -53,16 +59,42 @@ def import_caffe(
         ModelImportError: a file is malformed, or has what cannot be imported; the message lists all layers of which that is so.
         BadParamError: the phase is neither.
     """
-    if phase not in ("test", "train"):
-        raise BadParamError(f"phase {phase!r} is neither 'test' nor 'train'")
+    found = translate(prototxt, NetState(phase, level, frozenset(stages)), input_shapes or {})
+    constants = found.graph.constant
+    weights: dict[str, np.ndarray] = {}
+    if caffemodel is not None:
+        weights = read_weights(caffemodel, found.stored, constants, allow_missing=allow_missing)
+    generator = np.random.default_rng(seed)
+    fresh = {name: one.initial.fill(generator, one.shape) for name, one in constants.items() if name not in weights}
+    return Model(found.graph, weights | fresh)
+
+
+class Translated(NamedTuple):
+    """A net without weights. Immutable.
+
+    Args:
+        graph: The net.
+        stored: What a weights file has to hold for it, by the names of layers.
+    """
+
+    graph: Graph
+    stored: dict[str, Stored]
+
+
+def translate(prototxt: Source, state: NetState, input_shapes: Mapping[str, Sequence[int]]) -> Translated:
+    """The structure of a net, as `import_caffe` says.
+
+    Raises:
+        ModelImportError: the file is malformed, or has what cannot be imported; the message lists all layers of which that is so.
+    """
     what = name_of(prototxt)
     definition = _read(prototxt)
     layers, problems = upgraded_layers(definition)
     problems += NetState.contradictions(layers)
-    state = definition.state
-    chosen = NetState(phase, level or state.level, frozenset(stages) | frozenset(state.stage))
-    layers = chosen.kept(layers)
-    net = Net(layers, phase, dict(input_shapes or {}))
+    own = definition.state
+    state = replace(state, level=state.level or own.level, stages=state.stages | frozenset(own.stage))
+    layers = state.kept(layers)
+    net = Net(layers, state.phase, input_shapes)
     problems += [problem for layer in layers if (problem := _add(net, layer)) is not None]
     if problems:
         raise ModelImportError(what, problems)
@@ -70,15 +102,14 @@ def import_caffe(
         graph = _with_scales_absorbed(_graph(definition.name or "net", net, layers))
     except BadParamError as error:
         raise ModelImportError(what, [str(error)]) from error
-    stored = {
-        name: replace(one, fills={key: fill for key, fill in one.fills.items() if key in graph.constant})
-        for name, one in net.stored.items()
-        if any(key in graph.constant for key in one.fills) or not one.fills
-    }
-    weights = graph.initialize(seed)
-    if caffemodel is not None:
-        weights |= read_weights(caffemodel, stored, graph.constant, allow_missing=allow_missing)
-    return Model(graph, weights)
+    if (count := sum(constant.spec.size for constant in graph.constants)) > _MAX_PARAMETERS:
+        raise ModelImportError(what, [f"the net has {count} parameters; {_MAX_PARAMETERS} are the most"])
+    stored = {}
+    for name, one in net.stored.items():
+        fills = {constant: fill for constant, fill in one.fills.items() if constant in graph.constant}
+        if fills or not one.fills:
+            stored[name] = replace(one, fills=fills)
+    return Translated(graph, stored)
 
 
 def _read(prototxt: Source) -> NetParameter:

@@ -22,7 +22,7 @@ from dnncore.nn.graph import BATCH, Constant, Extent, Node, Role, Value
 from dnncore.nn.initializers import Filled, Initializer
 from dnncore.nn.operator import Operator, Spec
 
-__all__ = ["MissingShapeError", "Net", "Site", "Stored", "UnknownInputError", "at_least", "with_batch"]
+__all__ = ["MissingShapeError", "Net", "Site", "Stored", "UnknownInputError", "at_least", "decimal", "with_batch"]
 
 Convert = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Of a layer's blobs a constant's elements, in any extents."""
@@ -358,6 +358,11 @@ class _Names:
             name = f"{wanted}.{self._numbers[wanted] + 1}"
         self._used.add(name)
         return name
+
+
+def decimal(value: float) -> float:
+    """The shortest decimal that a float of a file may have been written as: 1e-5 instead of 9.99999975e-06."""
+    return float(str(np.float32(value)))
 
 
 def at_least(least: int) -> range:

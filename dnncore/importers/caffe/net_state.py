@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dnncore.errors import BadParamError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import TEST, TRAIN, LayerParameter, NetStateRule
 
 __all__ = ["NetState"]
@@ -18,11 +19,18 @@ class NetState:
         phase: "train" or "test".
         level: Any number.
         stages: Any names.
+
+    Raises:
+        BadParamError: the phase is neither.
     """
 
     phase: str = "test"
     level: int = 0
     stages: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.phase not in ("test", "train"):
+            raise BadParamError(f"phase {self.phase!r} is neither 'test' nor 'train'")
 
     def meets(self, rule: NetStateRule) -> bool:
         """Whether a rule's phase and level are these, all its stages are here, and none of those it excludes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import FillerParameter
-from dnncore.importers.caffe.net import Site
+from dnncore.importers.caffe.net import Site, decimal
 from dnncore.nn.operators import Activation, Binary, Concat, Dropout, Reshape, Scale, Slice, Softmax, Zeros
 
 __all__ = ["LAYERS"]
@@ -17,7 +17,7 @@ _MAX_POWER = 16
 
 def _relu(site: Site) -> None:
     site.takes(1)
-    slope = site.layer.relu_param.negative_slope
+    slope = decimal(site.layer.relu_param.negative_slope)
     if not 0 <= slope < math.inf:
         raise NotSupportedError(f"negative_slope {slope:g}: only 0 or more")
     site.top(Activation("leaky_relu", slope) if slope else Activation("relu"), site.x)
@@ -25,7 +25,7 @@ def _relu(site: Site) -> None:
 
 def _elu(site: Site) -> None:
     site.takes(1)
-    alpha = site.layer.elu_param.alpha
+    alpha = decimal(site.layer.elu_param.alpha)
     if not 0 <= alpha < math.inf:
         raise NotSupportedError(f"alpha {alpha:g}: only 0 or more")
     site.top(Activation("elu", alpha), site.x)
@@ -141,7 +141,7 @@ def _softplus(site: Site) -> None:
 
 def _dropout(site: Site) -> None:
     site.takes(1)
-    site.top(Dropout(site.layer.dropout_param.dropout_ratio), site.x)
+    site.top(Dropout(decimal(site.layer.dropout_param.dropout_ratio)), site.x)
 
 
 def _softmax(site: Site) -> None:

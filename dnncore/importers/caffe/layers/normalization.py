@@ -9,7 +9,7 @@ import numpy as np
 
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import FillerParameter, LRNParameter
-from dnncore.importers.caffe.net import Site
+from dnncore.importers.caffe.net import Site, decimal
 from dnncore.nn.graph import Role
 from dnncore.nn.initializers import Filled, Zeros
 from dnncore.nn.operators import BatchNorm, Binary, LocalResponseNorm, Reduce
@@ -35,11 +35,11 @@ def _batch_norm(site: Site) -> None:
         filler = param.scale_filler if param.HasField("scale_filler") else FillerParameter(value=1.0)
         scale = site.parameter("scale", channels, filler)
         bias = site.parameter("bias", channels, param.bias_filler)
-        epsilon = max(param.eps, _LEAST_EPSILON)
+        epsilon = max(decimal(param.eps), _LEAST_EPSILON)
     else:
         scale = site.net.constant(f"{site.layer.name}.scale", channels, Filled(1.0), Role.FIXED)
         bias = site.net.constant(f"{site.layer.name}.bias", channels, Zeros(), Role.FIXED)
-        epsilon = param.eps
+        epsilon = decimal(param.eps)
     site.top(BatchNorm(epsilon), site.x, scale, bias, mean, variance)
 
 
@@ -59,7 +59,7 @@ def _lrn(site: Site) -> None:
     mode = "within_channel" if within else "across_channels"
     if len(site.shape(site.x)) != 4:
         raise BadParamError(f"reads {list(site.shape(site.x))}; it takes four dimensions")
-    site.top(LocalResponseNorm(param.local_size, param.alpha, param.beta, k, mode), site.x)
+    site.top(LocalResponseNorm(param.local_size, decimal(param.alpha), decimal(param.beta), decimal(k), mode), site.x)
 
 
 def _mvn(site: Site) -> None:
