@@ -63,4 +63,5 @@ def _elements(blob: BlobProto, what: str) -> np.ndarray:
             raise ModelImportError(what, [f"raw data of type {name} and {len(blob.raw_data)} bytes are not read"])
         raw: np.ndarray = np.frombuffer(blob.raw_data, kind).astype(np.float32)
         return raw
-    return np.array(blob.double_data if blob.double_data else blob.data, np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, as in a cast
+        return np.array(blob.double_data if blob.double_data else blob.data, np.float32)

@@ -272,7 +272,9 @@ class Site:
 
     def number(self, part: str, value: float) -> str:
         """A constant with one element that nothing changes."""
-        return self.net.constant(f"{self.layer.name}.{part}", (1,), Filled(value), Role.FIXED)
+        with np.errstate(over="ignore"):  # infinite, as in Caffe
+            single = float(np.float32(value))
+        return self.net.constant(f"{self.layer.name}.{part}", (1,), Filled(single), Role.FIXED)
 
     def parameter(
         self,
