@@ -7,8 +7,10 @@ from typing import Any
 from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.arg_max import ArgMax
 from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
+from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
     ConvolutionBackwardData,
@@ -21,12 +23,15 @@ from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
+from dnncore.nn.operators.transposed_convolution import TransposedConvolution
 
 __all__ = [
     "OPERATORS",
     "Activation",
+    "ArgMax",
     "BatchNorm",
     "BatchNormTraining",
     "Binary",
@@ -36,6 +41,7 @@ __all__ = [
     "CrossEntropy",
     "Dropout",
     "DropoutTraining",
+    "Expand",
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
@@ -44,12 +50,15 @@ __all__ = [
     "LocalResponseNorm",
     "MeanCrossEntropyBackward",
     "Pooling",
+    "Reduce",
     "Reshape",
     "Scale",
     "Slice",
     "Softmax",
     "Split",
     "Transpose",
+    "TransposedConvolution",
+    "Zeros",
     "operator_of",
     "registered_name",
 ]
@@ -57,6 +66,7 @@ __all__ = [
 _CLASSES: tuple[type[Operator], ...] = (
     Activation,
     ActivationBackward,
+    ArgMax,
     BatchNorm,
     BatchNormBackward,
     BatchNormTraining,
@@ -70,6 +80,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     CrossEntropy,
     Dropout,
     DropoutTraining,
+    Expand,
     Flatten,
     FusedConvolution,
     GlobalPooling,
@@ -82,6 +93,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     MeanCrossEntropyBackward,
     Pooling,
     PoolingBackward,
+    Reduce,
     Reshape,
     Scale,
     Slice,
@@ -90,6 +102,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     Split,
     SumTo,
     Transpose,
+    TransposedConvolution,
     Zeros,
 )
 

@@ -1,0 +1,75 @@
+"""The command `dnncore`: subcommands, messages and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dnncore import devices
+from dnncore.errors import ConfigError, DnncoreError
+from dnncore.handle import Handle
+from dnncore.nn.model import Model
+from dnncore.nn.package import Package
+from dnncore.nn.timing import time_nodes
+from dnncore.version import __version__
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 0, 1 for what failed, 2 for bad arguments.
+
+    Args:
+        arguments: Those after the program's name; None takes sys.argv.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (DnncoreError, OSError) as error:
+        print(f"dnncore: {error}", file=sys.stderr)
+        return 1
+
+
+def _time(options: argparse.Namespace) -> int:
+    devices.limit_cpu_threads(1)
+    model = _load(options.model, options.weights, options.phase)
+    with Handle(options.device) as handle:
+        timing = time_nodes(model, handle, options.batch, options.iterations)
+    print(f"{model.graph.name}: batch {options.batch}, {options.iterations} iterations, {options.device}")
+    print(timing.table())
+    return 0
+
+
+def _load(model: Path, weights: Path | None, phase: str) -> Model:
+    """A package where the path is a folder, else a net of Caffe."""
+    if model.is_dir():
+        package = Package.load(model)
+        return Model(package.graph, package.weights)
+    try:
+        from dnncore.importers.caffe import import_caffe
+    except ModuleNotFoundError as error:  # protobuf
+        raise ConfigError(f"{model} is read with {error.name}: pip install dnncore[caffe]") from error
+    return import_caffe(model, weights, phase=phase)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dnncore", description="Look at nets.")
+    parser.add_argument("--version", action="version", version=f"dnncore {__version__}")
+    commands = parser.add_subparsers(required=True)
+    time = commands.add_parser(
+        "time", help="what each layer takes, forward and backward, and its algorithm and workspace"
+    )
+    time.add_argument("--model", required=True, type=Path, help="a .prototxt, or the folder of a model package")
+    time.add_argument("--weights", type=Path, help="a .caffemodel; without one, those that fillers make")
+    time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
+    time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
+    time.add_argument("--iterations", type=int, default=50, help="how often each layer runs (default: 50)")
+    time.add_argument("--phase", choices=("test", "train"), default="test", help="of a prototxt (default: test)")
+    time.set_defaults(run=_time)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""Nets of Caffe: prototxt of all three generations, `.caffemodel` and mean images, of BVLC's and of NVIDIA's Caffe."""
+
+from dnncore.importers.caffe.importer import import_caffe
+from dnncore.importers.caffe.mean import read_mean
+
+__all__ = ["import_caffe", "read_mean"]
