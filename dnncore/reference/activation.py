@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, exact_and_fast, in_parts
 
 __all__ = ["BACKWARD", "FORWARD", "activate"]
 
@@ -101,5 +101,5 @@ def _backward(problem: ActivationBackwardProblem, y: Array, dy: Array, x: Array)
     return np.where(slope == 0, 0.0, dy * slope)
 
 
-FORWARD = (ReferenceAlgorithm("elementwise", _forward),)
-BACKWARD = (ReferenceAlgorithm("elementwise", _backward),)
+FORWARD = exact_and_fast("elementwise", _forward, in_parts(_forward, 0))
+BACKWARD = exact_and_fast("elementwise", _backward, in_parts(_backward, 0))
