@@ -4,7 +4,7 @@ The two take turns, so that what else the machine does falls on both; `cpu_s` is
 hardly changes. Both take as many threads as OMP_NUM_THREADS says, else as there are cores; of ours, only products of matrices use
 more than one. `scratch_mb` is the most memory that NumPy held at a time in a call, beside operands and results.
 
-    OMP_NUM_THREADS=2 python -m benchmarks.cpu --out benchmarks/results
+    OMP_NUM_THREADS=1 python -m benchmarks.cpu --out benchmarks/results
 """
 
 from __future__ import annotations
@@ -147,6 +147,11 @@ def measure(
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     net, images = make(), torch.randn(batch, 3, 224, 224)
+    for module in net.modules():
+        if isinstance(
+            module, nn.Conv2d
+        ):  # with PyTorch's own, what an untrained deep net says depends on its last bias alone
+            nn.init.kaiming_normal_(module.weight)
     converted = dnncore.torch.convert(copy.deepcopy(net))
     assert not converted.left, converted
     calls = ours, theirs = kind(converted.model, images), kind(net, images)
