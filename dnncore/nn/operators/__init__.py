@@ -8,6 +8,7 @@ from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
 from dnncore.nn.operators.binary import Binary, Scale
+from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
     ConvolutionBackwardData,
@@ -18,8 +19,12 @@ from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBac
 from dnncore.nn.operators.dropout import Dropout
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
+from dnncore.nn.operators.matrix_product import MatrixProduct
+from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
 from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
 
@@ -31,16 +36,24 @@ __all__ = [
     "Cast",
     "Concat",
     "Convolution",
+    "ConvolutionBackwardData",
     "CrossEntropy",
     "Dropout",
+    "Expand",
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
+    "GroupNorm",
     "Identity",
     "InnerProduct",
+    "LayerNorm",
     "LocalResponseNorm",
+    "MatrixProduct",
     "MeanCrossEntropyBackward",
+    "Pad",
     "Pooling",
+    "RMSNorm",
+    "Reduce",
     "Reshape",
     "Scale",
     "Slice",
@@ -64,18 +77,25 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardFilter,
     CrossEntropy,
     Dropout,
+    Expand,
     Flatten,
     FusedConvolution,
     GlobalPooling,
+    GroupNorm,
     Identity,
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardWeight,
+    LayerNorm,
     LocalResponseNorm,
     LocalResponseNormBackward,
+    MatrixProduct,
     MeanCrossEntropyBackward,
+    Pad,
     Pooling,
     PoolingBackward,
+    RMSNorm,
+    Reduce,
     Reshape,
     Scale,
     Slice,
