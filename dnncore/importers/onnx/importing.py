@@ -30,6 +30,7 @@ _REFUSED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
 """What Python and NumPy raise where a file makes no sense that was not foreseen. BadParamError is among them."""
 
 _NO_LIMITS = Limits()
+_ONLY_CONSTANT = "this operator is supported only where its operands are constant"
 
 
 def import_onnx(
@@ -290,16 +291,18 @@ class _Importer:
             if one and one not in self._values:
                 raise BadParamError(f"it reads {one!r}, which nothing before it writes")
             found = self._values[one] if one else None
-            if one and found is None:
-                return ()  # what is in the way there has been said
             operands.append(found)
+        if any(one and found is None for one, found in zip(node.input, operands, strict=True)):
+            if node.op_type not in RULES:
+                raise NotSupportedError(_ONLY_CONSTANT)
+            return ()  # what is in the way there has been said
         while operands and operands[-1] is None:
             operands.pop()
         known = [one for one in operands if isinstance(one, Known)]
         if node.op_type in FOLDS and operands and len(known) == sum(one is not None for one in operands):
             return self._folded(node, version, operands)
         if node.op_type not in RULES:
-            raise NotSupportedError("it is supported only where its operands are constant")
+            raise NotSupportedError(_ONLY_CONSTANT)
         return self._ruled(node, name, version, operands)
 
     def _version(self, kind: str) -> int:

@@ -1,4 +1,4 @@
-"""dnncore as a backend of onnx.backend.test, and which of its cases there are: what the table in the docs counts.
+"""dnncore as a backend of onnx.backend.test.
 
 Operands of dtypes that no device has (int64 shapes, conditions) are taken as constants; all others are computed on the device.
 """
@@ -18,12 +18,12 @@ from dnncore.errors import BadParamError
 from dnncore.importers.onnx.importing import Imports, import_nodes
 from dnncore.importers.onnx.limits import Limits
 from dnncore.importers.onnx.reading import Opened
-from dnncore.importers.onnx.rules import RULES
+from dnncore.importers.onnx.tensors import DTYPES
 from dnncore.importers.onnx.values import Known
 from dnncore.nn import Executor, Parameters
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {
-    "Dropout": (1, 2), "Pad": (2,), "Pow": (1,), "Resize": (1, 2, 3), "Upsample": (1,)
+    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Pow": (1,), "Resize": (1, 2, 3), "Upsample": (1,)
 }  # fmt: skip
 """Operands that are settings: exporters write constants there, the cases of onnx inputs."""
 
@@ -60,11 +60,19 @@ def run(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray,
         for index, name in enumerate(node.input)
         if index in _SETTINGS.get(node.op_type, ())
     }
-    given = {name: array for name, array in feeds.items() if name in settings or not _is_on_devices(array)}
+    given = {
+        name: array
+        for name, array in feeds.items()
+        if _is_known(array) and (name in settings or not _is_on_devices(array))
+    }
     imports = import_nodes(Opened(model, "case", None), {}, given, Limits())
     wanted = [name for name, found in imports.outputs.items() if not isinstance(found, Known)]
     computed = _computed(imports, wanted, {n: a for n, a in feeds.items() if n not in given}) if wanted else {}
     return tuple(found.few if isinstance(found, Known) else computed[name] for name, found in imports.outputs.items())
+
+
+def _is_known(array: np.ndarray) -> bool:
+    return isinstance(array, np.ndarray | np.generic) and array.dtype in DTYPES.values()
 
 
 def _is_on_devices(array: np.ndarray) -> bool:
@@ -83,12 +91,3 @@ def _computed(imports: Imports, wanted: Sequence[str], feeds: Mapping[str, np.nd
         Executor(model.graph, handle, parameters, 1) as executor,
     ):
         return {name: array.copy() for name, array in executor.run(feeds).items()}
-
-
-DECLARED = frozenset({*RULES, "ConstantOfShape"})
-"""Operators that are imported whatever their operands are; those of `FOLDS` alone only where they are constant."""
-
-
-def declared(model: ModelProto) -> bool:
-    """Whether a case has only operators that are declared."""
-    return {node.op_type for node in model.graph.node} <= DECLARED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from dnncore.nn.operators import Binary, Convolution, GlobalPooling, Pad, Poolin
 
 __all__ = ["RULES"]
 
-_MAX_TAPS = 128
-"""Of a dilated maximum, each of which is an operation of its own."""
+_MAX_TAPS = 256
+"""Of a dilated maximum along a dimension, each of which is an operation of its own."""
 
 
 def _window(call: Call, x: Computed) -> tuple[Window, bool]:
@@ -60,25 +59,21 @@ def _outputs(x: Computed, window: Window, ceil_mode: bool) -> list[int]:
 
 
 def _dilated_maximum(call: Call, x: Computed, window: Window, ceil_mode: bool) -> Computed:
-    """The maximum of a few tensors, one for each place of the window, each x moved and with steps."""
-    numbers = _outputs(x, window, ceil_mode)
-    if math.prod(window.kernel) > _MAX_TAPS:
-        raise NotSupportedError(f"a dilated maximum over {math.prod(window.kernel)} places; {_MAX_TAPS} are supported")
-    pads = [(0, 0), (0, 0)]
-    for axis, ((before, _), stride, span, number) in enumerate(
-        zip(window.pads, window.strides, window.spans, numbers, strict=True)
-    ):
-        pads.append((before, max((number - 1) * stride + span - x.extent(2 + axis) - before, 0)))
-    padded = call.emit(Pad(tuple(pads), -math.inf), x) if any(map(any, pads)) else x
-    total: Computed | None = None
-    for tap in product(*map(range, window.kernel)):
-        part = padded
-        for axis, (step, place) in enumerate(zip(window.strides, tap, strict=True)):
-            first = place * window.dilations[axis]
-            part = call.emit(Slice(2 + axis, first, first + (numbers[axis] - 1) * step + 1, step), part)
-        total = part if total is None else call.emit(Binary("max"), total, part)
-    assert total is not None
-    return total
+    """Along one dimension after the other, the maximum of x moved by each place of the window, with steps."""
+    for axis, number in enumerate(_outputs(x, window, ceil_mode), 2):
+        (before, _), step, span = window.pads[axis - 2], window.strides[axis - 2], window.spans[axis - 2]
+        taps, distance, width = window.kernel[axis - 2], window.dilations[axis - 2], (number - 1) * step + 1
+        if taps > _MAX_TAPS:
+            raise NotSupportedError(f"a dilated maximum over {taps} places; {_MAX_TAPS} are supported")
+        behind = max((number - 1) * step + span - x.extent(axis) - before, 0)
+        if before or behind:
+            pads = tuple((before, behind) if one == axis else (0, 0) for one in range(x.ndim))
+            x = call.emit(Pad(pads, -math.inf), x)
+        parts = [call.emit(Slice(axis, tap * distance, tap * distance + width, step), x) for tap in range(taps)]
+        x = parts[0]
+        for part in parts[1:]:
+            x = call.emit(Binary("max"), x, part)
+    return x
 
 
 def _dilated_average(call: Call, x: Computed, window: Window, include: bool, ceil_mode: bool) -> Computed:
