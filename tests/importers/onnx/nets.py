@@ -34,7 +34,7 @@ def model_of(
         "net",
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in (constants or {}).items()],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
 
