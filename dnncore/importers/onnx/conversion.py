@@ -11,6 +11,7 @@ import numpy as np
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.onnx.attributes import Attributes
+from dnncore.importers.onnx.limits import Budget
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
 from dnncore.nn.graph import Constant, Node, Role
 from dnncore.nn.operator import Operator
@@ -42,9 +43,11 @@ class Net:
     Args:
         reserved: Names of the file, which nothing else may get.
         most: How many nodes there may be.
+        budget: For constants that the file does not have as they are.
     """
 
-    def __init__(self, reserved: Iterable[str], most: int) -> None:
+    def __init__(self, reserved: Iterable[str], most: int, budget: Budget) -> None:
+        self.budget = budget
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.weights: dict[str, np.ndarray] = {}
@@ -237,10 +240,23 @@ class Call:
         return None if found is None else tuple(int(number) for number in found.reshape(-1))
 
     def constant(self, suffix: str, array: np.ndarray, role: Role = Role.FIXED) -> Computed:
-        """A constant that the file does not have as it is."""
+        """A constant that the file does not have as it is.
+
+        Raises:
+            BadParamError: it and all others like it are too large.
+        """
+        self.claim(array.shape, array.itemsize)
         name = self._net.constant(self._net.inner_name(f"{self.name}.{suffix}"), array, role)
         spec = self._net.constants[name].spec
         return Computed(name, spec, spec)
+
+    def claim(self, shape: Sequence[int], itemsize: int) -> None:
+        """Take the room for an array that a rule is going to make.
+
+        Raises:
+            BadParamError: it is too large.
+        """
+        self._net.budget.claim(shape, itemsize)
 
     def scalar(self, like: Computed, value: float, suffix: str) -> Computed:
         """A number as a constant without dimensions, of the dtype of a value."""

@@ -161,7 +161,9 @@ class _Importer:
             one.name for one in opened.model.graph.output
         }
         names = {name for node in self._nodes for name in (*node.input, *node.output)}
-        self._net = Net(names | {one.name for one in self._model.graph.input} | self._initializers, limits.nodes)
+        self._net = Net(
+            names | {one.name for one in self._model.graph.input} | self._initializers, limits.nodes, self._budget
+        )
 
     def _checked_opset(self) -> int:
         versions = {one.domain: one.version for one in self._model.opset_import}

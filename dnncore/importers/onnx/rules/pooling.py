@@ -80,11 +80,14 @@ def _dilated_average(call: Call, x: Computed, window: Window, include: bool, cei
     """As a convolution of each channel with ones, divided by how many places each window has."""
     channels, dtype, ndim = x.extent(1), x.few.dtype.numpy, x.ndim - 2
     counts, numbers = np.ones((1,) * x.ndim), _outputs(x, window, ceil_mode)
+    call.claim((channels, *window.kernel), dtype.itemsize)
+    call.claim(numbers, 8)
     pads = list(window.pads)
     for axis, (stride, dilation, kernel, span) in enumerate(
         zip(window.strides, window.dilations, window.kernel, window.spans, strict=True)
     ):
         extent, (before, behind), number = x.extent(2 + axis), window.pads[axis], numbers[axis]
+        call.claim((number, kernel), 8)
         places = np.arange(number)[:, None] * stride + np.arange(kernel) * dilation - before
         there = (places >= -before) & (places < extent + behind) if include else (places >= 0) & (places < extent)
         counts = counts * there.sum(1).reshape((1,) * (2 + axis) + (number,) + (1,) * (ndim - axis - 1))

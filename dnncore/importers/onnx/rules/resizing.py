@@ -23,7 +23,7 @@ from dnncore.nn.operators import Expand, InnerProduct, Transpose
 
 __all__ = ["RULES"]
 
-_MAX_MATRIX = 1 << 26
+_MAX_MATRIX = 1 << 24
 """Elements of a matrix that maps a dimension."""
 
 
