@@ -14,8 +14,11 @@ from dnncore.nn.operator import Spec
 
 __all__ = ["FEW", "MANY", "Computed", "Imported", "Known"]
 
-FEW, MANY = 2, 3
-"""The two numbers of images; none is a multiple of the other."""
+FEW = 2
+"""The smaller of the two numbers of images."""
+
+MANY = 3
+"""The larger, which is no multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +95,4 @@ class Known:
 
 
 Imported = Computed | Known
+"""What a name stands for."""

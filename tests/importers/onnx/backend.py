@@ -54,6 +54,14 @@ class DnncoreBackend(Backend):
 
 def run(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     """The outputs of a model."""
+    imports, rest = imports_of(model, feeds)
+    wanted = [name for name, found in imports.outputs.items() if not isinstance(found, Known)]
+    computed = _computed(imports, wanted, rest) if wanted else {}
+    return tuple(found.few if isinstance(found, Known) else computed[name] for name, found in imports.outputs.items())
+
+
+def imports_of(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Imports, dict[str, np.ndarray]]:
+    """A model whose settings, and what no device has a dtype for, are constants; and the other feeds."""
     settings = {
         name
         for node in model.graph.node
@@ -61,14 +69,12 @@ def run(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray,
         if index in _SETTINGS.get(node.op_type, ())
     }
     given = {
-        name: array
+        name: np.asarray(array)
         for name, array in feeds.items()
         if _is_known(array) and (name in settings or not _is_on_devices(array))
     }
     imports = import_nodes(Opened(model, "case", None), {}, given, Limits())
-    wanted = [name for name, found in imports.outputs.items() if not isinstance(found, Known)]
-    computed = _computed(imports, wanted, {n: a for n, a in feeds.items() if n not in given}) if wanted else {}
-    return tuple(found.few if isinstance(found, Known) else computed[name] for name, found in imports.outputs.items())
+    return imports, {name: array for name, array in feeds.items() if name not in given}
 
 
 def _is_known(array: np.ndarray) -> bool:

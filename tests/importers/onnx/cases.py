@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -16,7 +17,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from dnncore.importers.onnx.rules import RULES
 
-__all__ = ["CASES", "DECLARED", "REFUSED", "Case", "reason_of"]
+__all__ = ["CASES", "DECLARED", "REFUSED", "Case", "feeds_of", "reason_of"]
 
 DECLARED = frozenset({*RULES, "ConstantOfShape"})
 """Operators that are imported whatever their operands are; those of `FOLDS` alone only where they are constant."""
@@ -82,8 +83,14 @@ def _main(name: str, kinds: list[str]) -> str:
 CASES: tuple[Case, ...] = tuple(_found())
 
 
-def inputs_of(name: str) -> list[object]:
-    """The inputs of a case's first data set."""
+def feeds_of(case: Case) -> dict[str, Any]:
+    """The inputs of a case's first data set by name."""
+    weights = {one.name for one in case.model.graph.initializer}
+    names = [one.name for one in case.model.graph.input if one.name not in weights]
+    return dict(zip(names, _inputs_of(case.name), strict=True))
+
+
+def _inputs_of(name: str) -> list[object]:
     (case,) = (case for _, case in _tests() if case.name == name)
     if case.data_sets:
         given = case.data_sets[0][0]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from onnx.backend.test import BackendTest
 
 from dnncore.errors import ModelImportError
 from tests.importers.onnx.backend import DnncoreBackend, run
-from tests.importers.onnx.cases import CASES, REFUSED, inputs_of, reason_of
+from tests.importers.onnx.cases import CASES, REFUSED, feeds_of, reason_of
 
 _PASSING = {f"{case.name}_cpu" for case in CASES if reason_of(case.name) is None}
 
@@ -27,10 +25,8 @@ def test_what_is_excluded_is_refused_by_name(pattern: str) -> None:
     cases = [case for case in CASES if re.fullmatch(pattern, case.name)]
     assert cases
     for case in cases:
-        names = [one.name for one in case.model.graph.input]
-        feeds: Mapping[str, Any] = dict(zip(names, inputs_of(case.name), strict=True))
         try:
-            run(case.model, feeds)
+            run(case.model, feeds_of(case))
         except ModelImportError:
             continue
         pytest.fail(f"{case.name} passes")
