@@ -22,6 +22,9 @@ from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.matrix_product import MatrixProduct
+from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
+from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
@@ -38,6 +41,7 @@ __all__ = [
     "Cast",
     "Concat",
     "Convolution",
+    "ConvolutionBackwardData",
     "CrossEntropy",
     "Dropout",
     "DropoutTraining",
@@ -45,11 +49,16 @@ __all__ = [
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
+    "GroupNorm",
     "Identity",
     "InnerProduct",
+    "LayerNorm",
     "LocalResponseNorm",
+    "MatrixProduct",
     "MeanCrossEntropyBackward",
+    "Pad",
     "Pooling",
+    "RMSNorm",
     "Reduce",
     "Reshape",
     "Scale",
@@ -84,15 +93,20 @@ _CLASSES: tuple[type[Operator], ...] = (
     Flatten,
     FusedConvolution,
     GlobalPooling,
+    GroupNorm,
     Identity,
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardWeight,
+    LayerNorm,
     LocalResponseNorm,
     LocalResponseNormBackward,
+    MatrixProduct,
     MeanCrossEntropyBackward,
+    Pad,
     Pooling,
     PoolingBackward,
+    RMSNorm,
     Reduce,
     Reshape,
     Scale,
