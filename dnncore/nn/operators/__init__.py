@@ -8,6 +8,7 @@ from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
 from dnncore.nn.operators.arg_max import ArgMax
+from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
 from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
@@ -17,10 +18,10 @@ from dnncore.nn.operators.convolution import (
     FusedConvolution,
 )
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
-from dnncore.nn.operators.dropout import Dropout
+from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
-from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
@@ -32,12 +33,14 @@ __all__ = [
     "Activation",
     "ArgMax",
     "BatchNorm",
+    "BatchNormTraining",
     "Binary",
     "Cast",
     "Concat",
     "Convolution",
     "CrossEntropy",
     "Dropout",
+    "DropoutTraining",
     "Expand",
     "Flatten",
     "FusedConvolution",
@@ -65,6 +68,8 @@ _CLASSES: tuple[type[Operator], ...] = (
     ActivationBackward,
     ArgMax,
     BatchNorm,
+    BatchNormBackward,
+    BatchNormTraining,
     Binary,
     Cast,
     ChannelSum,
@@ -75,6 +80,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     CrossEntropy,
     Dropout,
     Expand,
+    DropoutTraining,
     Flatten,
     FusedConvolution,
     GlobalPooling,
