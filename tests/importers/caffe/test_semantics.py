@@ -99,7 +99,7 @@ def test_batch_normalisation_and_the_scale_behind_it_are_one_node() -> None:
     blobs = random_blobs(text)
     model = import_caffe(text.encode(), caffemodel(blobs))
     (node,) = model.graph.nodes
-    assert node.operator == BatchNorm()
+    assert node.operator == BatchNorm(1e-5, 0.001)
     assert node.inputs == ("data", "sc.scale", "sc.bias", "bn.mean", "bn.variance")
     assert [model.graph.constant[name].role for name in node.reads[1:]] == [*[Role.TRAINABLE] * 2, *[Role.BUFFER] * 2]
     mean, variance, _ = blobs["bn"]
@@ -120,7 +120,7 @@ def test_nvidias_fork_keeps_scale_and_bias_in_the_normalisation() -> None:
         text = IMAGE + layer("BatchNorm", "y", "data", f"batch_norm_param {{ {settings} eps: 1e-9 }}")
         blobs = random_blobs(text)
         model = import_caffe(text.encode(), caffemodel(blobs, "raw32"))
-        assert model.graph.nodes[0].operator == BatchNorm(1e-5)
+        assert model.graph.nodes[0].operator == BatchNorm(1e-5, 0.001)
         mean, variance, _, scale, bias = (array.reshape(-1, 1, 1) for array in blobs["y"])
         expected = (X - mean / 4) / np.sqrt(variance / 4 + 1e-5) * scale + bias
         assert_close(run(model, X)["y"], expected)
