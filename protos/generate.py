@@ -50,14 +50,8 @@ def generate(folder: Path) -> None:
     Raises:
         RuntimeError: protoc refused a source; it has said on stderr which and why.
     """
-    _protoc(
-        f"-I{ROOT}",
-        f"--python_out={folder}",
-        f"--pyi_out={folder}",
-        f"--grpc_python_out={folder}",
-        *(ROOT / source for source in sources()),
-    )
     messages = [f"--python_out={folder}", f"--pyi_out={folder}"]
+    _protoc(f"-I{ROOT}", *messages, f"--grpc_python_out={folder}", *(ROOT / source for source in sources()))
     _protoc(f"-I{REPOSITORY}", *messages, *(REPOSITORY / source for source in formats()))
 
 

@@ -13,6 +13,7 @@ from dnncore.handle import Handle
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.timing import time_nodes
+from dnncore.nn.training import in_training
 from dnncore.version import __version__
 
 __all__ = ["main"]
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _time(options: argparse.Namespace) -> int:
     devices.limit_cpu_threads(1)
     model = _load(options.model, options.weights, options.phase)
+    if options.phase == "train":
+        model = Model(in_training(model.graph), model.weights)
     with Handle(options.device) as handle:
         timing = time_nodes(model, handle, options.batch, options.iterations)
     print(f"{model.graph.name}: batch {options.batch}, {options.iterations} iterations, {options.device}")
@@ -66,7 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
     time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
     time.add_argument("--iterations", type=int, default=50, help="how often each layer runs (default: 50)")
-    time.add_argument("--phase", choices=("test", "train"), default="test", help="of a prototxt (default: test)")
+    time.add_argument(
+        "--phase",
+        choices=("test", "train"),
+        default="test",
+        help="statistics, dropout and layers of a prototxt as in this phase (default: test)",
+    )
     time.set_defaults(run=_time)
     return parser
 

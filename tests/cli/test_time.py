@@ -46,6 +46,18 @@ def test_a_package_is_timed_too_and_bad_files_are_told(tmp_path: Path, capsys: p
     assert "nothing.prototxt: cannot be read" in capsys.readouterr().err
 
 
+def test_normalisations_have_a_backward_pass_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 dim: 5 dim: 5 } } }'
+    text += 'layer { name: "c" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 3 kernel_size: 1 } }'
+    text += 'layer { name: "bn" type: "BatchNorm" bottom: "c" top: "c" }'
+    text += 'layer { name: "drop" type: "Dropout" bottom: "c" top: "c" }'
+    (tmp_path / "net.prototxt").write_text(text)
+    command = ["time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "1", "--batch", "2", "--phase"]
+    assert main([*command, "train"]) == 0
+    rows = {row.split()[0]: row.split() for row in capsys.readouterr().out.splitlines()[2:]}
+    assert all(float(rows[name][-1]) > 0 for name in ("c", "bn", "drop"))
+
+
 def test_a_net_without_gradients_is_timed_forward(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 } } }'
     text += 'layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }'

@@ -36,6 +36,7 @@ GATHERED = (
     "dnncore.descriptors.",
     "dnncore.torch.",
     "dnncore.functional.",
+    "dnncore.importers.caffe.",
     "dnnclient.",
 )
 """Their packages say what of them is public."""

@@ -2,5 +2,6 @@
 
 from dnncore.importers.caffe.importer import import_caffe
 from dnncore.importers.caffe.mean import read_mean
+from dnncore.importers.caffe.transformation import Transformation, read_transformation
 
-__all__ = ["import_caffe", "read_mean"]
+__all__ = ["Transformation", "import_caffe", "read_mean", "read_transformation"]

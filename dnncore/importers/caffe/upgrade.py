@@ -131,7 +131,7 @@ def upgraded_layers(net: NetParameter) -> tuple[list[LayerParameter], list[str]]
     if net.layers:
         layers, problems = _of_old(net.layers)
     layers = [_with_moved_settings(layer) for layer in layers]
-    if net.input and (net.input_dim or net.input_shape):
+    if net.input:
         layer, problem = _inputs(net)
         layers.insert(0, layer)
         problems += problem
@@ -160,7 +160,7 @@ def _inputs(net: NetParameter) -> tuple[LayerParameter, list[str]]:
             ]
         for first in range(0, len(net.input_dim), 4):
             layer.input_param.shape.add(dim=net.input_dim[first : first + 4])
-    else:
+    elif net.input_shape:
         if len(net.input_shape) != len(net.input):
             return layer, [f"{len(net.input)} inputs need as many `input_shape`, there are {len(net.input_shape)}"]
         layer.input_param.shape.extend(net.input_shape)

@@ -7,6 +7,9 @@ import torch
 from dnncore.importers.caffe import import_caffe
 from dnncore.importers.caffe.importer import translate
 from dnncore.importers.caffe.net_state import NetState
+from dnncore.nn.graph import Role
+from dnncore.nn.passes import for_inference
+from dnncore.nn.training import for_training
 from tests.importers.caffe.files import assert_close, caffemodel, opencv, random_blobs, run
 from tests.importers.caffe.nets import NETS, vgg
 
@@ -41,6 +44,24 @@ def test_narrow_nets_agree_with_opencv(name: str) -> None:
     (found,), expected = run(model, x).values(), opencv(text, weights, x)
     assert np.abs(expected[0] - expected[1]).max() > 0.01 * np.abs(expected).max(), "the images do not tell"
     assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "googlenet"])
+def test_passes_leave_an_imported_net_what_it_is(name: str) -> None:
+    """Normalisations go into convolutions together with the layers "Scale" behind them, so that none is left."""
+    text = NETS[name][0](_NARROWER.get(name, 16))
+    model = import_caffe(text.encode(), caffemodel(random_blobs(text)))
+    x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    passed = for_inference(model)
+    assert not {"batch_norm", "dropout"}.intersection(node.operator.kind for node in passed.graph.nodes)
+    assert_close(run(passed, x)["prob"], run(model, x)["prob"], 1e-4)
+
+
+@pytest.mark.parametrize("name", ["lenet", "cifar10_full", "alexnet", "googlenet", "resnet50"])
+def test_imported_nets_can_be_trained(name: str) -> None:
+    text = NETS[name][0](16)
+    graph = import_caffe(text[: text.rindex("layer")].encode(), phase="train").graph
+    assert for_training(graph).gradients.keys() == {one.name for one in graph.constants if one.role is Role.TRAINABLE}
 
 
 _EXTENTS = {

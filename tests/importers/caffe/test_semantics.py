@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnncore.errors import BadParamError, ModelImportError
-from dnncore.importers.caffe import import_caffe, read_mean
+from dnncore.importers.caffe import Transformation, import_caffe, read_mean, read_transformation
 from dnncore.nn.graph import Role
 from dnncore.nn.initializers import Bilinear, Filled, Normal, SparseNormal, Uniform, UnitBall
 from dnncore.nn.operators import BatchNorm
@@ -99,7 +99,7 @@ def test_batch_normalisation_and_the_scale_behind_it_are_one_node() -> None:
     blobs = random_blobs(text)
     model = import_caffe(text.encode(), caffemodel(blobs))
     (node,) = model.graph.nodes
-    assert node.operator == BatchNorm()
+    assert node.operator == BatchNorm(1e-5, 0.001)
     assert node.inputs == ("data", "sc.scale", "sc.bias", "bn.mean", "bn.variance")
     assert [model.graph.constant[name].role for name in node.reads[1:]] == [*[Role.TRAINABLE] * 2, *[Role.BUFFER] * 2]
     mean, variance, _ = blobs["bn"]
@@ -120,7 +120,7 @@ def test_nvidias_fork_keeps_scale_and_bias_in_the_normalisation() -> None:
         text = IMAGE + layer("BatchNorm", "y", "data", f"batch_norm_param {{ {settings} eps: 1e-9 }}")
         blobs = random_blobs(text)
         model = import_caffe(text.encode(), caffemodel(blobs, "raw32"))
-        assert model.graph.nodes[0].operator == BatchNorm(1e-5)
+        assert model.graph.nodes[0].operator == BatchNorm(1e-5, 0.001)
         mean, variance, _, scale, bias = (array.reshape(-1, 1, 1) for array in blobs["y"])
         expected = (X - mean / 4) / np.sqrt(variance / 4 + 1e-5) * scale + bias
         assert_close(run(model, X)["y"], expected)
@@ -253,6 +253,13 @@ def test_an_input_of_unknown_shape_is_named_and_can_be_given() -> None:
     assert import_caffe(text.encode(), input_shapes={"data": (3, 4)}).graph.inputs[0].shape == ("N", 3, 4)
 
 
+def test_an_input_listed_without_extents_can_be_given_them() -> None:
+    text = 'input: "data" ' + layer("ReLU", "y", "data")
+    with pytest.raises(ModelImportError, match="give it in `input_shapes`"):
+        import_caffe(text.encode())
+    assert import_caffe(text.encode(), input_shapes={"data": (3, 4)}).graph.values["y"].shape == ("N", 3, 4)
+
+
 @pytest.mark.parametrize(
     ("source", "shape"),
     [
@@ -266,6 +273,49 @@ def test_an_input_of_unknown_shape_is_named_and_can_be_given() -> None:
 def test_sources_of_data_say_their_shape_where_they_can(source: str, shape: tuple[int, ...]) -> None:
     text = f'layer {{ name: "d" top: "data" {source} }}' + layer("ReLU", "y", "data")
     assert import_caffe(text.encode()).graph.inputs[0].shape == shape
+
+
+def test_sums_are_of_equal_extents_only() -> None:
+    text = IMAGE + data(1, 4, 1, 1, name="other") + layer("Eltwise", "y", "data other")
+    with pytest.raises(ModelImportError, match=r"reads \[1, 4, 6, 6\], \[1, 4, 1, 1\], which must be equal"):
+        import_caffe(text.encode())
+    with pytest.raises(ModelImportError, match="1 coeff; they are for SUM, one for each of 2 bottoms"):
+        import_caffe((IMAGE + layer("Eltwise", "y", "data data", "eltwise_param { coeff: 1 }")).encode())
+
+
+def test_fields_of_nvidias_fork_are_read() -> None:
+    text = "default_forward_type: FLOAT16 default_backward_math: FLOAT " + IMAGE
+    text += layer("ReLU", "y", "data", "forward_type: FLOAT backward_math: FLOAT16")
+    assert import_caffe(text.encode()).graph.outputs == ("y",)
+
+
+@pytest.mark.parametrize("phase", ["train", "test"])
+def test_what_a_net_does_to_images_is_told(phase: str) -> None:
+    text = """
+    layer {
+      name: "d" type: "Data" top: "data" include { phase: TRAIN }
+      transform_param { mirror: true crop_size: 227 mean_file: "mean.binaryproto" scale: 0.017 }
+    }
+    layers_of_test
+    """.replace(
+        "layers_of_test",
+        """layer {
+      name: "d" type: "Data" top: "data" include { phase: TEST }
+      transform_param { crop_size: 224 mean_value: [104, 117, 123] }
+    }""",
+    )
+    expected = {
+        "train": Transformation(scale=0.017, mirror=True, crop_size=227, mean_file="mean.binaryproto"),
+        "test": Transformation(crop_size=224, mean_value=(104.0, 117.0, 123.0)),
+    }
+    assert read_transformation(text.encode(), phase=phase) == expected[phase]
+    assert read_transformation((IMAGE + layer("ReLU", "y", "data")).encode()) is None
+    old = (
+        'layers { name: "d" type: DATA top: "data" data_param { scale: 0.5 mean_file: "m" mirror: true crop_size: 3 } }'
+    )
+    assert read_transformation(old.encode()) == Transformation(0.5, mirror=True, crop_size=3, mean_file="m")
+    with pytest.raises(ModelImportError, match=r"layer 'd' .*both mean_file and mean_value"):
+        read_transformation(text.replace("mean_value", 'mean_file: "m" mean_value').encode())
 
 
 def test_layers_may_share_parameters_by_name() -> None:

@@ -25,6 +25,15 @@ def test_weights_are_read_however_they_are_kept(how: str, generation: int) -> No
         assert np.array_equal(weights[f"{name}.bias"], bias.astype(rounded).astype(np.float32))
 
 
+def test_numbers_that_nvidias_fork_uses_for_something_else_do_no_harm() -> None:
+    """Its 145 to 148 are enumerations, BVLC's messages."""
+    net = NetParameter.FromString(caffemodel(BLOBS, "raw32"))
+    fields = b"".join(bytes([(number << 3) & 0x7F | 0x80, number >> 4, 2]) for number in range(145, 149))
+    for layer_ in net.layer:
+        layer_.MergeFromString(fields)
+    assert np.array_equal(import_caffe(TEXT.encode(), net.SerializeToString()).weights["ip1.bias"], BLOBS["ip1"][1])
+
+
 def test_files_are_read_by_path(tmp_path: Path) -> None:
     (tmp_path / "net.prototxt").write_text(TEXT)
     (tmp_path / "net.caffemodel").write_bytes(caffemodel(BLOBS))

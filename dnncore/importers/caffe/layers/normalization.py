@@ -40,7 +40,8 @@ def _batch_norm(site: Site) -> None:
         scale = site.net.constant(f"{site.layer.name}.scale", channels, Filled(1.0), Role.FIXED)
         bias = site.net.constant(f"{site.layer.name}.bias", channels, Zeros(), Role.FIXED)
         epsilon = decimal(param.eps)
-    site.top(BatchNorm(epsilon), site.x, scale, bias, mean, variance)
+    momentum = round(1 - decimal(param.moving_average_fraction), 9)
+    site.top(BatchNorm(epsilon, momentum), site.x, scale, bias, mean, variance)
 
 
 def _over(blobs: Sequence[np.ndarray], place: int) -> np.ndarray:
