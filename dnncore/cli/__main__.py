@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dnncore import devices
-from dnncore.errors import ConfigError, DnncoreError
+from dnncore.cli.importing import add_commands
+from dnncore.errors import DnncoreError
 from dnncore.handle import Handle
+from dnncore.importers.loading import load_model
 from dnncore.nn.model import Model
-from dnncore.nn.package import Package
 from dnncore.nn.timing import time_nodes
 from dnncore.nn.training import in_training
 from dnncore.version import __version__
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _time(options: argparse.Namespace) -> int:
     devices.limit_cpu_threads(1)
-    model = _load(options.model, options.weights, options.phase)
+    model = load_model(options.model, options.weights, phase=options.phase)
     if options.phase == "train":
         model = Model(in_training(model.graph), model.weights)
     with Handle(options.device) as handle:
@@ -45,26 +46,14 @@ def _time(options: argparse.Namespace) -> int:
     return 0
 
 
-def _load(model: Path, weights: Path | None, phase: str) -> Model:
-    """A package where the path is a folder, else a net of Caffe."""
-    if model.is_dir():
-        package = Package.load(model)
-        return Model(package.graph, package.weights)
-    try:
-        from dnncore.importers.caffe import import_caffe
-    except ModuleNotFoundError as error:  # protobuf
-        raise ConfigError(f"{model} is read with {error.name}: pip install dnncore[caffe]") from error
-    return import_caffe(model, weights, phase=phase)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dnncore", description="Look at nets.")
+    parser = argparse.ArgumentParser(prog="dnncore", description="Import nets, and look at them.")
     parser.add_argument("--version", action="version", version=f"dnncore {__version__}")
     commands = parser.add_subparsers(required=True)
     time = commands.add_parser(
         "time", help="what each layer takes, forward and backward, and its algorithm and workspace"
     )
-    time.add_argument("--model", required=True, type=Path, help="a .prototxt, or the folder of a model package")
+    time.add_argument("--model", required=True, type=Path, help="a model package, an .onnx file, or a .prototxt")
     time.add_argument("--weights", type=Path, help="a .caffemodel; without one, those that fillers make")
     time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
     time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
@@ -76,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="statistics, dropout and layers of a prototxt as in this phase (default: test)",
     )
     time.set_defaults(run=_time)
+    add_commands(commands)
     return parser
 
 

@@ -30,7 +30,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     importing = commands.add_parser("import", help="make a model package of an .onnx file, or of a .prototxt")
     importing.add_argument("model", type=Path, help="an .onnx file, or a .prototxt")
     importing.add_argument("--weights", type=Path, help="the .caffemodel of a .prototxt")
-    importing.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP)
+    importing.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP
+    )
     importing.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="of the package, NAME/VERSION say")
     importing.add_argument("--name", help="of the model (default: the net's)")
     importing.add_argument("--labels", type=Path, help="a text file, a line for each output of a classifier")
@@ -43,7 +45,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     describing.add_argument("model", type=Path, help="a model package, an .onnx file, or a .prototxt")
     describing.add_argument("--weights", type=Path, help="the .caffemodel of a .prototxt")
-    describing.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP)
+    describing.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP
+    )
     describing.add_argument("--passes", action="store_true", help="as it is run: folded, fused")
     describing.set_defaults(run=_describe)
 

@@ -36,7 +36,9 @@ GATHERED = (
     "dnncore.descriptors.",
     "dnncore.torch.",
     "dnncore.functional.",
+    "dnncore.cli.",
     "dnncore.importers.caffe.",
+    "dnncore.importers.onnx.",
     "dnnclient.",
 )
 """Their packages say what of them is public."""

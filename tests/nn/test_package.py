@@ -180,10 +180,12 @@ def test_a_malformed_package_of_version_1_is_refused(tmp_path: Path, change: Any
 def test_a_net_that_is_no_classifier_can_be_saved(tmp_path: Path) -> None:
     net = NetBuilder("two")
     a, b = net.input("a", ("N", 3)), net.input("b", (1,))
-    graph = net.build(net.plus("sum", a, b), net.inner_product("score", a, 2))
+    half = net.constant("half", ())
+    graph = net.build(net.plus("sum", a, net.plus("more", b, half)), net.inner_product("score", a, 2))
     package = Package("two", graph, graph.initialize(0), None, None)
     package.save(tmp_path / "two")
     loaded = Package.load(tmp_path / "two")
     assert loaded.graph == graph
     assert loaded.serving_graph == graph
     assert (loaded.preprocessing, loaded.labels) == (None, None)
+    assert loaded.weights["half"].shape == ()
