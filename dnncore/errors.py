@@ -14,12 +14,17 @@ DnncoreError
 ├── PackageError                       a model package that cannot be used
 │   ├── ChecksumError                  its weights are not the ones that were written
 │   └── UnknownLayerError              its graph names a layer that this version does not have
+├── ModelImportError                   a model of another framework that cannot be imported; lists all that is in the way
 ├── PreprocessingError (ValueError)    bytes or an array that the package's preprocessing cannot turn into a tensor
 ├── ConfigError (ValueError)           a configuration file or an override that cannot be used
 └── TrainingError                      training cannot go on, or cannot be taken up again
     ├── CheckpointError                    a checkpoint that is truncated, damaged or of another run
     └── DivergedError                      the loss or a weight is no longer finite
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 __all__ = [
     "BackendUnavailableError",
@@ -34,6 +39,7 @@ __all__ = [
     "DeviceNotFoundError",
     "DivergedError",
     "DnncoreError",
+    "ModelImportError",
     "NotSupportedError",
     "OutOfMemoryError",
     "OwnerError",
@@ -98,6 +104,22 @@ class ChecksumError(PackageError):
 
 class UnknownLayerError(PackageError):
     """A model package's graph uses a layer type that this version does not have."""
+
+
+class ModelImportError(DnncoreError):
+    """A model of another framework cannot be imported.
+
+    Args:
+        what: Which model.
+        problems: All that is in the way: a line for each node, tensor or input, by its name.
+    """
+
+    def __init__(self, what: str, problems: Sequence[str]) -> None:
+        few = len(problems) == 1
+        super().__init__(
+            f"{what}: {problems[0]}" if few else "\n  ".join([f"{what}: {len(problems)} problems", *problems])
+        )
+        self.problems = tuple(problems)
 
 
 class PreprocessingError(DnncoreError, ValueError):

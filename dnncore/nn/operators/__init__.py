@@ -9,6 +9,7 @@ from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
 from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
+from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
     ConvolutionBackwardData,
@@ -20,7 +21,11 @@ from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
+from dnncore.nn.operators.matrix_product import MatrixProduct
+from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
+from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
 
@@ -33,17 +38,25 @@ __all__ = [
     "Cast",
     "Concat",
     "Convolution",
+    "ConvolutionBackwardData",
     "CrossEntropy",
     "Dropout",
     "DropoutTraining",
+    "Expand",
     "Flatten",
     "FusedConvolution",
     "GlobalPooling",
+    "GroupNorm",
     "Identity",
     "InnerProduct",
+    "LayerNorm",
     "LocalResponseNorm",
+    "MatrixProduct",
     "MeanCrossEntropyBackward",
+    "Pad",
     "Pooling",
+    "RMSNorm",
+    "Reduce",
     "Reshape",
     "Scale",
     "Slice",
@@ -70,18 +83,25 @@ _CLASSES: tuple[type[Operator], ...] = (
     CrossEntropy,
     Dropout,
     DropoutTraining,
+    Expand,
     Flatten,
     FusedConvolution,
     GlobalPooling,
+    GroupNorm,
     Identity,
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardWeight,
+    LayerNorm,
     LocalResponseNorm,
     LocalResponseNormBackward,
+    MatrixProduct,
     MeanCrossEntropyBackward,
+    Pad,
     Pooling,
     PoolingBackward,
+    RMSNorm,
+    Reduce,
     Reshape,
     Scale,
     Slice,

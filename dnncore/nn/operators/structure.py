@@ -270,6 +270,7 @@ class Slice(Operator):
         axis: The dimension.
         start: The first index.
         stop: The index behind the last.
+        step: Distance between two that are taken; it has a view, but no gradient, where it is more than 1.
     """
 
     kind: ClassVar[str] = "slice"
@@ -277,20 +278,25 @@ class Slice(Operator):
     axis: int
     start: int
     stop: int
+    step: int = 1
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         x = inputs[0]
-        if not (0 <= self.axis < len(x.shape) and 0 <= self.start <= self.stop <= x.shape[self.axis]):
+        if self.step < 1 or not (0 <= self.axis < len(x.shape) and 0 <= self.start <= self.stop <= x.shape[self.axis]):
             raise BadParamError(f"{x} has no elements {self.start} to {self.stop} along dimension {self.axis}")
-        return (x.with_shape(*x.shape[: self.axis], self.stop - self.start, *x.shape[self.axis + 1 :]),)
+        count = -((self.start - self.stop) // self.step)
+        return (x.with_shape(*x.shape[: self.axis], count, *x.shape[self.axis + 1 :]),)
 
     def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
-        return ((x.with_shape(specs[0].shape), self.start * x.strides[self.axis]),)
+        steps = (stride * self.step if axis == self.axis else stride for axis, stride in enumerate(x.strides))
+        piece = TensorDescriptor(x.dtype, specs[0].shape, tuple(steps))
+        return ((piece, self.start * x.strides[self.axis]),)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         (x,), (y,) = inputs, outputs
-        piece = x.view(x.descriptor.with_shape(y.shape), self.start * x.descriptor.strides[self.axis])
-        ops.transform(handle, 1.0, piece, 0.0, y)
+        views = self.view(x.descriptor, [Spec(y.dtype, y.shape)])
+        assert views is not None
+        ops.transform(handle, 1.0, x.view(*views[0]), 0.0, y)
 
 
 @dataclass(frozen=True)
