@@ -2,6 +2,11 @@
 
     model = dnncore.torch.convert(torchvision.models.resnet50().cuda()).model
 
+A model that is trained becomes one launch, or a package that dnnserve serves, without a file in between:
+
+    run = dnncore.torch.compile(model, example, precision="float16")
+    dnncore.torch.save_package(model, example, "models/resnet50/1", labels=labels, preprocess=preprocessing)
+
 Tensors are used where they lie, CPU tensors by the reference backend; work is enqueued on PyTorch's current stream, and so in order
 with everything else that PyTorch does. Functions are named and called as torch.nn.functional's where it has them; geometry comes as
 our descriptors. Results have PyTorch's memory formats. Needs PyTorch, which `import dnncore` does not.
@@ -14,6 +19,8 @@ their operands to its dtype, softmax and cross-entropy theirs to float32, and th
 
 from dnncore.torch import modules
 from dnncore.torch.conversion import Conversion, convert
+from dnncore.torch.export import CompiledModel, save_package, to_model
+from dnncore.torch.export import compile_model as compile
 from dnncore.torch.functions.batch_norm import batch_norm
 from dnncore.torch.functions.convolution import convolution
 from dnncore.torch.functions.cross_entropy import cross_entropy
@@ -24,10 +31,12 @@ from dnncore.torch.functions.pooling import avg_pool, max_pool
 from dnncore.torch.functions.softmax import log_softmax, softmax
 
 __all__ = [
+    "CompiledModel",
     "Conversion",
     "activation",
     "avg_pool",
     "batch_norm",
+    "compile",
     "convert",
     "convolution",
     "cross_entropy",
@@ -39,5 +48,7 @@ __all__ = [
     "log_softmax",
     "max_pool",
     "modules",
+    "save_package",
     "softmax",
+    "to_model",
 ]

@@ -16,24 +16,14 @@ import torch
 
 from dnncore.backend import Address, Enqueue
 from dnncore.descriptors import TensorDescriptor
-from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
 from dnncore.program import WiredStep
+from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
 from dnncore.torch.operation import Behind, Operation, Step
 
 __all__ = ["Door", "current_handle", "fastest_way", "operate"]
-
-_DTYPES = {
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.int8: DType.INT8,
-    torch.int32: DType.INT32,
-}
-_TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
 
 _MOST_OPERATIONS = 4096
 """That a thread remembers: shapes may be new ones at every call."""
@@ -71,7 +61,7 @@ class Door:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
         enqueue = self.handle.wire(_wired(self.handle, described, tensors))
-        formats = [(each.shape, each.strides, _TORCH_DTYPES[each.dtype]) for each in described.results]
+        formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in described.results]
         return _run(enqueue, formats, self._empty, self._address)
 
     def abandon(self) -> None:
@@ -211,9 +201,9 @@ def current_handle(device: torch.device) -> Handle:
 
 
 def _describe(tensor: torch.Tensor) -> TensorDescriptor:
-    dtype = _DTYPES.get(tensor.dtype)
+    dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise BadParamError(f"dtype {tensor.dtype} is not supported; use one of {', '.join(map(str, _DTYPES))}")
+        raise BadParamError(f"dtype {tensor.dtype} is not supported; use one of {', '.join(map(str, DTYPES))}")
     return TensorDescriptor(dtype, tuple(tensor.shape), tensor.stride())
 
 

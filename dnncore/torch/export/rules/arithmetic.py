@@ -1,0 +1,115 @@
+"""Element-wise arithmetic on two tensors, or on a tensor and a number, and sums and means over dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from dnncore.errors import NotSupportedError
+from dnncore.nn.graph import Value
+from dnncore.nn.operators import Binary, GlobalPooling, Reduce, Scale
+from dnncore.torch.export.call import Call
+from dnncore.torch.export.rules.shapes import axis_of, reshaped
+
+__all__ = ["RULES"]
+
+_aten = torch.ops.aten
+
+_Operand = Value | float
+
+
+def _add(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
+    return call.add(Binary("add", 1.0, float(alpha)), *_both(call, x, other))
+
+
+def _subtract(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
+    return call.add(Binary("sub", 1.0, float(alpha)), *_both(call, x, other))
+
+
+def _subtract_from(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
+    return call.add(Binary("sub", 1.0, float(alpha)), *_both(call, other, x))
+
+
+def _multiply(call: Call, x: _Operand, other: _Operand) -> str:
+    for value, factor in ((x, other), (other, x)):
+        if isinstance(value, Value) and isinstance(factor, int | float):
+            return call.add(Scale(float(factor)), value)
+    return call.add(Binary("mul"), *_both(call, x, other))
+
+
+def _of_two(operator: str, call: Call, x: _Operand, other: _Operand) -> str:
+    return call.add(Binary(operator), *_both(call, x, other))
+
+
+def _both(call: Call, *operands: _Operand) -> list[str]:
+    return [each.name if isinstance(each, Value) else call.number(_number(each)) for each in operands]
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise NotSupportedError(f"operand {value!r} depends on the number of images")
+    return float(value)
+
+
+def _negative(call: Call, x: Value) -> str:
+    return call.add(Scale(-1.0), x)
+
+
+def _absolute(call: Call, x: Value) -> str:
+    """The larger of x and -x."""
+    return call.add(Binary("max", 1.0, -1.0), x, x)
+
+
+def _reciprocal(call: Call, x: Value) -> str:
+    return call.add(Binary("div"), call.number(1.0), x)
+
+
+def _power(call: Call, x: Value, exponent: float) -> str:
+    """By multiplications."""
+    if exponent not in (1, 2, 3):
+        raise NotSupportedError(f"exponent {exponent} is not 1, 2 or 3")
+    if exponent == 1:
+        return x.name
+    square = call.add(Binary("mul"), x, x, part="square" if exponent == 3 else "")
+    return call.add(Binary("mul"), square, x) if exponent == 3 else square
+
+
+def _reduce(
+    operator: str, call: Call, x: Value, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
+) -> str:
+    """Over some dimensions, or all; a mean over all spatial ones is a pooling."""
+    axes = tuple(sorted(axis_of(axis, x) for axis in dim)) if dim else tuple(range(len(x.shape)))
+    if operator == "avg" and len(x.shape) > 2 and axes == tuple(range(2, len(x.shape))):
+        y = call.add(GlobalPooling("average"), x)
+        return y if keepdim else reshaped(call, y, call.shape, x.shape[:2])
+    return call.add(Reduce(operator, axes, keepdim), x)
+
+
+RULES: dict[Any, Callable[..., str]] = {
+    _aten.abs.default: _absolute,
+    _aten.add.Scalar: _add,
+    _aten.add.Tensor: _add,
+    _aten.amax.default: partial(_reduce, "max"),
+    _aten.amin.default: partial(_reduce, "min"),
+    _aten.div.Scalar: partial(_of_two, "div"),
+    _aten.div.Tensor: partial(_of_two, "div"),
+    _aten.maximum.default: partial(_of_two, "max"),
+    _aten.mean.default: partial(_reduce, "avg"),
+    _aten.mean.dim: partial(_reduce, "avg"),
+    _aten.minimum.default: partial(_of_two, "min"),
+    _aten.mul.Scalar: _multiply,
+    _aten.mul.Tensor: _multiply,
+    _aten.neg.default: _negative,
+    _aten.pow.Tensor_Scalar: _power,
+    _aten.reciprocal.default: _reciprocal,
+    _aten.rsub.Scalar: _subtract_from,
+    _aten.rsub.Tensor: _subtract_from,
+    _aten.sub.Scalar: _subtract,
+    _aten.sub.Tensor: _subtract,
+    _aten.sum.default: partial(_reduce, "add"),
+    _aten.sum.dim_IntList: partial(_reduce, "add"),
+}
+"""By operator."""
