@@ -6,6 +6,7 @@ are opaque to everything above: what `Memory.at` returns goes back to the backen
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ __all__ = [
     "Address",
     "Algorithm",
     "Bound",
+    "Bounded",
     "Device",
     "DeviceInfo",
     "Enqueue",
@@ -209,6 +211,16 @@ class Algorithm(Protocol):
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it would take to solve the problem on such a device; or the reason why it cannot, or had better not."""
         ...
+
+
+class Bounded(ABC):
+    """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """Seconds that an offer cannot be below, for a fraction of its work; anything where it is known that there is none."""
 
 
 Move = tuple[int, int, Address]

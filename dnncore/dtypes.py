@@ -25,15 +25,17 @@ class DType(Enum):
     INT8 = "int8"
     INT32 = "int32"
 
-    @property
-    def numpy(self) -> np.dtype:
-        """The same type in NumPy, in the machine's byte order."""
-        return _NUMPY[self]
+    numpy: np.dtype
+    """The same type in NumPy, in the machine's byte order."""
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes an element."""
-        return self.numpy.itemsize
+    itemsize: int
+    """Bytes an element."""
+
+    def __init__(self, name: str) -> None:
+        self.numpy = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+        self.itemsize = self.numpy.itemsize
+
+    __hash__ = object.__hash__  # of one object each; Enum's own is a function of Python's, in every key that there is
 
     @property
     def is_floating(self) -> bool:
@@ -61,8 +63,3 @@ class DType(Enum):
         except (TypeError, ValueError) as error:
             names = ", ".join(member.value for member in cls)
             raise BadParamError(f"dtype {value!r} is not supported; use one of {names}") from error
-
-
-_NUMPY: dict[DType, np.dtype] = {
-    dtype: np.dtype(ml_dtypes.bfloat16) if dtype is DType.BFLOAT16 else np.dtype(dtype.value) for dtype in DType
-}

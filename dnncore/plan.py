@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dnncore.backend import Device, Launch, Offer, Work
+from dnncore.choice import fastest
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.problems import Problem
@@ -168,23 +169,30 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
     Raises:
         NotSupportedError: nothing fits; the message lists each algorithm and why.
     """
-    ranked = rank(problem, device, preference)
-    options = [found for found in ranked if algorithm in (None, found.name)]
-    chosen = options[0] if options else None
-    if chosen is None or chosen.status is not None or chosen.offer is None:
-        names = ", ".join(found.name for found in ranked)
-        reasons = (
-            "; ".join(f"{found.name}: {found.status}" for found in options)
-            or f"no algorithm {algorithm!r} among {names}"
-        )
-        raise NotSupportedError(f"{device.info.name} has nothing for {problem}: {reasons}")
-    work = chosen.offer.prepare()
+
+    def allows(offer: Offer) -> bool:
+        return preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic) is None
+
+    options = [option for option in device.algorithms(problem) if algorithm in (None, option.name)]
+    chosen = fastest(options, problem, device.figures, allows)
+    if chosen is None:
+        raise NotSupportedError(_why_none(problem, device, preference, algorithm))
+    taken, offer = chosen
+    work = offer.prepare()
     return Plan(
         problem,
-        chosen.name,
-        chosen.offer,
+        taken.name,
+        offer,
         work,
         device.bind(work),
         device,
         tuple(tensor.nbytes for tensor in (*problem.inputs, *problem.outputs)),
     )
+
+
+def _why_none(problem: Problem, device: Device, preference: Preference, algorithm: str | None) -> str:
+    ranked = rank(problem, device, preference)
+    reasons = "; ".join(f"{found.name}: {found.status}" for found in ranked if algorithm in (None, found.name))
+    if not reasons:
+        reasons = f"no algorithm {algorithm!r} among {', '.join(found.name for found in ranked)}"
+    return f"{device.info.name} has nothing for {problem}: {reasons}"

@@ -11,11 +11,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 EMULATOR = os.environ.get("DNN_EMU_LIB")
 GPU = os.environ.get("DNNCORE_TEST_GPU") == "1"
 OTHER_ORDER = "EMU_SCHED" in os.environ
 """This is the second pass over the kernel tests, which looks for what depends on the order of threads and copies."""
+
+# A machine under load is slow, which says nothing about the code.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 if EMULATOR:
     ctypes.CDLL(EMULATOR)  # kept under its soname: whoever needs libcuda.so.1 from now on gets this one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from enum import Enum
 from math import ldexp
 from operator import index
@@ -24,13 +23,14 @@ class HashedOnce:
     """
 
     __slots__ = ("_hash",)
+    __match_args__: tuple[str, ...]
     _hash: int
 
     def __hash__(self) -> int:
         try:
             return self._hash
         except AttributeError:
-            found = hash(tuple(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]  # a dataclass
+            found = hash(tuple([getattr(self, name) for name in self.__match_args__]))
             object.__setattr__(self, "_hash", found)
             return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -38,11 +38,17 @@ class TensorDescriptor(HashedOnce):
         dtype: Element type.
         shape: Extents, [N, C, *spatial] for the operations that have channels; an extent may be 0.
         strides: Elements from one index to the next, one a dimension, none negative. 0 broadcasts (inputs only).
+
+    Attributes:
+        size: Number of elements.
+        extent: Elements from the first to the last, gaps included; 0 for an empty tensor.
     """
 
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    size: int = field(init=False, repr=False, compare=False)
+    extent: int = field(init=False, repr=False, compare=False)
 
     __hash__ = HashedOnce.__hash__
 
@@ -59,6 +65,9 @@ class TensorDescriptor(HashedOnce):
             raise BadParamError(f"strides {self.strides} and shape {self.shape} differ in length")
         if min(self.shape) < 0 or min(self.strides) < 0:
             raise BadParamError(f"shape {self.shape} and strides {self.strides} must not be negative")
+        size = math.prod(self.shape)
+        last = sum([(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)])
+        settle(self, size=size, extent=1 + last if size else 0)
         if max(*self.shape, *self.strides, self.nbytes) > _MAX_BYTES:
             raise BadParamError(f"shape {self.shape} with strides {self.strides} spans more than {_MAX_BYTES} bytes")
 
@@ -102,18 +111,6 @@ class TensorDescriptor(HashedOnce):
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def extent(self) -> int:
-        """Elements from the first to the last, gaps included; 0 for an empty tensor."""
-        if self.size == 0:
-            return 0
-        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from dnncore.nn.builder import NetBuilder
 from dnncore.nn.executor import Executor
 from dnncore.nn.graph import BATCH, Constant, Graph, Node, Role, Value
+from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.parameters import Parameters
 
@@ -11,6 +12,7 @@ __all__ = [
     "Constant",
     "Executor",
     "Graph",
+    "Model",
     "NetBuilder",
     "Node",
     "Package",

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.nn.graph import BATCH, Graph, Node, Role, Value
+from dnncore.nn.graph import Graph, Node, Role
 from dnncore.nn.operator import Operator, Spec, Want
-from dnncore.nn.operators import Binary, CrossEntropy, MeanCrossEntropyBackward
+from dnncore.nn.operators import Binary
 
-__all__ = ["LABELS", "LOSS", "Differentiated", "differentiate", "for_training"]
-
-LABELS, LOSS = "labels", "loss"
-"""What a graph for training reads beside its own inputs, int32 [N], and gives: [N]."""
+__all__ = ["Differentiated", "differentiate"]
 
 
 class Differentiated(NamedTuple):
@@ -40,14 +36,25 @@ class _Tape:
 
     def add(self, operator: Operator, *inputs: str | None) -> str:
         """See `Tape`."""
-        number = 1
-        while (name := f"d.{self.reason}.{operator.kind}" + (f".{number}" if number > 1 else "")) in self._taken:
-            number += 1
-        self._taken.add(name)
+        (name,) = self.add_several(operator, *inputs)
+        return name
+
+    def add_several(self, operator: Operator, *inputs: str | None) -> tuple[str, ...]:
+        """See `Tape`."""
         inputs = inputs[: len(inputs) - (inputs[-1] is None)]
-        self.nodes.append(Node(name, operator, inputs, (name,)))
         found = operator.infer_checked([None if one is None else self._specs[one] for one in inputs])
-        self._specs[name] = found[0]
+        name = self._free_name(f"d.{self.reason}.{operator.kind}")
+        outputs = (name, *(self._free_name(f"{name}.{number}") for number in range(1, len(found))))
+        self.nodes.append(Node(name, operator, inputs, outputs))
+        self._specs.update(zip(outputs, found, strict=True))
+        return outputs
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}.{number}"
+        self._taken.add(name)
         return name
 
     def spec(self, name: str) -> Spec:
@@ -107,27 +114,3 @@ def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | No
     wanted_gradients = {name: gradients[name] for name in of}
     outputs = (*graph.outputs, *dict.fromkeys(wanted_gradients.values()))
     return Differentiated(graph.rewritten((*graph.nodes, *tape.nodes), outputs=outputs), wanted_gradients)
-
-
-def for_training(graph: Graph) -> Differentiated:
-    """A classifier with its loss and the gradients of its trainable constants.
-
-    Args:
-        graph: Ends in logits [N, K].
-
-    Returns:
-        It reads `LABELS` too and gives `LOSS`, the cross-entropy of each image, in place of the logits; the gradients are those of
-        its mean over the batch.
-
-    Raises:
-        BadParamError: as `differentiate`; or a name is taken.
-    """
-    (logits,) = graph.outputs
-    seed = f"d.{LOSS}"
-    nodes = (
-        *graph.nodes,
-        Node(LOSS, CrossEntropy(), (logits, LABELS), (LOSS,)),
-        Node(seed, MeanCrossEntropyBackward(), (logits, LABELS), (seed,)),
-    )
-    labels = Value(LABELS, DType.INT32, (BATCH,))
-    return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), {logits: seed})

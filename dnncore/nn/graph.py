@@ -8,7 +8,7 @@ numbers wherever they are computed with, and what depends on the batch shows whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.initializers import Initializer, Zeros
@@ -115,6 +116,9 @@ class Graph:
         outputs: Names of what is wanted of every run.
         nodes: Each after those that compute what it reads.
         constants: What nodes read beside that.
+        layouts: How values and constants lie in memory, by name; row-major where nothing is said.
+        updates: Values that take the place of constants as soon as they are computed, by the constants' names: who reads the
+            constant later in the order of the nodes reads the new value.
 
     Raises:
         BadParamError: a name is used twice or not defined before it is read, or shapes do not fit; the message names the node.
@@ -125,6 +129,8 @@ class Graph:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     constants: tuple[Constant, ...] = ()
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.outputs:
@@ -135,7 +141,12 @@ class Graph:
                     f"net {self.name!r}: input {value} must have extents that are positive, or {BATCH} for the batch"
                 )
         self._check_names()
-        _ = self.values  # which infers all shapes
+        values = self.values  # which infers all shapes
+        for name, new in self.updates.items():
+            if name not in self.constant or new not in self.producer or values[new][1:] != values[name][1:]:
+                raise BadParamError(
+                    f"net {self.name!r}: {new!r} cannot take the place of {name!r}: no constant, no value, or another shape"
+                )
 
     def _check_names(self) -> None:
         known: set[str] = set()
@@ -228,6 +239,10 @@ class Graph:
         return replace(
             self, nodes=nodes, constants=kept, outputs=outputs, inputs=self.inputs if inputs is None else inputs
         )
+
+    def descriptor(self, name: str, spec: Spec) -> TensorDescriptor:
+        """How a value of known extents lies in memory of its own."""
+        return spec.descriptor(self.layouts.get(name, Layout.NCHW))
 
     def free_name(self, wanted: str, taken: Iterable[str] = ()) -> str:
         """A name that nothing in the graph has, as near as possible to what is wanted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import PackageError
 from dnncore.nn.graph import Constant, Graph, Node, Role, Value
@@ -38,6 +39,8 @@ def to_document(graph: Graph) -> dict[str, Any]:
             }
             for constant in graph.constants
         ],
+        "updates": dict(graph.updates),
+        "layouts": {name: layout.value for name, layout in graph.layouts.items()},
     }
 
 
@@ -59,6 +62,8 @@ def from_document(document: Mapping[str, Any]) -> Graph:
         _names(document["outputs"]),
         tuple(_node(node) for node in document["nodes"]),
         tuple(_constant(constant) for constant in document["constants"]),
+        {str(name): Layout(layout) for name, layout in document["layouts"].items()},
+        {str(name): str(new) for name, new in document["updates"].items()},
     )
 
 

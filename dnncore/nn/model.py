@@ -1,9 +1,9 @@
-"""A net with what it has learnt: what importers give and packages carry."""
+"""A graph with the elements of its constants: what importers make, passes rewrite and packages hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,20 +13,20 @@ from dnncore.nn.parameters import check_weights
 __all__ = ["Model"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
-    """A graph and the elements of its constants. Immutable.
+    """A net and its weights. Immutable, and so are the arrays for those who hold one.
 
     Args:
-        graph: The net.
-        weights: Its constants by name.
+        graph: Its structure.
+        weights: The elements of its constants, by name.
 
     Raises:
         BadParamError: a tensor is missing, unknown, or of another shape or dtype; the message names it.
     """
 
     graph: Graph
-    weights: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray] = field(repr=False)
 
     def __post_init__(self) -> None:
         check_weights(self.graph, self.weights)

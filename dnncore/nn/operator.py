@@ -56,6 +56,10 @@ class Tape(Protocol):
         """Add a node with one output, whose name is returned."""
         ...
 
+    def add_several(self, operator: Operator, *inputs: str | None) -> tuple[str, ...]:
+        """Add a node with several outputs, whose names are returned."""
+        ...
+
     def spec(self, name: str) -> Spec:
         """Dtype and shape of a value of the graph, for one image."""
         ...

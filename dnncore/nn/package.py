@@ -26,6 +26,7 @@ from dnncore.errors import BadParamError, ChecksumError, PackageError, Preproces
 from dnncore.nn import graph_json, package_v1
 from dnncore.nn.graph import Graph, Value
 from dnncore.nn.heads import with_probabilities
+from dnncore.nn.model import Model
 from dnncore.nn.parameters import check_weights
 from dnncore.preprocessing import Preprocessing
 
@@ -109,6 +110,11 @@ class Package:
     def serving_graph(self) -> Graph:
         """What is served: a classifier gives probabilities, any other net what it gives."""
         return self.graph if self.labels is None else with_probabilities(self.graph)
+
+    @property
+    def serving_model(self) -> Model:
+        """`serving_graph` with the weights."""
+        return Model(self.serving_graph, self.weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the folder; a reader sees the old one, the new one or, for the instant between two renames, none: never a mixture.

@@ -33,7 +33,7 @@ class Parameters:
             BadParamError: a tensor is missing, unknown, or of another shape or dtype; the message names it.
         """
         check_weights(graph, weights)
-        return cls({name: handle.upload(weights[name].reshape(weights[name].shape or (1,))) for name in graph.constant})
+        return cls({name: _uploaded(handle, graph, name, weights[name]) for name in graph.constant})
 
     def download(self) -> dict[str, np.ndarray]:
         """Copy the values to the host."""
@@ -65,3 +65,9 @@ def check_weights(graph: Graph, weights: Mapping[str, np.ndarray]) -> None:
         array = weights[name]
         if array.shape != constant.shape or array.dtype != constant.dtype.numpy:
             raise BadParamError(f"weight {name!r} is {array.dtype}{list(array.shape)}, the net needs {constant.spec}")
+
+
+def _uploaded(handle: Handle, graph: Graph, name: str, array: np.ndarray) -> Tensor:
+    tensor = handle.tensor(graph.descriptor(name, graph.constant[name].spec))
+    tensor.assign(array.reshape(tensor.shape))
+    return tensor

@@ -73,6 +73,8 @@ class _Placer:
             self._found(constant.name, self._own(constant.name), -1, end, stays=True)
         for value in graph.inputs:
             self._found(value.name, self._own(value.name), -1, end, stays=True)
+        for name, new in graph.updates.items():
+            self.places[new] = self.places[name]
         for node in reversed(graph.nodes):
             self._place_parts(node)
         for node in graph.nodes:
@@ -86,7 +88,7 @@ class _Placer:
         return Placement(self.places, frozenset(self.idle), dict(zip(inner, offsets, strict=True)), nbytes)
 
     def _own(self, name: str) -> Place:
-        return Place(name, 0, self.specs[name].descriptor())
+        return Place(name, 0, self.graph.descriptor(name, self.specs[name]))
 
     def _found(self, name: str, place: Place, first: int, last: int, *, stays: bool) -> None:
         self.places[name] = place

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import ClassVar
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnncore.descriptors.settings import member, settle
+from dnncore.descriptors.settings import HashedOnce, member, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import same_dtype, writable
@@ -28,7 +28,7 @@ _OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionProblem:
+class ConvolutionProblem(HashedOnce):
     """One of the three directions of a convolution; the geometry is that of the forward one.
 
     The three have one floating-point dtype. FORWARD, x and w may be int8 instead and y int8, int32 or float32: the products are
@@ -49,6 +49,8 @@ class ConvolutionProblem:
     y: TensorDescriptor
     convolution: ConvolutionDescriptor
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         settle(self, direction=member(Direction, self.direction))
@@ -92,20 +94,16 @@ class ConvolutionProblem:
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:
         """Descriptors of what is read."""
-        return {
-            Direction.FORWARD: (self.x, self.w),
-            Direction.BACKWARD_DATA: (self.w, self.y),
-            Direction.BACKWARD_FILTER: (self.x, self.y),
-        }[self.direction]
+        if self.direction is Direction.FORWARD:
+            return self.x, self.w
+        return (self.w, self.y) if self.direction is Direction.BACKWARD_DATA else (self.x, self.y)
 
     @property
     def outputs(self) -> tuple[TensorDescriptor, ...]:
         """Descriptor of what is written."""
-        return {
-            Direction.FORWARD: (self.y,),
-            Direction.BACKWARD_DATA: (self.x,),
-            Direction.BACKWARD_FILTER: (self.w,),
-        }[self.direction]
+        if self.direction is Direction.FORWARD:
+            return (self.y,)
+        return (self.x,) if self.direction is Direction.BACKWARD_DATA else (self.w,)
 
     @property
     def macs(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from dnncore import Handle
 from dnncore.errors import DivergedError
 from dnncore.nn import Executor, Graph, Parameters
-from dnncore.nn.gradient import LABELS, LOSS, for_training
+from dnncore.nn.training import LABELS, LOSS, dropout_states, for_training
 from dnncore.train.config import OptimizerConfig
 from dnncore.train.optimizers import SGD
 
@@ -26,6 +26,7 @@ class Learner:
         weights: To start from.
         config: The optimizer's.
         momenta: To resume with; None starts from zeros.
+        seed: Of dropout.
     """
 
     def __init__(
@@ -35,33 +36,38 @@ class Learner:
         weights: Mapping[str, np.ndarray],
         config: OptimizerConfig,
         momenta: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self._handle = handle
         (self._data,) = [value.name for value in net.inputs]
         self._training = for_training(net)
         self._executors: dict[int, Executor] = {}
         self.parameters = Parameters.upload(handle, net, weights)
-        self._optimizer = SGD(handle, self.parameters, config, momenta)
+        trainable = {name: self.parameters.values[name] for name in self._training.gradients}
+        self._optimizer = SGD(handle, trainable, config, momenta)
 
-    def step(self, images: np.ndarray, labels: np.ndarray, lr: float) -> float:
+    def step(self, images: np.ndarray, labels: np.ndarray, lr: float, iteration: int = 0) -> float:
         """Learn from one batch: the gradient of its mean cross-entropy, one update.
 
         Args:
             images: float32 [n, C, height, width].
             labels: int32 [n].
             lr: Learning rate.
+            iteration: Steps before this one: with the seed it says what dropout drops.
 
         Returns:
             Sum of the images' losses before the update.
 
         Raises:
-            DivergedError: that sum is not finite; the weights are as they were.
+            DivergedError: that sum is not finite; the weights are as they were, running statistics are not.
         """
         count = len(labels)
         if count not in self._executors:
             self._executors[count] = Executor(self._training.graph, self._handle, self.parameters, count)
         executor = self._executors[count]
-        loss = float(executor.run({self._data: images, LABELS: labels}, (LOSS,))[LOSS].sum(dtype=np.float64))
+        feeds = {self._data: images, LABELS: labels, **dropout_states(self._training.graph, self._seed, iteration)}
+        loss = float(executor.run(feeds, (LOSS,))[LOSS].sum(dtype=np.float64))
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
         gradients = {name: executor.tensor(gradient) for name, gradient in self._training.gradients.items()}

@@ -8,7 +8,6 @@ import numpy as np
 
 from dnncore import Handle, Tensor, ops
 from dnncore.errors import CheckpointError
-from dnncore.nn import Parameters
 from dnncore.train.config import OptimizerConfig
 
 __all__ = ["SGD"]
@@ -19,11 +18,11 @@ class SGD:
 
         g = g + weight_decay * w;  v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
 
-    Biases (parameters whose name ends in "bias") are not decayed unless the configuration says so.
+    Biases and scales, which are vectors, are not decayed unless the configuration says so.
 
     Args:
         handle: Whose device holds the parameters.
-        parameters: What is updated.
+        parameters: What is updated, by name.
         config: Momentum and weight decay; its learning rate is the schedule's business.
         momenta: v by name, to resume with; None starts from zeros.
 
@@ -34,7 +33,7 @@ class SGD:
     def __init__(
         self,
         handle: Handle,
-        parameters: Parameters,
+        parameters: Mapping[str, Tensor],
         config: OptimizerConfig,
         momenta: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -44,12 +43,12 @@ class SGD:
         self._momenta: dict[str, Tensor] = {}
         if config.momentum == 0:
             return
-        shapes = {name: value.shape for name, value in parameters.values.items()}
+        shapes = {name: value.shape for name, value in parameters.items()}
         if momenta is None:
             momenta = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         elif {name: array.shape for name, array in momenta.items()} != shapes:
             raise CheckpointError(f"momentum of {sorted(momenta)} does not fit the parameters {shapes}")
-        for name, value in parameters.values.items():
+        for name, value in parameters.items():
             self._momenta[name] = handle.tensor(value.descriptor)
             self._momenta[name].assign(momenta[name])
 
@@ -61,10 +60,10 @@ class SGD:
             lr: Learning rate.
         """
         handle, momentum = self._handle, self._config.momentum
-        for name, w in self._parameters.values.items():
+        for name, w in self._parameters.items():
             g = gradients[name]
             decay = self._config.weight_decay
-            if decay and (self._config.decay_biases or not name.endswith("bias")):
+            if decay and (self._config.decay_biases or len(w.shape) > 1):
                 ops.add(handle, decay, w, 1.0, g)
             if momentum == 0:
                 ops.add(handle, -lr, g, 1.0, w)

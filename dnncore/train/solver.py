@@ -66,7 +66,7 @@ class Solver:
         config = recipe.config
         weights = checkpoint.weights if checkpoint else recipe.net.initialize(config.seed)
         self.learner = Learner(
-            handle, recipe.net, weights, config.optimizer, checkpoint.momenta if checkpoint else None
+            handle, recipe.net, weights, config.optimizer, checkpoint.momenta if checkpoint else None, config.seed
         )
         self._evaluator = Evaluator(
             handle,
@@ -116,7 +116,7 @@ class Solver:
         state, images = self.state, len(batch.labels)
         lr = self._recipe.schedule.rate(state.iteration)
         try:
-            total = self.learner.step(batch.images, batch.labels, lr)
+            total = self.learner.step(batch.images, batch.labels, lr, state.iteration)
         except DivergedError as error:
             # As text: JSON has neither NaN nor infinity.
             self._journal.write("diverged", iteration=state.iteration + 1, lr=lr, message=str(error))

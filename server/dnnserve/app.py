@@ -20,10 +20,11 @@ from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
 from dnncore import devices
 from dnncore.errors import PackageError
 from dnncore.nn import Package
+from dnncore.nn.passes import for_inference
 from dnnserve.batcher import Limits
 from dnnserve.calls import Gate, WaitingCalls
 from dnnserve.catalog import Catalog, ModelSpec
-from dnnserve.config import ServerConfig
+from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.health import Health, enable_reflection
@@ -293,7 +294,9 @@ def make_server(config: ServerConfig) -> Server:
             config.model_repository, all_versions=config.all_versions, skip_bad=config.skip_bad_models
         )
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
-    return Server(config, names, specs, lambda device: NetHost(device, packages))
+    precision = PRECISIONS[config.precision]
+    models = {key: for_inference(package.serving_model, precision) for key, package in packages.items()}
+    return Server(config, names, specs, lambda device: NetHost(device, models))
 
 
 def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 
-__all__ = ["ServerConfig", "parse_arguments"]
+__all__ = ["PRECISIONS", "ServerConfig", "parse_arguments"]
 
 _MAX_PORT = 65535
+
+PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+"""What a model may be computed in, by the name that users give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class ServerConfig:
         grpc_port: 0: any free one.
         metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
         devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
+        precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`.
         max_batch_rows: Rows of a batch.
         max_queue_requests: Requests that may wait for a model.
         max_queue_delay_us: How long a request waits for company while a device is idle.
@@ -51,6 +56,7 @@ class ServerConfig:
     grpc_port: int = 8001
     metrics_port: int = 8002
     devices: str | None = None
+    precision: str = "fp32"
     max_batch_rows: int = 32
     max_queue_requests: int = 1024
     max_queue_delay_us: int = 0
@@ -66,6 +72,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if (self.model_repository is None) == (self.model is None):
             raise ConfigError("give exactly one of --model-repository DIR and --model PATH")
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
         for flag, value, low, high in (
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
@@ -112,6 +120,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         "--devices",
         metavar="LIST",
         help='"cuda:0,cuda:1" or "cpu"; without it every GPU, or the CPU where there is none',
+    )
+    work.add_argument(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        default="fp32",
+        help="of what is computed inside a model; its inputs, outputs and sums stay in fp32",
     )
     work.add_argument(
         "--max-batch",

@@ -14,7 +14,7 @@ import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Executor, Package, Parameters
+from dnncore.nn import Executor, Model, Parameters
 from dnnserve.envelope import ModelKey
 
 __all__ = ["Host", "HostFactory", "Instance", "NetHost", "NetInstance", "batch_buckets"]
@@ -68,21 +68,22 @@ def batch_buckets(max_batch_rows: int) -> tuple[int, ...]:
 
 
 class NetInstance:
-    """A package's serving net on a handle: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
+    """A model on a handle: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
 
     Args:
         handle: Of the device.
-        package: The model.
+        name: What the log calls it.
+        model: What is run.
         max_batch_rows: Largest bucket wanted; buckets that do not fit into the device's memory are left out, with a warning.
 
     Raises:
         OutOfMemoryError: not even a batch of one fits.
     """
 
-    def __init__(self, handle: Handle, package: Package, max_batch_rows: int) -> None:
-        graph = package.serving_graph
+    def __init__(self, handle: Handle, name: str, model: Model, max_batch_rows: int) -> None:
+        graph = model.graph
         (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
-        self._parameters = Parameters.upload(handle, graph, package.weights)
+        self._parameters = Parameters.upload(handle, graph, model.weights)
         self._executors: list[Executor] = []
         for bucket in batch_buckets(max_batch_rows):
             try:
@@ -97,7 +98,7 @@ class NetInstance:
                     raise
                 _log.warning(
                     "model %s on %s: no room for batches of %d rows, serving up to %d: %s",
-                    *(package.name, handle.info.name, bucket, self.max_batch_rows, error),
+                    *(name, handle.info.name, bucket, self.max_batch_rows, error),
                 )
                 break
             self._executors.append(executor)
@@ -129,16 +130,16 @@ class NetHost:
 
     Args:
         device: "cpu" or "cuda:N".
-        packages: The models that may be loaded.
+        models: What may be loaded.
     """
 
-    def __init__(self, device: str, packages: Mapping[ModelKey, Package]) -> None:
-        self._packages = packages
+    def __init__(self, device: str, models: Mapping[ModelKey, Model]) -> None:
+        self._models = models
         self._handle = Handle(device)
 
     def load(self, model: ModelKey, max_batch_rows: int) -> NetInstance:
         """Upload a model's weights and bind its buckets."""
-        return NetInstance(self._handle, self._packages[model], max_batch_rows)
+        return NetInstance(self._handle, model.name, self._models[model], max_batch_rows)
 
     def close(self) -> None:
         """Close the handle and with it everything that was loaded."""

@@ -12,7 +12,7 @@ from dnncore import Handle, Tensor
 from dnncore.backend import Offer
 from dnncore.cuda.convolution import fft
 from dnncore.cuda.convolution.fft import FFT_TILING
-from dnncore.cuda.convolution.fft_tiles import Correlation, correlation
+from dnncore.cuda.convolution.fft_tiles import Cut, cut_or_reason
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction
@@ -43,9 +43,9 @@ def _offer(problem: ConvolutionProblem) -> Offer:
 
 
 def _tile_size(x: tuple[int, ...], w: tuple[int, ...], direction: Direction = Direction.FORWARD) -> int:
-    work = correlation(_problem(direction, x, w))
-    assert isinstance(work, Correlation)
-    return work.size
+    cut = cut_or_reason(_problem(direction, x, w))
+    assert isinstance(cut, Cut)
+    return cut.size
 
 
 @pytest.mark.parametrize(

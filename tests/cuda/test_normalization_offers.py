@@ -10,7 +10,7 @@ import pytest
 from dnncore import LRNDescriptor, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.cuda import cross_entropy, dropout, normalization, softmax
-from dnncore.cuda.calls import KernelCall
+from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.descriptors import BatchNormMode, SoftmaxAlgorithm, SoftmaxMode
 from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import (
@@ -172,3 +172,29 @@ def test_inference_of_an_empty_batch_launches_nothing() -> None:
     (offer,) = offers(batch_norm("forward", (0, 3, 4, 4), "float32", "NHWC")).values()
     (call,) = offer.prepare()
     assert isinstance(call, KernelCall)
+
+
+def _asking(offer: Offer) -> list[bool]:
+    """Of each launch, whether it is of kernels that ask in which type their parameters are stored."""
+    calls = [call for one in offer.prepare() for call in (one.otherwise if isinstance(one, WhereAligned) else (one,))]
+    return [call.unit.entry.endswith("_narrow") for call in calls if isinstance(call, KernelCall)]
+
+
+def test_only_launches_that_are_given_parameters_of_16_bits_ask_for_their_type() -> None:
+    x = packed(LARGE, "float16")
+    wide, narrow = (packed((1, 64, 1, 1), dtype) for dtype in ("float32", "float16"))
+    problem = BatchNormForwardProblem(x, wide, wide, x, wide, wide, SPATIAL, 1e-5, 0.1)
+    given = {
+        "none": problem,
+        "running": replace(
+            problem,
+            running_mean=narrow,
+            running_variance=wide,
+            new_running_mean=narrow,
+            new_running_variance=wide,
+        ),
+        "scale": replace(problem, scale=narrow),
+    }
+    asking = {name: _asking(offers(one)["parts"]) for name, one in given.items()}
+    assert asking == {"none": [False] * 3, "running": [False, True, False], "scale": [True] * 3}
+    assert [_asking(offers(one)["whole"]) for one in given.values()] == [[False], [True], [True]]

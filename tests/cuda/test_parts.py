@@ -16,8 +16,9 @@ import pytest
 from dnncore import Handle
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.calls import TICKETS, Calls, KernelCall, WhereAligned
-from dnncore.cuda.gemm import algorithm, tiling
-from dnncore.cuda.gemm.tiling import EXTENDED_TILES, PIPELINED_TILES, TILES, AnyTile, MatrixTile, Schedule
+from dnncore.cuda.gemm import algorithm, schedule
+from dnncore.cuda.gemm.schedule import Schedule
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, PIPELINED_TILES, TILES, AnyTile, MatrixTile
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.plan import Plan
@@ -56,9 +57,9 @@ SELECTED = [case for case in CASES if case.name in SPLIT_K]
 def split_and_join(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let estimates have it that splitting pays for small products already, and joining too."""
     for name in ("_JOINING", "_ADDING"):
-        monkeypatch.setattr(tiling, name, {})
-    monkeypatch.setattr(tiling, "_JOINING_OF_16_BITS", 0.0)
-    monkeypatch.setattr(tiling, "_ADDING_OF_16_BITS", (1.0, 0.0))
+        monkeypatch.setattr(schedule, name, {})
+    monkeypatch.setattr(schedule, "_JOINING_OF_16_BITS", 0.0)
+    monkeypatch.setattr(schedule, "_ADDING_OF_16_BITS", (1.0, 0.0))
 
 
 @pytest.fixture
@@ -83,8 +84,8 @@ def joins(plan: Plan) -> bool:
 
 def by_another_launch(*args: Any, joined: bool | None = None) -> Schedule | None:
     """The same tile and parts as `choose_split`, added up by a launch of their own."""
-    schedule = None if joined else tiling.choose_split(*args, joined=joined)
-    return None if schedule is None else replace(schedule, joined=False)
+    found = None if joined else schedule.choose_split(*args, joined=joined)
+    return None if found is None else replace(found, joined=False)
 
 
 def test_every_case_is_there() -> None:

@@ -22,7 +22,7 @@ from tests.cuda.products import GEOMETRIES, matmul_of, offsets_of, problem_of, p
 
 
 def _coordinates(digits: tuple[Digit, ...], count: int, axis: int) -> np.ndarray:
-    return offsets_of(tuple(replace(digit, b_stride=digit.steps[axis]) for digit in digits), count, "b_stride")
+    return offsets_of(tuple(digit._replace(b_stride=digit.steps[axis]) for digit in digits), count, "b_stride")
 
 
 def _evaluate(product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

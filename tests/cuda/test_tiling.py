@@ -16,15 +16,8 @@ from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import tiles_for
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
-from dnncore.cuda.gemm.tiling import (
-    EXTENDED_TILES,
-    LONGEST_SUM,
-    TILES,
-    Schedule,
-    choose_schedule,
-    choose_split,
-    tile_counts,
-)
+from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, TILES, tile_counts
 from dnncore.cuda.matmul import ALGORITHMS, matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType

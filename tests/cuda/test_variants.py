@@ -14,7 +14,8 @@ from dnncore.cuda.gemm.algorithm import batches
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import TABLE_ENTRY_BYTES, choose_variant, tiles_for, variants
 from dnncore.cuda.gemm.params import Store, choose_store
-from dnncore.cuda.gemm.tiling import TILES, Walk, choose_schedule, choose_walks
+from dnncore.cuda.gemm.schedule import choose_schedule
+from dnncore.cuda.gemm.tiling import TILES, Walk, choose_walks
 from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor

@@ -35,6 +35,7 @@ GATHERED = (
     "dnncore.descriptors.",
     "dnncore.torch.",
     "dnncore.functional.",
+    "dnncore.importers.",
     "dnnclient.",
 )
 """Their packages say what of them is public."""

@@ -9,9 +9,10 @@ from dnncore.backend import Memory
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 from dnncore.nn import Constant, Executor, Graph, Node, Parameters, Role, Value
-from dnncore.nn.gradient import differentiate, for_training
+from dnncore.nn.gradient import differentiate
 from dnncore.nn.heads import with_probabilities
 from dnncore.nn.operators import Binary, Cast
+from dnncore.nn.training import for_training
 from dnncore.nn.zoo import lenet
 from dnncore.testing import tolerance
 from tests.nn.nets import TWINS, Twin, residual, torch_residual

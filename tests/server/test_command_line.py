@@ -206,9 +206,12 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_every_flag_reaches_the_configuration() -> None:
-    arguments = "--model m --host ::1 --grpc-port 1 --metrics-port 2 --devices cpu --max-batch 3 --max-queue 4 " + (
-        "--max-queue-delay-us 5 --hold-until-requests 4 --grpc-threads 7 --max-message-mib 8 --drain-seconds 9 "
-        "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models"
+    arguments = (
+        "--model m --host ::1 --grpc-port 1 --metrics-port 2 --devices cpu --precision fp16 --max-batch 3 --max-queue 4 "
+        + (
+            "--max-queue-delay-us 5 --hold-until-requests 4 --grpc-threads 7 --max-message-mib 8 --drain-seconds 9 "
+            "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models"
+        )
     )
     assert parse_arguments(arguments.split()) == ServerConfig(
         model=Path("m"),
@@ -216,6 +219,7 @@ def test_every_flag_reaches_the_configuration() -> None:
         grpc_port=1,
         metrics_port=2,
         devices="cpu",
+        precision="fp16",
         max_batch_rows=3,
         max_queue_requests=4,
         max_queue_delay_us=5,

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from dnnserve.config import PRECISIONS
 from dnnserve.envelope import ModelKey
 from dnnserve.instance import NetHost
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
+from dnncore.nn.passes import for_inference
 from tests.server.packages import make_package
 
 KEY = ModelKey("digits", 1)
@@ -19,7 +21,7 @@ KEY = ModelKey("digits", 1)
 
 @pytest.fixture
 def host() -> Iterator[NetHost]:
-    host = NetHost("cpu", {KEY: make_package()})
+    host = NetHost("cpu", {KEY: make_package().serving_model})
     yield host
     host.close()
 
@@ -62,3 +64,18 @@ def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
     )
     with pytest.raises(OutOfMemoryError):
         host.load(KEY, 16)
+
+
+def test_in_16_bits_answers_are_near() -> None:
+    rows = np.random.default_rng(11).normal(size=(4, 1, 8, 8)).astype(np.float32)
+    model, answers = make_package().serving_model, []
+    for precision in PRECISIONS.values():
+        host = NetHost("cpu", {KEY: for_inference(model, precision)})
+        instance = host.load(KEY, 4)
+        instance.stage([rows])
+        answers.append(instance.infer().copy())
+        host.close()
+    wide, *narrow = answers
+    for answer in narrow:
+        assert answer.dtype == np.float32
+        assert 0 < np.abs(answer - wide).max() < 0.02

@@ -59,7 +59,7 @@ def test_a_float_written_as_an_integer_becomes_a_float() -> None:
         ("[schedule]\nkind = 'poly'", (), "schedule.kind is 'poly'; it must be one of"),
         ("[schedule]\nkind = 'multistep'", (), "schedule.milestones is []; it must be given"),
         ("[schedule]\nmilestones = [3, 2]", (), "schedule.milestones is [3.0, 2.0]; it must be ascending"),
-        ("[net]\nname = 'resnet'", (), "net.name is 'resnet'; it must be one of lenet"),
+        ("[net]\nname = 'resnet'", (), "net.name is 'resnet'; it must be one of alexnet, "),
         ("[data]\nkind = 'folder'", (), "data.path is ''; it must be a folder when data.kind is folder"),
         ("[data]\nholdout = 1.0", (), "data.holdout is 1.0; it must be greater than 0 and less than 1"),
         ("[training]\nbatch = 0", (), "training.batch is 0; it must be 1 or more"),

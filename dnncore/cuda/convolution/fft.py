@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
     PRODUCT_PARAMS,
@@ -24,7 +24,7 @@ from dnncore.cuda.convolution.fft_kernels import (
     tiles_a_block,
     units,
 )
-from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, correlation, frequencies
+from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, Cut, correlation, cut_or_reason, frequencies
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.params import FLOATING, record
 from dnncore.cuda.unit import Unit
@@ -98,8 +98,7 @@ class _Part:
             -(-extent // unit) * unit for extent, unit in ((work.c.slow, shape.rows), (work.c.fast, shape.columns))
         )
         multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * work.a.slow
-        rate = figures.products_per_second(Maths.of(self.dtype.compute)) * _OF_RATE
-        return self.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE) + multiplications / rate
+        return _seconds(self.nbytes, multiplications, self.dtype.compute, figures)
 
     def transforms(self, way: str, names: Sequence[str], places: Mapping[FieldPath, Place]) -> Calls:
         """Tiles to spectra, "forward", or back, "inverse".
@@ -143,6 +142,18 @@ class _Part:
         return kernel_call(product_unit(shape), blocks, shape.threads, params, places, blends=False)
 
 
+def _seconds(nbytes: int, multiplications: int, dtype: DType, figures: DeviceFigures) -> float:
+    """Estimated time of spectra of so many bytes, and of so many multiplications for their products."""
+    rate = figures.products_per_second(Maths.of(dtype)) * _OF_RATE
+    return nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE) + multiplications / rate
+
+
+def _seconds_beside(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+    """Estimated time of everything else: launches, and images whose rows are not rows in memory."""
+    launches = figures.launch_seconds * _LAUNCHES
+    return launches + strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
+
+
 def _prepare(whole: Correlation, largest: _Part) -> Calls:
     """What is not of the batch is transformed once, the parts of the batch follow one another."""
     batch, images, places = whole.batch, largest.work.batch, largest.places
@@ -173,7 +184,7 @@ def _prepare(whole: Correlation, largest: _Part) -> Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class FftTiling:
+class FftTiling(Bounded):
     """Overlap-save with tiles of 16 x 16 or 32 x 32 places, whichever means less work; one or two spatial dimensions. Immutable.
 
     The workspace holds the spectra of all three tensors; where they are large the batch is taken in parts, one after the other.
@@ -184,23 +195,36 @@ class FftTiling:
 
     name: str = "fft_tiling"
 
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the spectra of images and filters take without gaps, once, and their products in tiles that are all full."""
+        cut = None if problem.x.dtype not in FLOATING else cut_or_reason(problem)
+        if not isinstance(cut, Cut):
+            return math.inf
+        if problem.x.size == 0 or problem.outputs[0].size == 0:
+            return 0.0
+        (images, channels), (filters, group_channels) = problem.x.shape[:2], problem.w.shape[:2]
+        tiles, pairs = images * math.prod(cut.tiles), filters * group_channels
+        numbers = frequencies(cut.size) * (tiles * (channels + filters) + pairs)
+        dtype = problem.x.dtype.compute
+        least = _seconds(numbers * 2 * dtype.itemsize, 4 * frequencies(cut.size) * tiles * pairs, dtype, figures)
+        return _seconds_beside(problem, figures) + least * (1 - 1e-9)  # for what rounding adds
+
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For strides of 1 and filters that fit into a tile, unless a single image takes too much workspace."""
         dtype = problem.x.dtype
         if dtype not in FLOATING:
             return f"{dtype.value} is not transformed"
-        work = correlation(problem)
-        if isinstance(work, str):
-            return work
-        launches = figures.launch_seconds * _LAUNCHES
+        cut = cut_or_reason(problem)
+        if isinstance(cut, str):
+            return cut
         if problem.outputs[0].size == 0:
-            return Offer(launches, tuple, error_factor=ERROR_FACTOR)
+            return Offer(figures.launch_seconds * _LAUNCHES, tuple, error_factor=ERROR_FACTOR)
+        work = correlation(problem, cut)
         largest = _Part.largest(work, dtype)
         if largest.nbytes > _MOST_BYTES:
             return f"its spectra take {largest.nbytes} B; at most {_MOST_BYTES} B"
         parts = -(-work.batch // max(largest.work.batch, 1))
-        seconds = launches + strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
-        seconds += parts * largest.seconds(figures)
+        seconds = _seconds_beside(problem, figures) + parts * largest.seconds(figures)
         return Offer(seconds, partial(_prepare, work, largest), largest.nbytes, error_factor=ERROR_FACTOR)
 
     def units(self) -> tuple[Unit, ...]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dnncore.descriptors import ConvolutionMode, TensorDescriptor
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["SIZES", "Correlation", "Operand", "correlation", "frequencies", "span"]
+__all__ = ["SIZES", "Correlation", "Cut", "Operand", "correlation", "cut_or_reason", "frequencies", "span"]
 
 SIZES = (16, 32)
 """Extents of a tile, the same in both dimensions."""
@@ -148,7 +149,7 @@ def _longest_span(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """Tiles of a problem. Immutable.
 
     Args:
@@ -169,14 +170,19 @@ class _Cut:
         return frequencies(self.size) * math.prod(self.tiles)
 
 
-def _cut(problem: ConvolutionProblem, size: int, reach: Pair) -> _Cut:
-    before = _planar(tuple(pair[0] for pair in problem.convolution.padding), 0)
+def _cuts(problem: ConvolutionProblem, reach: Pair) -> list[Cut]:
+    """Into tiles of every size that the filter fits into."""
+    before = _planar(tuple([pair[0] for pair in problem.convolution.padding]), 0)
     first, source, target = (-before[0], -before[1]), problem.x, problem.y
     if problem.direction is Direction.BACKWARD_DATA:
         first, source, target = (before[0] - reach[0] + 1, before[1] - reach[1] + 1), problem.y, problem.x
     inputs, outputs = _planar(source.shape[2:], 1), _planar(target.shape[2:], 1)
-    steps = [_outputs_of_tile(size, *axis) for axis in zip(reach, first, inputs, outputs, strict=True)]
-    return _Cut(size, first, (steps[0], steps[1]), (-(-outputs[0] // steps[0]), -(-outputs[1] // steps[1])))
+    cuts = []
+    for size in SIZES:
+        if max(reach) <= _longest_span(size):
+            rows, columns = (_outputs_of_tile(size, reach[i], first[i], inputs[i], outputs[i]) for i in (0, 1))
+            cuts.append(Cut(size, first, (rows, columns), (-(-outputs[0] // rows), -(-outputs[1] // columns))))
+    return cuts
 
 
 def _outputs_of_tile(size: int, reach: int, first: int, inputs: int, outputs: int) -> int:
@@ -191,7 +197,8 @@ def _outputs_of_tile(size: int, reach: int, first: int, inputs: int, outputs: in
     return size - reach + 1
 
 
-def correlation(problem: ConvolutionProblem) -> Correlation | str:
+@lru_cache(maxsize=64)
+def cut_or_reason(problem: ConvolutionProblem) -> Cut | str:
     """Cut a convolution into tiles; a reason instead where that is not possible or pointless."""
     conv = problem.convolution
     if conv.spatial_ndim > 2:
@@ -206,13 +213,12 @@ def correlation(problem: ConvolutionProblem) -> Correlation | str:
     # Not of the batch's size, so that an image gets the same bits in every batch. A larger tile has more spectra of filters, and
     # fewer tiles to multiply each with, which must be worth it: 28 x 28 places of 512 channels took 40 times as long with one
     # tile of 32 x 32 per image as by other algorithms on an H200, though its work is less than that of four of 16 x 16.
-    cuts = [_cut(problem, size, reach) for size in SIZES if max(reach) <= _longest_span(size)]
-    smallest, *others = cuts
-    chosen = next((cut for cut in reversed(others) if cut.work < _WORTH_IT * smallest.work), smallest)
-    return _of_direction(problem, chosen)
+    smallest, *others = _cuts(problem, reach)
+    return next((cut for cut in reversed(others) if cut.work < _WORTH_IT * smallest.work), smallest)
 
 
-def _of_direction(problem: ConvolutionProblem, cut: _Cut) -> Correlation:
+def correlation(problem: ConvolutionProblem, cut: Cut) -> Correlation:
+    """Which tiles are multiplied with which."""
     x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
     channels, filters, size, step = w.shape[1], w.shape[0] // conv.groups, cut.size, cut.step
 

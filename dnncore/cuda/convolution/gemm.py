@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.im2col import Columns, columns_seconds, gather, gather_units, scatter, scatter_units
@@ -159,8 +159,9 @@ class _Parts:
     image_bytes: int
 
     @classmethod
-    def of(cls, problem: ConvolutionProblem, columns: Columns) -> _Parts:
-        images, image_bytes = problem.x.shape[0], columns.batch * problem.x.dtype.itemsize
+    def of(cls, problem: ConvolutionProblem) -> _Parts:
+        rows = problem.x.shape[1] * math.prod(problem.w.shape[2:])
+        images, image_bytes = problem.x.shape[0], rows * math.prod(problem.y.shape[2:]) * problem.x.dtype.itemsize
         return cls(images, max(min(images, _COLUMNS_BYTES // image_bytes), 1), image_bytes)
 
     @property
@@ -173,13 +174,18 @@ class _Parts:
         whole, rest = divmod(self.images, self.most)
         return {self.most: whole, rest: 1} if rest else {self.most: whole}
 
+    def seconds(self, images: int, figures: DeviceFigures) -> float:
+        """Estimated time of a part of so many images without its product."""
+        nbytes = images * self.image_bytes  # written once and read once; x is small beside them
+        return _LAUNCHES * figures.launch_seconds + columns_seconds(nbytes, nbytes, figures)
+
     def each(self) -> list[tuple[int, int]]:
         """The first image of each part and how many it has."""
         return [(first, min(self.most, self.images - first)) for first in range(0, self.images, self.most)]
 
 
 @dataclass(frozen=True, slots=True)
-class GemmConvolution:
+class GemmConvolution(Bounded):
     """im2col or col2im through the workspace, and matrix products. Immutable."""
 
     name: str = "gemm"
@@ -188,15 +194,22 @@ class GemmConvolution:
         """Every unit that its calls can name."""
         return (*gather_units(), *scatter_units(), *_SPLIT.units(), *_WHOLE.units())
 
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the columns take."""
+        if not problem.x.dtype.is_floating or _is_empty(problem):
+            return math.inf
+        parts = _Parts.of(problem)
+        return sum(count * parts.seconds(images, figures) for images, count in parts.sizes().items())
+
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What columns and products take, or the reason why it cannot solve the problem."""
         if not problem.x.dtype.is_floating:
             return f"x is {problem.x.dtype.value}; a floating-point type is needed"
-        if not (problem.x.size and problem.w.size and problem.y.size):
+        if _is_empty(problem):
             return "a tensor is empty"
         elements = _Filter.of(problem)
         columns = _columns(problem, elements)
-        parts = _Parts.of(problem, columns)
+        parts = _Parts.of(problem)
         cut_sum = problem.direction is Direction.BACKWARD_FILTER and parts.most < parts.images
         if cut_sum and problem.x.dtype is not problem.x.dtype.compute:
             return (
@@ -210,12 +223,13 @@ class GemmConvolution:
             if isinstance(product, str):
                 return product
             products[images] = product
-            nbytes = images * parts.image_bytes  # written once and read once; x is small beside them
-            seconds += count * (
-                _LAUNCHES * figures.launch_seconds + columns_seconds(nbytes, nbytes, figures) + product.seconds
-            )
+            seconds += count * (parts.seconds(images, figures) + product.seconds)
         workspace = parts.columns_bytes + max(product.workspace_bytes for product in products.values())
         return Offer(seconds, partial(_calls, problem, columns, parts, products, figures), workspace)
+
+
+def _is_empty(problem: ConvolutionProblem) -> bool:
+    return not (problem.x.size and problem.w.size and problem.y.size)
 
 
 def _calls(

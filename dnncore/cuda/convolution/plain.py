@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dnncore.backend import Offer
+from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.direct import DIRECT
@@ -44,5 +45,6 @@ def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
 
 def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
     """What the fastest algorithm offers for a problem."""
-    offers = (algorithm.offer(problem, figures) for algorithm in algorithms(problem.direction))
-    return min((offer for offer in offers if isinstance(offer, Offer)), key=lambda offer: offer.seconds)
+    found = fastest(algorithms(problem.direction), problem, figures)
+    assert found is not None, "the last algorithm supports everything"
+    return found[1]

@@ -16,7 +16,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
+from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason
 from dnncore.cuda.params import FLOATING, c_type, generate, small_divisor
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -120,22 +120,16 @@ class FusedWinograd:
     def _error_factor(self) -> float:
         return self.kernel.filtering.forward_factor()
 
-    def _why_not(self, problem: ConvolutionProblem) -> str | None:
-        """The reason why not that is not about any extent."""
-        if problem.direction is Direction.BACKWARD_FILTER:
-            return "it has no backward-filter"
-        reason, kernel, dtype = why_not_winograd(problem), self.kernel, problem.x.dtype
-        if reason is None and dtype not in kernel.dtypes:
-            sums = kernel.filtering.tile_points * kernel.filters * kernel.tiles
-            return f"a block's {sums} sums in {dtype.compute.value} do not fit the registers of a multiprocessor"
-        return reason
-
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For 3x3 filters and a grid that holds all blocks."""
-        reason = self._why_not(problem)
-        if reason is not None:
-            return reason
-        correlation, kernel = Correlation.of(problem), self.kernel
+        if problem.direction is Direction.BACKWARD_FILTER:
+            return "it has no backward-filter"
+        correlation, kernel, dtype = correlation_or_reason(problem), self.kernel, problem.x.dtype
+        if isinstance(correlation, str):
+            return correlation
+        if dtype not in kernel.dtypes:
+            sums = kernel.filtering.tile_points * kernel.filters * kernel.tiles
+            return f"a block's {sums} sums in {dtype.compute.value} do not fit the registers of a multiprocessor"
         blocks = kernel.blocks(correlation)
         all_blocks = math.prod(blocks) * correlation.groups
         if all_blocks > _MAX_BLOCKS:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, FLOATING, SMALL_DIVISOR
 from dnncore.descriptors import ConvolutionMode, TensorDescriptor
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["FIELDS", "PARAMS", "Correlation", "why_not_winograd"]
+__all__ = ["FIELDS", "PARAMS", "Correlation", "correlation_or_reason"]
 
 _TAPS = 3
 _MIN_GROUP_ROWS = 4
@@ -75,7 +76,7 @@ def _count(value: int) -> tuple[int, int, int]:
     return value, magic, shift
 
 
-def why_not_winograd(problem: ConvolutionProblem) -> str | None:
+def _why_not(problem: ConvolutionProblem) -> str | None:
     """None when a convolution is one that the transforms are made for, else the reason why not."""
     conv, taps = problem.convolution, problem.w.shape[2:]
     if problem.x.dtype not in FLOATING:
@@ -97,7 +98,7 @@ def why_not_winograd(problem: ConvolutionProblem) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A convolution that `why_not_winograd` does not refuse, by the roles that its tensors have in the kernels. Immutable.
+    """A convolution that `_why_not` does not refuse, by the roles that its tensors have in the kernels. Immutable.
 
     Args:
         input: What is looked at through the filter: x, or dy in backward-data.
@@ -200,3 +201,9 @@ class Correlation:
             dense_rows=self.input.strides[3] == 1,
             pairs=self._pairs,
         )
+
+
+@lru_cache(maxsize=64)
+def correlation_or_reason(problem: ConvolutionProblem) -> Correlation | str:
+    """What the transforms make of a convolution, or the reason why they are not made for it; once for all algorithms that ask."""
+    return _why_not(problem) or Correlation.of(problem)

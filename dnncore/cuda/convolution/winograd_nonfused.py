@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, why_not_winograd
+from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.unit import Unit
@@ -149,11 +149,15 @@ class _Points:
         """Bytes of all its points, up to where something aligned can follow."""
         return aligned(self.points * self.count(operand) * self.dtype.itemsize)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all three."""
+        return self.nbytes("input") + self.nbytes("filter") + self.nbytes("output")
+
     def offsets(self) -> dict[str, int]:
-        """Bytes from the workspace's start to each operand's points, and to their end ("end")."""
-        operands = ("input", "filter", "output")
-        names = (*(f"{operand}_points" for operand in operands), "end")
-        return dict(zip(names, itertools.accumulate(map(self.nbytes, operands), initial=0), strict=True))
+        """Bytes from the workspace's start to each operand's points."""
+        of_input, of_filter = self.nbytes("input"), self.nbytes("filter")
+        return {"input_points": 0, "filter_points": of_input, "output_points": of_input + of_filter}
 
     def product(self, direction: Direction) -> Product:
         """The products, those of a point's groups next to each other."""
@@ -221,7 +225,7 @@ class _Batch:
         """Estimated time: the launches, what goes through the workspace, and the products."""
         points = _Points.of(self.correlation, self.filtering, self.images)
         tensors = self.correlation.input, self.correlation.output
-        nbytes = points.offsets()["end"] + sum(tensor.nbytes for tensor in tensors) / 2
+        nbytes = points.workspace_bytes + sum(tensor.nbytes for tensor in tensors) / 2
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         memory += sum(strided_seconds(tensor, figures) for tensor in tensors)
         multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
@@ -236,7 +240,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
     params = {size: part.correlation.params(filtering.outputs) for size, part in parts.items()}
     products = {size: part.gemm.prepare() for size, part in parts.items()}
     points = {name: Place(WORKSPACE, offset) for name, offset in parts[sizes[0]].points.offsets().items()}
-    end = points.pop("end")
+    end = Place(WORKSPACE, parts[sizes[0]].points.workspace_bytes)
     tensors = {"input": batch.correlation.input, "output": batch.correlation.output}
 
     def transforms(names: tuple[str, ...], size: int, start: int) -> Calls:
@@ -269,7 +273,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
 
 
 @dataclass(frozen=True)
-class NonfusedWinograd:
+class NonfusedWinograd(Bounded):
     """3x3 filters, stride 1, all three directions; a workspace that is bounded in batches. Immutable.
 
     Args:
@@ -285,10 +289,10 @@ class NonfusedWinograd:
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """The workspace holds the three transformed operands, and the product's parts where its reduction is cut."""
-        reason = why_not_winograd(problem)
-        if reason is not None:
-            return reason
-        batch = _Batch(problem.direction, self.filtering, Correlation.of(problem))
+        correlation = correlation_or_reason(problem)
+        if isinstance(correlation, str):
+            return correlation
+        batch = _Batch(problem.direction, self.filtering, correlation)
         sizes, parts = batch.part_sizes(), {}
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             part = _Part.of(batch, size, figures)
@@ -298,10 +302,17 @@ class NonfusedWinograd:
         return Offer(
             batch.seconds(figures),
             partial(_prepare, batch, sizes, parts, figures),
-            parts[sizes[0]].points.offsets()["end"] + max(part.gemm.workspace_bytes for part in parts.values()),
+            parts[sizes[0]].points.workspace_bytes + max(part.gemm.workspace_bytes for part in parts.values()),
             math="dtype winograd",
             error_factor=self._error_factor,
         )
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """All that it takes: the estimate does not ask how the products are computed."""
+        correlation = correlation_or_reason(problem)
+        if isinstance(correlation, str):
+            return math.inf
+        return _Batch(problem.direction, self.filtering, correlation).seconds(figures)
 
     def units(self) -> tuple[Unit, ...]:
         """The transforms; the products' units are the tiled GEMM's."""

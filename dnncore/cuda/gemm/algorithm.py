@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnncore.backend import TICKET_BYTES, Offer
+from dnncore.backend import TICKET_BYTES, Bounded, Offer
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
 from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import (
@@ -24,15 +24,8 @@ from dnncore.cuda.gemm.kernel import (
     why_no_tile,
 )
 from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
-from dnncore.cuda.gemm.tiling import (
-    LONGEST_SUM,
-    TILES,
-    AnyTile,
-    Schedule,
-    choose_schedule,
-    choose_split,
-    tile_counts,
-)
+from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
+from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures, Maths
@@ -137,7 +130,7 @@ def tiled_calls(
 
 
 @dataclass(frozen=True)
-class TiledGemm:
+class TiledGemm(Bounded):
     """A problem as a product in tiles, without workspace; a phase's sums are added in order. Immutable.
 
     Args:
@@ -156,6 +149,13 @@ class TiledGemm:
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
         return tuple(variant.unit for variant in variants(extended=self.fused))
+
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What the product takes on multiprocessors that never wait."""
+        product = product_or_reason(self.product_of, problem)
+        if isinstance(product, str):
+            return math.inf
+        return least_seconds(product, tiles_for(product, extended=product.epilogue is not None, whole=True), figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""
@@ -196,7 +196,7 @@ def _whole_calls(product: Product, tile: AnyTile, *, extended: bool) -> Calls:
 
 
 @dataclass(frozen=True)
-class SplitGemm:
+class SplitGemm(Bounded):
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
 
     The workspace holds the sums of every part; of int8 they and their total are exact, however long it is. How many parts there are
@@ -218,6 +218,11 @@ class SplitGemm:
         sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
         extended = variants(extended=True) if self.fused else ()
         return tuple(dict.fromkeys((*(variant.unit for variant in (*variants(), *extended)), *sums)))
+
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What the product takes on multiprocessors that never wait; every extended tile is as slow as one of the others."""
+        product = product_or_reason(self.product_of, problem)
+        return math.inf if isinstance(product, str) else least_seconds(product, tiles_for(product), figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
@@ -38,8 +39,7 @@ _COORDINATE_LIMIT = 2**31 - 2**20
 _OFFSET_LIMIT = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
+class Digit(NamedTuple):
     """One dimension of the column or of the reduction. Immutable.
 
     Args:
@@ -59,7 +59,7 @@ class Digit:
         return (
             slower.b_stride == self.extent * self.b_stride
             and slower.other_stride == self.extent * self.other_stride
-            and slower.steps == tuple(self.extent * step for step in self.steps)
+            and slower.steps == tuple([self.extent * step for step in self.steps])
         )
 
 
@@ -92,8 +92,7 @@ def length(digits: Iterable[Digit]) -> int:
     return math.prod([digit.extent for digit in digits])
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """One dense product. Immutable.
 
     Args:
@@ -200,6 +199,10 @@ class Product:
     output: DType | None = None
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, self.num_columns, self.longest_sum))
 
     @property
@@ -245,7 +248,7 @@ class Product:
             self,
             c_row_stride=self.num_columns,
             c_group_stride=self.rows * self.num_columns,
-            phases=(replace(phase, column=column, c_offset=0),),
+            phases=(phase._replace(column=column, c_offset=0),),
             epilogue=None,
             output=self.sum_dtype,
         )

@@ -163,6 +163,12 @@ def _pipelined(dtype: DType) -> tuple[Variant, ...]:
     return tuple(Variant(tile, walks, padded=True, extended=True) for tile, walks in choices)
 
 
+@cache
+def _pipelined_tiles(dtype: DType, walks: tuple[Walk, Walk]) -> tuple[AnyTile, ...]:
+    """Those whose variants read the operands along these indices."""
+    return tuple(variant.tile for variant in _pipelined(dtype) if variant.walks == walks)
+
+
 def _has_all_walks(dtype: DType, *, extended: bool) -> bool:
     """Whether there are kernels that read A along its rows, as filters rarely lie: not of int8, nor extended ones of fp32, fp64."""
     return dtype is not DType.INT8 and (_is_widened(dtype) or not extended)
@@ -217,7 +223,7 @@ def tiles_for(product: Product, *, extended: bool = False, whole: bool = False) 
         return _whole(tiles, product) if whole else tiles
     general = (EXTENDED_TILES if extended else TILES)[product.dtype]
     walks = vector_walks(product)
-    pipelined = tuple(variant.tile for variant in _pipelined(product.dtype) if variant.walks == walks) if walks else ()
+    pipelined = _pipelined_tiles(product.dtype, walks) if walks else ()
     if whole:
         return _whole(pipelined, product) or _whole(general, product)
     return pipelined or general

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
     ProductOf,
@@ -24,8 +24,17 @@ from dnncore.cuda.gemm.algorithm import (
     why_not_launched,
 )
 from dnncore.cuda.gemm.index_space import Phase, Product
-from dnncore.cuda.gemm.kernel import TABLE_ENTRY_BYTES, TABLE_THREADS, table_unit, variants, why_no_tile, why_wide
+from dnncore.cuda.gemm.kernel import (
+    TABLE_ENTRY_BYTES,
+    TABLE_THREADS,
+    table_unit,
+    tiles_for,
+    variants,
+    why_no_tile,
+    why_wide,
+)
 from dnncore.cuda.gemm.params import fields_of, make_params
+from dnncore.cuda.gemm.schedule import least_seconds
 from dnncore.cuda.gemm.tiling import AnyTile
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
@@ -45,7 +54,7 @@ def _entries(phases: Sequence[Phase]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class PrecomputedGemm:
+class PrecomputedGemm(Bounded):
     """A problem as a product in tiles whose reduction's offsets and coordinates are precomputed in the workspace. Immutable.
 
     Args:
@@ -60,6 +69,14 @@ class PrecomputedGemm:
         """Every unit that its calls can name."""
         narrow = (variant.unit for variant in variants(extended=True) if not variant.wide)
         return (*narrow, table_unit())
+
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What `TiledGemm` takes at least, and the launches that write tables."""
+        product = product_or_reason(self.product_of, problem)
+        if isinstance(product, str) or why_wide(product):
+            return math.inf
+        least = least_seconds(product, tiles_for(product, whole=True), figures)
+        return least + len(batches(product)) * figures.launch_seconds
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile and the table take by estimate; a reason where an entry cannot hold what the problem needs."""

@@ -1,35 +1,27 @@
-"""Which tile, which order of reading and how many parts: analytic, from a product and a device's figures, so the same every time.
-
-In how many parts a sum is cut depends on how many multiprocessors there are to fill, so models of GPUs may round it differently.
-"""
+"""The tiles that there are kernels for, and in which order threads read a product's operands."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
-from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.params import c_type
+from dnncore.descriptors.settings import HashedOnce
 from dnncore.dtypes import DType
-from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
     "EXTENDED_TILES",
-    "LONGEST_SUM",
+    "LONGEST_INT8_SUM",
     "PIPELINED_TILES",
     "TILES",
     "WIDE_TILES",
     "AnyTile",
     "MatrixTile",
-    "Schedule",
     "Tile",
     "Walk",
-    "choose_schedule",
-    "choose_split",
     "choose_walks",
     "tile_counts",
 ]
@@ -40,58 +32,13 @@ _WARP = 32
 _WALK_DEPTH = 8
 """Neighbouring threads that follow the reduction, before the next ones follow another row or column."""
 
-_MIN_SPLIT_LENGTH = 128
-LONGEST_SUM = 1 << 15
-"""Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length.
-
-The parts of a longer one are less than twice as long, which every tile's `longest_sum` allows.
-"""
-
 _ANY_LENGTH = 2**31
-_LONGEST_INT8_SUM = (2**31 - 1) // 128**2
+LONGEST_INT8_SUM = (2**31 - 1) // 128**2
 """What int32 holds always: 128 times 128 is the largest product."""
 
 _LONGEST_TRUNCATED_SUM = 2**16
 """Tensor cores round sums of 16 bits in fp32 towards zero, every few products, and errors of products of one sign add up: to 4e-4
 of the sum here, 0.8 of what rounding it to float16 may cost [measured on an H200, 6e-9 per product]."""
-
-_SPLITS = sorted({*(2**i for i in range(11)), *(3 * 2**i for i in range(9))})
-
-# Of the multiply-adds that the units could do: two thirds, as measured on an H200 for the largest tile in fp32 [fp64: estimated];
-# of 16 bits an eighth [estimated]; of int8, of which there could be twice as many, no more [not measured].
-_OF_PRODUCTS = {
-    DType.FLOAT32: 0.6629,
-    DType.FLOAT64: 0.6629,
-    DType.FLOAT16: 0.1233,
-    DType.BFLOAT16: 0.1233,
-    DType.INT8: 0.06165,
-}
-_OF_MEMORY_RATE = 0.939
-"""What writing and reading the parts' sums reaches [estimated]."""
-
-_OF_BLOCKS_SHARE = 1.4
-"""What a block reaches that reads the parts of its tile, of a multiprocessor's share of the memory's rate: 45 GB/s on an H200
-[estimated]. They come from the level-2 cache."""
-
-_ADDING = {DType.FLOAT32: (1.0, 0.0), DType.FLOAT64: (1.0, 0.0)}
-_ADDING_OF_16_BITS = (1.85, 0.055)
-"""What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part, in the time
-of a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
-
-_JOINING = {DType.FLOAT32: 0.5, DType.FLOAT64: 0.5}
-_JOINING_OF_16_BITS = 0.85
-"""What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off
-for the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
-
-_LARGEST_JOINED_TILE = 1 << 15
-"""Bytes of its sums. Of a larger one hardly two parts would be worth it; `dnncore::gemm::Parts::kCanBeJoined`."""
-
-_MOST_JOINED_TILES = TICKET_BYTES // 4 // 2
-"""A ticket each; where operands are not aligned there are twice as many tiles at most."""
-
-_BUSY_WARPS = 16
-"""Warps with which a multiprocessor hides its latencies, or all that a tile lets it have; with fewer it slows down, as their
-square root."""
 
 
 class Walk(Enum):
@@ -102,7 +49,7 @@ class Walk(Enum):
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(HashedOnce):
     """A block's tile of C, `dnncore::gemm::Tile`. Immutable.
 
     Args:
@@ -128,6 +75,8 @@ class Tile:
     stages: int
     min_blocks: int
     efficiency: float
+
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def threads(self) -> int:
@@ -157,7 +106,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class MatrixTile:
+class MatrixTile(HashedOnce):
     """A block's tile of C that the tensor cores compute, `dnncore::gemm::MatrixTile`. Immutable.
 
     Args:
@@ -179,6 +128,8 @@ class MatrixTile:
     min_blocks: int
     efficiency: float
     pipelined: bool = False
+
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def threads(self) -> int:
@@ -204,7 +155,7 @@ class MatrixTile:
     def longest_sum(self) -> int:
         """Most products in a sum."""
         if self.dtype is DType.INT8:
-            return _LONGEST_INT8_SUM
+            return LONGEST_INT8_SUM
         return _ANY_LENGTH if self.has_totals else _LONGEST_TRUNCATED_SUM
 
     @property
@@ -287,143 +238,6 @@ WIDE_TILES: dict[DType, AnyTile] = {
     DType.INT8: TILES[DType.INT8][1],
 }
 """The tile of the kernel that computes everything that the structs can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A tile and in how many parts the reduction is added up. Immutable.
-
-    Args:
-        tile: The tile.
-        splits: Number of parts.
-        split_length: Length of each but the last: a multiple of the tile's depth.
-        seconds: Estimated time.
-        joined: Whether the launch that computes the parts adds them up; else another one does.
-    """
-
-    tile: AnyTile
-    splits: int
-    split_length: int
-    seconds: float
-    joined: bool = False
-
-
-def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> Schedule:
-    """Choose the fastest by estimate of those that add up whole sums.
-
-    Args:
-        product: What is computed.
-        tiles: The tiles to choose from, at least one.
-        figures: Of the device.
-    """
-    fastest = _fastest(product, tiles, figures, math.inf, split=False)
-    assert fastest is not None, "there is no tile"
-    return fastest
-
-
-def choose_split(
-    product: Product,
-    tiles: tuple[AnyTile, ...],
-    figures: DeviceFigures,
-    than: float = math.inf,
-    *,
-    joined: bool | None = None,
-) -> Schedule | None:
-    """Choose the fastest by estimate where sums may be cut into parts; one part, if it is not too long, is a choice too.
-
-    Args:
-        product: What is computed, of one phase.
-        tiles: The tiles to choose from, at least one.
-        figures: Of the device.
-        than: Seconds that it must take less than.
-        joined: Whether one launch must compute the parts and add them up, or must not; None for what is faster.
-
-    Returns:
-        None where none takes less.
-    """
-    return _fastest(product, tiles, figures, than, split=True, joined=joined)
-
-
-@lru_cache(maxsize=256)
-def _cuts(longest: int, depth: int, *, split: bool) -> tuple[tuple[int, int], ...]:
-    """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
-    fewest = longest // LONGEST_SUM
-    wanted = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] or [max(fewest, 1)] if split else [1]
-    lengths = dict.fromkeys(max(math.ceil(longest / n / depth), 1) * depth for n in wanted)
-    return tuple((length, max(-(-longest // length), 1)) for length in lengths)
-
-
-def _can_be_joined(product: Product) -> bool:
-    """Whether an accumulator holds the total always."""
-    return product.dtype is not DType.INT8 or product.longest_sum <= _LONGEST_INT8_SUM
-
-
-def _fastest(
-    product: Product,
-    tiles: tuple[AnyTile, ...],
-    figures: DeviceFigures,
-    than: float,
-    *,
-    split: bool,
-    joined: bool | None = None,
-) -> Schedule | None:
-    """The first of the fastest by estimate, of every tile in every number of parts; None where none takes less time than that.
-
-    A time counts turns of blocks over the multiprocessors, each at the rate of its tile, and where sums are cut their way through
-    memory, and another kernel or what the last block of a tile takes, whichever is less. What cannot be the fastest is passed over
-    early: a plan waits for hundreds of estimates.
-    """
-    multiprocessors, longest = figures.multiprocessors, product.longest_sum
-    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
-    part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
-    to_add = to_add_part = math.inf
-    most_elements = _LARGEST_JOINED_TILE // product.sum_dtype.itemsize
-    if split:
-        part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
-        part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        if joined is not False and _can_be_joined(product):
-            block_rate = figures.bytes_per_second / multiprocessors * _OF_BLOCKS_SHARE
-            element_seconds = product.sum_dtype.itemsize / block_rate
-            to_join = _JOINING.get(product.dtype, _JOINING_OF_16_BITS) * figures.launch_seconds
-        if not joined:
-            adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
-            to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
-    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
-    best = None
-    for tile in tiles:
-        rows = -(-product.rows // tile.rows) * product.groups
-        num_tiles = work = 0
-        for columns, length in phases:
-            count = rows * -(-columns // tile.columns)
-            num_tiles += count
-            work += count * length
-        # A turn of blocks that add up one product for each element, with as many warps as hide the latencies.
-        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
-        # As long as multiprocessors take that never wait; 1e-9 is for what rounding adds.
-        least = work / multiprocessors * step * (1 - 1e-9)
-        if least >= than:
-            continue
-        warps = tile.threads / _WARP
-        busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
-        elements = tile.rows * tile.columns
-        can_join = num_tiles <= _MOST_JOINED_TILES and elements <= most_elements
-        join_seconds = elements * element_seconds if can_join else math.inf
-        added = one_launch = 0.0
-        for split_length, parts in _cuts(longest, tile.depth, split=split):
-            turns = -(-num_tiles * parts // multiprocessors) or 1
-            if parts == 1:
-                seconds, summands = 0.0, max(turns * (work / (num_tiles or 1)), longest)
-            else:  # of one phase
-                added, one_launch = to_add + parts * to_add_part, to_join + parts * join_seconds
-                seconds = parts * part_seconds + min(added, one_launch)
-                summands = turns * split_length
-                if least + seconds >= than:
-                    break
-            slowdown = math.sqrt(busy_turns / turns) if turns < busy_turns else 1.0
-            seconds += summands * step * slowdown
-            if seconds < than:
-                than, best = seconds, (tile, parts, split_length, seconds, parts > 1 and one_launch <= added)
-    return None if best is None else Schedule(*best)
 
 
 def _offsets(digits: Sequence[tuple[int, int]], most: int) -> list[int]:

@@ -17,7 +17,7 @@ from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, SMALL_DIVISOR, collapse
 from dnncore.descriptors import MAX_NDIM, TensorDescriptor
 from dnncore.figures import DeviceFigures
 
-__all__ = ["PACK_BYTES", "PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
+__all__ = ["LIKE_X", "PACK_BYTES", "PARAMS", "THREADS", "Cut", "Operand", "Partition", "Switch"]
 
 THREADS = 128
 """Threads per block; kNormalizationThreads in frame.cuh. Few, because each has up to 160 registers: three such blocks fit."""
@@ -70,8 +70,11 @@ class Switch(IntFlag):
 
 _FRAME = struct(("extents", DIVISOR, MAX_NDIM), ("strides", "<i8", (len(Operand), MAX_NDIM)), ("ndim", "<i4"))
 
+LIKE_X = (Operand.X, Operand.DY, Operand.OUTPUT)
+"""Operands of x's dtype; the others are of its compute type, and some may be of either (is_narrow in frame.cuh)."""
+
 _WALKED = (
-    (Operand.X, Operand.DY, Operand.OUTPUT),
+    LIKE_X,
     (Operand.SCALE, Operand.BIAS),
     (Operand.MEAN, Operand.INV_STD),
 )

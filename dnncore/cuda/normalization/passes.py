@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, aligned, kernel_call
-from dnncore.cuda.normalization.frame import PACK_BYTES, PARAMS, THREADS, Operand
+from dnncore.cuda.calls import WORKSPACE, Call, Calls, FieldPath, Place, WhereAligned, aligned, kernel_call
+from dnncore.cuda.normalization.frame import LIKE_X, PACK_BYTES, PARAMS, THREADS, Operand
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -63,7 +62,7 @@ class Pass:
         kernel: "forward", "backward", "finish_forward", "finish_backward" or "channels_backward".
         blocks: Of the grid; with 0 there is nothing to do.
         seconds: Estimated time of a launch.
-        params: Makes the struct.
+        params: Makes the struct, without addresses and `narrow`.
         operands: Which it is given.
         partials: Where parts' results are.
         totals: Where groups' sums are.
@@ -85,13 +84,22 @@ class Pass:
         return max((piece.end for piece in (self.partials, self.totals) if piece is not None), default=0)
 
 
-def _units(dtype: DType, direction: str) -> dict[str, Unit]:
-    """The kernels of a direction by the last words of their names, compiled together."""
+def _units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
+    """The kernels of a direction by the last words of their names, compiled together.
+
+    Args:
+        direction: "forward" or "backward".
+        dtype: Of x.
+        parameters: What parameters may be stored in: the compute type alone, or dtype beside it; is_narrow in frame.cuh says more.
+    """
     element = c_type(dtype)
+    suffix = element if parameters is dtype.compute else f"{element}_narrow"
     names = [direction, f"{direction}_aligned", f"{direction}_kept", f"finish_{direction}"]
     if direction == "backward":
         names.append("channels_backward")
-    functions = {f"normalization_{name}_{element}": f"normalization_{name}<{element}>" for name in names}
+    functions = {
+        f"normalization_{name}_{suffix}": f"normalization_{name}<{element}, {c_type(parameters)}>" for name in names
+    }
     units = generate_together(
         f"dnncore/normalization/{direction}_aligned.cuh", functions, "NormalizationParams", PARAMS, THREADS
     )
@@ -100,24 +108,37 @@ def _units(dtype: DType, direction: str) -> dict[str, Unit]:
 
 def all_passes(direction: str) -> tuple[Unit, ...]:
     """Every unit of a direction."""
-    return tuple(unit for dtype in FLOATING for unit in _units(dtype, direction).values())
+    return tuple(
+        unit
+        for dtype in FLOATING
+        for parameters in dict.fromkeys((dtype.compute, dtype))
+        for unit in _units(direction, dtype, parameters).values()
+    )
 
 
 def calls_of(passes: Sequence[Pass], problem: Problem, direction: str, dtype: DType) -> Calls:
     """Wire the problem's operands to the passes' parameters; where there are kernels for aligned addresses, these choose."""
-    units = _units(dtype, direction)
-    places = {FIELDS[name]: Place(place) for place, name in enumerate((*problem.input_names, *problem.output_names))}
-    return tuple(chain.from_iterable(_calls(one, units, places) for one in passes))
+    names = (*problem.input_names, *problem.output_names)
+    places = {FIELDS[name]: Place(place) for place, name in enumerate(names)}
+    tensors = zip(names, (*problem.inputs, *problem.outputs), strict=True)
+    narrow = {FIELDS[name] for name, tensor in tensors if tensor.dtype is not dtype.compute}.difference(LIKE_X)
+    calls: list[Call] = []
+    for one in passes:
+        params = one.params()
+        params["narrow"] = sum(1 << operand for operand in narrow & one.operands)
+        units = _units(direction, dtype, dtype if narrow & one.operands else dtype.compute)
+        calls += _calls(one, params, units, places)
+    return tuple(calls)
 
 
-def _calls(one: Pass, units: Mapping[str, Unit], places: Mapping[Operand, Place]) -> Calls:
+def _calls(one: Pass, params: np.ndarray, units: Mapping[str, Unit], places: Mapping[Operand, Place]) -> Calls:
     wanted = {operand: place for operand, place in places.items() if operand in one.operands}
     scratch = {"partials": one.partials, "totals": one.totals}
     addresses: dict[FieldPath, Place] = {
         **{("operands", int(operand)): place for operand, place in wanted.items()},
         **{name: Place(WORKSPACE, piece.offset_bytes) for name, piece in scratch.items() if piece is not None},
     }
-    params, blocks = one.params(), min(one.blocks, _MAX_BLOCKS)
+    blocks = min(one.blocks, _MAX_BLOCKS)
     calls = kernel_call(units[one.kernel], blocks, THREADS, params, addresses)
     if one.aligned_kernel is None or not calls:
         return calls

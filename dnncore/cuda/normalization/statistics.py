@@ -288,12 +288,10 @@ def _fill(
     steps: Mapping[Operand, int],
     others: Mapping[str, int],
 ) -> np.ndarray:
-    """The struct of a pass, without addresses."""
+    """The struct of a pass, without addresses and `narrow`."""
     params = partition.params(parts, switches, sharing)
     for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta"):
         params[name] = getattr(problem, name, 0.0)
-    narrow = (operand for operand, tensor in _operands(problem).items() if tensor.dtype is not tensor.dtype.compute)
-    params["narrow"] = sum(1 << operand for operand in narrow)
     if not problem.x.size:  # of an empty batch nothing comes into the running statistics
         params["momentum"] = 0.0
     for name, value in others.items():

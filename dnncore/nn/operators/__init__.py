@@ -7,6 +7,7 @@ from typing import Any
 from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
 from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
@@ -16,12 +17,12 @@ from dnncore.nn.operators.convolution import (
     FusedConvolution,
 )
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
-from dnncore.nn.operators.dropout import Dropout
+from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
+from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.matrix_product import MatrixProduct
 from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
-from dnncore.nn.operators.normalization import BatchNorm, LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
@@ -32,6 +33,7 @@ __all__ = [
     "OPERATORS",
     "Activation",
     "BatchNorm",
+    "BatchNormTraining",
     "Binary",
     "Cast",
     "Concat",
@@ -39,6 +41,7 @@ __all__ = [
     "ConvolutionBackwardData",
     "CrossEntropy",
     "Dropout",
+    "DropoutTraining",
     "Expand",
     "Flatten",
     "FusedConvolution",
@@ -68,6 +71,8 @@ _CLASSES: tuple[type[Operator], ...] = (
     Activation,
     ActivationBackward,
     BatchNorm,
+    BatchNormBackward,
+    BatchNormTraining,
     Binary,
     Cast,
     ChannelSum,
@@ -77,6 +82,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardFilter,
     CrossEntropy,
     Dropout,
+    DropoutTraining,
     Expand,
     Flatten,
     FusedConvolution,

@@ -36,7 +36,7 @@ class _Activation(Operator):
         coefficient: A ceiling, a slope or a depth, where the mode has one.
     """
 
-    mode: str = "relu"
+    mode: str
     coefficient: float = 0.0
 
     @property

@@ -33,7 +33,7 @@ class Binary(Operator):
     input_names: ClassVar[tuple[str, ...]] = ("a", "b")
     in_place: ClassVar[frozenset[int]] = frozenset({0, 1})
 
-    operator: str = "add"
+    operator: str
     alpha: float = 1.0
     beta: float = 1.0
 
@@ -99,7 +99,7 @@ class Scale(Operator):
     kind: ClassVar[str] = "scale"
     in_place: ClassVar[frozenset[int]] = frozenset({0})
 
-    factor: float = 1.0
+    factor: float
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         return (inputs[0],)

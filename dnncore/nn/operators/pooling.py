@@ -30,8 +30,8 @@ class _Window(Operator):
         ceil_mode: Round the output's extents up.
     """
 
-    mode: str = "max"
-    window: tuple[int, ...] = ()
+    mode: str
+    window: tuple[int, ...]
     stride: Extents | None = None
     padding: Padding = 0
     ceil_mode: bool = False
@@ -104,7 +104,7 @@ class GlobalPooling(Operator):
 
     kind: ClassVar[str] = "global_pooling"
 
-    mode: str = "average"
+    mode: str
 
     def _over(self, spatial: Sequence[int]) -> Pooling:
         modes = {"max": "max", "average": "average_include_padding"}

@@ -63,7 +63,7 @@ class Reshape(_Reshaping):
 
     kind: ClassVar[str] = "reshape"
 
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...]
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         x = inputs[0]
@@ -133,7 +133,7 @@ class Transpose(Operator):
 
     kind: ClassVar[str] = "transpose"
 
-    axes: tuple[int, ...] = ()
+    axes: tuple[int, ...]
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         x = inputs[0]
@@ -225,7 +225,7 @@ class Split(Operator):
 
     kind: ClassVar[str] = "split"
 
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...]
     axis: int = 1
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
@@ -275,9 +275,9 @@ class Slice(Operator):
 
     kind: ClassVar[str] = "slice"
 
-    axis: int = 1
-    start: int = 0
-    stop: int = 0
+    axis: int
+    start: int
+    stop: int
     step: int = 1
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
@@ -322,7 +322,7 @@ class Cast(Operator):
 
     kind: ClassVar[str] = "cast"
 
-    dtype: str = "float32"
+    dtype: str
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         return (Spec(DType.of(self.dtype), inputs[0].shape),)

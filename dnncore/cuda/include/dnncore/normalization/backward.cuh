@@ -46,16 +46,16 @@ __device__ __forceinline__ void visit_packs(const NormalizationParams& params, c
 }
 
 // Scale at an element, where it differs within a group.
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void load_scale(
     const NormalizationParams& params, const Task<T>& task, int64 element, int lanes, Compute<T> (&scale)[Task<T>::kWidth]
 ) {
   int64 at[kOperands];
   task.template place_parameters<kScale>(params, element, at);
-  load_parameter<T>(scale, params, kScale, at, lanes, Compute<T>(1));
+  load_parameter<P>(scale, params, kScale, at, lanes, Compute<T>(1));
 }
 
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void collect_sums(
     const NormalizationParams& params,
     const Team& team,
@@ -70,15 +70,15 @@ __device__ __forceinline__ void collect_sums(
     if (is_on(params, kVaryingStatistics)) {
       int64 at[kOperands];
       task.template place_parameters<kMean, kInvStd>(params, element, at);
-      load_parameter<T>(mean, params, kMean, at, lanes, C(0));
-      load_parameter<T>(inv_std, params, kInvStd, at, lanes, C(1));
+      load_parameter<C>(mean, params, kMean, at, lanes, C(0));
+      load_parameter<C>(inv_std, params, kInvStd, at, lanes, C(1));
     }
     C values[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) values[lane] = widen(dy.lanes[lane]);
     if (is_on(params, kWeighted)) {
       C scale[kWidth];
-      load_scale<T>(params, task, element, lanes, scale);
+      load_scale<P>(params, task, element, lanes, scale);
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
     }
@@ -98,7 +98,7 @@ struct Coefficients {
   C c;
 };
 
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void find_coefficients(
     const NormalizationParams& params,
     const Task<T>& task,
@@ -114,7 +114,7 @@ __device__ __forceinline__ void find_coefficients(
   if (!is_on(params, kVaryingParameters) && task.exists) {
     int64 at[kOperands];
     task.template place_group<kScale>(params, at);
-    load_parameter<T>(scale, params, kScale, at, task.group_lanes, C(1));
+    load_parameter<P>(scale, params, kScale, at, task.group_lanes, C(1));
   }
   const C share = C(1) / static_cast<C>(params.length);
 #pragma unroll
@@ -126,7 +126,7 @@ __device__ __forceinline__ void find_coefficients(
   }
 }
 
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void apply_gradient(
     const NormalizationParams& params,
     const Team& team,
@@ -139,14 +139,14 @@ __device__ __forceinline__ void apply_gradient(
   constexpr int kWidth = Task<T>::kWidth;
   const bool varying = is_on(params, kVaryingParameters);
   Coefficients<C> by[kWidth];
-  find_coefficients(params, task, inv_std, sums, by);
+  find_coefficients<P>(params, task, inv_std, sums, by);
   visit_packs<T>(params, team, task, [&](int64 element, const Pack<T>& x, const Pack<T>& dy, int lanes, int64 output) {
     C values[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) values[lane] = by[lane].a;
     if (varying) {
       C scale[kWidth];
-      load_scale<T>(params, task, element, lanes, scale);
+      load_scale<P>(params, task, element, lanes, scale);
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] *= scale[lane];
     }
@@ -159,23 +159,23 @@ __device__ __forceinline__ void apply_gradient(
 }
 
 // Write sums to the gradients of scale and bias that are asked for, `lane` steps behind the offsets.
-template <typename T>
+template <typename P>
 __device__ __forceinline__ void write_gradients(
-    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<Compute<T>>& sums
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Sums<Compute<P>>& sums
 ) {
-  using C = Compute<T>;
+  using C = Compute<P>;
   const auto at = [&](Operand operand) { return offsets[operand] + lane * params.steps[operand]; };
   const auto write = [&](Operand target, Operand old, C value) {
     if (params.operands[target] == nullptr) return;
     value *= static_cast<C>(params.parameter_alpha);
-    if (params.operands[old] != nullptr) value += static_cast<C>(params.parameter_beta) * load_value<T>(params, old, at(old));
-    store_value<T>(params, target, at(target), value);
+    if (params.operands[old] != nullptr) value += static_cast<C>(params.parameter_beta) * load_value<P>(params, old, at(old));
+    store_value<P>(params, target, at(target), value);
   };
   write(kFirstNew, kFirstOld, sums.normalized);
   write(kSecondNew, kSecondOld, sums.plain);
 }
 
-// A group's saved statistics, where they do not vary within it.
+// A group's saved statistics, which are never narrow, where they do not vary within it.
 template <typename T>
 __device__ __forceinline__ void load_saved(
     const NormalizationParams& params,
@@ -183,11 +183,11 @@ __device__ __forceinline__ void load_saved(
     Compute<T> (&mean)[Task<T>::kWidth],
     Compute<T> (&inv_std)[Task<T>::kWidth]
 ) {
-  if (task.exists && !is_on(params, kVaryingStatistics)) load_group_statistics(params, task, mean, inv_std);
+  if (task.exists && !is_on(params, kVaryingStatistics)) load_group_statistics<Compute<T>>(params, task, mean, inv_std);
 }
 
 // Write the sums of the team's groups to the gradients of their parameters; one thread per team does.
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void write_group_gradients(
     const NormalizationParams& params, const Team& team, const Task<T>& task, const Sums<Compute<T>> (&sums)[Task<T>::kWidth]
 ) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ void write_group_gradients(
   const int written = team.packs_groups ? task.group_lanes : 1;
 #pragma unroll
   for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
-    if (lane < written) write_gradients<T>(params, at, lane, sums[lane]);
+    if (lane < written) write_gradients<P>(params, at, lane, sums[lane]);
   }
 }
 
@@ -215,7 +215,7 @@ __device__ __forceinline__ void load_totals(
   }
 }
 
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_backward(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -226,23 +226,23 @@ __device__ void normalization_backward(const NormalizationParams& params) {
     load_saved(params, task, mean, inv_std);
     Sums<C> sums[kWidth] = {};
     if (is_on(params, kReduces)) {
-      collect_sums(params, team, task, mean, inv_std, sums);
+      collect_sums<P>(params, team, task, mean, inv_std, sums);
       merge_team(team, sums);
       if (params.partials != nullptr) {
         store_partials(params, team, task, item, sums);
         continue;
       }
-      write_group_gradients(params, team, task, sums);
+      write_group_gradients<P>(params, team, task, sums);
     } else {
       load_totals(params, team, task, sums);
     }
-    if (is_on(params, kApplies)) apply_gradient(params, team, task, mean, inv_std, sums);
+    if (is_on(params, kApplies)) apply_gradient<P>(params, team, task, mean, inv_std, sums);
   }
 }
 
 // The second of three launches: a warp merges the parts of a group, for the gradients of its parameters and for the
 // third launch.
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_finish_backward(const NormalizationParams& params) {
   using C = Compute<T>;
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
@@ -251,14 +251,14 @@ __device__ void normalization_finish_backward(const NormalizationParams& params)
     if (params.totals != nullptr) static_cast<Sums<C>*>(params.totals)[group] = sums;
     int64 offsets[kOperands] = {};
     add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
-    write_gradients<T>(params, offsets, 0, sums);
+    write_gradients<P>(params, offsets, 0, sums);
   }
 }
 
 // Group normalisation, between the sums of each image's channels and the third launch: a warp merges what one group of
 // one image has, with its channels' scales as weights, or what all images have of one channel, for the gradients of its
 // parameters.
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_channels_backward(const NormalizationParams& params) {
   using C = Compute<T>;
   const int64 channels = params.group_packs, images = params.parts;
@@ -280,8 +280,8 @@ __device__ void normalization_channels_backward(const NormalizationParams& param
           sums = sums.merged({weight * channel[i].plain, weight * channel[i].normalized});
         }
       };
-      if (is_narrow<T>(params, kScale)) {
-        weigh(static_cast<const T*>(params.operands[kScale]));
+      if (is_narrow<P>(params, kScale)) {
+        weigh(static_cast<const P*>(params.operands[kScale]));
       } else {
         weigh(static_cast<const C*>(params.operands[kScale]));
       }
@@ -294,7 +294,7 @@ __device__ void normalization_channels_backward(const NormalizationParams& param
       if (lane != 0) continue;
       int64 at[kOperands] = {};
       add_offsets<kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, channel, at);
-      write_gradients<T>(params, at, 0, sums);
+      write_gradients<P>(params, at, 0, sums);
     }
   }
 }

@@ -11,13 +11,13 @@ namespace dnncore {
 constexpr int kKeptPairs = 8;  // packs of x, and of dy, that a thread can keep of its group; _KEPT_PACKS in frame.py
 
 // Where a group is: x, dy and dx lie alike, and the others are used only where they vary within the group.
-template <typename T>
+template <typename T, typename P>
 struct Places {
   using C = Compute<T>;
   const T* x;
   const T* dy;
   T* dx;
-  Parameter<T> scale;
+  Parameter<P> scale;
   const C* mean;
   const C* inv_std;
 
@@ -30,26 +30,24 @@ struct Places {
     if (!task.exists) return;
     int64 at[kOperands];
     task.template place_group<kScale, kMean, kInvStd>(params, at);
-    scale = Parameter<T>(params, kScale, at);
+    scale = Parameter<P>(params, kScale, at);
     mean = find_statistic<C>(params, kMean, at);
     inv_std = find_statistic<C>(params, kInvStd, at);
   }
 
   // dy of a pack, times scale where that is asked for.
-  template <bool kNarrow>
   __device__ __forceinline__ void weigh(
       const NormalizationParams& params, const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]
   ) const {
     take_apart<T>(raw, values);
     if (!weighted) return;
     C scales[Task<T>::kWidth];
-    scale.template load<kNarrow>(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+    scale.load(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) values[lane] *= scales[lane];
   }
 
   // dx of a pack.
-  template <bool kNarrow>
   __device__ __forceinline__ void write(
       const NormalizationParams& params,
       const uint4& from_x,
@@ -59,7 +57,7 @@ struct Places {
       const Coefficients<C> (&by)[Task<T>::kWidth]
   ) const {
     C values[Task<T>::kWidth], middle[Task<T>::kWidth];
-    weigh<kNarrow>(params, from_dy, walk, is_on(params, kVaryingParameters), values);
+    weigh(params, from_dy, walk, is_on(params, kVaryingParameters), values);
     take_apart<T>(from_x, middle);
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
@@ -70,12 +68,12 @@ struct Places {
 };
 
 // Sums of dy, weighted where that is asked for, and of the same times the normalised x.
-template <bool kNarrow, typename T>
+template <typename T, typename P>
 __device__ __forceinline__ void collect_sums_aligned(
     const NormalizationParams& params,
     const Team& team,
     const Task<T>& task,
-    const Places<T>& places,
+    const Places<T, P>& places,
     Compute<T> (&mean)[Task<T>::kWidth],
     Compute<T> (&inv_std)[Task<T>::kWidth],
     Sums<Compute<T>> (&sums)[Task<T>::kWidth]
@@ -108,7 +106,7 @@ __device__ __forceinline__ void collect_sums_aligned(
           load_varying(inv_std, places.inv_std, walk.at(kWalkedStatistics), params.steps[kInvStd], C(1));
         }
         C values[kWidth], from[kWidth];
-        places.template weigh<kNarrow>(params, dy[k], walk, weighted, values);
+        places.weigh(params, dy[k], walk, weighted, values);
         take_apart<T>(x[k], from);
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) {
@@ -121,61 +119,58 @@ __device__ __forceinline__ void collect_sums_aligned(
   }
 }
 
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_backward_aligned(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
   const Team team(params);
   for (int64 item = blockIdx.x; item < params.tiles.value * params.parts; item += gridDim.x) {
     const Task<T> task(params, team, item);
-    const Places<T> places(params, task);
+    const Places<T, P> places(params, task);
     C mean[kWidth] = {}, inv_std[kWidth] = {};
     load_saved(params, task, mean, inv_std);
     Sums<C> sums[kWidth] = {};
     if (is_on(params, kReduces)) {
-      // One copy for both: two would take 15 registers more, and with them a block off every multiprocessor.
-      collect_sums_aligned<true>(params, team, task, places, mean, inv_std, sums);
+      collect_sums_aligned(params, team, task, places, mean, inv_std, sums);
       merge_team(team, sums);
       if (params.partials != nullptr) {
         store_partials(params, team, task, item, sums);
         continue;
       }
-      write_group_gradients(params, team, task, sums);
+      write_group_gradients<P>(params, team, task, sums);
     } else {
       load_totals(params, team, task, sums);
     }
     if (!is_on(params, kApplies)) continue;
     Coefficients<C> by[kWidth];
-    find_coefficients(params, task, inv_std, sums, by);
-    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
-      PackWalk walk(params, team, task), ahead = walk;
-      while (walk.left() > 0) {
-        uint4 x[kBackwardPacks], dy[kBackwardPacks];
+    find_coefficients<P>(params, task, inv_std, sums, by);
+    PackWalk walk(params, team, task), ahead = walk;
+    while (walk.left() > 0) {
+      uint4 x[kBackwardPacks], dy[kBackwardPacks];
 #pragma unroll
-        for (int k = 0; k < kBackwardPacks; ++k) {
-          x[k] = load_raw(places.x + ahead.at(kWalkedX));
-          dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
-          ahead.next(params);
-        }
-#pragma unroll
-        for (int k = 0; k < kBackwardPacks; ++k) {
-          if (walk.left() > 0) places.template write<narrow.value>(params, x[k], dy[k], walk, mean, by);
-          walk.next(params);
-        }
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        x[k] = load_raw(places.x + ahead.at(kWalkedX));
+        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+        ahead.next(params);
       }
-    });
+#pragma unroll
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        if (walk.left() > 0) places.write(params, x[k], dy[k], walk, mean, by);
+        walk.next(params);
+      }
+    }
   }
 }
 
 // Packs are elements, and each thread has at most kKeptPairs of its group.
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_backward_kept(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
   const Team team(params, false);
   for (int64 item = blockIdx.x; item < params.tiles.value; item += gridDim.x) {
     const Task<T> task(params, team, item);
-    const Places<T> places(params, task);
+    const Places<T, P> places(params, task);
     PackWalk walk(params, team, task), ahead = walk;
     const int there = walk.left();
     uint4 x[kKeptPairs], dy[kKeptPairs];
@@ -193,38 +188,34 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     for (int lane = 1; lane < kWidth; ++lane) mean[lane] = mean[0], inv_std[lane] = inv_std[0];
     C found[2] = {};
     ahead = walk;
-    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
 #pragma unroll
-      for (int k = 0; k < kKeptPairs; ++k) {
-        if (k < there) {
-          C values[kWidth], from[kWidth];
-          places.template weigh<narrow.value>(params, dy[k], ahead, is_on(params, kWeighted), values);
-          take_apart<T>(x[k], from);
+    for (int k = 0; k < kKeptPairs; ++k) {
+      if (k < there) {
+        C values[kWidth], from[kWidth];
+        places.weigh(params, dy[k], ahead, is_on(params, kWeighted), values);
+        take_apart<T>(x[k], from);
 #pragma unroll
-          for (int lane = 0; lane < kWidth; ++lane) {
-            found[0] += values[lane];
-            found[1] += values[lane] * ((from[lane] - mean[0]) * inv_std[0]);
-          }
+        for (int lane = 0; lane < kWidth; ++lane) {
+          found[0] += values[lane];
+          found[1] += values[lane] * ((from[lane] - mean[0]) * inv_std[0]);
         }
-        ahead.next(params);
       }
-    });
+      ahead.next(params);
+    }
     sum_team(team, found);
     Sums<C> sums[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) sums[lane] = {found[0], found[1]};
-    write_group_gradients(params, team, task, sums);
+    write_group_gradients<P>(params, team, task, sums);
     Coefficients<C> by[kWidth];
-    find_coefficients(params, task, inv_std, sums, by);
+    find_coefficients<P>(params, task, inv_std, sums, by);
 #pragma unroll
     for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they belong to one group
-    with_narrow<T>(places.scale.narrow, [&](auto narrow) {
 #pragma unroll
-      for (int k = 0; k < kKeptPairs; ++k) {
-        if (k < there) places.template write<narrow.value>(params, x[k], dy[k], walk, mean, by);
-        walk.next(params);
-      }
-    });
+    for (int k = 0; k < kKeptPairs; ++k) {
+      if (k < there) places.write(params, x[k], dy[k], walk, mean, by);
+      walk.next(params);
+    }
   }
 }
 

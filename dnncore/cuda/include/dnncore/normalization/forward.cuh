@@ -92,26 +92,26 @@ struct Normalizer {
 };
 
 // Write a group's statistics to the operands that exist, `lane` steps behind the offsets.
-template <typename T>
+template <typename P>
 __device__ __forceinline__ void write_statistics(
-    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<Compute<T>>& moments
+    const NormalizationParams& params, const int64 (&offsets)[kOperands], int lane, const Moments<Compute<P>>& moments
 ) {
-  using C = Compute<T>;
+  using C = Compute<P>;
   const Normalizer<C> normalizer(params, moments);
   const auto at = [&](Operand operand) { return offsets[operand] + lane * params.steps[operand]; };
   const auto save = [&](Operand operand, C value) { static_cast<C*>(params.operands[operand])[at(operand)] = value; };
-  const auto running = [&](Operand operand) { return load_value<T>(params, operand, at(operand)); };
+  const auto running = [&](Operand operand) { return load_value<P>(params, operand, at(operand)); };
   if (params.operands[kMean] != nullptr) save(kMean, normalizer.mean);
   save(kInvStd, normalizer.inv_std);
   if (params.operands[kFirstNew] == nullptr) return;
   const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
-  store_value<T>(params, kFirstNew, at(kFirstNew), kept * running(kFirstOld) + fresh * moments.mean);
+  store_value<P>(params, kFirstNew, at(kFirstNew), kept * running(kFirstOld) + fresh * moments.mean);
   const C unbiased = moments.squares / (moments.count - C(1));
-  store_value<T>(params, kSecondNew, at(kSecondNew), kept * running(kSecondOld) + fresh * unbiased);
+  store_value<P>(params, kSecondNew, at(kSecondNew), kept * running(kSecondOld) + fresh * unbiased);
 }
 
 // For each of the team's groups, what is subtracted and what is multiplied by; one thread writes the statistics.
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void write_group(
     const NormalizationParams& params,
     const Team& team,
@@ -131,12 +131,12 @@ __device__ __forceinline__ void write_group(
     const Normalizer<Compute<T>> normalizer(params, moments[lane]);
     mean[lane] = normalizer.mean;
     inv_std[lane] = normalizer.inv_std;
-    if (lane < written) write_statistics<T>(params, at, lane, moments[lane]);
+    if (lane < written) write_statistics<P>(params, at, lane, moments[lane]);
   }
 }
 
 // The same from statistics that are given.
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void load_statistics(
     const NormalizationParams& params,
     const Task<T>& task,
@@ -145,13 +145,13 @@ __device__ __forceinline__ void load_statistics(
 ) {
   using C = Compute<T>;
   if (!task.exists) return;
-  load_group_statistics(params, task, mean, inv_std);
+  load_group_statistics<P>(params, task, mean, inv_std);
   if (!is_on(params, kGivesVariance)) return;
 #pragma unroll
   for (int lane = 0; lane < Task<T>::kWidth; ++lane) inv_std[lane] = C(1) / sqrt(inv_std[lane] + static_cast<C>(params.epsilon));
 }
 
-template <typename T>
+template <typename P, typename T>
 __device__ __forceinline__ void apply(
     const NormalizationParams& params,
     const Team& team,
@@ -168,8 +168,8 @@ __device__ __forceinline__ void apply(
   int64 at[kOperands];
   const auto load = [&](C (&factors)[kWidth], int lanes) {
     C scale[kWidth];
-    load_parameter<T>(scale, params, kScale, at, lanes, C(1));
-    load_parameter<T>(bias, params, kBias, at, lanes, C(0));
+    load_parameter<P>(scale, params, kScale, at, lanes, C(1));
+    load_parameter<P>(bias, params, kBias, at, lanes, C(0));
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) factors[lane] *= scale[lane];
   };
@@ -191,24 +191,26 @@ __device__ __forceinline__ void apply(
         outputs[k] = at[kOutput];
       }
     }
-#pragma unroll
-    for (int k = 0; k < kApplyPacks; ++k) {
-      if (lanes[k] == 0) continue;
+#pragma unroll 1  // four copies would be a third of the kernel, and a short launch waits for its instructions
+    for (int64 element = first; lanes[0] != 0; element += team.lanes) {
       C values[kWidth];
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = factor[lane];
       if (varying) {
-        task.template place_parameters<kScale, kBias>(params, first + static_cast<int64>(k) * team.lanes, at);
-        load(values, lanes[k]);
+        task.template place_parameters<kScale, kBias>(params, element, at);
+        load(values, lanes[0]);
       }
 #pragma unroll
-      for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[k].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
-      store_lanes<T>(params, values, outputs[k], lanes[k]);
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[0].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
+      store_lanes<T>(params, values, outputs[0], lanes[0]);
+#pragma unroll
+      for (int k = 1; k < kApplyPacks; ++k) packs[k - 1] = packs[k], outputs[k - 1] = outputs[k], lanes[k - 1] = lanes[k];
+      lanes[kApplyPacks - 1] = 0;
     }
   }
 }
 
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_forward(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -224,23 +226,23 @@ __device__ void normalization_forward(const NormalizationParams& params) {
         store_partials(params, team, task, item, moments);
         continue;
       }
-      write_group(params, team, task, moments, mean, inv_std);
+      write_group<P>(params, team, task, moments, mean, inv_std);
     } else {
-      load_statistics(params, task, mean, inv_std);
+      load_statistics<P>(params, task, mean, inv_std);
     }
-    if (is_on(params, kApplies)) apply(params, team, task, mean, inv_std);
+    if (is_on(params, kApplies)) apply<P>(params, team, task, mean, inv_std);
   }
 }
 
 // The second of three launches: a warp merges the parts of a group.
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_finish_forward(const NormalizationParams& params) {
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
     const auto moments = merge_partials<Moments<Compute<T>>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;
     int64 offsets[kOperands] = {};
     add_offsets<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);
-    write_statistics<T>(params, offsets, 0, moments);
+    write_statistics<P>(params, offsets, 0, moments);
   }
 }
 

@@ -71,13 +71,13 @@ __device__ __forceinline__ void collect_aligned(
 
 // A group's inv_std, times its scale where that does not vary, and its bias; where they vary, the places at which they
 // begin.
-template <typename T>
+template <typename T, typename P>
 struct Affine {
   using C = Compute<T>;
   static constexpr int kWidth = Task<T>::kWidth;
   bool varies;
-  Parameter<T> scale;
-  Parameter<T> bias;
+  Parameter<P> scale;
+  Parameter<P> bias;
   C factor[kWidth];
   C added[kWidth];
 
@@ -86,27 +86,23 @@ struct Affine {
     int64 at[kOperands];
     if (task.exists) task.template place_group<kScale, kBias>(params, at);
     if (task.exists && varies) {
-      scale = Parameter<T>(params, kScale, at);
-      bias = Parameter<T>(params, kBias, at);
+      scale = Parameter<P>(params, kScale, at);
+      bias = Parameter<P>(params, kBias, at);
     }
     const bool loads = task.exists && !varies;
     C scales[kWidth];
     if (loads && team.packs_groups) {
-      load_parameter<T>(scales, params, kScale, at, task.group_lanes, C(1));
-      load_parameter<T>(added, params, kBias, at, task.group_lanes, C(0));
+      load_parameter<P>(scales, params, kScale, at, task.group_lanes, C(1));
+      load_parameter<P>(added, params, kBias, at, task.group_lanes, C(0));
     } else {
-      (loads ? Parameter<T>(params, kScale, at) : Parameter<T>()).template load<true>(scales, 0, 0, C(1));
-      (loads ? Parameter<T>(params, kBias, at) : Parameter<T>()).template load<true>(added, 0, 0, C(0));
+      (loads ? Parameter<P>(params, kScale, at) : Parameter<P>()).load(scales, 0, 0, C(1));
+      (loads ? Parameter<P>(params, kBias, at) : Parameter<P>()).load(added, 0, 0, C(0));
     }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane] * scales[lane];
   }
 
-  // Whether one of those that vary is stored in T.
-  __device__ __forceinline__ bool is_narrow() const { return scale.narrow || bias.narrow; }
-
   // Normalise a pack and write it.
-  template <bool kNarrow>
   __device__ __forceinline__ void write(
       const NormalizationParams& params, const uint4& raw, const PackWalk& walk, const C (&mean)[kWidth], T* y
   ) const {
@@ -114,8 +110,8 @@ struct Affine {
     take_apart<T>(raw, values);
     if (varies) {
       C scales[kWidth], biases[kWidth];
-      scale.template load<kNarrow>(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
-      bias.template load<kNarrow>(biases, walk.at(kWalkedParameters), params.steps[kBias], C(0));
+      scale.load(scales, walk.at(kWalkedParameters), params.steps[kScale], C(1));
+      bias.load(biases, walk.at(kWalkedParameters), params.steps[kBias], C(0));
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (values[lane] - mean[lane]) * (factor[lane] * scales[lane]) + biases[lane];
     } else {
@@ -126,7 +122,7 @@ struct Affine {
   }
 };
 
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_forward_aligned(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -142,35 +138,33 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
         store_partials(params, team, task, item, moments);
         continue;
       }
-      write_group(params, team, task, moments, mean, inv_std);
+      write_group<P>(params, team, task, moments, mean, inv_std);
     } else {
-      load_statistics(params, task, mean, inv_std);
+      load_statistics<P>(params, task, mean, inv_std);
     }
     if (!is_on(params, kApplies)) continue;
-    const Affine<T> affine(params, team, task, inv_std);
+    const Affine<T, P> affine(params, team, task, inv_std);
     const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
     T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
-      PackWalk walk(params, team, task), ahead = walk;
-      while (walk.left() > 0) {
-        uint4 raw[kApplyPacks];
+    PackWalk walk(params, team, task), ahead = walk;
+    while (walk.left() > 0) {
+      uint4 raw[kApplyPacks];
 #pragma unroll
-        for (int k = 0; k < kApplyPacks; ++k) {
-          raw[k] = load_raw(x + ahead.at(kWalkedX));
-          ahead.next(params);
-        }
-#pragma unroll
-        for (int k = 0; k < kApplyPacks; ++k) {
-          if (walk.left() > 0) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
-          walk.next(params);
-        }
+      for (int k = 0; k < kApplyPacks; ++k) {
+        raw[k] = load_raw(x + ahead.at(kWalkedX));
+        ahead.next(params);
       }
-    });
+#pragma unroll
+      for (int k = 0; k < kApplyPacks; ++k) {
+        if (walk.left() > 0) affine.write(params, raw[k], walk, mean, y);
+        walk.next(params);
+      }
+    }
   }
 }
 
 // Packs are elements, and each thread has at most kKeptPacks of its group.
-template <typename T>
+template <typename T, typename P>
 __device__ void normalization_forward_kept(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -209,19 +203,17 @@ __device__ void normalization_forward_kept(const NormalizationParams& params) {
     if (task.exists && team.lane == 0) {
       int64 at[kOperands];
       task.template place_group<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params, at);
-      write_statistics<T>(params, at, 0, moments);
+      write_statistics<P>(params, at, 0, moments);
     }
     C mean[kWidth], inv_std[kWidth];
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) mean[lane] = normalizer.mean, inv_std[lane] = normalizer.inv_std;
-    const Affine<T> affine(params, team, task, inv_std);
-    with_narrow<T>(affine.is_narrow(), [&](auto narrow) {
+    const Affine<T, P> affine(params, team, task, inv_std);
 #pragma unroll
-      for (int k = 0; k < kKeptPacks; ++k) {
-        if (k < there) affine.template write<narrow.value>(params, raw[k], walk, mean, y);
-        walk.next(params);
-      }
-    });
+    for (int k = 0; k < kKeptPacks; ++k) {
+      if (k < there) affine.write(params, raw[k], walk, mean, y);
+      walk.next(params);
+    }
   }
 }
 

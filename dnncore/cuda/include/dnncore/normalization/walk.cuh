@@ -9,8 +9,6 @@
 //    outer 2           2   3   0
 #pragma once
 
-#include <type_traits>
-
 #include "dnncore/normalization/totals.cuh"
 
 namespace dnncore {
@@ -105,38 +103,24 @@ __device__ __forceinline__ void load_varying(
   }
 }
 
-// Call then(kNarrow) once, for a loop over packs: kNarrow says whether it has to ask which type a parameter is stored in,
-// which would keep the loads of neighbouring packs apart where none is narrow.
-template <typename T, typename Then>
-__device__ __forceinline__ void with_narrow(bool narrow, const Then& then) {
-  if constexpr (sizeof(T) < sizeof(Compute<T>)) {
-    if (narrow) {
-      then(std::true_type{});
-      return;
-    }
-  }
-  then(std::false_type{});
-}
-
 // Scale or bias of a group; a null place where there is none.
-template <typename T>
+template <typename P>
 struct Parameter {
-  using C = Compute<T>;
+  using C = Compute<P>;
   const void* place;
   bool narrow;
 
   __device__ __forceinline__ Parameter() : place(nullptr), narrow(false) {}
   __device__ __forceinline__ Parameter(const NormalizationParams& params, Operand operand, const int64 (&at)[kOperands])
-      : place(params.operands[operand]), narrow(is_narrow<T>(params, operand)) {
+      : place(params.operands[operand]), narrow(is_narrow<P>(params, operand)) {
     if (place == nullptr) return;
-    place = narrow ? static_cast<const void*>(static_cast<const T*>(place) + at[operand]) : static_cast<const C*>(place) + at[operand];
+    place = narrow ? static_cast<const void*>(static_cast<const P*>(place) + at[operand]) : static_cast<const C*>(place) + at[operand];
   }
 
-  // kNarrow as by with_narrow.
-  template <bool kNarrow>
-  __device__ __forceinline__ void load(C (&values)[Task<T>::kWidth], int32 offset, int64 step, C otherwise) const {
-    if (kNarrow && narrow) {
-      load_varying(values, static_cast<const T*>(place), offset, step, otherwise);
+  template <int kWidth>
+  __device__ __forceinline__ void load(C (&values)[kWidth], int32 offset, int64 step, C otherwise) const {
+    if (narrow) {
+      load_varying(values, static_cast<const P*>(place), offset, step, otherwise);
     } else {
       load_varying(values, static_cast<const C*>(place), offset, step, otherwise);
     }

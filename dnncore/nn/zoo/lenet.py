@@ -1,13 +1,11 @@
-"""Nets by name, as structure: what configuration files refer to."""
+"""LeNet for small images."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from dnncore.nn.builder import NetBuilder
 from dnncore.nn.graph import BATCH, Graph
 
-__all__ = ["ZOO", "lenet"]
+__all__ = ["lenet"]
 
 
 def lenet(num_classes: int = 10, input_shape: tuple[int, ...] = (1, 8, 8)) -> Graph:
@@ -20,7 +18,3 @@ def lenet(num_classes: int = 10, input_shape: tuple[int, ...] = (1, 8, 8)) -> Gr
         x = net.pooling(f"pool{number}", x, "max", (2, 2))
     x = net.relu("relu3", net.inner_product("ip1", x, 64))
     return net.build(net.inner_product("logits", x, num_classes))
-
-
-ZOO: dict[str, Callable[[int, tuple[int, ...]], Graph]] = {"lenet": lenet}
-"""Functions that make a net from a number of classes and the shape of one input, by name."""

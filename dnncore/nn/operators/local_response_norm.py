@@ -1,4 +1,4 @@
-"""Batch normalisation with given statistics, and local response normalisation."""
+"""Local response normalisation and its gradient."""
 
 from __future__ import annotations
 
@@ -7,45 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import BatchNormMode, LRNDescriptor, LRNMode
+from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.descriptors.settings import member
-from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import Operator, Spec, Tape, Want
-from dnncore.nn.operators.convolution import as_channels
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
-__all__ = ["BatchNorm", "LocalResponseNorm", "LocalResponseNormBackward"]
-
-
-@dataclass(frozen=True)
-class BatchNorm(Operator):
-    """scale (x - mean) / sqrt(variance + epsilon) + bias for each channel, with statistics [C] that are given.
-
-    Args:
-        epsilon: Added to the variance.
-    """
-
-    kind: ClassVar[str] = "batch_norm"
-    input_names: ClassVar[tuple[str, ...]] = ("x", "scale", "bias", "mean", "variance")
-    in_place: ClassVar[frozenset[int]] = frozenset({0})
-
-    epsilon: float = 1e-5
-
-    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
-        x = inputs[0]
-        for name, spec in zip(self.input_names[1:], inputs[1:], strict=True):
-            if len(x.shape) < 2 or spec.shape != x.shape[1:2]:
-                raise BadParamError(f"{name} {spec} must have one element for each channel of x {x}")
-        return (x,)
-
-    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        x, *parameters = inputs
-        scale, bias, mean, variance = (as_channels(parameter, x.ndim) for parameter in parameters)
-        ops.batch_norm_inference(
-            handle, BatchNormMode.SPATIAL, 1.0, x, 0.0, outputs[0], scale, bias, mean, variance, self.epsilon
-        )
+__all__ = ["LocalResponseNorm", "LocalResponseNormBackward"]
 
 
 @dataclass(frozen=True)

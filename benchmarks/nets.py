@@ -1,0 +1,173 @@
+"""Nets of the zoo as they are served, beside torchvision's in PyTorch on the same GPU: images a second, and memory.
+
+    python -m benchmarks.nets --out benchmarks/results [--nets resnet50 ...] [--batches 1 32 256] [--compiled]
+
+Both have the same weights, their outputs are compared first, and they run in turn on inputs that are on the device. PyTorch runs
+eagerly and as a CUDA graph, in fp16 channels-last, with cuDNN's own search for the fastest algorithm; `--compiled` adds
+`torch.compile` (max-autotune, frozen), which takes minutes a net. The best of them counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.comparison import DEFAULT_STREAM, release
+from benchmarks.document import Document
+from dnncore import Handle
+from dnncore.dtypes import DType
+from dnncore.nn import Executor, Parameters
+from dnncore.nn.model import Model
+from dnncore.nn.passes import for_inference
+from dnncore.nn.zoo import ZOO
+
+NETS = ("resnet50", "vgg16", "alexnet", "googlenet", "mobilenet_v2")
+_ROUNDS = 7
+_ROUND_SECONDS = 0.05
+_TORCH_NAMES = {"scale": "weight", "mean": "running_mean", "variance": "running_var"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the JSON file")
+    parser.add_argument("--nets", nargs="+", default=NETS, choices=NETS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32, 256])
+    parser.add_argument("--precisions", nargs="+", default=["float32", "float16"])
+    parser.add_argument("--compiled", action="store_true", help="beside torch.compile too")
+    arguments = parser.parse_args()
+    document = Document(arguments.out / "nets.json", ("net", "precision", "batch"))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    for name in arguments.nets:
+        model = _model(name)
+        for precision in arguments.precisions:
+            for row in _measure(name, model, DType.of(precision), arguments.batches, arguments.compiled):
+                document.add([row])
+                print(_line(row), flush=True)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    theirs = ", ".join(f"{how} {ms:.3f}" for how, ms in row["torch_ms"].items())
+    ours, memory = (
+        f"{row['ours_ms']:8.3f} ms = {row['ours_images_per_s']:8.0f} images/s",
+        f"{row['ours_bytes'] / 1e6:.0f} MB",
+    )
+    return (
+        f"{row['net']:13s} {row['precision']:8s} {row['batch']:4d}  {ours}  {row['ratio']:.2f} times PyTorch ({theirs} ms)  "
+        f"{memory}, PyTorch {row['torch_bytes'] / 1e6:.0f} MB  error {row['error']:.1e}"
+    )
+
+
+def _model(name: str) -> Model:
+    """A net of the zoo whose activations stay within the range of 16 bits: variances are what random weights make them."""
+    graph = ZOO[name](1000, (3, 224, 224))
+    return Model(graph, graph.initialize(0))
+
+
+def _twin(name: str, model: Model) -> torch.nn.Module:
+    """torchvision's net with the same weights."""
+    from torchvision import models
+
+    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    net = getattr(models, name)(**extra)
+    state = net.state_dict()
+    for ours, array in model.weights.items():
+        node, _, part = ours.rpartition(".")
+        theirs = ours if ours in state and part != "scale" else f"{node}.{_TORCH_NAMES[part]}"
+        state[theirs] = torch.from_numpy(np.ascontiguousarray(array))
+    net.load_state_dict(state)
+    return net.eval().cuda()
+
+
+def _measure(name: str, model: Model, precision: DType, batches: list[int], compiled: bool) -> Iterator[dict[str, Any]]:
+    dtype = getattr(torch, precision.value)
+    narrow = precision is not DType.FLOAT32
+    net = _twin(name, model).to(dtype)
+    if narrow:
+        net = net.to(memory_format=torch.channels_last)
+    faster = for_inference(model, precision)
+    with (
+        torch.inference_mode(),
+        Handle("cuda:0", stream=DEFAULT_STREAM) as handle,
+        Parameters.upload(handle, faster.graph, faster.weights) as parameters,
+    ):
+        for batch in batches:
+            x = torch.randn(batch, 3, 224, 224, device="cuda")
+            theirs_x = x.to(dtype, memory_format=torch.channels_last if narrow else torch.contiguous_format)
+            with Executor(faster.graph, handle, parameters, batch) as executor:
+                contestants, torch_bytes, expected = _contestants(net, theirs_x, compiled)
+                executor.tensor("data").assign(x.cpu().numpy())
+                executor.enqueue()
+                found = torch.from_numpy(executor.tensor(faster.graph.outputs[0]).numpy())
+                error = float((found - expected).norm() / expected.norm())
+                ours, *theirs = _milliseconds([executor.enqueue, *contestants.values()])
+                best = min(theirs)
+                yield {
+                    "net": name,
+                    "precision": precision.value,
+                    "batch": batch,
+                    "ours_ms": ours,
+                    "ours_images_per_s": batch / ours * 1e3,
+                    "torch_ms": dict(zip(contestants, theirs, strict=True)),
+                    "torch_images_per_s": batch / best * 1e3,
+                    "ratio": best / ours,
+                    "ours_bytes": executor.arena_bytes + executor.workspace_bytes,
+                    "torch_bytes": torch_bytes,
+                    "error": error,
+                }
+            del contestants
+            release()
+
+
+def _contestants(
+    net: torch.nn.Module, x: torch.Tensor, compiled: bool
+) -> tuple[dict[str, Callable[[], object]], int, torch.Tensor]:
+    """What PyTorch has, the bytes that an eager pass takes beside weights, and what it gives."""
+    for _ in range(3):
+        y = net(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    net(x)
+    nbytes = torch.cuda.max_memory_allocated() - before + x.nbytes
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        net(x)
+    found: dict[str, Callable[[], object]] = {"eager": lambda: net(x), "graph": graph.replay}
+    if compiled:
+        torch._inductor.config.freezing = True
+        frozen = torch.compile(net, mode="max-autotune", fullgraph=True)
+        for _ in range(3):
+            frozen(x)
+        found["compiled"] = lambda: frozen(x)
+    return found, nbytes, y.float().cpu()
+
+
+def _milliseconds(contestants: list[Callable[[], object]]) -> list[float]:
+    """Median of the wall for one call, of several in turn."""
+
+    def sample(call: Callable[[], object], calls: int) -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) / calls * 1e3
+
+    counts = []
+    for call in contestants:
+        sample(call, 3)
+        counts.append(max(3, min(200, int(_ROUND_SECONDS * 1e3 / sample(call, 3)))))
+    rounds = [[sample(*one) for one in zip(contestants, counts, strict=True)] for _ in range(_ROUNDS)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Batch normalisation: with statistics that are given, with those of the batch, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dnncore import ops
+from dnncore.descriptors import BatchNormMode
+from dnncore.errors import BadParamError
+from dnncore.handle import Handle
+from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operators.binary import plus
+from dnncore.nn.operators.convolution import as_channels
+from dnncore.nn.operators.gradients import blend_with
+from dnncore.tensor import Tensor
+
+__all__ = ["BatchNorm", "BatchNormBackward", "BatchNormTraining"]
+
+
+@dataclass(frozen=True)
+class _BatchNorm(Operator):
+    """What a normalisation is told.
+
+    Args:
+        epsilon: Added to the variance.
+        momentum: Weight of a batch in the running statistics, while a net is trained.
+    """
+
+    input_names: ClassVar[tuple[str, ...]] = ("x", "scale", "bias", "mean", "variance")
+
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        x = inputs[0]
+        for name, spec in zip(self.input_names[1:], inputs[1:], strict=True):
+            if len(x.shape) < 2 or spec.shape != x.shape[1:2]:
+                raise BadParamError(f"{name} {spec} must have one element for each channel of x {x}")
+        return (x,)
+
+
+@dataclass(frozen=True)
+class BatchNorm(_BatchNorm):
+    """scale (x - mean) / sqrt(variance + epsilon) + bias for each channel, with statistics [C] that are given."""
+
+    kind: ClassVar[str] = "batch_norm"
+    in_place: ClassVar[frozenset[int]] = frozenset({0})
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        x, *parameters = inputs
+        scale, bias, mean, variance = (as_channels(parameter, x.ndim) for parameter in parameters)
+        ops.batch_norm_inference(
+            handle, BatchNormMode.SPATIAL, 1.0, x, 0.0, outputs[0], scale, bias, mean, variance, self.epsilon
+        )
+
+
+@dataclass(frozen=True)
+class BatchNormTraining(_BatchNorm):
+    """The same with mean and variance of the batch, and the running statistics with these in them.
+
+    Its outputs: y, the batch's mean and inverse standard deviation [C] for the gradient, and the new running mean and variance [C].
+    """
+
+    kind: ClassVar[str] = "batch_norm_training"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        (x,) = super().infer(inputs)
+        saved = Spec(x.dtype.compute, x.shape[1:2])
+        return (x, saved, saved, inputs[3], inputs[4])
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        x = inputs[0]
+        for old, new in zip(inputs[3:], outputs[3:], strict=True):
+            if old.pointer != new.pointer:
+                ops.transform(handle, 1.0, old, 0.0, new)
+        scale, bias, *others = (as_channels(one, x.ndim) for one in (*inputs[1:3], *outputs[1:]))
+        saved_mean, saved_inv_std, mean, variance = others
+        ops.batch_norm_forward(
+            handle,
+            BatchNormMode.SPATIAL,
+            *(1.0, x, 0.0, outputs[0], scale, bias, saved_mean, saved_inv_std),
+            running_mean=mean,
+            running_variance=variance,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+        )
+
+    def gradient(
+        self,
+        tape: Tape,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        gradients: Sequence[str | None],
+        wanted: Sequence[Want | None],
+    ) -> Sequence[str | None]:
+        to_x = wanted[0]
+        partial = None if to_x is None else to_x.partial
+        found = tape.add_several(BatchNormBackward(), inputs[0], gradients[0], inputs[1], *outputs[1:3], partial)
+        dx = None if to_x is None else found[0]
+        return (dx, *(w and plus(tape, w, one) for w, one in zip(wanted[1:3], found[1:], strict=True)), None, None)
+
+
+@dataclass(frozen=True)
+class BatchNormBackward(Operator):
+    """dx, plus what is there already, dscale [C] and dbias [C] of a normalisation with the statistics of the batch."""
+
+    kind: ClassVar[str] = "batch_norm_backward"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "dy", "scale", "saved_mean", "saved_inv_std", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({1, 5})
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (inputs[0], inputs[2], inputs[2])
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        x, dy = inputs[:2]
+        beta = blend_with(handle, inputs[5:], outputs[0])
+        scale, mean, inv_std, dscale, dbias = (as_channels(one, x.ndim) for one in (*inputs[2:5], *outputs[1:]))
+        factors = (1.0, beta, 1.0, 0.0)
+        ops.batch_norm_backward(
+            handle, BatchNormMode.SPATIAL, *factors, x, dy, outputs[0], scale, dscale, dbias, mean, inv_std
+        )

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnncore.nn.memory import ALIGNMENT_BYTES, Lifetime, assign_offsets
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+_LIFETIMES = st.builds(
+    lambda nbytes, first, length: Lifetime(nbytes, first, first + length),
+    st.integers(0, 5000),
+    st.integers(-1, 30),
+    st.integers(0, 8),
+)
+
+
+@given(st.lists(_LIFETIMES, max_size=25))
+def test_what_lives_at_the_same_time_keeps_apart(lifetimes: list[Lifetime]) -> None:
+    offsets, total = assign_offsets(lifetimes)
+    placed = list(zip(lifetimes, offsets, strict=True))
+    for one, offset in placed:
+        assert offset % ALIGNMENT_BYTES == 0
+        assert 0 <= offset <= offset + one.nbytes <= total
+    for (one, a), (other, b) in itertools.combinations(placed, 2):
+        if one.first <= other.last and other.first <= one.last:
+            assert a + one.nbytes <= b or b + other.nbytes <= a
+    steps = range(-1, 40)
+    assert total >= max((sum(_padded(x.nbytes) for x in lifetimes if x.first <= s <= x.last) for s in steps), default=0)
+    assert total <= sum(_padded(one.nbytes) for one in lifetimes)
+
+
+def test_a_chain_needs_no_more_than_two_at_a_time() -> None:
+    chain = [Lifetime(1024, step, step + 1) for step in range(10)]
+    assert assign_offsets(chain)[1] == 2048
+
+
+def test_nothing_takes_nothing() -> None:
+    assert assign_offsets([]) == ([], 0)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dnncore import Handle
+from dnncore.descriptors import Layout
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
+from dnncore.nn.model import Model
+from dnncore.nn.passes import (
+    PASSES,
+    channels_last,
+    drop_identities,
+    fold_batch_norms,
+    for_inference,
+    fuse_convolutions,
+    in_precision,
+)
+from dnncore.testing import tolerance
+from tests.nn.nets import TWINS, residual
+
+GRAPHS = [*(twin.graph for twin in TWINS), residual()]
+
+
+def _model(graph: Graph) -> Model:
+    rng = np.random.default_rng(5)
+    weights = {
+        name: (np.abs(array) if name.endswith("variance") else array) + rng.uniform(0.01, 0.2, array.shape).astype("f4")
+        for name, array in graph.initialize(5).items()
+    }
+    return Model(graph, weights)
+
+
+def _run(handle: Handle, model: Model) -> dict[str, np.ndarray]:
+    rng, graph = np.random.default_rng(6), model.graph
+    feeds = {value.name: rng.standard_normal(value.spec(3).shape).astype(np.float32) for value in graph.inputs}
+    with (
+        Parameters.upload(handle, graph, model.weights) as parameters,
+        Executor(graph, handle, parameters, 3) as executor,
+    ):
+        return {name: array.copy() for name, array in executor.run(feeds).items()}
+
+
+def _kinds(model: Model) -> list[str]:
+    return [node.operator.kind for node in model.graph.nodes]
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("pass_", [*PASSES.values(), channels_last, for_inference])
+def test_a_pass_changes_nothing_but_the_last_bits(
+    handle: Handle, graph: Graph, pass_: Callable[[Model], Model]
+) -> None:
+    model = _model(graph)
+    passed = pass_(model)
+    assert (passed.graph.inputs, passed.graph.outputs) == (graph.inputs, graph.outputs)
+    assert passed.weights.keys() == passed.graph.constant.keys()
+    expected = _run(handle, model)
+    for name, found in _run(handle, passed).items():
+        allowed = len(graph.nodes) * tolerance(DType.FLOAT32, 400) * np.abs(expected[name]).max()
+        assert np.abs(found - expected[name]).max() <= allowed, name
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_in_16_bits_results_are_near(handle: Handle, graph: Graph, dtype: DType) -> None:
+    model = _model(graph)
+    expected = _run(handle, model)
+    epsilon = {DType.FLOAT16: 2**-11, DType.BFLOAT16: 2**-8}[dtype]
+    for name, found in _run(handle, for_inference(model, dtype)).items():
+        assert found.dtype == np.float32
+        assert np.abs(found - expected[name]).max() <= 4 * len(graph.nodes) * epsilon * np.abs(expected[name]).max()
+
+
+def test_a_residual_block_is_three_convolutions() -> None:
+    model = for_inference(_model(residual()))
+    assert _kinds(model) == [*["fused_convolution"] * 3, "global_pooling", "flatten", "inner_product", "softmax"]
+    stem, a, b = model.graph.nodes[:3]
+    assert [node.operator.attributes["activation"] for node in (stem, a, b)] == ["relu"] * 3
+    assert (stem.outputs, b.inputs[3], b.outputs) == (("stem.relu",), "stem.relu", ("join.relu",))
+    assert not any(name.endswith(("variance", "scale")) for name in model.weights)
+
+
+def test_of_two_convolutions_that_are_added_the_later_takes_the_other() -> None:
+    net = NetBuilder("both")
+    x = net.input("x", (BATCH, 3, 4, 4))
+    short, long = net.convolution("short", x, 4, 1), net.convolution("long", x, 4, 3, padding=1)
+    model = fuse_convolutions(_model(net.build(net.relu("relu", net.plus("sum", long, short)))))
+    assert _kinds(model) == ["convolution", "fused_convolution"]
+    assert model.graph.nodes[1].name == "long"
+    assert model.graph.nodes[1].inputs[3] == "short"
+
+
+def test_what_somebody_else_reads_is_left_alone() -> None:
+    net = NetBuilder("shared")
+    x = net.input("x", (BATCH, 3, 4, 4))
+    conv = net.convolution("conv", x, 3, 1)
+    norm = net.batch_norm("norm", conv)
+    relu = net.relu("relu", net.plus("sum", conv, x))
+    drop = net.dropout("drop", relu)
+    graph = net.build(norm, drop)
+    model = _model(graph)
+    for pass_ in (fold_batch_norms, fuse_convolutions, drop_identities):
+        assert _kinds(pass_(model)) == _kinds(model)
+    doubled = NetBuilder("doubled")
+    x = doubled.input("x", (BATCH, 3, 4, 4))
+    conv = doubled.convolution("conv", x, 3, 1)
+    broadcast = doubled.plus("broadcast", conv, doubled.constant("row", (3, 1, 4)))
+    assert "fused_convolution" not in _kinds(fuse_convolutions(_model(doubled.build(broadcast))))
+    assert "fused_convolution" not in _kinds(
+        fuse_convolutions(_model(doubled.build(doubled.plus("twice", conv, conv))))
+    )
+
+
+def test_precision_leaves_inputs_outputs_and_what_is_added_late_in_float32() -> None:
+    model = in_precision(_model(residual()), DType.FLOAT16)
+    dtypes = {name: one.dtype for name, one in model.graph.constant.items()}
+    assert dtypes["stem.weight"] is dtypes["logits.weight"] is DType.FLOAT16
+    assert dtypes["stem.norm.variance"] is dtypes["logits.bias"] is DType.FLOAT32
+    values = model.graph.values
+    assert values["data"].dtype is values["probabilities"].dtype is DType.FLOAT32
+    assert values["join"].dtype is DType.FLOAT16
+    assert in_precision(model, DType.FLOAT32) is model
+
+
+def test_channels_last_is_for_what_lies_inside() -> None:
+    layouts = channels_last(_model(residual())).graph.layouts
+    assert layouts["a"] is layouts["a.weight"] is Layout.NHWC
+    assert not {"data", "logits", "logits.weight", "probabilities"} & layouts.keys()
+
+
+def test_an_unknown_pass_is_refused() -> None:
+    with pytest.raises(BadParamError, match="no pass fold_everything; there are drop_identities"):
+        for_inference(_model(residual()), without=["fold_everything"])
+    assert "batch_norm" in _kinds(for_inference(_model(residual()), without=["fold_batch_norms"]))

@@ -1,0 +1,108 @@
+"""Choosing the fastest algorithm without asking those that cannot be it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from benchmarks.layers import LAYERS
+from dnncore import TensorDescriptor
+from dnncore.backend import Bounded, Offer
+from dnncore.choice import fastest
+from dnncore.cuda.algorithms import algorithms_for
+from dnncore.descriptors import Layout
+from dnncore.dtypes import DType
+from dnncore.figures import A100, H100, H200, DeviceFigures
+from dnncore.problems import Direction, FillProblem, Problem
+from tests.cases import CASES
+
+_ANY = FillProblem(TensorDescriptor.packed((1,)))
+
+
+@dataclass
+class _Algorithm:
+    """Takes so long, and notes that it was asked."""
+
+    name: str
+    seconds: float | None
+    workspace_bytes: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    def offer(self, problem: object, figures: object) -> Offer | str:
+        self.asked.append(self.name)
+        return "it cannot" if self.seconds is None else Offer(self.seconds, lambda: None, self.workspace_bytes)
+
+
+@dataclass
+class _Bounded(_Algorithm, Bounded):
+    least: float = 0.0
+
+    def least_seconds(self, problem: object, figures: object) -> float:
+        return self.least
+
+
+def _chosen(*algorithms: _Algorithm, limit: float = math.inf) -> str | None:
+    found = fastest(algorithms, _ANY, H200, lambda offer: offer.workspace_bytes <= limit)
+    return None if found is None else found[0].name
+
+
+def test_of_equal_ones_the_first_is_taken_whatever_order_they_are_asked_in() -> None:
+    assert _chosen(_Algorithm("a", 2), _Algorithm("b", 1), _Algorithm("c", 1)) == "b"
+    assert _chosen(_Bounded("a", 1, least=0.9), _Algorithm("b", 1)) == "a"
+    assert _chosen(_Bounded("a", 1, least=1), _Algorithm("b", 1)) == "a"
+    assert _chosen(_Algorithm("a", 1), _Bounded("b", 1, least=0.9)) == "a"
+
+
+def test_what_cannot_be_the_fastest_is_not_asked() -> None:
+    slow, equal = _Bounded("slow", 5, least=4), _Bounded("equal", 3, least=3)
+    assert _chosen(slow, _Algorithm("fast", 3), equal) == "fast"
+    assert not slow.asked
+    assert not equal.asked
+
+
+def test_what_is_refused_or_not_allowed_bounds_nothing() -> None:
+    assert (
+        _chosen(_Algorithm("a", None), _Algorithm("b", 1, workspace_bytes=8), _Bounded("c", 5, least=4), limit=7) == "c"
+    )
+    assert _chosen(_Algorithm("a", None), _Bounded("b", None, least=math.inf)) is None
+    assert _chosen() is None
+
+
+def _problems() -> Iterator[Problem]:
+    yield from dict.fromkeys(case.problem for case in CASES)
+    for layer in LAYERS:
+        for direction in Direction:
+            for dtype, layout in (
+                (DType.FLOAT32, Layout.NCHW),
+                (DType.FLOAT16, Layout.NHWC),
+                (DType.FLOAT64, Layout.NHWC),
+            ):
+                yield layer.problem(direction, dtype, layout)
+
+
+_ALL = pytest.mark.parametrize("figures", [H200, H100, A100], ids=["H200", "H100", "A100"])
+
+
+@_ALL
+def test_no_offer_is_below_its_bound(figures: DeviceFigures) -> None:
+    for problem in _problems():
+        for algorithm in algorithms_for(problem):
+            offer = algorithm.offer(problem, figures)
+            if isinstance(algorithm, Bounded) and isinstance(offer, Offer):
+                assert algorithm.least_seconds(problem, figures) <= offer.seconds, f"{algorithm.name} on {problem}"
+
+
+@_ALL
+@pytest.mark.parametrize("limit", [math.inf, 0])
+def test_the_choice_is_the_one_among_all_offers(figures: DeviceFigures, limit: float) -> None:
+    def allows(offer: Offer) -> bool:
+        return offer.workspace_bytes <= limit
+
+    for problem in _problems():
+        algorithms = algorithms_for(problem)
+        offers = [(algorithm, algorithm.offer(problem, figures)) for algorithm in algorithms]
+        allowed = [(each, offer) for each, offer in offers if isinstance(offer, Offer) and allows(offer)]
+        assert fastest(algorithms, problem, figures, allows) == min(allowed, key=lambda found: found[1].seconds)
