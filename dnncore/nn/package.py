@@ -130,7 +130,7 @@ class Package:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
                 staging.chmod(0o755)
-                tensors = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
+                tensors = {name: np.asarray(array, order="C") for name, array in self.weights.items()}
                 _write(staging / WEIGHTS_FILE, save_tensors(tensors))
                 _write(staging / MODEL_FILE, json.dumps(self._document(), indent=2).encode() + b"\n")
                 if target.exists():
@@ -199,7 +199,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _checksum(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.asarray(array, order="C").tobytes()).hexdigest()
 
 
 def _read_document(path: Path) -> dict[str, Any]:
