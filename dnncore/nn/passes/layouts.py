@@ -7,7 +7,7 @@ from dataclasses import replace
 from dnncore.descriptors import Layout
 from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Convolution
+from dnncore.nn.operators import Convolution, Reshape
 
 __all__ = ["channels_last"]
 
@@ -15,14 +15,17 @@ __all__ = ["channels_last"]
 def channels_last(model: Model) -> Model:
     """Let values with spatial dimensions, and the filters, lie channels-last.
 
-    Not those that are given or handed out, nor those of nodes that need rows.
+    Not those that are given or handed out, nor those of nodes that need rows, nor what is reshaped, which is written in rows.
     """
     graph = model.graph
     found = {
         name: Layout.NHWC
         for node in graph.nodes
         for name in node.outputs
-        if len(graph.values[name].shape) > 3 and node.operator.strided and not _is_bound(graph, name)
+        if len(graph.values[name].shape) > 3
+        and node.operator.strided
+        and not isinstance(node.operator, Reshape)
+        and not _is_bound(graph, name)
     }
     for node in graph.nodes:
         if isinstance(node.operator, Convolution):
