@@ -115,7 +115,8 @@ def test_what_is_reshaped_between_convolutions_is_the_same_channels_last(handle:
     net = NetBuilder("reshaped")
     x = net.convolution("before", net.input("x", (BATCH, 3, 4, 6)), 4, 1)
     x = net.add("apart", Reshape((0, 4, 2, 12)), x)
-    graph = net.build(net.convolution("behind", x, 2, 1))
+    y = net.add("back", Reshape((0, 4, 2, 12)), net.add("other", Reshape((0, 2, 4, 12)), net.relu("relu", x)))
+    graph = net.build(net.convolution("behind", net.concat("whole", x, y), 2, 1))
     model = Model(graph, graph.initialize(0))
     feeds, found = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32)}, []
     for one in (model, channels_last(model)):

@@ -11,6 +11,7 @@ import pytest
 from dnncore import Handle
 from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Executor, NetBuilder, Package, Parameters
+from dnncore.nn.operators import Binary
 from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import Preprocessing
@@ -165,3 +166,10 @@ def test_a_net_that_is_no_classifier_can_be_saved(tmp_path: Path) -> None:
     assert loaded.graph == graph
     assert loaded.serving_graph == graph
     assert (loaded.preprocessing, loaded.labels) == (None, None)
+
+
+def test_a_constant_without_dimensions_keeps_none(tmp_path: Path) -> None:
+    net = NetBuilder("scaled")
+    graph = net.build(net.add("y", Binary("mul"), net.input("x", ("N", 3)), net.constant("factor", ())))
+    Package("scaled", graph, graph.initialize(0), None, None).save(tmp_path / "scaled")
+    assert Package.load(tmp_path / "scaled").weights["factor"].shape == ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dnncore.descriptors import Layout
 from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Convolution, Reshape
+from dnncore.nn.operators import Convolution
 
 __all__ = ["channels_last"]
 
@@ -15,7 +15,7 @@ __all__ = ["channels_last"]
 def channels_last(model: Model) -> Model:
     """Let values with spatial dimensions, and the filters, lie channels-last.
 
-    Not those that are given or handed out, nor those of nodes that need rows, nor what is reshaped, which is written in rows.
+    Not those that are given or handed out, nor those of nodes that need rows, nor those that are written in rows.
     """
     graph = model.graph
     found = {
@@ -24,7 +24,7 @@ def channels_last(model: Model) -> Model:
         for name in node.outputs
         if len(graph.values[name].shape) > 3
         and node.operator.strided
-        and not isinstance(node.operator, Reshape)
+        and not node.operator.writes_rows
         and not _is_bound(graph, name)
     }
     for node in graph.nodes:
