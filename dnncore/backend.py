@@ -22,12 +22,12 @@ __all__ = [
     "Address",
     "Algorithm",
     "Bound",
+    "BoundGraph",
     "Bounded",
     "Device",
     "DeviceInfo",
     "Enqueue",
     "Event",
-    "Graph",
     "Launch",
     "Memory",
     "Move",
@@ -265,7 +265,7 @@ Enqueue = Callable[[Sequence[Address]], None]
 """enqueue(addresses): run what was wired together; the last address is the workspace's, where one is needed."""
 
 
-class Graph(Protocol):
+class BoundGraph(Protocol):
     """Bound work that is launched as one. Owned by one thread."""
 
     def launch(self, stream: Stream) -> None:
@@ -330,7 +330,7 @@ class Device(Protocol):
         """
         ...
 
-    def capture(self, steps: Sequence[Bound]) -> Graph:
+    def capture(self, steps: Sequence[Bound]) -> BoundGraph:
         """Make one launch of many: a CUDA graph, whose kernels run one after the other."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from dnncore import workspace
-from dnncore.backend import TICKET_BYTES, Address, Bound, Graph, Memory, Move, Stream
+from dnncore.backend import TICKET_BYTES, Address, Bound, BoundGraph, Memory, Move, Stream
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.plan import Plan, summary
 
@@ -163,13 +163,13 @@ class CapturedProgram:
                 )
                 for step in program.steps
             ]
-            self._graph: Graph | None = handle.device.capture(steps)
+            self._graph: BoundGraph | None = handle.device.capture(steps)
             undo.callback(self._graph.close)
             self.move(moves)
             handle.keep(self)
             undo.pop_all()
 
-    def _open(self) -> Graph:
+    def _open(self) -> BoundGraph:
         self._handle.check_not_recording("a captured program")
         if self._graph is None:
             raise ClosedError("a captured program was used after close()")

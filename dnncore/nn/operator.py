@@ -82,6 +82,9 @@ class Operator(ABC):
 
     variadic: ClassVar[bool] = False
 
+    writes_rows: ClassVar[bool] = False
+    """Whether its outputs must be row-major, unless they are views, whatever strides its inputs have."""
+
     in_place: ClassVar[frozenset[int]] = frozenset()
     """Inputs whose memory the first output may take, when nobody else reads them."""
 

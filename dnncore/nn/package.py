@@ -199,7 +199,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _checksum(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.asarray(array, order="C").tobytes()).hexdigest()
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import torch
 from dnncore import Handle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.nn import BATCH, Constant, Executor, Graph, Node, Parameters, Value
+from dnncore.nn import BATCH, Constant, Executor, Graph, NetBuilder, Node, Parameters, Value
 from dnncore.nn.gradient import differentiate
 from dnncore.nn.graph import Extent
+from dnncore.nn.model import Model
 from dnncore.nn.operator import Operator, Spec
-from dnncore.nn.operators import Expand, GroupNorm, LayerNorm, MatrixProduct, Pad, Reduce, RMSNorm, Slice
+from dnncore.nn.operators import Expand, GroupNorm, LayerNorm, MatrixProduct, Pad, Reduce, Reshape, RMSNorm, Slice
+from dnncore.nn.passes import channels_last
 from dnncore.testing import tolerance
 
 f = torch.nn.functional
@@ -107,6 +109,23 @@ def test_a_constant_is_broadcast_to_the_batch_and_its_gradient_is_summed(handle:
     with Parameters.upload(handle, graph, weights) as parameters, Executor(graph, handle, parameters, 4) as executor:
         found = executor.run({"x": np.zeros((4, 3), np.float32)})["y"]
     assert np.array_equal(found, np.broadcast_to(weights["token"], (4, 2, 3)))
+
+
+def test_what_is_reshaped_between_convolutions_is_the_same_channels_last(handle: Handle) -> None:
+    net = NetBuilder("reshaped")
+    x = net.convolution("before", net.input("x", (BATCH, 3, 4, 6)), 4, 1)
+    x = net.add("apart", Reshape((0, 4, 2, 12)), x)
+    y = net.add("back", Reshape((0, 4, 2, 12)), net.add("other", Reshape((0, 2, 4, 12)), net.relu("relu", x)))
+    graph = net.build(net.convolution("behind", net.concat("whole", x, y), 2, 1))
+    model = Model(graph, graph.initialize(0))
+    feeds, found = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32)}, []
+    for one in (model, channels_last(model)):
+        with (
+            Parameters.upload(handle, one.graph, one.weights) as parameters,
+            Executor(one.graph, handle, parameters, 2) as executor,
+        ):
+            found.append(executor.run(feeds)["behind"].copy())
+    np.testing.assert_allclose(found[1], found[0], atol=10 * tolerance(DType.FLOAT32, 100))
 
 
 def test_numbers_without_dimensions_go_in_and_out(handle: Handle) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dnncore import Handle
 from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Executor, NetBuilder, Package, Parameters
+from dnncore.nn.operators import Binary
 from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import CenterCrop, Color, ExifOrientation, Preprocessing, Resize, SubtractMeanImage
@@ -180,12 +181,17 @@ def test_a_malformed_package_of_version_1_is_refused(tmp_path: Path, change: Any
 def test_a_net_that_is_no_classifier_can_be_saved(tmp_path: Path) -> None:
     net = NetBuilder("two")
     a, b = net.input("a", ("N", 3)), net.input("b", (1,))
-    half = net.constant("half", ())
-    graph = net.build(net.plus("sum", a, net.plus("more", b, half)), net.inner_product("score", a, 2))
+    graph = net.build(net.plus("sum", a, b), net.inner_product("score", a, 2))
     package = Package("two", graph, graph.initialize(0), None, None)
     package.save(tmp_path / "two")
     loaded = Package.load(tmp_path / "two")
     assert loaded.graph == graph
     assert loaded.serving_graph == graph
     assert (loaded.preprocessing, loaded.labels) == (None, None)
-    assert loaded.weights["half"].shape == ()
+
+
+def test_a_constant_without_dimensions_keeps_none(tmp_path: Path) -> None:
+    net = NetBuilder("scaled")
+    graph = net.build(net.add("y", Binary("mul"), net.input("x", ("N", 3)), net.constant("factor", ())))
+    Package("scaled", graph, graph.initialize(0), None, None).save(tmp_path / "scaled")
+    assert Package.load(tmp_path / "scaled").weights["factor"].shape == ()

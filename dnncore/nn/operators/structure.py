@@ -29,6 +29,8 @@ _Views = Sequence[tuple[TensorDescriptor, int]]
 class _Reshaping(Operator):
     """The same elements in row-major order, with other extents."""
 
+    writes_rows: ClassVar[bool] = True
+
     def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
         """In place, where x is row-major."""
         return ((specs[0].descriptor(), 0),) if x.is_row_major else None

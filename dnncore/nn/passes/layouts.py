@@ -15,14 +15,17 @@ __all__ = ["channels_last"]
 def channels_last(model: Model) -> Model:
     """Let values with spatial dimensions, and the filters, lie channels-last.
 
-    Not those that are given or handed out, nor those of nodes that need rows.
+    Not those that are given or handed out, nor those of nodes that need rows, nor those that are written in rows.
     """
     graph = model.graph
     found = {
         name: Layout.NHWC
         for node in graph.nodes
         for name in node.outputs
-        if len(graph.values[name].shape) > 3 and node.operator.strided and not _is_bound(graph, name)
+        if len(graph.values[name].shape) > 3
+        and node.operator.strided
+        and not node.operator.writes_rows
+        and not _is_bound(graph, name)
     }
     for node in graph.nodes:
         if isinstance(node.operator, Convolution):
