@@ -224,8 +224,8 @@ def tile_counts(tile: AnyTile, product: Product) -> list[int]:
 
 
 # Tiles that join are those for which estimates choose it, because every one has kernels of its own for that. Larger ones of fp32
-# would gain less than 1 % by it, as their last blocks read as much as they save; the smaller one of int8 is not chosen at all; and
-# in fp64, where it would be a tenth of small products, a launch less is not worth 18 kernels that everybody compiles.
+# would gain less than 1 % by it, since their last blocks take about as long as the launch that they save; and in fp64, where small
+# products would gain a tenth, that is not worth 18 kernels that everybody compiles.
 def _tiles(dtype: DType) -> tuple[Tile, ...]:
     joins = dtype is DType.FLOAT32
     return (
@@ -242,10 +242,9 @@ _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, ef
 
 def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     step = 32 // dtype.itemsize  # of the reduction, in one instruction
-    small_joins = dtype is not DType.INT8
     return (
         MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0, joins=True),
-        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6, joins=small_joins),
+        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6, joins=True),
     )
 
 
