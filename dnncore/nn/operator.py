@@ -156,6 +156,11 @@ class Operator(ABC):
         """Whether its tensors may have any strides; else they are row-major."""
         return True
 
+    @property
+    def writes_strided(self) -> bool:
+        """Whether its outputs may have any strides; else they are row-major, or views."""
+        return self.strided
+
     def macs(self, inputs: Sequence[Any], outputs: Sequence[Spec]) -> int:  # noqa: ARG002
         """Multiply-adds."""
         return 0

@@ -33,6 +33,11 @@ class _Reshaping(Operator):
         """In place, where x is row-major."""
         return ((specs[0].descriptor(), 0),) if x.is_row_major else None
 
+    @property
+    def writes_strided(self) -> bool:
+        """The order of the result's elements is that of x in row-major order."""
+        return False
+
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Put x in row-major order."""
         (x,), (y,) = inputs, outputs
