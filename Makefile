@@ -99,6 +99,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) -e '.[dev]'
+	$(BIN)/python $(INSTALL) --no-deps rapidocr-onnxruntime==1.4.4  # two trained nets that the tests import
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.gpu: pyproject.toml | $(BIN)/python

@@ -40,15 +40,16 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=NETS, choices=NETS)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32, 256])
     parser.add_argument("--precisions", nargs="+", default=["float32", "float16"])
+    parser.add_argument("--autotune", action="store_true", help="choose algorithms by timing them")
     parser.add_argument("--compiled", action="store_true", help="beside torch.compile too")
     arguments = parser.parse_args()
-    document = Document(arguments.out / "nets.json", ("net", "precision", "batch"))
+    document = Document(arguments.out / "nets.json", ("net", "precision", "batch", "autotuned"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     for name in arguments.nets:
         model = _model(name)
         for precision in arguments.precisions:
-            for row in _measure(name, model, DType.of(precision), arguments.batches, arguments.compiled):
+            for row in _measure(name, model, DType.of(precision), arguments):
                 document.add([row])
                 print(_line(row), flush=True)
 
@@ -86,7 +87,7 @@ def _twin(name: str, model: Model) -> torch.nn.Module:
     return net.eval().cuda()
 
 
-def _measure(name: str, model: Model, precision: DType, batches: list[int], compiled: bool) -> Iterator[dict[str, Any]]:
+def _measure(name: str, model: Model, precision: DType, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     dtype = getattr(torch, precision.value)
     narrow = precision is not DType.FLOAT32
     net = _twin(name, model).to(dtype)
@@ -95,14 +96,14 @@ def _measure(name: str, model: Model, precision: DType, batches: list[int], comp
     faster = for_inference(model, precision)
     with (
         torch.inference_mode(),
-        Handle("cuda:0", stream=DEFAULT_STREAM) as handle,
+        Handle("cuda:0", stream=DEFAULT_STREAM, autotune=arguments.autotune) as handle,
         Parameters.upload(handle, faster.graph, faster.weights) as parameters,
     ):
-        for batch in batches:
+        for batch in arguments.batches:
             x = torch.randn(batch, 3, 224, 224, device="cuda")
             theirs_x = x.to(dtype, memory_format=torch.channels_last if narrow else torch.contiguous_format)
             with Executor(faster.graph, handle, parameters, batch) as executor:
-                contestants, torch_bytes, expected = _contestants(net, theirs_x, compiled)
+                contestants, torch_bytes, expected = _contestants(net, theirs_x, arguments.compiled)
                 executor.tensor("data").assign(x.cpu().numpy())
                 executor.enqueue()
                 found = torch.from_numpy(executor.tensor(faster.graph.outputs[0]).numpy())
@@ -113,6 +114,7 @@ def _measure(name: str, model: Model, precision: DType, batches: list[int], comp
                     "net": name,
                     "precision": precision.value,
                     "batch": batch,
+                    "autotuned": arguments.autotune,
                     "ours_ms": ours,
                     "ours_images_per_s": batch / ours * 1e3,
                     "torch_ms": dict(zip(contestants, theirs, strict=True)),

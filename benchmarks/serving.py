@@ -43,7 +43,7 @@ def device_sets() -> list[str]:
 def untrained_package() -> Package:
     """The demo's net with fresh weights: the time does not depend on what it learned."""
     net = lenet()
-    preprocessing = Preprocessing("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
+    preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
     return Package("digits", net, net.initialize(0), preprocessing, tuple("0123456789"), {})
 
 

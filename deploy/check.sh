@@ -149,7 +149,7 @@ from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import Preprocessing
 
 net = lenet()
-preprocessing = Preprocessing("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
+preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
 Package("digits", net, net.initialize(0), preprocessing, tuple("0123456789")).save("/scratch/models/digits/1")
 Image.effect_noise((8, 8), 64).save("/scratch/digit.png")
 PYTHON

@@ -43,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--model-version", default="", metavar="V", help="default: the latest")
 
     classify = commands.add_parser("classify", parents=[common], help="print the most probable labels of images")
-    classify.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="JPEG or PNG file")
+    classify.add_argument(
+        "images", nargs="+", type=Path, metavar="IMAGE", help="JPEG, PNG, WebP, BMP, GIF or TIFF file"
+    )
     classify.add_argument("--top-k", type=_positive(int), default=5, metavar="K", help="labels an image; default: 5")
     classify.add_argument("--timeout", type=_positive(float), default=30.0, metavar="S", help="default: 30 s an image")
     classify.add_argument("--json", action="store_true", help="print one JSON array, an object an image")
@@ -56,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         "whenever it came to be sent; else when it was sent.",
     )
     source = load.add_mutually_exclusive_group(required=True)
-    source.add_argument("--images", nargs="+", type=Path, metavar="PATH", help="JPEG or PNG files, or folders of them")
+    source.add_argument("--images", nargs="+", type=Path, metavar="PATH", help="image files, or folders of them")
     source.add_argument("--synthetic", action="store_true", help="random pixels at the model's size")
     pace = load.add_mutually_exclusive_group()
     pace.add_argument(

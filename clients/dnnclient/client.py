@@ -96,7 +96,7 @@ class Client:
         """Classify one image or several, in one request.
 
         Args:
-            images: `bytes` or `Path` of a JPEG or PNG, uint8 pixels [H, W, C] at the net's size, or the net's own float32
+            images: `bytes` or `Path` of an image file, uint8 pixels [H, W, C] at the net's size, or the net's own float32
                 input [C, H, W]; a sequence of one kind of them; or one array with a leading N.
             model: Name of the model; the client's own when None.
             version: Of the model; empty for the latest.

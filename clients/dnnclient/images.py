@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from dnncore.errors import BadParamError
+from dnncore.preprocessing import SUFFIXES
 
 __all__ = ["image_files", "synthetic_images"]
 
-_SUFFIXES = {".jpg", ".jpeg", ".png"}
-
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that paths name: each file as it is, and each folder's JPEG and PNG files, by name.
+    """Return the files that paths name: each file as it is, and each folder's image files, by name.
 
     Raises:
         BadParamError: a path does not exist, or a folder has no such file.
@@ -23,9 +22,9 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _SUFFIXES)
+            found = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
             if not found:
-                raise BadParamError(f"folder {path} has no file that ends in {', '.join(sorted(_SUFFIXES))}")
+                raise BadParamError(f"folder {path} has no file that ends in {', '.join(SUFFIXES)}")
             files += found
         elif path.is_file():
             files.append(path)

@@ -17,10 +17,10 @@ from dnncore.preprocessing import Preprocessing
 __all__ = ["Image", "check_answer", "classifications", "classify_request", "model_info", "num_images"]
 
 Image: TypeAlias = bytes | Path | np.ndarray
-"""A JPEG or PNG file's bytes or path; uint8 pixels [H, W, C] at the net's size; or the net's own float32 input [C, H, W]."""
+"""An image file's bytes or path; uint8 pixels [H, W, C] at the net's size; or the net's own float32 input [C, H, W]."""
 
 _DATATYPES = {"uint8": "UINT8", "float32": "FP32"}
-_ACCEPTED = "give bytes or a pathlib.Path of a JPEG or PNG, uint8 pixels [H, W, C] or float32 [C, H, W]"
+_ACCEPTED = "give bytes or a pathlib.Path of an image file, uint8 pixels [H, W, C] or float32 [C, H, W]"
 
 
 def classify_request(

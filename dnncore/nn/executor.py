@@ -77,7 +77,8 @@ class Executor:
     def _host_array(self, name: str) -> np.ndarray:
         descriptor = self._tensors[name].descriptor
         raw = self._handle.device.host_buffer(descriptor.nbytes)
-        array: np.ndarray = raw.view(descriptor.dtype.numpy).reshape(descriptor.shape)
+        shape = descriptor.shape if self.graph.values[name].shape else ()  # which on the device is (1,)
+        array: np.ndarray = raw.view(descriptor.dtype.numpy).reshape(shape)
         array[...] = 0
         return array
 

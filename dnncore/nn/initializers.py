@@ -8,7 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Filled", "Initializer", "Normal", "Uniform", "Zeros", "he_normal", "xavier_uniform"]
+__all__ = [
+    "Bilinear",
+    "Filled",
+    "Initializer",
+    "Normal",
+    "SparseNormal",
+    "Uniform",
+    "UnitBall",
+    "Zeros",
+    "he_normal",
+    "xavier_uniform",
+]
 
 
 class Initializer(ABC):
@@ -41,29 +52,78 @@ class Filled(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Normal(Initializer):
-    """Normally distributed with mean 0.
+    """Normally distributed.
 
     Args:
         variance: Of the distribution.
+        mean: Of the distribution.
     """
 
     variance: float
+    mean: float = 0.0
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Normal deviates."""
         deviates: np.ndarray = generator.standard_normal(shape) * np.sqrt(self.variance)
-        return deviates.astype(np.float32)
+        return (deviates + self.mean).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Initializer):
-    """Between -limit and limit."""
+    """Between center - limit and center + limit."""
 
     limit: float
+    center: float = 0.0
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform deviates."""
-        return generator.uniform(-self.limit, self.limit, shape).astype(np.float32)
+        return generator.uniform(self.center - self.limit, self.center + self.limit, shape).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseNormal(Initializer):
+    """Normally distributed where it is not 0, for weights [K, ...].
+
+    Args:
+        mean: Of what is not 0.
+        deviation: Its standard deviation.
+        nonzero: How many elements for each of the K are not 0, on average.
+    """
+
+    mean: float
+    deviation: float
+    nonzero: int
+
+    def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Normal deviates and zeros."""
+        deviates = generator.standard_normal(shape) * self.deviation + self.mean
+        kept = generator.random(shape) < self.nonzero / max(math.prod(shape[1:]), 1)
+        return np.where(kept, deviates, 0).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitBall(Initializer):
+    """Positive weights [K, ...], which add up to 1 for each of the K."""
+
+    def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Uniform deviates over their sums."""
+        deviates = generator.random(shape)
+        shares: np.ndarray = deviates / deviates.sum(tuple(range(1, len(shape))), keepdims=True)
+        return shares.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Bilinear(Initializer):
+    """Filters [K, C, R, S] with which a transposed convolution interpolates between neighbours."""
+
+    def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
+        """A pyramid, the same for all filters."""
+        pyramid = np.ones(())
+        for extent in shape[2:]:
+            factor = math.ceil(extent / 2)
+            center = (2 * factor - 1 - factor % 2) / (2 * factor)
+            pyramid = pyramid[..., None] * (1 - np.abs(np.arange(extent) / factor - center))
+        return np.broadcast_to(pyramid, shape).astype(np.float32)
 
 
 def he_normal(fan_in: int) -> Normal:

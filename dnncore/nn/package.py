@@ -130,7 +130,7 @@ class Package:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
                 staging.chmod(0o755)
-                tensors = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
+                tensors = {name: np.asarray(array, order="C") for name, array in self.weights.items()}
                 _write(staging / WEIGHTS_FILE, save_tensors(tensors))
                 _write(staging / MODEL_FILE, json.dumps(self._document(), indent=2).encode() + b"\n")
                 if target.exists():

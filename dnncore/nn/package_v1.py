@@ -12,6 +12,7 @@ from dnncore.nn.graph import BATCH, Graph
 __all__ = ["FORMAT_VERSION", "graph_of"]
 
 FORMAT_VERSION = 1
+"""Of the packages that are read here."""
 
 
 def _add(net: NetBuilder, name: str, a: str, b: str) -> str:

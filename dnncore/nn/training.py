@@ -25,8 +25,14 @@ from dnncore.nn.operators import (
 
 __all__ = ["DROPOUT", "LABELS", "LOSS", "dropout_states", "for_training", "in_training"]
 
-LABELS, LOSS, DROPOUT = "labels", "loss", "dropout"
-"""What a graph for training reads beside its own inputs, int32 [N]; what it gives, [N]; and the states of its dropouts."""
+LABELS = "labels"
+"""What a graph for training reads beside its own inputs: classes, int32 [N]."""
+
+LOSS = "loss"
+"""What it gives: the loss of each image [N]."""
+
+DROPOUT = "dropout"
+"""What it reads where there are dropouts: their states, int32 [dropouts, 4]."""
 
 
 def in_training(graph: Graph) -> Graph:

@@ -1,6 +1,7 @@
-"""The NumPy backend: what every other one is measured against, and the one that runs where there is no GPU.
+"""The NumPy backend: the place to read what an operation means, and what runs where there is no GPU.
 
-It accumulates in float64 whatever the tensors hold, follows any strides, and is deterministic. Speed comes second.
+Every operation has an algorithm that accumulates in float64 whatever the tensors hold. Those that nets spend their time in have one
+in float32 before it, most often the same function on narrower arrays, a few images or channels at a time. All follow any strides.
 """
 
 from dnncore.reference.device import ReferenceDevice

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, exact_and_fast, in_parts
 
 __all__ = ["BACKWARD", "FORWARD", "activate"]
 
@@ -96,10 +96,12 @@ def _backward(problem: ActivationBackwardProblem, y: Array, dy: Array, x: Array)
     """dy times the slope; a slope of exactly 0 lets no NaN or infinity of dy through."""
     mode, coefficient = problem.activation.mode, problem.activation.coefficient
     if mode in _GATES:
-        return np.where(_GATES[mode](x, coefficient), dy, 0.0)
+        gate = _GATES[mode](x, coefficient)
+        product: Array = dy * gate  # many times faster than a choice for each element, where both give the same
+        return product if np.isfinite(product).all() else np.where(gate, dy, 0.0)
     slope = _SLOPES[mode](y, x, coefficient)
     return np.where(slope == 0, 0.0, dy * slope)
 
 
-FORWARD = (ReferenceAlgorithm("elementwise", _forward),)
-BACKWARD = (ReferenceAlgorithm("elementwise", _backward),)
+FORWARD = exact_and_fast("elementwise", _forward, in_parts(_forward, 0))
+BACKWARD = exact_and_fast("elementwise", _backward, in_parts(_backward, 0))

@@ -2,6 +2,8 @@
 
 For one tap the input that meets every output is a strided slice, so the three directions are three products of the same operands:
 y += w x, dx += w' dy, dw = dy x'. Padding is zeros around a copy of x. Formulas: arXiv 1410.0759, section 3.
+
+These add up in float64 and are for reading and for comparing with; `blocked_convolution` has the fast ones, in float32.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnncore.problems import ConvolutionProblem, Direction
-from dnncore.reference.launch import Array, ReferenceAlgorithm
-from dnncore.reference.taps import Index, interior, pad, padded_shape, taps
+from dnncore.reference.launch import Array, Index, ReferenceAlgorithm
+from dnncore.reference.taps import interior, pad, padded_shape, taps
 
-__all__ = ["algorithms"]
+__all__ = ["EXACT"]
 
 
 def _taps(problem: ConvolutionProblem) -> Iterator[tuple[Index, Index]]:
@@ -120,7 +122,7 @@ def _slices_and_sums(problem: ConvolutionProblem) -> int:
     return _patch_elements(problem) + problem.y.size * (1 + math.prod(problem.w.shape[2:]))
 
 
-_ALGORITHMS: dict[Direction, tuple[ReferenceAlgorithm, ...]] = {
+EXACT: dict[Direction, tuple[ReferenceAlgorithm, ...]] = {
     Direction.FORWARD: (
         ReferenceAlgorithm("gemm", _forward_gemm, _unsuitable_for_patches, _patches_and_y),
         ReferenceAlgorithm("taps", _forward_taps, temporaries=_slices_and_sums),
@@ -131,8 +133,4 @@ _ALGORITHMS: dict[Direction, tuple[ReferenceAlgorithm, ...]] = {
         ReferenceAlgorithm("taps", _backward_filter_taps, temporaries=_slices_and_sums),
     ),
 }
-
-
-def algorithms(direction: Direction) -> tuple[ReferenceAlgorithm, ...]:
-    """Algorithms of one direction, fastest first."""
-    return _ALGORITHMS[direction]
+"""Those that add up in float64, fastest first."""

@@ -39,6 +39,7 @@ from dnncore.problems import (
 )
 from dnncore.reference import (
     activation,
+    blocked_convolution,
     convolution,
     cross_entropy,
     dropout,
@@ -123,7 +124,7 @@ class ReferenceDevice:
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first."""
         if isinstance(problem, ConvolutionProblem):
-            return convolution.algorithms(problem.direction)
+            return (blocked_convolution.ALGORITHMS[problem.direction], *convolution.EXACT[problem.direction])
         return _ALGORITHMS[type(problem)]
 
     def bind(self, work: ReferenceWork) -> Launch:

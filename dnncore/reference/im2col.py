@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnncore.problems import Col2ImProblem, Im2ColProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
-from dnncore.reference.taps import Index, interior, pad, padded_shape, taps
+from dnncore.reference.launch import Array, Index, ReferenceAlgorithm
+from dnncore.reference.taps import interior, pad, padded_shape, taps
 
 __all__ = ["COL2IM", "IM2COL"]
 

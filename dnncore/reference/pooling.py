@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dnncore.descriptors import PoolingDescriptor, PoolingMode
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, exact_and_fast, in_parts
 
 __all__ = ["BACKWARD", "BACKWARD_INDICES", "FORWARD"]
 
@@ -58,7 +58,7 @@ class _Windows:
         shape, interior = self._frame()
         if shape == x.shape:
             return x
-        padded = np.full(shape, fill)
+        padded = np.full(shape, fill, x.dtype)
         padded[interior] = x
         return padded
 
@@ -86,14 +86,14 @@ class _Windows:
 
     def maximum(self, x: Array) -> Array:
         """The maximum of each window."""
-        padded, best = self._candidates(x), np.full(self.y, -np.inf)
+        padded, best = self._candidates(x), np.full(self.y, -np.inf, x.dtype)
         for place in self.places():
             np.maximum(best, padded[place], out=best)
         return best
 
     def winners(self, x: Array) -> Indices:
         """Which place of each window has its maximum first; of nothing but minus infinity, the first that is in the input."""
-        padded, best = self._candidates(x), np.full(self.y, -np.inf)
+        padded, best = self._candidates(x), np.full(self.y, -np.inf, x.dtype)
         has_nan = bool(np.isnan(np.max(padded, initial=-np.inf)))
         winner = np.broadcast_to(self._first_places(), self.y).astype(np.int32)
         for number, place in enumerate(self.places()):
@@ -128,22 +128,23 @@ class _Windows:
         return winner
 
     def average(self, x: Array) -> Array:
-        padded, total = self._padded(x, 0.0), np.zeros(self.y)
+        padded, total = self._padded(x, 0.0), np.zeros(self.y, x.dtype)
         for place in self.places():
             total += padded[place]
-        return total / self.divisor()
+        total /= self.divisor().astype(x.dtype)
+        return total
 
     def spread(self, share: Array, winner: Indices | None = None) -> Array:
         """Add a share to every place of its window, or only to that one which wins it."""
         shape, interior = self._frame()
-        gradient = np.zeros(shape)
+        gradient = np.zeros(shape, share.dtype)
         for number, place in enumerate(self.places()):
             gradient[place] += share if winner is None else np.where(winner == number, share, 0.0)
         return gradient[interior]
 
 
 def _forward(problem: PoolingForwardProblem, x: Array) -> Array | tuple[Array, ...]:
-    windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
+    windows = _Windows(problem.pooling, x.shape, (*x.shape[:2], *problem.y.shape[2:]))
     if problem.pooling.mode is not PoolingMode.MAX:
         return windows.average(x)
     best = windows.maximum(x)
@@ -151,17 +152,17 @@ def _forward(problem: PoolingForwardProblem, x: Array) -> Array | tuple[Array, .
 
 
 def _backward(problem: PoolingBackwardProblem, _y: Array, dy: Array, x: Array) -> Array:
-    windows = _Windows(problem.pooling, problem.x.shape, problem.y.shape)
+    windows = _Windows(problem.pooling, x.shape, dy.shape)
     if problem.pooling.mode is not PoolingMode.MAX:
-        return windows.spread(dy / windows.divisor())
+        return windows.spread(dy / windows.divisor().astype(dy.dtype))
     return windows.spread(dy, windows.winners(x))
 
 
 def _backward_indices(problem: PoolingBackwardIndicesProblem, dy: Array, indices: npt.NDArray[np.int32]) -> Array:
-    windows = _Windows(problem.pooling, problem.dx.shape, problem.dy.shape)
+    windows = _Windows(problem.pooling, (*dy.shape[:2], *problem.dx.shape[2:]), dy.shape)
     return windows.spread(dy, windows.winners_of(indices))
 
 
-FORWARD = (ReferenceAlgorithm("window", _forward),)
-BACKWARD = (ReferenceAlgorithm("window", _backward),)
-BACKWARD_INDICES = (ReferenceAlgorithm("window", _backward_indices),)
+FORWARD = exact_and_fast("window", _forward, in_parts(_forward, 1))
+BACKWARD = exact_and_fast("window", _backward, in_parts(_backward, 1))
+BACKWARD_INDICES = exact_and_fast("window", _backward_indices, in_parts(_backward_indices, 1))

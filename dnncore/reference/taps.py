@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dnncore.descriptors import ConvolutionDescriptor, ConvolutionMode
-from dnncore.reference.launch import Array
+from dnncore.reference.launch import Array, Index
 
-__all__ = ["Index", "interior", "pad", "padded_shape", "taps"]
+__all__ = ["interior", "pad", "padded_shape", "taps"]
 
-Index = tuple[int | slice, ...]
 _ALL = slice(None)
 
 
@@ -51,7 +50,10 @@ def interior(convolution: ConvolutionDescriptor, x_shape: Sequence[int]) -> Inde
 
 
 def pad(convolution: ConvolutionDescriptor, x: Array) -> Array:
-    """A copy of x with zeros around it."""
-    padded = np.zeros(padded_shape(convolution, x.shape))
+    """x with zeros around it; itself where there is no padding."""
+    shape = padded_shape(convolution, x.shape)
+    if shape == x.shape:
+        return x
+    padded = np.zeros(shape, x.dtype)
     padded[interior(convolution, x.shape)] = x
     return padded

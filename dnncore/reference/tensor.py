@@ -8,7 +8,7 @@ import numpy as np
 
 from dnncore.descriptors import BinaryOperator, ReduceOperator
 from dnncore.problems import AddProblem, BinaryProblem, FillProblem, MatmulProblem, ReduceProblem, SumProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, ReferenceAlgorithm, exact_and_fast, in_parts
 
 __all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM"]
 
@@ -17,8 +17,8 @@ def _fill(problem: FillProblem) -> Array:
     return np.ones(problem.y.shape)
 
 
-def _add(problem: AddProblem, a: Array) -> Array:
-    return a if a.shape == problem.c.shape else np.broadcast_to(a, problem.c.shape)
+def _add(_problem: AddProblem, a: Array) -> Array:
+    return a
 
 
 _BINARY = {
@@ -32,12 +32,13 @@ _BINARY = {
 
 
 def _binary(problem: BinaryProblem, a: Array, b: Array) -> Array:
-    return np.broadcast_to(_BINARY[problem.operator](problem.alpha1 * a, problem.alpha2 * b), problem.c.shape)
+    first, second = (x if alpha == 1 else alpha * x for alpha, x in ((problem.alpha1, a), (problem.alpha2, b)))
+    return _BINARY[problem.operator](first, second)
 
 
 def _sum(problem: SumProblem, x: Array) -> Array:
     axes = tuple(axis for axis, extent in enumerate(problem.y.shape) if extent == 1)
-    return x.sum(axes, keepdims=True) if axes else x
+    return x.sum(axes, keepdims=True, dtype=np.float64) if axes else x
 
 
 def _reduce(problem: ReduceProblem, x: Array) -> Array | tuple[Array, ...]:
@@ -81,8 +82,8 @@ def _matmul(_problem: MatmulProblem, a: Array, b: Array) -> Array:
 
 
 FILL = (ReferenceAlgorithm("fill", _fill),)
-ADD = (ReferenceAlgorithm("broadcast", _add),)
-BINARY = (ReferenceAlgorithm("broadcast", _binary),)
-SUM = (ReferenceAlgorithm("axes", _sum),)
+ADD = exact_and_fast("broadcast", _add, in_parts(_add, 0))
+BINARY = exact_and_fast("broadcast", _binary, in_parts(_binary, 0))
+SUM = exact_and_fast("axes", _sum)
 REDUCE = (ReferenceAlgorithm("axes", _reduce),)
-MATMUL = (ReferenceAlgorithm("blas", _matmul),)
+MATMUL = exact_and_fast("blas", _matmul)

@@ -54,7 +54,7 @@ class DataConfig:
     """Where the images come from, and which part of them is held out. Immutable.
 
     Args:
-        kind: "digits" (scikit-learn's 1,797 handwritten digits) or "folder" (PATH/class/*.png, *.jpg, *.jpeg).
+        kind: "digits" (scikit-learn's 1,797 handwritten digits) or "folder" (PATH/class/*.png, *.jpg, *.webp, ...).
         path: The folder; of no use for "digits". A relative path counts from the working directory.
         holdout: Fraction of every class that is never trained on.
     """
@@ -72,7 +72,18 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
-    """How an image becomes the net's input; goes into the package as it is. Immutable. See dnncore.preprocessing."""
+    """How an image becomes the net's input; goes into the package as it is. Immutable. See dnncore.preprocessing.
+
+    Args:
+        color: Of `Preprocessing.squash`, as all keys but the last.
+        height: Rows of the net's input.
+        width: Columns of the net's input.
+        scale: Factor on the 0..255 pixel values.
+        mean: Subtracted, one a channel.
+        std: Divided by, one a channel.
+        steps: A whole pipeline in place of all that: tables such as {step = "resize", height = 256, width = 256}, in the order of
+            `dnncore.preprocessing.STEPS`.
+    """
 
     color: Literal["gray", "rgb", "bgr"] = "gray"
     height: int = 8
@@ -80,8 +91,14 @@ class PreprocessingConfig:
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    steps: tuple[dict[str, object], ...] = ()
 
     def __post_init__(self) -> None:
+        others = [f.name for f in dataclasses.fields(self) if f.name != "steps" and getattr(self, f.name) != f.default]
+        if self.steps and others:
+            raise ConfigError(
+                f"preprocessing.steps takes the place of preprocessing.{', '.join(others)}; give one of them"
+            )
         self.build()
 
     def build(self) -> Preprocessing:
@@ -91,7 +108,9 @@ class PreprocessingConfig:
             ConfigError: they describe none.
         """
         try:
-            return Preprocessing(self.color, self.height, self.width, self.scale, self.mean, self.std)
+            if self.steps:
+                return Preprocessing.from_dict({"steps": self.steps})
+            return Preprocessing.squash(self.color, self.height, self.width, self.scale, self.mean, self.std)
         except PreprocessingError as error:
             raise ConfigError(f"[preprocessing] {error}") from error
 

@@ -55,7 +55,7 @@ class Recipe:
         except BadParamError as error:
             raise ConfigError(
                 f"net.name {config.net.name} does not take [C, height, width] = {list(preprocessing.input_shape)}: {error}; "
-                "change preprocessing.height and preprocessing.width"
+                "change preprocessing.height and preprocessing.width, or preprocessing.steps"
             ) from error
         iterations = training.epochs * loader.batches_per_epoch
         schedule = make_schedule(config.schedule, config.optimizer.lr, loader.batches_per_epoch, iterations)

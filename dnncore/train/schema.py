@@ -1,6 +1,7 @@
 """Reading TOML tables into frozen dataclasses, and writing them back: what is generic about a configuration.
 
-A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers, or a dataclass.
+A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers, tuple of tables
+whose keys are somebody else's (`dict[str, object]`), or a dataclass.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ def _toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_toml(item)}' for key, item in value.items())}}}"
     return repr(value)
 
 
@@ -109,6 +112,9 @@ def _convert(value: object, hint: object, key: str) -> object:
     elif get_origin(hint) is Literal:
         if value in get_args(hint):
             return value
+    elif get_origin(hint) is dict:
+        if isinstance(value, dict):
+            return value
     elif isinstance(hint, types.GenericAlias):
         if isinstance(value, list):
             return tuple(_convert(item, get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value))
@@ -125,7 +131,9 @@ def _describe(hint: object) -> str:
         return "one of " + ", ".join(f'"{choice}"' for choice in get_args(hint))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return f"a table with the keys {', '.join(get_type_hints(hint))}"
+    if get_origin(hint) is dict:
+        return "a table"
     if isinstance(hint, types.GenericAlias):
-        return "an array of numbers"
+        return "an array of tables" if get_origin(get_args(hint)[0]) is dict else "an array of numbers"
     names = {str: "a string", int: "an integer", float: "a finite number", bool: "true or false"}
     return next(text for kind, text in names.items() if hint is kind)

@@ -10,10 +10,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "host", "insert", "memory_bound", "setup"]
+__all__ = ["convolution", "cpu", "host", "insert", "memory_bound", "setup"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -80,6 +80,26 @@ def host(rows: Rows) -> str:
     )
 
 
+def cpu(rows: Rows) -> str:
+    """A line a net, batch and number of threads: images a second and processor time of an image, ours and PyTorch's."""
+
+    def line(row: dict[str, Any]) -> Iterable[str]:
+        ours, theirs = (f"{row[key] / row['batch'] * 1e3:.0f} ms" for key in ("cpu_s", "torch_cpu_s"))
+        return (
+            row["name"],
+            str(row["batch"]),
+            str(row["threads"]),
+            f"{row['images_per_s']:.3g}",
+            f"{row['torch_images_per_s']:.3g} ({_ratio(row['of_torch'])})",
+            ours,
+            f"{theirs} ({_ratio(row['cpu_of_torch'])})",
+            f"{row['scratch_mb']:.0f} MB",
+        )
+
+    header = ("", "batch", "threads", "images/s", "PyTorch", "processor time", "PyTorch", "scratch")
+    return _table(header, map(line, rows))
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
@@ -92,8 +112,8 @@ def insert(text: str) -> str:
         kind, words = place[1], place[2].split()
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
-        if kind == "host":
-            return host(_document(kind)["results"])
+        if kind in ("host", "cpu"):
+            return {"host": host, "cpu": cpu}[kind](_document(kind)["results"])
         return memory_bound([_document(kind, dtype) for dtype in words])
 
     return _PLACE.sub(made, text)

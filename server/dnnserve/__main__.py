@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `dnnserve` and return its exit code."""
     config = parse_arguments(arguments)
     configure_logging(config.log_format)
+    # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         from dnnserve.app import make_server
     except ModuleNotFoundError as error:

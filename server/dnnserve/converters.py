@@ -4,7 +4,7 @@ What a request may carry for the net's input, n rows:
 
 * `FP32` [n, C, H, W]: the rows themselves, in `raw_input_contents` or `fp32_contents`;
 * `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised here;
-* `BYTES` [n] or [n, 1]: JPEG or PNG files, in `raw_input_contents` or `bytes_contents`; decoded and normalised here.
+* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded and preprocessed here.
 
 Of the parameters, `timeout` of the request and `classification` of the output are read; sequences and shared memory are refused;
 others (`priority` among them: there are no priority levels) are left alone, as Triton does.

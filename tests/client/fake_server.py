@@ -18,7 +18,7 @@ from dnnapi.v1 import classifier_pb2_grpc as pb_grpc
 from dnncore.preprocessing import Preprocessing
 
 NUM_LABELS = 10
-PREPROCESSING = Preprocessing(color="gray", height=2, width=3, scale=1.0, mean=(0.0,), std=(1.0,))
+PREPROCESSING = Preprocessing.squash(color="gray", height=2, width=3, scale=1.0, mean=(0.0,), std=(1.0,))
 VERSIONS = ("1", "2")
 
 

@@ -163,4 +163,4 @@ def test_a_command_line_that_cannot_be_right_has_status_2(
 
 def test_a_folder_without_images_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["load", "--model", "digits", "--images", str(tmp_path)]) == 2
-    assert ".jpeg, .jpg, .png" in capsys.readouterr().err
+    assert ".png, .jpg, .jpeg, .webp" in capsys.readouterr().err

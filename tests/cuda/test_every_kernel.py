@@ -26,7 +26,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem, Problem
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
-from tests.cuda.test_parts import SELECTED, by_another_launch
+from tests.cuda.test_parts import JOINED, JOINED_EXTENDED, SELECTED, by_another_launch
 from tests.ops.harness import GUARD, check
 
 pytestmark = pytest.mark.cuda
@@ -97,8 +97,8 @@ def _check_with(variant: Variant, problem: Problem, name: str, handle: Handle, m
     """Judge what an algorithm computes while it may choose this variant only."""
     chosen: set[Variant] = set()
 
-    def remember(product: Product, tile: AnyTile, *, extended: bool = False, aligned: bool = True) -> Variant:
-        chosen.add(found := choose_variant(product, tile, extended=extended))
+    def remember(product: Product, tile: AnyTile, *, extended: bool, joined: bool, aligned: bool) -> Variant:
+        chosen.add(found := choose_variant(product, tile, extended=extended, joined=joined))
         return found
 
     _use(variant, monkeypatch)
@@ -185,7 +185,7 @@ def _units_of(cases: Iterable[Case], device: Device) -> Iterator[Unit]:
 def test_the_cases_of_all_tests_together_run_every_kernel(
     handles: dict[str, Handle], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED)}
+    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED, *JOINED, *JOINED_EXTENDED)}
     covered.update(_units_of(CASES, handles[device].device))
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))

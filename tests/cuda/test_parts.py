@@ -16,9 +16,10 @@ import pytest
 from dnncore import Handle
 from dnncore.backend import TICKET_BYTES
 from dnncore.cuda.calls import TICKETS, Calls, KernelCall, WhereAligned
-from dnncore.cuda.gemm import algorithm, schedule
+from dnncore.cuda.gemm import algorithm, kernel, schedule
+from dnncore.cuda.gemm.kernel import Variant, variants
 from dnncore.cuda.gemm.schedule import Schedule
-from dnncore.cuda.gemm.tiling import EXTENDED_TILES, PIPELINED_TILES, TILES, AnyTile, MatrixTile
+from dnncore.cuda.gemm.tiling import Walk
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.plan import Plan
@@ -38,13 +39,11 @@ SPLIT_K = {
     "fft-backward_filter-groups": "gemm",
     "fused-convolution-long-sum": "implicit_gemm_split_k",
     "fused-convolution-long-sum-blend": "implicit_gemm_split_k",
-    "fused-convolution-fp64-long-sum-nhwc": "implicit_gemm_split_k",
     "fused-convolution-fp16-long-sum": "implicit_gemm_split_k",
     "fused-convolution-fp16-nhwc-vectors": "implicit_gemm_split_k",
     "fused-convolution-bf16-long-sum": "implicit_gemm_split_k",
     "fused-convolution-int8-long-sum": "implicit_gemm_split_k",
     "fused-convolution-int8-long-sum-blend": "implicit_gemm_split_k",
-    "matmul-long-sum-fp64": "gemm_split_k",
     "matmul-long-sum-fp16": "gemm_split_k",
     "matmul-long-sum-bf16-blend": "gemm_split_k",
     "winograd-backward_filter-long-sum": "winograd_nonfused",
@@ -108,61 +107,71 @@ def test_another_launch_can_add_them_up(own: Handle, case: Case, monkeypatch: py
     check(own, case, SPLIT_K[case.name])
 
 
-def _can_be_joined(tile: AnyTile) -> bool:
-    return tile.rows * tile.columns * (4 if tile.dtype is DType.INT8 else tile.dtype.compute.itemsize) <= 1 << 15
+JOINED = variants(joined=True)
+JOINED_EXTENDED = variants(extended=True, joined=True)
 
 
-PLAIN = [tile for dtype in (DType.FLOAT32, DType.FLOAT64) for tile in TILES[dtype] if _can_be_joined(tile)]
-STAGED = [
-    tile for tiles in (*EXTENDED_TILES.values(), *PIPELINED_TILES.values()) for tile in tiles if _can_be_joined(tile)
-]
-MATRICES = [tile for tile in STAGED if isinstance(tile, MatrixTile)]
+def _two_tiles_down_and_across(variant: Variant, groups: int, layout: str) -> ConvolutionProblem:
+    """1x1 filters over 8x8 places and 320 channels, whose sums are cut into parts of 128, 128 and 64; C as `layout`.
 
-
-def _two_tiles_down_and_across(tile: AnyTile, groups: int, layout: str) -> ConvolutionProblem:
-    """1x1 filters over 8x8 places and 320 channels, whose sums are cut into parts of 128, 128 and 64; C as `layout`."""
-    rows, dtype = tile.rows + 8, tile.dtype
-    x, w, y = ((tile.columns // 64 + 1, 320 * groups, 8, 8), (rows * groups, 320, 1, 1), rows * groups)
+    Padding of 1 where the kernel knows it; what a pipelined one reads lies along its walks.
+    """
+    rows, dtype, padding = variant.tile.rows + 8, variant.tile.dtype, int(variant.padded)
+    of_w, of_x = "NHWC", "NHWC"
+    if variant.pipelined:
+        of_w, of_x = ("NHWC" if walk is Walk.REDUCTION else "CHWN" for walk in variant.walks)
+    images = 8 if of_x == "CHWN" else variant.tile.columns // 64 + 1
+    x, w = (images, 320 * groups, 8, 8), (rows * groups, 320, 1, 1)
+    conv = ConvolutionDescriptor.make(groups=groups, padding=padding)
     return ConvolutionProblem(
         Direction.FORWARD,
-        TensorDescriptor.packed(x, dtype, "NHWC"),
-        TensorDescriptor.packed(w, dtype, "NHWC"),
-        TensorDescriptor.packed((x[0], y, 8, 8), DType.INT32 if dtype is DType.INT8 else dtype, layout),
-        ConvolutionDescriptor.make(groups=groups),
+        TensorDescriptor.packed(x, dtype, of_x),
+        TensorDescriptor.packed(w, dtype, of_w),
+        TensorDescriptor.packed(conv.output_shape(x, w), DType.INT32 if dtype is DType.INT8 else dtype, layout),
+        conv,
     )
 
 
-def _join_with(tile: AnyTile, monkeypatch: pytest.MonkeyPatch) -> None:
+def _join_with(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no choice but this variant."""
+
     def forced(*_args: Any, joined: bool | None = None) -> Schedule | None:
-        return None if joined is False else Schedule(tile, 3, 128, 1e-9, joined=True)
+        return None if joined is False else Schedule(variant.tile, 3, 128, 1e-9, joined=True)
 
     monkeypatch.setattr(algorithm, "choose_split", forced)
+    if not variant.pipelined:
+        monkeypatch.setattr(kernel, "choose_walks", lambda _product: variant.walks)
+
+
+def _launched(plan: Plan) -> str:
+    """The kernel of a plan where its operands are aligned."""
+    return next(kernels(plan.work)).unit.entry
 
 
 @pytest.mark.parametrize(("groups", "layout"), [(1, "NHWC"), (2, "NCHW")], ids=["rows", "columns of two groups"])
-@pytest.mark.parametrize("tile", [*PLAIN, *MATRICES], ids=lambda tile: f"{tile.dtype.value}-{tile.cpp}")
-def test_parts_of_every_tile_are_joined(
-    own: Handle, tile: AnyTile, groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variant", JOINED, ids=lambda variant: variant.unit.entry)
+def test_every_kernel_that_joins_parts_joins_them(
+    own: Handle, variant: Variant, groups: int, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _join_with(tile, monkeypatch)
-    case = Case(f"{tile.cpp}-{layout}", _two_tiles_down_and_across(tile, groups, layout), 0.5, -2.0)
-    assert joins(own.plan(case.problem, algorithm="implicit_gemm_split_k"))
+    _join_with(variant, monkeypatch)
+    case = Case(f"{variant.unit.entry}-{layout}", _two_tiles_down_and_across(variant, groups, layout), 0.5, -2.0)
+    assert _launched(own.plan(case.problem, algorithm="implicit_gemm_split_k")) == variant.unit.entry
     check(own, case, "implicit_gemm_split_k")
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("tile", STAGED, ids=lambda tile: f"{tile.dtype.value}-{tile.cpp}")
+@pytest.mark.parametrize("variant", JOINED_EXTENDED, ids=lambda variant: variant.unit.entry)
 def test_everything_that_may_follow_a_convolution_follows_joined_parts(
-    own: Handle, tile: AnyTile, layout: str, monkeypatch: pytest.MonkeyPatch
+    own: Handle, variant: Variant, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _join_with(tile, monkeypatch)
-    plain = _two_tiles_down_and_across(tile, 1, layout)
-    y = replace(plain.y, dtype=DType.FLOAT32) if tile.dtype is DType.INT8 else plain.y
+    _join_with(variant, monkeypatch)
+    plain = _two_tiles_down_and_across(variant, 1, layout)
+    y = replace(plain.y, dtype=DType.FLOAT32) if variant.tile.dtype is DType.INT8 else plain.y
     parameter = TensorDescriptor.packed((1, y.shape[1], 1, 1), y.dtype)
     gelu = ActivationDescriptor.make("gelu")
     problem = FusedConvolutionProblem(plain.x, plain.w, y, plain.convolution, parameter, parameter, y, gelu, 0.5, -2.0)
-    assert joins(own.plan(problem, algorithm="implicit_gemm_split_k"))
-    check(own, Case(f"{tile.cpp}-{layout}", problem, 2.0, 0.5), "implicit_gemm_split_k")
+    assert _launched(own.plan(problem, algorithm="implicit_gemm_split_k")) == variant.unit.entry
+    check(own, Case(f"{variant.unit.entry}-{layout}", problem, 2.0, 0.5), "implicit_gemm_split_k")
 
 
 class Multiplication:
@@ -189,7 +198,7 @@ class Multiplication:
         return found
 
 
-SHAPES = [("float32", 40, 70, 1500), ("float32", 100, 130, 700), ("float64", 20, 40, 900), ("float16", 40, 72, 512)]
+SHAPES = [("float32", 40, 70, 1500), ("float32", 100, 130, 700), ("float16", 20, 40, 900), ("float16", 40, 72, 512)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

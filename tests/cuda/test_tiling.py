@@ -188,9 +188,9 @@ def test_there_are_only_so_many_tickets(rows: int, *, joined: bool) -> None:
     assert (schedule.splits > 1, schedule.joined) == (True, joined)
 
 
-def test_the_largest_tiles_are_not_joined() -> None:
+def test_only_tiles_that_join_are_joined() -> None:
     product = matmul_product(matmul_of(128, 256, 1 << 16))
-    for tile, joined in zip(TILES[DType.FLOAT32], (False, True, True, True, True), strict=True):
+    for tile, joined in zip(TILES[DType.FLOAT32], (False, False, True, True, False), strict=True):
         schedule = choose_split(product, (tile,), replace(H200, launch_seconds=1.0))
         assert schedule is not None
         assert (schedule.splits > 1, schedule.joined) == (True, joined)
@@ -211,9 +211,9 @@ def test_parts_of_a_fused_product_are_joined_by_a_kernel_that_knows_epilogues() 
     plain = problem_of(Direction.FORWARD, (1, 512, 7, 7), (2048, 512, 1, 1), ConvolutionDescriptor.make())
     problem = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution)
     (call,) = offered(FUSED[0], problem).prepare()
-    assert call.unit.entry.endswith("_extended")
+    assert call.unit.entry.endswith("_extended_joined")
     (call,) = offered(SplitGemm("split", convolution_product), plain).prepare()
-    assert not call.unit.entry.endswith("_extended")
+    assert call.unit.entry.endswith("_dense_joined")
 
 
 def test_empty_and_short_products_are_not_split() -> None:

@@ -180,6 +180,18 @@ def test_every_extended_variant_that_is_chosen_is_among_those_that_are_built(lay
                 assert choose_variant(product, tile, extended=True) in built
 
 
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_joined_variant_that_is_chosen_is_among_those_that_are_built(layout: Layout, *, extended: bool) -> None:
+    built = set(variants(extended=extended, joined=True))
+    assert len({variant.unit.entry for variant in built}) == len(built)
+    for geometry in GEOMETRIES.values():
+        for product in _for_each_dtype(*geometry, layout):
+            for tile in tiles_for(product, extended=extended):
+                for aligned in (False, True) if tile.joins else ():
+                    assert choose_variant(product, tile, extended=extended, joined=True, aligned=aligned) in built
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 def test_a_table_has_an_entry_of_each_reduction_index_of_a_launch(direction: Direction) -> None:
     conv = ConvolutionDescriptor.make(stride=4, padding=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, host, insert, memory_bound
+from measurements import RESULTS, convolution, cpu, host, insert, memory_bound
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -46,8 +46,17 @@ def test_element_types_stand_side_by_side() -> None:
     ]
 
 
+def test_processor_time_is_that_of_one_image() -> None:
+    row = {
+        "name": "net", "batch": 8, "threads": 2, "images_per_s": 4.04, "torch_images_per_s": 5.05, "of_torch": 0.8,
+        "cpu_s": 1.6, "torch_cpu_s": 1.76, "cpu_of_torch": 1.1, "scratch_mb": 9.1,
+    }  # fmt: skip
+    assert cpu([row]).splitlines()[2:] == ["| net | 8 | 2 | 4.04 | 5.05 (0.80) | 200 ms | 220 ms (**1.10**) | 9 MB |"]
+
+
 def test_the_page_has_tables_and_no_places_left() -> None:
     text = insert((RESULTS.parents[1] / "docs" / "performance.md").read_text())
     assert "<!--" not in text
     assert "| r50-3x3-64 |" in text
     assert "| relu-forward |" in text
+    assert "| ResNet-50 | 1 |" in text

@@ -32,9 +32,13 @@ BACKENDS = ("dnncore.cuda.", "dnncore.reference.")
 GATHERED = (
     "dnncore.ops.",
     "dnncore.problems.",
+    "dnncore.preprocessing.",
     "dnncore.descriptors.",
     "dnncore.torch.",
     "dnncore.functional.",
+    "dnncore.cli.",
+    "dnncore.importers.caffe.",
+    "dnncore.importers.onnx.",
     "dnnclient.",
 )
 """Their packages say what of them is public."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,9 +14,9 @@ from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Executor, NetBuilder, Package, Parameters
 from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
-from dnncore.preprocessing import Preprocessing
+from dnncore.preprocessing import CenterCrop, Color, ExifOrientation, Preprocessing, Resize, SubtractMeanImage
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.0,), (1.0,))
 
 
 @pytest.fixture
@@ -37,6 +38,27 @@ def test_what_was_saved_is_loaded(package: Package, folder: Path) -> None:
     )  # fmt: skip
     assert dict(loaded.provenance) == {"seed": 0}
     assert all(np.array_equal(loaded.weights[name], array) for name, array in package.weights.items())
+
+
+def test_a_package_keeps_a_pipeline_and_a_mean_image(package: Package, tmp_path: Path) -> None:
+    mean = SubtractMeanImage.of(np.random.default_rng(0).random((1, 8, 8)))
+    pipeline = Preprocessing((ExifOrientation(), Color("gray"), Resize(9, 9, "cover"), CenterCrop(8, 8), mean))
+    dataclasses.replace(package, preprocessing=pipeline).save(tmp_path / "with_mean")
+    assert Package.load(tmp_path / "with_mean").preprocessing == pipeline
+
+
+def test_a_package_from_before_there_were_steps_is_loaded(folder: Path) -> None:
+    settings = {
+        "color": "gray",
+        "height": 8,
+        "width": 8,
+        "scale": 1 / 255,
+        "mean": [0.0],
+        "std": [1.0],
+        "max_pixels": 50_000_000,
+    }
+    _edit(folder, lambda document: document.update(preprocessing=settings))
+    assert Package.load(folder).preprocessing == GRAY
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_behind(package: Package, folder: Path) -> None:
@@ -97,8 +119,8 @@ def test_an_unknown_layer_is_refused_with_the_known_ones(folder: Path) -> None:
         (lambda d: d["graph"]["inputs"][0].update(shape=["N", 1, float("inf"), 8]), "malformed: OverflowError"),
         (lambda d: d["graph"]["inputs"][0].update(shape=["M", 1, 8, 8]), "must have extents that are positive"),
         (lambda d: d["graph"]["nodes"][1].update(inputs=["nowhere"]), "reads 'nowhere'"),
-        (lambda d: d["preprocessing"].update(height=9), "preprocessing makes"),
-        (lambda d: d["preprocessing"].update(color="pink"), "pink"),
+        (lambda d: d["preprocessing"]["steps"][1].update(height=9), "preprocessing makes"),
+        (lambda d: d["preprocessing"]["steps"][0].update(order="pink"), "pink"),
         (lambda d: d["weights"].pop("ip1.bias"), "unknown"),
     ],
 )
@@ -158,10 +180,12 @@ def test_a_malformed_package_of_version_1_is_refused(tmp_path: Path, change: Any
 def test_a_net_that_is_no_classifier_can_be_saved(tmp_path: Path) -> None:
     net = NetBuilder("two")
     a, b = net.input("a", ("N", 3)), net.input("b", (1,))
-    graph = net.build(net.plus("sum", a, b), net.inner_product("score", a, 2))
+    half = net.constant("half", ())
+    graph = net.build(net.plus("sum", a, net.plus("more", b, half)), net.inner_product("score", a, 2))
     package = Package("two", graph, graph.initialize(0), None, None)
     package.save(tmp_path / "two")
     loaded = Package.load(tmp_path / "two")
     assert loaded.graph == graph
     assert loaded.serving_graph == graph
     assert (loaded.preprocessing, loaded.labels) == (None, None)
+    assert loaded.weights["half"].shape == ()

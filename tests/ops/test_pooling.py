@@ -24,10 +24,11 @@ def packed(array: np.ndarray) -> TensorDescriptor:
 def solve(
     handle: Handle, problem: Problem, *inputs: np.ndarray, alpha: float = 1.0, beta: float = 0.0, old: Any = 0
 ) -> list[np.ndarray]:
-    """Its outputs, the same by every algorithm that supports it."""
+    """Its outputs by the algorithm that would be chosen, the same by every other one that computes in the same type."""
     found: list[list[np.ndarray]] = []
+    chosen = handle.plan(problem).offer.math
     for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
-        if algorithm.status is None:
+        if algorithm.status is None and algorithm.math == chosen:
             sources = [handle.upload(array) for array in inputs]
             targets = [handle.tensor(descriptor) for descriptor in problem.outputs]
             for target in targets:

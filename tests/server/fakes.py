@@ -21,7 +21,7 @@ PATIENCE_S = 20.0  # far more than anything here takes; only a defect waits it o
 
 
 def make_spec(name: str = "toy", version: int = 1, max_batch_rows: int = 8) -> ModelSpec:
-    preprocessing = Preprocessing("rgb", 2, 4, 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), max_pixels=10_000)
+    preprocessing = Preprocessing.squash("rgb", 2, 4, 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), max_pixels=10_000)
     return ModelSpec(
         ModelKey(name, version),
         "data",

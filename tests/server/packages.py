@@ -15,7 +15,7 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 def make_package(name: str = "digits", seed: int = 5) -> Package:
     net = zoo.lenet(10, (1, 8, 8))
-    preprocessing = Preprocessing("gray", 8, 8, 1 / 16, (0.25,), (0.5,))
+    preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 16, (0.25,), (0.5,))
     return Package(name, net, net.initialize(seed), preprocessing, LABELS)
 
 

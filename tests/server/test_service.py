@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from dnncore.errors import DeviceFaultError
+from dnncore.preprocessing import Preprocessing
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
 from tests.server.serving import Client, infer_request, scores, serving, status
 
@@ -65,7 +66,7 @@ def test_a_model_describes_itself_in_both_protocols(client: Client) -> None:
     model = client.classifier.GetModel(classifier.GetModelRequest(model_name="toy"))
     assert (model.model_version, list(model.versions), list(model.labels)) == ("3", ["1", "3"], ["ant", "bee", "cat"])
     assert (list(model.input_shape), model.max_batch_size) == ([3, 2, 4], 8)
-    assert json.loads(model.preprocessing_json)["height"] == 2
+    assert Preprocessing.from_dict(json.loads(model.preprocessing_json)).height == 2
 
 
 @pytest.mark.parametrize(("asked", "answered"), [("", "3"), ("1", "1"), ("3", "3")])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnncore.errors import ConfigError
+from dnncore.preprocessing import CenterCrop, Color, Preprocessing, Resize, SubtractMean
 from dnncore.train.config import Config, OptimizerConfig, OutputConfig, differences, load_config, parse_config
 
 
@@ -55,6 +56,19 @@ def test_a_float_written_as_an_integer_becomes_a_float() -> None:
             "[preprocessing]\ncolor = 'red'",
             (),
             'preprocessing.color is \'red\'; it must be one of "gray", "rgb", "bgr"',
+        ),
+        ("[preprocessing]\nsteps = 3", (), "preprocessing.steps is 3; it must be an array of tables"),
+        ("[preprocessing]\nsteps = ['crop']", (), "preprocessing.steps[0] is 'crop'; it must be a table"),
+        (
+            "[preprocessing]\nsteps = [{step = 'crop'}]",
+            (),
+            "[preprocessing] {'step': 'crop'} is no step; a table",
+        ),
+        ("[[preprocessing.steps]]\nstep = 'color'", (), "[preprocessing] the steps color do not end in one size"),
+        (
+            "[preprocessing]\nheight = 9\nsteps = [{step = 'color'}]",
+            (),
+            "preprocessing.steps takes the place of preprocessing.height; give one of them",
         ),
         ("[schedule]\nkind = 'poly'", (), "schedule.kind is 'poly'; it must be one of"),
         ("[schedule]\nkind = 'multistep'", (), "schedule.milestones is []; it must be given"),
@@ -107,6 +121,48 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_the_resolved_configuration_reads_back_equal(run: str, lr: float, nesterov: bool) -> None:
     config = Config(optimizer=OptimizerConfig(lr=lr, nesterov=nesterov), output=OutputConfig(run=run))
     assert parse_config(config.to_toml()) == config
+
+
+PIPELINE = """
+[[preprocessing.steps]]
+step = "color"
+order = "bgr"
+[[preprocessing.steps]]
+step = "resize"
+height = 256
+width = 256
+antialias = false
+[[preprocessing.steps]]
+step = "center_crop"
+height = 227
+width = 227
+fill = [1, 2, 3]
+[[preprocessing.steps]]
+step = "subtract_mean"
+means = [104, 116.5, 123]
+"""
+
+
+def test_preprocessing_may_be_a_pipeline_of_steps() -> None:
+    config = parse_config(PIPELINE)
+    assert config.preprocessing.build() == Preprocessing(
+        (
+            Color("bgr"),
+            Resize(256, 256, antialias=False),
+            CenterCrop(227, 227, (1, 2, 3)),
+            SubtractMean((104.0, 116.5, 123.0)),
+        )
+    )
+    assert parse_config(config.to_toml()) == config
+    assert parse_config("", [f"preprocessing.steps={_inline(config)}"]) == config
+    changed = parse_config(PIPELINE.replace("227", "224"))
+    assert [line.partition(":")[0] for line in differences(config.identity(), changed.identity())] == [
+        "preprocessing.steps"
+    ]
+
+
+def _inline(config: Config) -> str:
+    return next(line for line in config.to_toml().splitlines() if line.startswith("steps = ")).removeprefix("steps = ")
 
 
 def test_identity_leaves_out_what_does_not_decide_the_weights_and_nothing_else() -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dnncore.errors import ClosedError, ConfigError, PreprocessingError
-from dnncore.preprocessing import Preprocessing
+from dnncore.preprocessing import SUFFIXES, CenterCrop, Color, Preprocessing, Resize
 from dnncore.train.config import DataConfig
 from dnncore.train.data import Loader, Prefetcher, Split, Subset, open_dataset, permutation
 from tests.train.fixtures import CLASSES, make_folder
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
 
 
 class Numbers:
@@ -56,7 +57,7 @@ def test_the_digits_are_those_that_scikit_learn_carries() -> None:
 
 def test_the_digits_are_refused_for_a_net_of_another_input_size() -> None:
     with pytest.raises(ConfigError, match=r"\[1, 28, 28\].*the digits are \[1, 8, 8\].*preprocessing.height=8"):
-        open_dataset(DataConfig("digits"), Preprocessing("gray", 28, 28, 1.0, (0.0,), (1.0,)))
+        open_dataset(DataConfig("digits"), Preprocessing.squash("gray", 28, 28, 1.0, (0.0,), (1.0,)))
 
 
 def test_a_split_cuts_every_class_in_the_same_proportion_and_shares_no_image() -> None:
@@ -128,6 +129,20 @@ def test_a_folder_has_its_classes_and_files_in_order(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     expected = GRAY.decode((root / "horizontal" / "01.png").read_bytes())
     np.testing.assert_array_equal(dataset.read(np.array([4]))[0], expected)
+
+
+def test_a_folder_may_hold_every_format_that_is_read_and_goes_through_a_pipeline(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "stripes", per_class=8)
+    files = sorted((root / "diagonal").iterdir())
+    for file, suffix in zip(files, SUFFIXES, strict=True):
+        with Image.open(file) as image:
+            image.convert("RGB").save(file.with_suffix(suffix))
+        if suffix != ".png":
+            file.unlink()
+    preprocessing = Preprocessing((Color("rgb"), Resize(9, 9, "cover"), CenterCrop(7, 9)))
+    dataset = open_dataset(DataConfig("folder", str(root)), preprocessing)
+    assert list(dataset.labels).count(0) == len(SUFFIXES)
+    assert dataset.read(np.arange(len(dataset.labels))).shape == (len(dataset.labels), 7, 9, 3)
 
 
 def test_the_fingerprint_of_a_folder_changes_with_its_files_and_not_with_its_place(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dnncore.train.data import Dataset, open_dataset
 from dnncore.train.evaluate import evaluate
 from tests.train.fixtures import CLASSES, make_folder
 
-GRAY = Preprocessing("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
+GRAY = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
 
 
 @pytest.fixture

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
 
-from dnncore import RELU, ConvolutionDescriptor, TensorDescriptor
+from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.backend import Bound, Offer
 from dnncore.errors import ClosedError
 from dnncore.problems import ActivationForwardProblem, AddProblem, ConvolutionProblem, Direction, Problem
-from dnncore.reference import ReferenceDevice
+from dnncore.reference import ReferenceDevice, launch
 from dnncore.reference.launch import ReferenceWork
 
 DEVICE = ReferenceDevice()
 FOUR = TensorDescriptor.packed((4,))
 
 
-def work(problem: Problem) -> ReferenceWork:
-    (algorithm,) = DEVICE.algorithms(problem)
-    offer = algorithm.offer(problem, DEVICE.figures)
+def work(problem: Problem, algorithm: int = -1) -> ReferenceWork:
+    offer = DEVICE.algorithms(problem)[algorithm].offer(problem, DEVICE.figures)
     assert isinstance(offer, Offer)
     prepared = offer.prepare()
     assert isinstance(prepared, ReferenceWork)
@@ -37,6 +37,7 @@ def test_prepared_work_is_a_value() -> None:
     assert prepared == work(problem)
     assert hash(prepared) == hash(work(problem))
     assert DEVICE.describe(prepared) == ["elementwise: NumPy in float64"]
+    assert DEVICE.describe(work(problem, 0)) == ["elementwise_fp32: NumPy in float32"]
     with pytest.raises(FrozenInstanceError):
         prepared.algorithm = "another"  # type: ignore[misc]  # what is tested
 
@@ -104,14 +105,91 @@ class TestGraph:
             graph.move([])
 
 
+def _convolution(direction: Direction, window: int, dtype: str = "float32", groups: int = 1) -> ConvolutionProblem:
+    convolution = ConvolutionDescriptor.make(2, padding=window // 2, groups=groups)
+    x, w = (2, 12, 9, 8), (24, 12 // groups, window, window)
+    a, b, c = (TensorDescriptor.packed(shape, dtype) for shape in (x, w, convolution.output_shape(x, w)))
+    return ConvolutionProblem(direction, a, b, c, convolution)
+
+
+def _offers(problem: Problem) -> dict[str, Offer]:
+    found = {each.name: each.offer(problem, DEVICE.figures) for each in DEVICE.algorithms(problem)}
+    return {name: offer for name, offer in found.items() if isinstance(offer, Offer)}
+
+
+def _is_ordered(offers: dict[str, Offer]) -> bool:
+    seconds = [offer.seconds for offer in offers.values()]
+    return seconds == sorted(set(seconds))
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("window", [1, 3, 7])
-def test_patches_are_estimated_to_be_faster_than_taps(direction: Direction, window: int) -> None:
-    convolution = ConvolutionDescriptor.make(2, padding=window // 2)
-    x, w = (2, 3, 9, 8), (4, 3, window, window)
-    a, b, c = (TensorDescriptor.packed(shape) for shape in (x, w, convolution.output_shape(x, w)))
-    problem = ConvolutionProblem(direction, a, b, c, convolution)
-    offers = [algorithm.offer(problem, DEVICE.figures) for algorithm in DEVICE.algorithms(problem)]
-    seconds = [offer.seconds for offer in offers if isinstance(offer, Offer)]
-    assert len(seconds) == len(offers)
-    assert seconds == sorted(set(seconds))
+def test_convolutions_are_estimated_to_be_fastest_in_float32_and_by_patches(direction: Direction, window: int) -> None:
+    offers = _offers(_convolution(direction, window))
+    assert _is_ordered(offers)
+    assert [offer.math for offer in offers.values()] == ["dtype"] + ["fp64"] * (len(offers) - 1)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_float64_is_computed_in_float64(direction: Direction) -> None:
+    offers = _offers(_convolution(direction, 3, "float64"))
+    assert {offer.math for offer in offers.values()} == {"fp64"}
+    assert _is_ordered(offers)
+
+
+def test_what_is_computed_in_float32_is_chosen_unless_the_other_is_asked_for_by_name() -> None:
+    """A float32 of 2^24 does not change when 1 is added, so that the sum tells which it was."""
+    w = np.repeat(np.array([1 << 24, 1, -(1 << 24)], np.float32), 1000).reshape(1, 3000, 1, 1)
+    with Handle("cpu") as handle:
+        x, filters, y = handle.upload(np.ones_like(w)), handle.upload(w), handle.tensor((1, 1, 1, 1))
+        convolution = ConvolutionDescriptor.make()
+        problem = ConvolutionProblem(Direction.FORWARD, x.descriptor, filters.descriptor, y.descriptor, convolution)
+        assert handle.plan(problem).offer.math == "dtype"
+        for algorithm in (None, "gemm"):
+            ops.convolution_forward(handle, 1.0, x, filters, convolution, 0.0, y, algorithm=algorithm)
+            assert (y.numpy().item() == 1000) is (algorithm == "gemm")
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("groups", [1, 12])
+def test_convolutions_in_parts_are_those_of_the_whole(
+    direction: Direction, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of all images, of one, and of some rows of one."""
+    problem = _convolution(direction, 3, groups=groups)
+    offers = _offers(problem)
+    exact = offers.pop("taps")
+    random = np.random.default_rng(0)
+    operands = [random.standard_normal(each.size).astype(np.float32) for each in problem.inputs]
+
+    def result(offer: Offer) -> np.ndarray:
+        output = np.full(problem.outputs[0].size, np.nan, np.float32)
+        addresses = [array.view(np.uint8) for array in (*operands, output)]
+        DEVICE.bind(offer.prepare())(DEVICE.create_stream(), 1.0, 0.0, [*addresses, None])
+        return output
+
+    for elements in (1, 1000, 3000, 1 << 20):
+        monkeypatch.setattr(launch, "BLOCK_ELEMENTS", elements)
+        for offer in offers.values():
+            np.testing.assert_allclose(result(offer), result(exact), rtol=1e-4, atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_batch() -> None:
+    """What one launch has at a time beside its operands; it is the same for 32 images as for 64."""
+
+    def peak(images: int) -> int:
+        x, w = (images, 16, 32, 32), (16, 16, 3, 3)
+        convolution = ConvolutionDescriptor.make(padding=1)
+        a, b, c = (TensorDescriptor.packed(shape) for shape in (x, w, convolution.output_shape(x, w)))
+        offer = _offers(ConvolutionProblem(Direction.FORWARD, a, b, c, convolution))["gemm_in_blocks"]
+        addresses = [np.zeros(each.nbytes, np.uint8) for each in (a, b, c)]
+        run = DEVICE.bind(offer.prepare())
+        tracemalloc.start()
+        try:
+            run(DEVICE.create_stream(), 1.0, 0.0, [*addresses, None])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(64) == pytest.approx(peak(32), rel=0.01)
+    assert peak(64) < 4 * 4 * launch.BLOCK_ELEMENTS

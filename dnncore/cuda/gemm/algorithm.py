@@ -100,6 +100,7 @@ def tiled_calls(
     *,
     splits: int = 1,
     extended: bool = False,
+    joined: bool = False,
     blends: bool = True,
 ) -> Calls:
     """The kernel of a tile where both operands start at multiples of 16 bytes, and that for any others elsewhere.
@@ -112,6 +113,7 @@ def tiled_calls(
         places: Where A, B and all other operands are, by their fields.
         splits: Parts of the reduction.
         extended: Whether the kernel must know epilogues and tables.
+        joined: Whether it must add up the parts.
         blends: Whether it takes the operation's alpha and beta.
     """
 
@@ -121,8 +123,8 @@ def tiled_calls(
         blocks = rows * columns * product.groups * len(phases) * splits
         return kernel_call(variant.unit, blocks, variant.tile.threads, params, places, blends=blends)
 
-    vectors = choose_variant(product, tile, extended=extended, aligned=True)
-    anywhere = choose_variant(product, tile, extended=extended, aligned=False)
+    vectors = choose_variant(product, tile, extended=extended, joined=joined, aligned=True)
+    anywhere = choose_variant(product, tile, extended=extended, joined=joined, aligned=False)
     if vectors == anywhere:
         return calls(anywhere)
     alignments = tuple((places[operand], _VECTOR_BYTES) for operand in ("a", "b"))
@@ -217,7 +219,8 @@ class SplitGemm(Bounded):
         """Every unit that its calls can name."""
         sums = (sum_unit(dtype, extended=self.fused) for dtype in TILES)
         extended = variants(extended=True) if self.fused else ()
-        return tuple(dict.fromkeys((*(variant.unit for variant in (*variants(), *extended)), *sums)))
+        joined = variants(extended=self.fused, joined=True)
+        return tuple(dict.fromkeys((*(variant.unit for variant in (*variants(), *extended, *joined)), *sums)))
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What the product takes on multiprocessors that never wait; every extended tile is as slow as one of the others."""
@@ -282,7 +285,9 @@ def _joined_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls
     params = make_params(product, product.phases, tile.rows, tile.columns)
     params["splits"], params["split_length"] = schedule.splits, schedule.split_length
     places = in_order(*fields_of(product.inputs), "c") | {"parts": Place(WORKSPACE), "tickets": TICKETS}
-    return tiled_calls(product, product.phases, tile, params, places, splits=schedule.splits, extended=fused)
+    return tiled_calls(
+        product, product.phases, tile, params, places, splits=schedule.splits, extended=fused, joined=True
+    )
 
 
 def _split_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:

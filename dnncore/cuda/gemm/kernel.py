@@ -4,12 +4,14 @@ Of fp32 and fp64 there are plain kernels in every combination of tile, walks and
 and tables in the workspace and would cost the plain ones registers, in the few combinations that matter most. Kernels of 16-bit
 types and of int8, which the tensor cores compute, are always extended; those of int8 write int8, int32 or fp32. Where both operands
 can be read 16 bytes at a time (vectors.py), these have *pipelined* ones, `dnncore::gemm::Pipeline`.
+
+Of tiles that join there are *joined* kernels beside these, which add up the parts of a reduction and do nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Product
@@ -66,7 +68,8 @@ class Variant:
         walks: How A and B are read; of a pipelined one along which index 16 bytes at a time.
         padded: Whether it keeps coordinates; one that does computes products without padding too.
         wide: Whether it has 64-bit offsets, all digits and all coordinates; it can compute everything that the struct can hold.
-        extended: Whether it knows epilogues and tables.
+        extended: Whether it knows epilogues and, where it is not joined, tables.
+        joined: Whether the last block of each tile adds up the parts of the reduction, which are two or more.
     """
 
     tile: AnyTile
@@ -74,6 +77,7 @@ class Variant:
     padded: bool
     wide: bool = False
     extended: bool = False
+    joined: bool = False
 
     @property
     def stages(self) -> int:
@@ -117,6 +121,7 @@ def _unit(variant: Variant) -> Unit:
             walk_b.name.lower(),
             variant.kind,
         )
+        + ("joined",) * variant.joined
     )
     arguments: tuple[object, ...] = (
         variant.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", variant.stages, digits,
@@ -125,6 +130,7 @@ def _unit(variant: Variant) -> Unit:
     header, template = ("pipeline", "Pipeline") if variant.pipelined else ("kernel", "Kernel")
     if not variant.pipelined:
         arguments += (str(variant.extended).lower(),)
+    arguments += (str(variant.joined).lower(),)
     return Unit(
         source=(
             f'#include "dnncore/gemm/{header}.cuh"\n'
@@ -179,8 +185,10 @@ def _wide(dtype: DType) -> Variant:
     return Variant(WIDE_TILES[dtype], walks, padded=True, wide=True, extended=_is_widened(dtype))
 
 
-def variants(*, extended: bool = False) -> tuple[Variant, ...]:
-    """Every variant that `choose_variant` can return for products that need an extended one, or for the others."""
+def variants(*, extended: bool = False, joined: bool = False) -> tuple[Variant, ...]:
+    """Every variant that `choose_variant` can return for products that need an extended one, or a joined one, or for the others."""
+    if joined:
+        return tuple(replace(each, joined=True) for each in variants(extended=extended) if each.tile.joins)
     found: list[Variant] = []
     for dtype, tiles in (EXTENDED_TILES if extended else TILES).items():
         widened = _is_widened(dtype)
@@ -249,15 +257,22 @@ def general_tile(tile: AnyTile) -> AnyTile:
     return TILES[tile.dtype][0] if isinstance(tile, MatrixTile) and tile.pipelined else tile
 
 
-def choose_variant(product: Product, tile: AnyTile, *, extended: bool = False, aligned: bool = True) -> Variant:
+def choose_variant(
+    product: Product, tile: AnyTile, *, extended: bool = False, joined: bool = False, aligned: bool = True
+) -> Variant:
     """Choose the variant for a product that `Product.why_not_tiled` does not refuse and one of its tiles.
 
     Args:
         product: What is computed.
         tile: One of `tiles_for(product)`; a variant for operands that are not aligned may have another.
         extended: Whether it must know epilogues and tables.
+        joined: Whether it must add up the parts of the reduction; the tile must be one that joins.
         aligned: Whether A and B start at multiples of 16 bytes.
     """
+    if joined:
+        variant = choose_variant(product, tile, extended=extended, aligned=aligned)
+        assert variant.tile.joins, f"{variant.unit.entry} has no joined kernel"
+        return replace(variant, joined=True)
     if why_wide(product):
         return _wide(product.dtype)
     vectors = vector_walks(product)

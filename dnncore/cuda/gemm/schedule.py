@@ -50,13 +50,10 @@ _ADDING_OF_16_BITS = (1.85, 0.055)
 """What the kernel takes that adds the parts up, beside their way through memory, and what it takes more for each part, in the time
 of a launch [measured on an H200: layers of ResNet-50 at batch 1; fp64, int8: estimated]."""
 
-_JOINING = {DType.FLOAT32: 0.5, DType.FLOAT64: 0.5}
+_JOINING = {DType.FLOAT32: 0.5}
 _JOINING_OF_16_BITS = 0.85
 """What the last block of a tile takes to find that it is the last, likewise. In fp32 it is one launch, of which half is taken off
 for the host, which has one launch less: up to 1.5 us more on the device for 4 us less there."""
-
-_LARGEST_JOINED_TILE = 1 << 15
-"""Bytes of its sums. Of a larger one hardly two parts would be worth it; `dnncore::gemm::Parts::kCanBeJoined`."""
 
 _MOST_JOINED_TILES = TICKET_BYTES // 4 // 2
 """A ticket each; where operands are not aligned there are twice as many tiles at most."""
@@ -204,7 +201,6 @@ def _fastest(
     multiprocessors, longest = figures.multiprocessors, product.longest_sum
     part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
     to_add = to_add_part = math.inf
-    most_elements = _LARGEST_JOINED_TILE // product.sum_dtype.itemsize
     if split:
         part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
         part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -221,9 +217,8 @@ def _fastest(
             break
         warps = tile.threads / _WARP
         busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
-        elements = tile.rows * tile.columns
-        can_join = num_tiles <= _MOST_JOINED_TILES and elements <= most_elements
-        join_seconds = elements * element_seconds if can_join else math.inf
+        can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
+        join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0
         for split_length, parts in _cuts(longest, tile.depth, split=split):
             turns = -(-num_tiles * parts // multiprocessors) or 1

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 
 from dnncore.cuda.gemm.index_space import Product
-from dnncore.cuda.params import c_type
+from dnncore.cuda.params import FULL_PRECISION, c_type
 from dnncore.descriptors.settings import HashedOnce
 from dnncore.dtypes import DType
 
@@ -64,6 +64,7 @@ class Tile(HashedOnce):
         min_blocks: Blocks that must fit on a multiprocessor, which bounds the registers.
         efficiency: Multiply-adds per cycle of a full multiprocessor, relative to the largest tile [measured on an H200: 3x3
             convolutions that fill the tiles].
+        joins: Whether there are kernels whose last block of each tile adds up the parts of the reduction.
     """
 
     dtype: DType
@@ -75,6 +76,7 @@ class Tile(HashedOnce):
     stages: int
     min_blocks: int
     efficiency: float
+    joins: bool = False
 
     __hash__ = HashedOnce.__hash__
 
@@ -118,6 +120,7 @@ class MatrixTile(HashedOnce):
         min_blocks: See `Tile`.
         efficiency: See `Tile` [estimated].
         pipelined: Whether it is one of `dnncore::gemm::Pipeline`, which reads 16 bytes at a time.
+        joins: See `Tile`.
     """
 
     dtype: DType
@@ -128,6 +131,7 @@ class MatrixTile(HashedOnce):
     min_blocks: int
     efficiency: float
     pipelined: bool = False
+    joins: bool = False
 
     __hash__ = HashedOnce.__hash__
 
@@ -173,12 +177,16 @@ def tile_counts(tile: AnyTile, product: Product) -> list[int]:
     return [rows * -(-phase.num_columns // columns) for phase in product.phases]
 
 
+# Tiles that join are those for which estimates choose it, because every one has kernels of its own for that. Larger ones of fp32
+# would gain less than 1 % by it, since their last blocks take about as long as the launch that they save; and in fp64, where small
+# products would gain a tenth, that is not worth 18 kernels that everybody compiles.
 def _tiles(dtype: DType) -> tuple[Tile, ...]:
+    joins = dtype is DType.FLOAT32
     return (
         Tile(dtype, 16, 16, 2, 4, depth=8, stages=3, min_blocks=1, efficiency=1.0),
         Tile(dtype, 8, 16, 2, 2, depth=8, stages=2, min_blocks=3, efficiency=0.88),
-        Tile(dtype, 16, 16, 1, 1, depth=16, stages=2, min_blocks=3, efficiency=0.65),
-        Tile(dtype, 8, 16, 1, 1, depth=16, stages=2, min_blocks=5, efficiency=0.56),
+        Tile(dtype, 16, 16, 1, 1, depth=16, stages=2, min_blocks=3, efficiency=0.65, joins=joins),
+        Tile(dtype, 8, 16, 1, 1, depth=16, stages=2, min_blocks=5, efficiency=0.56, joins=joins),
     )
 
 
@@ -189,8 +197,8 @@ _FEW_ROWS = Tile(DType.FLOAT32, 2, 32, 1, 2, depth=8, stages=2, min_blocks=4, ef
 def _matrix_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     step = 32 // dtype.itemsize  # of the reduction, in one instruction
     return (
-        MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0),
-        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6),
+        MatrixTile(dtype, 2, 8, depth=step, stages=2, min_blocks=2, efficiency=1.0, joins=True),
+        MatrixTile(dtype, 1, 4, depth=2 * step, stages=2, min_blocks=4, efficiency=0.6, joins=True),
     )
 
 
@@ -199,7 +207,7 @@ def _pipelined_tiles(dtype: DType) -> tuple[MatrixTile, ...]:
     depth = 64 // dtype.itemsize
     return (
         MatrixTile(dtype, 4, 8, depth, stages=3, min_blocks=2, efficiency=2.5, pipelined=True),
-        MatrixTile(dtype, 2, 8, depth, stages=4, min_blocks=3, efficiency=2.0, pipelined=True),
+        MatrixTile(dtype, 2, 8, depth, stages=4, min_blocks=3, efficiency=2.0, pipelined=True, joins=True),
     )
 
 
@@ -231,11 +239,7 @@ PIPELINED_TILES: dict[DType, tuple[AnyTile, ...]] = {
 """Tiles of the kernels that read 16 bytes at a time, extended ones all of them: 128 x 128 and 64 x 128."""
 
 WIDE_TILES: dict[DType, AnyTile] = {
-    DType.FLOAT32: TILES[DType.FLOAT32][2],
-    DType.FLOAT64: TILES[DType.FLOAT64][2],
-    DType.FLOAT16: TILES[DType.FLOAT16][1],
-    DType.BFLOAT16: TILES[DType.BFLOAT16][1],
-    DType.INT8: TILES[DType.INT8][1],
+    dtype: replace(tiles[2 if dtype in FULL_PRECISION else 1], joins=False) for dtype, tiles in TILES.items()
 }
 """The tile of the kernel that computes everything that the structs can hold."""
 

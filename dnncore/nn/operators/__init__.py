@@ -7,6 +7,7 @@ from typing import Any
 from dnncore.errors import BadParamError, UnknownLayerError
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
+from dnncore.nn.operators.arg_max import ArgMax
 from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
 from dnncore.nn.operators.binary import Binary, Scale
 from dnncore.nn.operators.broadcast import Expand
@@ -28,10 +29,12 @@ from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
+from dnncore.nn.operators.transposed_convolution import TransposedConvolution
 
 __all__ = [
     "OPERATORS",
     "Activation",
+    "ArgMax",
     "BatchNorm",
     "BatchNormTraining",
     "Binary",
@@ -63,6 +66,8 @@ __all__ = [
     "Softmax",
     "Split",
     "Transpose",
+    "TransposedConvolution",
+    "Zeros",
     "operator_of",
     "registered_name",
 ]
@@ -70,6 +75,7 @@ __all__ = [
 _CLASSES: tuple[type[Operator], ...] = (
     Activation,
     ActivationBackward,
+    ArgMax,
     BatchNorm,
     BatchNormBackward,
     BatchNormTraining,
@@ -110,6 +116,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     Split,
     SumTo,
     Transpose,
+    TransposedConvolution,
     Zeros,
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem, BatchNormInferenceProblem
 from dnncore.problems.normalization.batch_norm import batch_norm_axes
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, exact_and_fast, in_parts
 from dnncore.reference.normalization.statistics import gradient, named, normalize, parameter_gradients
 
 __all__ = ["BACKWARD", "FORWARD", "INFERENCE"]
@@ -15,7 +15,10 @@ __all__ = ["BACKWARD", "FORWARD", "INFERENCE"]
 def _inference(
     problem: BatchNormInferenceProblem, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> Array:
-    return scale * (x - mean) / np.sqrt(variance + problem.epsilon) + bias
+    y: Array = x - mean
+    y *= scale / np.sqrt(variance + problem.epsilon)
+    y += bias
+    return y
 
 
 def _forward(problem: BatchNormForwardProblem, *arrays: Array) -> tuple[Array, ...]:
@@ -46,6 +49,6 @@ def _backward(problem: BatchNormBackwardProblem, *arrays: Array) -> tuple[Array,
     )
 
 
-INFERENCE = (ReferenceAlgorithm("given", _inference),)
-FORWARD = (ReferenceAlgorithm("two_passes", _forward),)
-BACKWARD = (ReferenceAlgorithm("two_passes", _backward),)
+INFERENCE = exact_and_fast("given", _inference, in_parts(_inference, 1))
+FORWARD = exact_and_fast("two_passes", _forward, in_parts(_forward, 1))
+BACKWARD = exact_and_fast("two_passes", _backward, in_parts(_backward, 1))

@@ -6,7 +6,7 @@ import numpy as np
 
 from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.problems import LRNBackwardProblem, LRNForwardProblem
-from dnncore.reference.launch import Array, ReferenceAlgorithm
+from dnncore.reference.launch import Array, exact_and_fast, in_parts
 
 __all__ = ["BACKWARD", "FORWARD"]
 
@@ -50,5 +50,5 @@ def _backward(problem: LRNBackwardProblem, _y: Array, dy: Array, x: Array) -> Ar
     return dy * base**-lrn.beta - 2 * lrn.beta * _share(x.ndim, lrn) * x * around
 
 
-FORWARD = (ReferenceAlgorithm("shifted_sums", _forward),)
-BACKWARD = (ReferenceAlgorithm("shifted_sums", _backward),)
+FORWARD = exact_and_fast("shifted_sums", _forward, in_parts(_forward, 0))
+BACKWARD = exact_and_fast("shifted_sums", _backward, in_parts(_backward, 0))

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from dnncore.errors import ConfigError, PreprocessingError
-from dnncore.preprocessing import Preprocessing
+from dnncore.preprocessing import SUFFIXES, Preprocessing
 
 __all__ = ["Folder"]
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
-
 
 class Folder:
-    """JPEG and PNG files, decoded when they are read, by the preprocessing that serving uses. Thread-safe.
+    """Image files, decoded when they are read, by the preprocessing that serving uses. Thread-safe.
 
-    Classes and files are taken in the order of their names; names that start with "." and other files are left out.
+    Classes and files are taken in the order of their names; names that start with "." and files that do not end
+    as one of `dnncore.preprocessing.SUFFIXES` are left out.
 
     Args:
         root: Folder of the classes' folders.
@@ -44,10 +43,10 @@ class Folder:
         labels: list[int] = []
         for label, folder in enumerate(folders):
             files = sorted(
-                path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
+                path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
             )
             if not files:
-                raise ConfigError(f"class folder {folder} holds no {', '.join(_SUFFIXES)} files; add some or remove it")
+                raise ConfigError(f"class folder {folder} holds no {', '.join(SUFFIXES)} files; add some or remove it")
             self._files += files
             labels += [label] * len(files)
         self._labels = np.array(labels, np.int32)

@@ -41,23 +41,24 @@ public:
     Sum at[kByRows > kByColumns ? kByRows : kByColumns];
   };
 
-  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory.
+  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory. Sums are an
+  // accumulator or the parts of a reduction.
+  template <typename Sums>
   static __device__ void store(
-      const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
-      const Params& params) {
+      const Sums& sums, Staged& staged, const Place& place, const Phase& phase, const Params& params) {
     const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
 #pragma unroll 1
     for (int first_row = 0; first_row < Tile::kRows; first_row += kRows) {
       if (first_row > 0) __syncthreads();
       if (Tile::first_row() / kRows * kRows == first_row) {
-        if (Parts<Tile>::are_joined(params)) {
-          Parts<Tile>(params).for_each_total([&](int row, int column, Sum total) {
+        if constexpr (std::is_same_v<Sums, Parts<Tile>>) {  // a loop, whose indices are worked out in either case
+          sums.for_each([&](int row, int column, Sum total) {
             staged.at[index_of(row % kRows, column, along_rows)] = total;
           });
         } else if (along_rows) {
-          stage<1, kColumnPitch>(accumulator, staged);
+          stage<1, kColumnPitch>(sums, staged);
         } else {
-          stage<kRowPitch, 1>(accumulator, staged);
+          stage<kRowPitch, 1>(sums, staged);
         }
       }
       __syncthreads();

@@ -27,10 +27,11 @@
 namespace dnncore::gemm {
 
 // Index is the type of offsets into the operands: 32 bits only where the launcher proved that they suffice. Extended
-// kernels support epilogues, tables in the workspace, and operands of 16 and 8 bits.
+// kernels support epilogues, tables in the workspace, and operands of 16 and 8 bits. Joined ones add up the parts of a
+// reduction (parts.cuh), for which there are no tables.
 template <
     typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index,
-    bool kExtended>
+    bool kExtended, bool kJoined>
 struct Kernel {
   using T = typename Tile::T;
   using Entry = Reduction<Index, kCoordinates>;
@@ -71,7 +72,7 @@ struct Kernel {
 
     const auto tabulate = [&](int chunk) {
       const auto k = static_cast<uint32>(chunk * kThreads) + threadIdx.x;
-      const bool tabulated = kExtended && params.table != nullptr;
+      const bool tabulated = kExtended && !kJoined && params.table != nullptr;
       slabs.table[k % (2 * kThreads)] =
         tabulated ? Entry::tabulated(first_k + k, phase, params) : Entry::template at<kDigits>(first_k + k, phase);
     };
@@ -120,19 +121,23 @@ struct Kernel {
     if constexpr (Tile::kHasTotals) {
       if (num_slabs >= kSlabsATotal) accumulator.add(shared);
     }
-    if (Parts<Tile>::are_joined(params) && !Parts<Tile>(params).leave(accumulator)) return;
-    store(accumulator, shared, place, phase, params);
+    if constexpr (kJoined) {
+      Parts<Tile> parts(params);
+      if (parts.leave(accumulator)) store(parts, shared, place, phase, params);
+    } else {
+      store(accumulator, shared, place, phase, params);
+    }
   }
 
+  template <typename Sums>  // an accumulator, or the parts of the reduction
   static __device__ void store(
-      const typename Tile::Accumulator& accumulator, Shared& shared, const Place& place, const Phase& phase,
-      const Params& params) {
+      const Sums& sums, Shared& shared, const Place& place, const Phase& phase, const Params& params) {
     if constexpr (kExtended) {
       wait_for_copies<0>();
       __syncthreads();  // the slabs' memory is free now
-      StagedStore<T, Tile, kDigits>::store(accumulator, shared.staged, place, phase, params);
+      StagedStore<T, Tile, kDigits>::store(sums, shared.staged, place, phase, params);
     } else {
-      PlainStore<T, Tile, kDigits>::store(accumulator, place, phase, params);
+      PlainStore<T, Tile, kDigits>::store(sums, place, phase, params);
     }
   }
 };

@@ -62,8 +62,8 @@ struct Params {
   const void* a;
   const void* b;
   void* c;
-  void* parts;                    // where the launch joins the parts of the reduction: their sums (parts.cuh)
-  uint32* tickets;                // the same: a counter for each tile, 0 before the launch and after it; else null
+  void* parts;                    // of a joined kernel: the sums of the parts of the reduction (parts.cuh)
+  uint32* tickets;                // the same: a counter for each tile, 0 before the launch and after it
   int64 a_row_stride;
   int64 c_row_stride;
   int64 a_group_stride;

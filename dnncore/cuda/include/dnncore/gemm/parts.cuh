@@ -2,7 +2,8 @@
 // leaves its sums in the workspace and takes a ticket; the one that takes the last finds the sums of all parts there
 // and stores their totals in C as it would store its own sums. Whichever block comes last adds the parts in the same
 // order, so the same inputs give the same bits. What bounds it is that one block reads all parts of a tile: where they
-// are many, a kernel of its own (split.cuh) is faster.
+// are many, a kernel of its own (split.cuh) is faster. Kernels that join parts do nothing else: what follows a loop is
+// enough to change the registers in it, for 6 % more instructions in one that would never join any.
 //
 //    reduction      |  part 0  |  part 1  |  part 2  |     a block for each, in any order
 //    workspace      [block][sum][thread]                   accumulators as the threads have them, whole tiles
@@ -23,11 +24,6 @@ class Parts {
 
 public:
   static constexpr int kSums = kTile / kThreads;  // of each thread
-
-  // Larger tiles are not worth it; Schedule in dnncore/cuda/gemm/tiling.py knows.
-  static constexpr bool kCanBeJoined = kTile * sizeof(Sum) <= 32 * 1024;
-
-  static __device__ bool are_joined(const Params& params) { return kCanBeJoined && params.tickets != nullptr; }
 
   // Everything is worked out here, from the number of the block: no register is taken from the loops before.
   __device__ explicit Parts(const Params& params) : splits_(params.splits) {
@@ -75,9 +71,9 @@ public:
     }
   }
 
-  // visit(row, column, total) for each of them.
+  // visit(row, column, total) for each of them, as an accumulator does for its sums.
   template <typename Visit>
-  __device__ void for_each_total(const Visit& visit) const {
+  __device__ void for_each(const Visit& visit) const {
     constexpr int kAtATime = kSums < 32 ? kSums : 32;
     for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
 #pragma unroll

@@ -19,7 +19,8 @@
 namespace dnncore::gemm {
 
 // Walks are the indices along which 16 bytes are contiguous; Kernel explains the other parameters.
-template <typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index>
+template <
+    typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index, bool kJoined>
 struct Pipeline {
   using T = typename Tile::T;
   using Entry = Reduction<Index, kCoordinates>;
@@ -47,15 +48,19 @@ struct Pipeline {
 
     typename Tile::Accumulator accumulator;
     // Two copies of the loop, so that no branch stands between the multiplications.
-    if (params.table != nullptr) {
+    if (!kJoined && params.table != nullptr) {
       multiply_add<true>(accumulator, slabs, place, phase, params);
     } else {
       multiply_add<false>(accumulator, slabs, place, phase, params);
     }
     wait_for_copies<0>();
-    if (Parts<Tile>::are_joined(params) && !Parts<Tile>(params).leave(accumulator)) return;
-    __syncthreads();  // the slabs' memory is free now
-    Output::store(accumulator, shared.staged, place, phase, params);
+    if constexpr (kJoined) {
+      Parts<Tile> parts(params);
+      if (parts.leave(accumulator)) Output::store(parts, shared.staged, place, phase, params);
+    } else {
+      __syncthreads();  // the slabs' memory is free now
+      Output::store(accumulator, shared.staged, place, phase, params);
+    }
   }
 
 private:

@@ -59,9 +59,7 @@ struct PlainStore {
     T* const c = static_cast<T*>(params.c) +
                    (phase.c_offset + place.group * params.c_group_stride + place.split * params.split_stride);
     const bool aligned = reinterpret_cast<uint64>(c) % (Tile::kVector * sizeof(T)) == 0;
-    if (Parts<Tile>::are_joined(params)) {
-      store_totals(c, aligned && params.store == Store::kColumns, place, params);
-    } else if (aligned && params.store == Store::kColumns) {
+    if (aligned && params.store == Store::kColumns) {
       store_vectors<1, Tile::kVector>(accumulator, c, place, phase, params);
     } else if (aligned && params.store == Store::kRows) {
       store_vectors<Tile::kVector, 1>(accumulator, c, place, phase, params);
@@ -70,11 +68,13 @@ struct PlainStore {
     }
   }
 
-  // Store the totals of all parts, vectors of neighbours along the columns at once or one by one. There is one phase.
-  static __device__ void store_totals(T* c, bool at_once, const Place& place, const Params& params) {
-    const Phase& phase = params.phase[0];
+  // Store the totals of all parts, vectors of neighbours along the columns at once or one by one.
+  static __device__ void store(const Parts<Tile>& parts, const Place& place, const Phase& phase, const Params& params) {
+    T* const c = static_cast<T*>(params.c) + (phase.c_offset + place.group * params.c_group_stride);
+    const bool aligned = reinterpret_cast<uint64>(c) % (Tile::kVector * sizeof(T)) == 0;
+    const bool at_once = aligned && params.store == Store::kColumns;
     constexpr int kAtATime = Parts<Tile>::kSums < 8 ? Parts<Tile>::kSums : 8;  // each has code of its own
-    Parts<Tile>(params).template for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
+    parts.template for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
 #pragma unroll
       for (int i = 0; i < kAtATime; i += Tile::kVector) {
         const uint32 row = place.first_row + static_cast<uint32>(positions.row(n + i));
@@ -188,16 +188,12 @@ struct StagedStore {
   static constexpr int kStep = 4;                     // elements per thread at a time
   static_assert(Tile::kRows * Tile::kColumns % (kStep * Tile::kThreads) == 0);
 
-  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory.
+  // To be called once no thread reads the slabs or copies to them any more: `staged` is their memory. Sums are an
+  // accumulator or the parts of a reduction.
+  template <typename Sums>
   static __device__ void store(
-      const typename Tile::Accumulator& accumulator, Staged& staged, const Place& place, const Phase& phase,
-      const Params& params) {
-    const auto stage = [&](int row, int column, Sum sum) { staged[row][column] = sum; };
-    if (Parts<Tile>::are_joined(params)) {
-      Parts<Tile>(params).for_each_total(stage);
-    } else {
-      accumulator.for_each(stage);
-    }
+      const Sums& sums, Staged& staged, const Place& place, const Phase& phase, const Params& params) {
+    sums.for_each([&](int row, int column, Sum sum) { staged[row][column] = sum; });
     __syncthreads();
     const bool along_rows = params.c_row_stride == 1 && params.rows > 1;
     with_output<T, Sum>(params, [&](const auto& output) {

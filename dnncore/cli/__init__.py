@@ -1,0 +1,1 @@
+"""The command `dnncore`: what can be done with a net without writing Python."""

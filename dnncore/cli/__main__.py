@@ -1,0 +1,73 @@
+"""The command `dnncore`: subcommands, messages and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dnncore import devices
+from dnncore.cli.importing import add_commands
+from dnncore.errors import DnncoreError
+from dnncore.handle import Handle
+from dnncore.importers.loading import load_model
+from dnncore.nn.model import Model
+from dnncore.nn.timing import time_nodes
+from dnncore.nn.training import in_training
+from dnncore.version import __version__
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 0, 1 for what failed, 2 for bad arguments.
+
+    Args:
+        arguments: Those after the program's name; None takes sys.argv.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (DnncoreError, OSError) as error:
+        print(f"dnncore: {error}", file=sys.stderr)
+        return 1
+
+
+def _time(options: argparse.Namespace) -> int:
+    devices.limit_cpu_threads(1)
+    model = load_model(options.model, options.weights, phase=options.phase)
+    if options.phase == "train":
+        model = Model(in_training(model.graph), model.weights)
+    with Handle(options.device) as handle:
+        timing = time_nodes(model, handle, options.batch, options.iterations)
+    print(f"{model.graph.name}: batch {options.batch}, {options.iterations} iterations, {options.device}")
+    print(timing.table())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dnncore", description="Import nets, and look at them.")
+    parser.add_argument("--version", action="version", version=f"dnncore {__version__}")
+    commands = parser.add_subparsers(required=True)
+    time = commands.add_parser(
+        "time", help="what each layer takes, forward and backward, and its algorithm and workspace"
+    )
+    time.add_argument("--model", required=True, type=Path, help="a model package, an .onnx file, or a .prototxt")
+    time.add_argument("--weights", type=Path, help="a .caffemodel; without one, those that fillers make")
+    time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
+    time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
+    time.add_argument("--iterations", type=int, default=50, help="how often each layer runs (default: 50)")
+    time.add_argument(
+        "--phase",
+        choices=("test", "train"),
+        default="test",
+        help="statistics, dropout and layers of a prototxt as in this phase (default: test)",
+    )
+    time.set_defaults(run=_time)
+    add_commands(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""Nets of Caffe: prototxt of all three generations, `.caffemodel` and mean images, of BVLC's and of NVIDIA's Caffe."""
+
+from dnncore.importers.caffe.importer import import_caffe
+from dnncore.importers.caffe.mean import read_mean
+from dnncore.importers.caffe.transformation import Transformation, read_transformation
+
+__all__ = ["Transformation", "import_caffe", "read_mean", "read_transformation"]

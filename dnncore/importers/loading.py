@@ -1,0 +1,63 @@
+"""Any file that holds a model, as a model: which importer reads it follows from what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dnncore.errors import BackendUnavailableError, ModelImportError
+from dnncore.nn.graph import BATCH, Extent
+from dnncore.nn.model import Model
+from dnncore.nn.package import Package
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    path: Path,
+    weights: Path | None = None,
+    *,
+    phase: str = "test",
+    shapes: Mapping[str, Sequence[Extent]] | None = None,
+) -> Model:
+    """The net and the weights of a model package (a folder), of an .onnx file or of a .prototxt.
+
+    Args:
+        path: Where it is.
+        weights: The .caffemodel of a .prototxt; None for what its fillers make.
+        phase: Of a .prototxt: "test" or "train".
+        shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. A package has its own.
+
+    Raises:
+        PackageError: a package cannot be read.
+        ModelImportError: a file is malformed, or has what cannot be imported, or nobody knows its kind; the message says it all.
+        BackendUnavailableError: the library that reads such files is not there; the message says how to install it.
+    """
+    if path.is_dir():
+        package = Package.load(path)
+        return Model(package.graph, package.weights)
+    if weights is not None and path.suffix != ".prototxt":
+        raise ModelImportError(str(path), [f"it brings its own weights; {weights} goes with a .prototxt"])
+    if path.suffix == ".onnx":
+        from dnncore.importers.onnx import import_onnx
+
+        return import_onnx(path, shapes=shapes)
+    if path.suffix == ".prototxt":
+        try:
+            from dnncore.importers.caffe import import_caffe
+        except ModuleNotFoundError as error:  # protobuf
+            raise BackendUnavailableError(f"{path} is read with {error.name}: pip install dnncore[caffe]") from error
+        return import_caffe(path, weights, phase=phase, input_shapes=_without_batch(path, shapes or {}))
+    raise ModelImportError(str(path), ["it is neither a model package (a folder), nor an .onnx file, nor a .prototxt"])
+
+
+def _without_batch(path: Path, shapes: Mapping[str, Sequence[Extent]]) -> dict[str, tuple[int, ...]]:
+    """Shapes as Caffe's importer takes them: without N, which comes first."""
+    wrong = [name for name, shape in shapes.items() if not shape or shape[0] != BATCH or not _are_numbers(shape[1:])]
+    if wrong:
+        raise ModelImportError(str(path), [f"input {name!r}: a shape begins with {BATCH}" for name in wrong])
+    return {name: tuple(int(extent) for extent in shape[1:]) for name, shape in shapes.items()}
+
+
+def _are_numbers(extents: Sequence[Extent]) -> bool:
+    return all(isinstance(extent, int) for extent in extents)

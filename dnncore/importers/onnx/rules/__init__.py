@@ -1,0 +1,35 @@
+"""What becomes of each ONNX operator whose operands are not all known: a rule an operator, a module a family."""
+
+from collections.abc import Mapping
+
+from dnncore.importers.onnx.rules import (
+    activation,
+    binary,
+    convolution,
+    normalization,
+    parts,
+    pooling,
+    products,
+    reduction,
+    resizing,
+    shape,
+    softmax,
+)
+from dnncore.importers.onnx.rules.rule import Rule
+
+__all__ = ["RULES"]
+
+RULES: Mapping[str, Rule] = {
+    **activation.RULES,
+    **binary.RULES,
+    **convolution.RULES,
+    **normalization.RULES,
+    **parts.RULES,
+    **pooling.RULES,
+    **products.RULES,
+    **reduction.RULES,
+    **resizing.RULES,
+    **shape.RULES,
+    **softmax.RULES,
+}
+"""By operator. A new operator is one entry in its family's module and one in `NEWEST_VERSION`."""

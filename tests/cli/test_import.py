@@ -1,0 +1,140 @@
+"""From a file of another framework to answers over gRPC, by the commands that people type."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from dnnclient import Client
+from onnx import helper, numpy_helper
+from PIL import Image, ImageDraw, ImageFont
+
+from benchmarks.server import RunningServer
+from dnncore.cli.__main__ import main
+from dnncore.nn.package import Package
+from dnncore.preprocessing import Preprocessing
+from tests.importers.caffe.nets import NETS
+from tests.importers.onnx.nets import model_of
+
+
+def _png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _drawn(text: str) -> Image.Image:
+    """Black letters on white."""
+    image = Image.new("RGB", (192, 48), "white")
+    ImageDraw.Draw(image).text((96, 24), text, fill="black", font=ImageFont.load_default(34), anchor="mm")
+    return image
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("rapidocr_onnxruntime") is None,
+    reason="pip install --no-deps rapidocr-onnxruntime==1.4.4",
+)
+def test_a_trained_classifier_is_imported_and_served_and_gets_drawn_text_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether a line of text is upright or upside down, by a MobileNetV3 that somebody else has trained."""
+    found = importlib.util.find_spec("rapidocr_onnxruntime")
+    assert found is not None
+    assert found.origin is not None
+    net = Path(found.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    half = (0.5, 0.5, 0.5)
+    (tmp_path / "preprocess.json").write_text(
+        json.dumps(Preprocessing.squash("bgr", 48, 192, 1 / 255, half, half).to_dict())
+    )
+    (tmp_path / "labels.txt").write_text("upright\nupside down\n")
+    arguments = ["import", str(net), "--out", str(tmp_path / "direction"), "--name", "direction"]
+    arguments += ["--shape", "x=N,3,48,192", "--labels", str(tmp_path / "labels.txt")]
+    assert main([*arguments, "--preprocess", str(tmp_path / "preprocess.json")]) == 0
+    said = capsys.readouterr().out
+    assert "reads x: float32[N, 3, 48, 192]" in said
+    assert "activations in float16: " in said
+    lines = [_drawn(text) for text in ("dnncore", "kernels", "Winograd", "gradient")]
+    with (
+        RunningServer(tmp_path / "direction", tmp_path, "--devices", "cpu", "--max-batch", "8") as server,
+        Client(server.grpc, model="direction") as client,
+    ):
+        upright = client.classify([_png(line) for line in lines])
+        turned = client.classify([_png(line.rotate(180)) for line in lines])
+    assert [answer.best.label for answer in upright] == ["upright"] * 4
+    assert [answer.best.label for answer in turned] == ["upside down"] * 4
+
+
+def test_a_convolutional_classifier_of_caffe_becomes_a_package_with_labels(tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(NETS["squeezenet1.1"][0](16))
+    (tmp_path / "labels.txt").write_text("\n".join(f"class {number}" for number in range(1000)))
+    arguments = ["import", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "package")]
+    assert main([*arguments, "--labels", str(tmp_path / "labels.txt")]) == 0
+    package = Package.load(tmp_path / "package")
+    assert package.output.shape == ("N", 1000)
+    assert package.labels is not None
+    assert package.labels[-1] == "class 999"
+    assert package.provenance["file"] == "net.prototxt"
+
+
+def test_a_net_is_described_as_it_is_and_as_it_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    model = model_of(nodes, {"x": ("N", 2, 4, 4)}, {"w": np.ones((3, 2, 1, 1), np.float32)})
+    onnx.save(model, tmp_path / "net.onnx")
+    assert main(["describe", str(tmp_path / "net.onnx")]) == 0
+    assert "activation mode=relu" in capsys.readouterr().out
+    assert main(["describe", str(tmp_path / "net.onnx"), "--passes"]) == 0
+    said = capsys.readouterr().out
+    assert "fused_convolution" in said
+    assert "6 parameters" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["import", "net.tar", "--out", "p"], "neither a model package"),
+        (["import", "none.onnx", "--out", "p"], "none.onnx"),
+        (["import", "net.onnx", "--weights", "w.caffemodel", "--out", "p"], "goes with a .prototxt"),
+        (["describe", "net.prototxt", "--shape", "data=3,N"], "a shape begins with N"),
+        (["import", "net.onnx", "--out", "p", "--labels", "two.txt"], "2 labels"),
+        (["import", "net.onnx", "--out", "p", "--preprocess", "two.txt"], "two.txt is not JSON"),
+        (["import", "net.onnx", "--out", "p", "--preprocess", "list.json"], "must hold an object"),
+        (["import", "two.onnx", "--out", "p", "--labels", "two.txt"], "has the outputs y, z; labels are for one"),
+    ],
+)
+def test_what_cannot_be_imported_is_told_in_one_message(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    constants = {"w": np.ones((4, 3), np.float32)}
+    one = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ("N", 4)}, constants)
+    two = model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
+        {"x": ("N", 4)},
+        constants,
+        outputs=("y", "z"),
+    )
+    assert numpy_helper.to_array(one.graph.initializer[0]).shape == (4, 3)
+    onnx.save(one, "net.onnx")
+    onnx.save(two, "two.onnx")
+    Path("two.txt").write_text("a\nb\n")
+    Path("list.json").write_text("[1]")
+    Path("net.prototxt").write_text(NETS["lenet"][0](1))
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not Path("p").exists()
+
+
+@pytest.mark.parametrize("shape", ["data", "data=", "=N,3", "data=N,x"])
+def test_shapes_that_are_none_are_bad_arguments(shape: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["describe", "net.onnx", "--shape", shape])
+    assert caught.value.code == 2

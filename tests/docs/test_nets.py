@@ -1,0 +1,25 @@
+"""The guide to nets is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+GUIDE = (Path(__file__).parents[2] / "docs/nets.md").read_text()
+
+
+def test_the_code_of_the_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert len(blocks) == 5
+    exec("\n".join(blocks), {})
+    lines = capsys.readouterr().out.splitlines()
+    (*table, wide, narrow), losses = lines[:-10], [float(line) for line in lines[-10:]]
+    assert "convolution padding=1(data, conv1.weight)" in table[2]
+    assert float(wide) < 1e-4 < float(narrow) < 0.05
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3]), losses
+    assert (tmp_path / "models" / "small" / "1" / "model.json").is_file()

@@ -1,0 +1,100 @@
+"""The cases of onnx.backend.test whose operators are all declared, and which of them are refused, with the reason."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from dnncore.importers.onnx.rules import RULES
+
+__all__ = ["CASES", "DECLARED", "REFUSED", "Case", "feeds_of", "reason_of"]
+
+DECLARED = frozenset({*RULES, "ConstantOfShape"})
+"""Operators that are imported whatever their operands are; those of `FOLDS` alone only where they are constant."""
+
+_KINDS = ("node", "pytorch-converted", "pytorch-operator", "simple")
+
+REFUSED: Mapping[str, str] = {
+    r"test_cast(like)?(_no_saturate)?_.*(FLOAT8|E8M0|FLOAT4|INT4|INT2|STRING).*": "dtypes of 8 bits or less, and strings",
+    r"test_(add|div|max|min|mul|sub)_int8|test_(max|min)_int32|test_div_int32_trunc": "arithmetic on whole numbers",
+    r"test_clip_default_int8_(max|min)(_expanded)?": "arithmetic on whole numbers",
+    r"test_maxpool_2d_uint8": "the dtype uint8",
+    r"test_pow|test_pow_(example|bcast_array|types_(float|int)32_.*)|test_operator_pow": "exponents but constant 1, 2, 3, 4",
+    r"test_batchnorm_.*_training_mode": "training",
+    r"test_training_dropout(_default)?": "training",
+    r"test_dropout_default_mask(_ratio)?|test_training_dropout_.*mask": "results of other dtypes: masks and indices",
+    r"test_maxpool_with_argmax_.*": "results of other dtypes: masks and indices",
+    r"test_identity_(sequence|opt)": "sequences and optional values",
+    r"test_reduce_.*_empty_set.*|test_split_zero_size_.*|test_reshape_allowzero_reordered": "tensors without elements",
+    r"test_slice_start_out_of_bounds|test_castlike_.*_expanded": "tensors without elements",
+    r"test_rotary_embedding(_3d_input|_no_position_ids)?(_interleaved)?_expanded": "tensors without elements",
+    r"test_resize_tf_crop_and_resize_extrapolation_value": "an extrapolation_value that is not 0",
+}
+"""What is refused, and why: names of cases as patterns. A test finds patterns that refuse too much."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case: its name, what it is mainly about, and the model."""
+
+    name: str
+    kind: str
+    operator: str
+    model: ModelProto
+
+
+def reason_of(name: str) -> str | None:
+    """Why a case is refused; None for one that must pass."""
+    return next((reason for pattern, reason in REFUSED.items() if re.fullmatch(pattern, name)), None)
+
+
+@cache
+def _tests() -> tuple[tuple[str, TestCase], ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's about values that the cases mean to overflow
+        return tuple((kind, case) for kind in _KINDS for case in load_model_tests(kind=kind))
+
+
+def _found() -> Iterator[Case]:
+    for kind, case in _tests():
+        model = case.model or onnx.load(Path(case.model_dir or "") / "model.onnx")
+        kinds = [node.op_type for node in model.graph.node]
+        if DECLARED.issuperset(kinds) and not any(node.domain for node in model.graph.node):
+            yield Case(case.name, kind, _main(case.name, kinds), model)
+
+
+def _main(name: str, kinds: list[str]) -> str:
+    """The operator a case is about: the one its name begins with, or the first."""
+    letters = re.sub("[^a-z0-9]", "", name.removeprefix("test_").lower())
+    named = [kind for kind in sorted(set(kinds), key=len, reverse=True) if letters.startswith(kind.lower())]
+    return (named or kinds)[0]
+
+
+CASES: tuple[Case, ...] = tuple(_found())
+
+
+def feeds_of(case: Case) -> dict[str, Any]:
+    """The inputs of a case's first data set by name."""
+    weights = {one.name for one in case.model.graph.initializer}
+    names = [one.name for one in case.model.graph.input if one.name not in weights]
+    return dict(zip(names, _inputs_of(case.name), strict=True))
+
+
+def _inputs_of(name: str) -> list[object]:
+    (case,) = (case for _, case in _tests() if case.name == name)
+    if case.data_sets:
+        given = case.data_sets[0][0]
+        return [numpy_helper.to_array(one) if isinstance(one, TensorProto) else one for one in given]
+    folder = next(Path(case.model_dir or "").glob("test_data_set*"))
+    found = sorted(folder.glob("input_*.pb"))
+    return [numpy_helper.to_array(TensorProto.FromString(path.read_bytes())) for path in found]

@@ -1,0 +1,301 @@
+"""Files are not trusted: all that is in the way is said at once, by name, and nothing a file holds does more than be refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from dnncore.errors import ModelImportError
+from dnncore.importers.onnx import Limits, import_onnx
+from dnncore.importers.onnx.folding import FOLDS
+from dnncore.importers.onnx.rules import RULES
+from dnncore.importers.onnx.versions import NEWEST_VERSION
+from tests.importers.onnx.nets import model_of
+
+node = helper.make_node
+_ONE = np.ones(1, np.float32)
+
+
+def test_every_operator_says_which_version_it_was_compared_with() -> None:
+    assert RULES.keys() | FOLDS.keys() == NEWEST_VERSION.keys()
+    for kind, version in NEWEST_VERSION.items():
+        assert version in {one.since_version for one in onnx.defs.get_all_schemas_with_history() if one.name == kind}, (
+            kind
+        )
+
+
+def test_all_that_is_in_the_way_is_listed_by_name() -> None:
+    nodes = [
+        node("Relu", ["x"], ["r"], name="fine"),
+        node("NonZero", ["r"], ["n"], name="unknown"),
+        node("Erf", ["r"], ["e"], name="constant-only"),
+        node("Sqrt", ["e"], ["s"], name="behind-it"),
+        node("LSTM", ["r", "r", "r"], ["l"], name="recurrent"),
+        node("Fancy", ["r"], ["f"], name="foreign", domain="com.example"),
+        node("AveragePool", ["r"], ["a"], name="malformed", kernel_shape=[2, 2]),
+        node("Relu", ["nowhere"], ["m"], name="dangling"),
+        node("Relu", ["x"], ["unread"], name="unused", axis=3),
+        node("Relu", ["x"], ["o"], name="odd", strangeness=1),
+    ]
+    outputs = ("n", "s", "l", "f", "a", "m", "o", "never")
+    proto = model_of(nodes, {"x": ("N", 3), "z": ("N", "height")}, outputs=outputs)
+    with pytest.raises(ModelImportError) as caught:
+        import_onnx(proto)
+    constant = "this operator is supported only where its operands are constant"
+    assert caught.value.problems == (
+        "input 'z': dimension 1 (height) is left open; give it, as shapes={'z': ('N', ...)}",
+        "node 'unknown' (NonZero, opset 17): this operator is not supported",
+        f"node 'constant-only' (Erf, opset 17): {constant}",
+        f"node 'behind-it' (Sqrt, opset 17): {constant}",
+        "node 'recurrent' (LSTM, opset 17): this operator is not supported",
+        "node 'foreign' (com.example.Fancy, opset 17): operators of domain 'com.example' are not supported",
+        "node 'malformed' (AveragePool, opset 17): float32[2, 3] has no spatial dimensions",
+        "node 'dangling' (Relu, opset 17): it reads 'nowhere', which nothing before it writes",
+        "node 'odd' (Relu, opset 17): attribute 'strangeness' is not supported",
+        "output 'never' is written by no node",
+    )
+    assert str(caught.value).startswith("model 'net': 10 problems\n  input 'z'")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.opset_import[0].CopyFrom(helper.make_opsetid("", 5)), "opset 5 is not supported; 6 to "),
+        (lambda m: m.opset_import[0].CopyFrom(helper.make_opsetid("", 999)), "opset 999 is not supported"),
+        (lambda m: m.graph.output.pop(), "it has no outputs"),
+        (lambda m: m.graph.node.append(node("Relu", ["x"], ["y"])), "its output 'y' is written twice"),
+        (lambda m: m.graph.input[0].type.tensor_type.shape.dim[1].CopyFrom(_dim(0)), "tensors without elements"),
+        (lambda m: m.graph.input[0].type.tensor_type.ClearField("shape"), "the file states no shape; give it"),
+        (lambda m: m.graph.input[0].type.Clear(), "only tensors are supported"),
+        (
+            lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING),
+            "STRING is not supported",
+        ),
+        (
+            lambda m: setattr(m.graph.initializer[0], "raw_data", b"abc"),
+            "tensor 'c': 3 B of data, the extents .* need 4 B",
+        ),
+        (
+            lambda m: m.graph.initializer[0].dims.append(1 << 40),
+            r"tensor 'c': extents \[1, .*\] take .* B, and .* B are left",
+        ),
+        (lambda m: m.graph.initializer[0].dims.append(-1), "extents .* must not be negative"),
+        (lambda m: m.graph.initializer[0].dims.extend([1] * 100), "101 dimensions are too many"),
+        (lambda m: m.graph.node[0].CopyFrom(_wide_average()), "B are left for what is folded"),
+        (lambda m: setattr(m.graph.initializer[0], "data_type", 77), "element type 77 is not supported"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_with_the_reason(change: Any, message: str) -> None:
+    proto = model_of([node("Add", ["x", "c"], ["y"])], {"x": ("N", 3, 4)}, {"c": _ONE}, opset=19)
+    change(proto)
+    with pytest.raises(ModelImportError, match=message):
+        import_onnx(proto)
+
+
+def _wide_average() -> onnx.NodeProto:
+    """A window whose weights would be large."""
+    return node("AveragePool", ["x"], ["y"], kernel_shape=[1 << 32], dilations=[2], pads=[1 << 33, 1 << 33])
+
+
+def _dim(value: int) -> Any:
+    return onnx.TensorShapeProto.Dimension(dim_value=value)
+
+
+_DOUBLING = [
+    node("ConstantOfShape", ["t"], ["d0"]),
+    *(node("Concat", [f"d{i}"] * 2, [f"d{i + 1}"], axis=0) for i in range(40)),
+    node("Identity", ["d40"], ["y"]),
+]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("ConstantOfShape", ["s"], ["y"])],
+        [node("Range", ["zero", "large", "one"], ["y"])],
+        [node("Expand", ["one", "s"], ["y"])],
+        [node("ConstantOfShape", ["t"], ["a"]), node("Tile", ["a", "n"], ["y"])],
+        [node("ConstantOfShape", ["t"], ["a"]), node("Transpose", ["r"], ["b"]), node("Add", ["r", "b"], ["y"])],
+        _DOUBLING,
+    ],
+    ids=["constant", "range", "expand", "tile", "outer-sum", "doubling"],
+)  # fmt: skip
+def test_what_is_folded_is_bounded_before_it_is_allocated(nodes: list[onnx.NodeProto]) -> None:
+    constants: dict[str, np.ndarray] = {
+        "s": np.array([1 << 20, 1 << 20], np.int64),
+        "t": np.array([1 << 10], np.int64),
+        "n": np.array([1 << 30], np.int64),
+        "r": np.ones((1, 1 << 14), np.float32),
+        "zero": np.array(0, np.int64),
+        "one": np.array(1, np.int64),
+        "large": np.array(1 << 50, np.int64),
+    }
+    with pytest.raises(ModelImportError, match="B are left for what is folded"):
+        import_onnx(model_of(nodes, {"x": (1,)}, constants), limits=Limits(tensor_bytes=1 << 26))
+
+
+def test_functions_that_multiply_or_call_themselves_end() -> None:
+    own = [helper.make_opsetid("own", 1)]
+    functions = [
+        helper.make_function(
+            "own", f"F{i}", ["v"], ["w"], [node(f"F{i + 1}", ["v"], [name], domain="own") for name in ("u", "w")], own
+        )
+        for i in range(30)
+    ]  # fmt: skip
+    proto = model_of([node("F0", ["x"], ["y"], domain="own")], {"x": ("N", 3)}, functions=functions)
+    with pytest.raises(ModelImportError, match="has more than 1000 nodes"):
+        import_onnx(proto, limits=Limits(nodes=1000))
+    itself = helper.make_function(
+        "own", "F0", ["v"], ["w"], [node("F0", ["v"], ["w"], domain="own")], [helper.make_opsetid("own", 1)]
+    )
+    with pytest.raises(ModelImportError, match="more than 32 deep"):
+        import_onnx(model_of([node("F0", ["x"], ["y"], domain="own")], {"x": ("N", 3)}, functions=[itself]))
+
+
+def _external(folder: Path, location: str, **entries: str) -> Path:
+    proto = model_of([node("Add", ["x", "c"], ["y"])], {"x": ("N", 3)})
+    tensor = TensorProto(name="c", dims=[3], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    proto.graph.initializer.append(tensor)
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    data = np.arange(8, dtype=np.float32)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "w.data").write_bytes(data.tobytes())
+    model = import_onnx(_external(tmp_path, "inner/w.data", offset="8", length="12"))
+    assert np.array_equal(model.weights["c"], data[2:5])
+    with pytest.raises(ModelImportError, match="import the model by its path"):
+        import_onnx((tmp_path / "model.onnx").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("location", "entries", "message"),
+    [
+        ("../secret", {}, "outside the model's folder"),
+        ("/etc/passwd", {}, "outside the model's folder"),
+        ("link", {}, "outside the model's folder"),
+        ("in/../../secret", {}, "outside the model's folder"),
+        ("C:secret", {}, "outside the model's folder"),
+        ("nul\0", {}, "outside the model's folder"),
+        ("", {}, "outside the model's folder"),
+        (".", {}, "outside the model's folder"),
+        ("pipe", {}, "not beside the model"),
+        ("missing", {}, "'missing', which is not beside the model"),
+        ("short", {}, "'short' ends before byte 12"),
+        ("short", {"offset": "-4"}, "offset '-4'"),
+        ("short", {"offset": "9" * 18}, "ends before byte|cannot be read"),
+        ("short", {"length": "8"}, "'short' holds 8 B of it, the extents need 12 B"),
+    ],
+)
+def test_data_is_not_read_from_elsewhere(tmp_path: Path, location: str, entries: dict[str, str], message: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(12))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "short").write_bytes(bytes(8))
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ModelImportError, match=message):
+        import_onnx(_external(folder, location, **entries))
+
+
+def test_a_path_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelImportError, match=r"nothing.onnx: there is no such file"):
+        import_onnx(tmp_path / "nothing.onnx")
+    (tmp_path / "large.onnx").write_bytes(bytes(100))
+    with pytest.raises(ModelImportError, match="has more than 10 B"):
+        import_onnx(tmp_path / "large.onnx", limits=Limits(file_bytes=10))
+    with pytest.raises(ModelImportError, match="truncated or no ONNX model"):
+        import_onnx(tmp_path / "large.onnx")
+
+
+def _seeds() -> list[bytes]:
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Slice", ["s", "zero", "one"], ["n"]),
+        node("Concat", ["n", "minus"], ["t"], axis=0),
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2]),
+        node("Reshape", ["p", "t"], ["f"]),
+        node("Gemm", ["f", "m"], ["g"], transB=1),
+        node("Softmax", ["g"], ["y"], axis=1),
+    ]
+    constants: dict[str, np.ndarray] = {
+        "w": np.ones((2, 3, 3, 3), np.float32),
+        "m": np.ones((4, 18), np.float32),
+        "zero": np.array([0], np.int64),
+        "one": np.array([1], np.int64),
+        "minus": np.array([-1], np.int64),
+    }
+    resize = node("Resize", ["x", "", "s"], ["r"], mode="linear")
+    pad = node("Pad", ["r", "p"], ["y"], mode="edge")
+    more: dict[str, np.ndarray] = {
+        "s": np.array([1, 1, 2, 1.5], np.float32),
+        "p": np.array([0, 0, 1, 1, 0, 0, 2, 0], np.int64),
+    }
+    return [
+        model_of(nodes, {"x": ("N", 3, 8, 8)}, constants).SerializeToString(),
+        model_of([resize, pad], {"x": ("N", 2, 4, 4)}, more).SerializeToString(),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_files_are_refused_and_nothing_else_happens(seed: int) -> None:
+    """Bytes are exchanged, taken out and put in: what comes is a model or our error."""
+    whole, rng = _seeds()[seed], np.random.default_rng(seed)
+    import_onnx(whole)
+    limits, imported = Limits(tensor_bytes=1 << 24, nodes=1000), 0
+    for _ in range(1500):
+        data = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(len(data)))
+            kind = rng.integers(4)
+            if kind == 0:
+                data[at] = rng.integers(256)
+            elif kind == 1:
+                data[at] ^= 1 << rng.integers(8)
+            elif kind == 2:
+                del data[at : at + int(rng.integers(1, 9))]
+            else:
+                data[at:at] = rng.integers(0, 256, rng.integers(1, 9), np.uint8).tobytes()
+        try:
+            import_onnx(bytes(data), limits=limits)
+            imported += 1
+        except ModelImportError:
+            pass
+    assert 0 < imported < 1500
+
+
+def test_a_message_that_was_changed_at_random_is_a_model_or_refused() -> None:
+    """Numbers of the message are exchanged, which keeps it well formed."""
+    proto = ModelProto.FromString(_seeds()[0])
+    rng = np.random.default_rng(0)
+    odd = [-(1 << 63), -1, 0, 1, 2, 3, 1 << 31, (1 << 63) - 1]
+    for _ in range(400):
+        changed = ModelProto()
+        changed.CopyFrom(proto)
+        one = changed.graph.node[rng.integers(len(changed.graph.node))]
+        if rng.integers(2) and one.attribute:
+            attribute = one.attribute[rng.integers(len(one.attribute))]
+            attribute.i = odd[rng.integers(len(odd))]
+            if attribute.ints:
+                attribute.ints[int(rng.integers(len(attribute.ints)))] = odd[rng.integers(len(odd))]
+        else:
+            tensor = changed.graph.initializer[rng.integers(len(changed.graph.initializer))]
+            if tensor.data_type == TensorProto.INT64:
+                tensor.CopyFrom(numpy_helper.from_array(np.array([odd[rng.integers(len(odd))]]), tensor.name))
+            else:
+                one.input[int(rng.integers(len(one.input)))] = tensor.name
+        with contextlib.suppress(ModelImportError):
+            import_onnx(changed, limits=Limits(tensor_bytes=1 << 24))

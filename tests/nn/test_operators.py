@@ -1,0 +1,137 @@
+"""Operators that importers need, against NumPy and PyTorch; gradients, where there are some, against PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from dnncore import Handle
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.nn import BATCH, Constant, Executor, Graph, Node, Parameters, Value
+from dnncore.nn.gradient import differentiate
+from dnncore.nn.graph import Extent
+from dnncore.nn.operator import Operator, Spec
+from dnncore.nn.operators import Expand, GroupNorm, LayerNorm, MatrixProduct, Pad, Reduce, RMSNorm, Slice
+from dnncore.testing import tolerance
+
+f = torch.nn.functional
+
+
+class Case(NamedTuple):
+    """An operator of a constant and maybe more of them, and the same in PyTorch."""
+
+    name: str
+    operator: Operator
+    shapes: tuple[tuple[int, ...], ...]
+    function: Callable[..., torch.Tensor]
+    outputs: int = 1
+    has_gradient: bool = True
+
+
+CASES = (
+    Case("sum", Reduce("add", (1, 3)), ((2, 3, 4, 5),), lambda x: x.sum((1, 3), keepdim=True)),
+    Case("mean-gone", Reduce("avg", (2,), keep=False), ((2, 3, 4),), lambda x: x.mean(2)),
+    Case("all", Reduce("add", (0, 1), keep=False), ((2, 3),), lambda x: x.sum(), has_gradient=False),
+    Case("norm", Reduce("norm2", (1,)), ((2, 5),), lambda x: x.norm(dim=1, keepdim=True), has_gradient=False),
+    Case("expand", Expand((3, 1, 4)), ((2, 1, 5, 1),), lambda x: x.expand(2, 3, 5, 4)),
+    Case("expand-leading", Expand((2, 3, 1)), ((3, 4),), lambda x: x.expand(2, 3, 4)),
+    Case("pad", Pad(((0, 0), (1, 2), (0, 1)), 0.5), ((2, 3, 4),), lambda x: f.pad(x, (0, 1, 1, 2), value=0.5)),
+    Case("steps", Slice(1, 1, 6, 2), ((2, 7, 3),), lambda x: x[:, 1:6:2], has_gradient=False),
+    Case("matrices", MatrixProduct(0.5), ((2, 1, 3, 4), (5, 4, 2)), lambda a, b: a @ b / 2, has_gradient=False),
+    Case("rows", MatrixProduct(), ((2, 3, 4), (4, 5)), lambda a, b: a @ b, has_gradient=False),
+    Case("matrices-of-one", MatrixProduct(), ((3, 4), (2, 4, 5)), lambda a, b: a @ b, has_gradient=False),
+    Case(
+        "layer",
+        LayerNorm(2),
+        ((2, 3, 8), (8,), (8,)),
+        lambda x, w, b: f.layer_norm(x, (8,), w, b),
+        3,
+        has_gradient=False,
+    ),
+    Case("rms", RMSNorm(1), ((2, 3, 4), (3, 4)), lambda x, w: f.rms_norm(x, (3, 4), w, 1e-5), 2, has_gradient=False),
+    Case(
+        "group", GroupNorm(2), ((2, 4, 3), (4,), (4,)), lambda x, w, b: f.group_norm(x, 2, w, b), 3, has_gradient=False
+    ),
+)
+
+
+def _graph(case: Case) -> Graph:
+    names = tuple(f"c{number}" for number in range(len(case.shapes)))
+    outputs = ("y", "saved", "more")[: case.outputs]
+    constants = tuple(Constant(name, shape) for name, shape in zip(names, case.shapes, strict=True))
+    return Graph(case.name, (), outputs, (Node("node", case.operator, names, outputs),), constants)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_agrees_with_pytorch(handle: Handle, case: Case) -> None:
+    graph, rng = _graph(case), np.random.default_rng(1)
+    weights = {one.name: rng.standard_normal(one.shape).astype(np.float32) for one in graph.constants}
+    leaves = [torch.tensor(weights[one.name], dtype=torch.float64, requires_grad=True) for one in graph.constants]
+    expected = case.function(*leaves)
+    seed, gradients = rng.standard_normal(expected.shape).astype(np.float32), {}
+    if case.has_gradient:
+        given = Value("dy", DType.FLOAT32, graph.values["y"].shape)
+        derived = differentiate(graph.rewritten(graph.nodes, inputs=(given,)), {"y": "dy"})
+        graph, gradients = derived.graph, derived.gradients
+        expected.backward(torch.tensor(seed, dtype=torch.float64))
+    with Parameters.upload(handle, graph, weights) as parameters, Executor(graph, handle, parameters, 1) as executor:
+        found = executor.run({"dy": seed} if gradients else {})
+        allowed = tolerance(DType.FLOAT32, 100)
+        assert found["y"].shape == tuple(expected.shape)
+        np.testing.assert_allclose(found["y"], expected.detach().numpy(), atol=10 * allowed)
+        for constant, leaf in zip(graph.constants, leaves, strict=True):
+            if gradients:
+                assert leaf.grad is not None
+                np.testing.assert_allclose(found[gradients[constant.name]], leaf.grad.numpy(), atol=10 * allowed)
+
+
+def _input(*shape: Extent) -> tuple[Value, ...]:
+    return (Value("x", DType.FLOAT32, shape),)
+
+
+def test_a_constant_is_broadcast_to_the_batch_and_its_gradient_is_summed(handle: Handle) -> None:
+    graph = Graph(
+        "token",
+        _input(BATCH, 3),
+        ("y",),
+        (Node("y", Expand((2, 3)), ("token", "x"), ("y",)),),
+        (Constant("token", (1, 1, 3)),),
+    )
+    assert graph.values["y"].shape == (BATCH, 2, 3)
+    weights = {"token": np.arange(3, dtype=np.float32).reshape(1, 1, 3)}
+    with Parameters.upload(handle, graph, weights) as parameters, Executor(graph, handle, parameters, 4) as executor:
+        found = executor.run({"x": np.zeros((4, 3), np.float32)})["y"]
+    assert np.array_equal(found, np.broadcast_to(weights["token"], (4, 2, 3)))
+
+
+def test_numbers_without_dimensions_go_in_and_out(handle: Handle) -> None:
+    graph = Graph("number", _input(), ("y",), (Node("y", Reduce("add", ()), ("x",), ("y",)),))
+    with Parameters.upload(handle, graph, {}) as parameters, Executor(graph, handle, parameters, 1) as executor:
+        found = executor.run({"x": np.array(2.5, np.float32)})["y"]
+    assert found.shape == ()
+    assert found == 2.5
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "message"),
+    [
+        (Reduce("add", (2,)), [(2, 3)], "no dimensions"),
+        (Reduce("median"), [(2, 3)], "median"),
+        (Expand((2,)), [(3,)], "cannot be broadcast"),
+        (Pad(((0, -1),)), [(3,)], "a pair of places for each dimension"),
+        (MatrixProduct(), [(2, 3), (2, 3)], "do not fit"),
+        (MatrixProduct(), [(2, 2, 3), (3, 3, 2)], "leading dimensions"),
+        (LayerNorm(0), [(2, 3)], "no dimension 0 behind the first"),
+        (LayerNorm(1), [(2, 3), (2,)], r"scale float32\[2\] must have the shape \[3\]"),
+        (GroupNorm(2), [(2, 3)], "cannot be cut into 2 groups"),
+        (Slice(1, 0, 2, 0), [(2, 3)], "no elements 0 to 2"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(operator: Operator, shapes: list[tuple[int, ...]], message: str) -> None:
+    with pytest.raises(BadParamError, match=message):
+        operator.infer_checked([Spec(DType.FLOAT32, shape) for shape in shapes])
