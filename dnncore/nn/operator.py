@@ -82,9 +82,6 @@ class Operator(ABC):
 
     variadic: ClassVar[bool] = False
 
-    writes_rows: ClassVar[bool] = False
-    """Whether its outputs must be row-major, unless they are views, whatever strides its inputs have."""
-
     in_place: ClassVar[frozenset[int]] = frozenset()
     """Inputs whose memory the first output may take, when nobody else reads them."""
 
@@ -158,6 +155,11 @@ class Operator(ABC):
     def strided(self) -> bool:
         """Whether its tensors may have any strides; else they are row-major."""
         return True
+
+    @property
+    def writes_strided(self) -> bool:
+        """Whether its outputs may have any strides; else they are row-major, or views."""
+        return self.strided
 
     def macs(self, inputs: Sequence[Any], outputs: Sequence[Spec]) -> int:  # noqa: ARG002
         """Multiply-adds."""

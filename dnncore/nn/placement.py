@@ -110,9 +110,12 @@ class _Placer:
     def _may_be_a_part(self, name: str) -> bool:
         """Whether a value may have gaps: a node writes it that can, nobody reads it who cannot, and it is not handed out."""
         producer = self.graph.producer.get(name)
-        if producer is None or name in self.places or self._must_be_row_major(name):
-            return False
-        if producer.operator.writes_rows or not producer.operator.strided:
+        if (
+            producer is None
+            or name in self.places
+            or self._must_be_row_major(name)
+            or not producer.operator.writes_strided
+        ):
             return False
         first = producer.inputs[0] if producer.inputs else None
         seen = None if first is None else producer.operator.view(self._own(first).descriptor, [self.specs[name]])

@@ -11,6 +11,7 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
 from dnncore.nn.model import Model
+from dnncore.nn.operators import Reshape
 from dnncore.nn.passes import (
     PASSES,
     channels_last,
@@ -136,3 +137,16 @@ def test_an_unknown_pass_is_refused() -> None:
     with pytest.raises(BadParamError, match="no pass fold_everything; there are drop_identities"):
         for_inference(_model(residual()), without=["fold_everything"])
     assert "batch_norm" in _kinds(for_inference(_model(residual()), without=["fold_batch_norms"]))
+
+
+def test_what_is_reshaped_stays_row_major_between_what_lies_channels_last(handle: Handle) -> None:
+    net = NetBuilder("reshaped")
+    conv = net.convolution("conv", net.input("x", (BATCH, 3, 4, 6)), 4, 3, padding=1)
+    cut = net.add("cut", Reshape((0, 2, 6, 8)), conv)
+    joined = net.concat("joined", cut, net.add("again", Reshape((0, 2, 6, 8)), conv), axis=1)
+    model = _model(net.build(net.relu("relu", joined)))
+    layouts = channels_last(model).graph.layouts
+    assert "conv" in layouts
+    assert not {"cut", "again"} & layouts.keys()
+    expected = _run(handle, model)["relu"]
+    np.testing.assert_allclose(_run(handle, channels_last(model))["relu"], expected, rtol=1e-5, atol=1e-6)

@@ -29,11 +29,14 @@ _Views = Sequence[tuple[TensorDescriptor, int]]
 class _Reshaping(Operator):
     """The same elements in row-major order, with other extents."""
 
-    writes_rows: ClassVar[bool] = True
-
     def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
         """In place, where x is row-major."""
         return ((specs[0].descriptor(), 0),) if x.is_row_major else None
+
+    @property
+    def writes_strided(self) -> bool:
+        """The order of the result's elements is that of x in row-major order."""
+        return False
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Put x in row-major order."""

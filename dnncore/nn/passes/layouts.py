@@ -22,10 +22,7 @@ def channels_last(model: Model) -> Model:
         name: Layout.NHWC
         for node in graph.nodes
         for name in node.outputs
-        if len(graph.values[name].shape) > 3
-        and node.operator.strided
-        and not node.operator.writes_rows
-        and not _is_bound(graph, name)
+        if len(graph.values[name].shape) > 3 and node.operator.writes_strided and not _is_bound(graph, name)
     }
     for node in graph.nodes:
         if isinstance(node.operator, Convolution):
