@@ -38,6 +38,9 @@ GATHERED = (
     "dnncore.functional.",
     "dnncore.cli.",
     "dnncore.importers.",
+    "dnncore.nn.operators.",
+    "dnncore.nn.passes.",
+    "dnncore.nn.zoo.",
     "dnnclient.",
 )
 """Their packages say what of them is public."""
