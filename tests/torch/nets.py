@@ -153,7 +153,7 @@ class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.up = nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2)
-        self.bare = nn.ConvTranspose2d(6, 2, 2, bias=False, dilation=2)
+        self.bare = nn.ConvTranspose2d(6, 2, 2, 2, output_padding=1)
         self.line = nn.Conv1d(2, 3, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def save_package(
     labels: Sequence[str] | None = None,
     preprocess: Preprocessing | None = None,
 ) -> Package:
-    """Write a model as a package: `dnnserve --model path` serves it.
+    """Write a model as a package; with labels and preprocessing `dnnserve --model path` serves it.
 
     Args:
         model: In float32, with a batch as the first dimension of everything that it is called with.
@@ -33,7 +33,7 @@ def save_package(
         path: The package's folder. In a repository `NAME/VERSION`.
         name: What clients call it; None for the folder's name, without its version.
         labels: Of a classifier, whose result is logits or probabilities [N, K]: a name for each of the K.
-        preprocess: How an image becomes the model's input; None where it is no image, or clients do it.
+        preprocess: How an image becomes the model's input; None where it is no image.
 
     Returns:
         What was written.

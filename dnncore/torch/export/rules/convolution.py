@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from dnncore.errors import NotSupportedError
 from dnncore.nn.graph import Value
-from dnncore.nn.operators import Binary, Convolution, ConvolutionBackwardData
+from dnncore.nn.operators import Binary, Convolution, ConvolutionBackwardData, TransposedConvolution
 from dnncore.torch.export.call import Call
 from dnncore.torch.export.rules.shapes import fixed, reshaped, spread
 
@@ -45,18 +44,19 @@ def _transposed(
     bias: Value | None,
     stride: Sequence[int],
     padding: Sequence[int],
-    output_padding: Sequence[int],  # which only says how large the result is
+    output_padding: Sequence[int],  # as much less padding behind
     groups: int,
     dilation: Sequence[int],
 ) -> str:
-    """A convolution's gradient by its input; weight is [C, K/G, *kernel], as that convolution has it."""
+    """The adjoint of a convolution, whose weight is [C, K/G, *kernel]; as a gradient where padding would be negative."""
     ndim = len(weight.shape) - 2
-    if any(
-        spread(output_padding, ndim)[i] >= max(spread(stride, ndim)[i], spread(dilation, ndim)[i]) for i in range(ndim)
-    ):
-        raise NotSupportedError(f"output_padding {output_padding} is not less than the stride or the dilation")
+    places, more = spread(padding, ndim), spread(output_padding, ndim)
+    if all(behind <= place for place, behind in zip(places, more, strict=True)):
+        pairs = tuple((place, place - behind) for place, behind in zip(places, more, strict=True))
+        operator = TransposedConvolution(spread(stride, ndim), pairs, spread(dilation, ndim), groups)
+        return call.add(operator, x, weight, bias)
     spatial = tuple(fixed(extent, "the result") for extent in call.shape[2:])
-    settings = (spread(stride, ndim), spread(padding, ndim), spread(dilation, ndim), groups)
+    settings = (spread(stride, ndim), places, spread(dilation, ndim), groups)
     y = call.add(ConvolutionBackwardData(*settings, spatial=spatial), weight, x)
     return y if bias is None else call.add(Binary("add"), y, reshaped(call, bias, (-1, *(1,) * ndim)), part="sum")
 
