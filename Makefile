@@ -24,7 +24,7 @@ OTHERWISE := EMU_SCHED=20261121 EMU_BLOCKS=20261121 EMU_ASYNC=eager
 # It looks for what depends on the order, and needs no launch twice: the adjoint test's are those of the cases.
 AGAIN := tests/ops --deselect tests/ops/test_adjoints.py::test_the_three_directions_of_a_convolution_are_adjoint
 
-.PHONY: help demo test ready lint type docs kernels gates bench test-gpu proto emulator pycuda conformance deploy-check clean
+.PHONY: help demo test ready lint type docs kernels gates bench bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,6 +65,9 @@ gates: $(VENV)/.dev  ## compile every kernel, print how its machine code has cha
 
 bench: $(VENV)/.demo  ## figures for the demo's nets, written to benchmarks/results
 	$(BIN)/python -m benchmarks.serving --out benchmarks/results
+
+bench-nets: $(VENV)/.gpu  ## nets beside PyTorch on a GPU, written to benchmarks/results
+	$(BIN)/python -m benchmarks.nets --out benchmarks/results
 
 test-gpu: $(VENV)/.gpu  ## the same cases on real GPUs, and two of them serving side by side
 	DNNCORE_TEST_GPU=1 $(BIN)/python -m benchmarks.gpu_report --out benchmarks/results
