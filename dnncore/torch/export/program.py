@@ -63,6 +63,11 @@ def as_inputs(example: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Ten
     return inputs
 
 
+_MOST_TRACED = 65535
+"""Images for which PyTorch would call cuDNN's batch normalisation, so that on CUDA it traces a model for no more; what is made of the
+trace takes any number."""
+
+
 def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
     """Export a model in evaluation mode, in which it is only during this call.
 
@@ -75,7 +80,7 @@ def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
     """
     # torch.export takes an extent of 1 for a constant, so it sees every image twice.
     seen = tuple(each.detach().repeat_interleave(2, 0) for each in inputs)
-    batch = Dim("batch")
+    batch = Dim("batch", max=_MOST_TRACED)
     try:
         with _in_evaluation(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch about itself
