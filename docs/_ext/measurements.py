@@ -10,10 +10,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "host", "insert", "memory_bound", "setup"]
+__all__ = ["convolution", "cpu", "host", "insert", "memory_bound", "nets", "setup"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -100,6 +100,22 @@ def cpu(rows: Rows) -> str:
     return _table(header, map(line, rows))
 
 
+def nets(rows: Rows) -> str:
+    """A line a net and precision, a column a batch: images a second, and over PyTorch's; algorithms chosen by estimate."""
+    found = {(row["net"], row["precision"], row["batch"]): row for row in rows if not row["autotuned"]}
+    batches = sorted({batch for _, _, batch in found})
+
+    def cell(net: str, precision: str, batch: int) -> str:
+        row = found.get((net, precision, batch))
+        return "" if row is None else f"{row['ours_images_per_s']:.0f} ({_ratio(row['ratio'])})"
+
+    lines = dict.fromkeys((net, precision) for net, precision, _ in found)
+    return _table(
+        ("", "", *(f"batch {batch}" for batch in batches)),
+        ((net, precision, *(cell(net, precision, batch) for batch in batches)) for net, precision in lines),
+    )
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
@@ -112,8 +128,8 @@ def insert(text: str) -> str:
         kind, words = place[1], place[2].split()
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
-        if kind in ("host", "cpu"):
-            return {"host": host, "cpu": cpu}[kind](_document(kind)["results"])
+        if kind in ("host", "cpu", "nets"):
+            return {"host": host, "cpu": cpu, "nets": nets}[kind](_document(kind)["results"])
         return memory_bound([_document(kind, dtype) for dtype in words])
 
     return _PLACE.sub(made, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, host, insert, memory_bound
+from measurements import RESULTS, convolution, cpu, host, insert, memory_bound, nets
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -52,6 +52,18 @@ def test_processor_time_is_that_of_one_image() -> None:
         "cpu_s": 1.6, "torch_cpu_s": 1.76, "cpu_of_torch": 1.1, "scratch_mb": 9.1,
     }  # fmt: skip
     assert cpu([row]).splitlines()[2:] == ["| net | 8 | 2 | 4.04 | 5.05 (0.80) | 200 ms | 220 ms (**1.10**) | 9 MB |"]
+
+
+def test_a_net_has_a_column_for_each_batch() -> None:
+    def row(batch: int, *, autotuned: bool = False) -> dict[str, object]:
+        figures = {"ours_images_per_s": 1234.5 * batch, "ratio": 1.25, "autotuned": autotuned}
+        return {"net": "alexnet", "precision": "float16", "batch": batch, **figures}
+
+    assert nets([row(1), row(32), row(1, autotuned=True)]).splitlines() == [
+        "|  |  | batch 1 | batch 32 |",
+        "| --- | --- | --- | --- |",
+        "| alexnet | float16 | 1234 (**1.25**) | 39504 (**1.25**) |",
+    ]
 
 
 def test_the_page_has_tables_and_no_places_left() -> None:

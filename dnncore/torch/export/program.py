@@ -64,8 +64,8 @@ def as_inputs(example: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Ten
 
 
 _MOST_TRACED = 65535
-"""Images for which PyTorch would call cuDNN's batch normalisation, so that on CUDA it traces a model for no more; what is made of the
-trace takes any number."""
+"""Images that cuDNN's batch normalisation takes, so that on CUDA PyTorch traces a model for no more; what is made of the trace takes any
+number."""
 
 
 def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
