@@ -64,8 +64,7 @@ def as_inputs(example: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Ten
 
 
 _MOST_TRACED = 65535
-"""Images that cuDNN's batch normalisation takes, so that on CUDA PyTorch traces a model for no more; what is made of the trace takes any
-number."""
+"""Images that cuDNN's batch normalisation takes: on CUDA PyTorch traces a model for no more. The net takes any number."""
 
 
 def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
