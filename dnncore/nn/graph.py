@@ -54,7 +54,7 @@ class Value(NamedTuple):
 
     def spec(self, batch: int) -> Spec:
         """Dtype and shape for so many images."""
-        return Spec(self.dtype, tuple(batch if extent == BATCH else int(extent) for extent in self.shape))
+        return Spec(self.dtype, tuple(_extent(extent, batch) for extent in self.shape))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype.value}[{', '.join(map(str, self.shape))}]"
@@ -142,6 +142,10 @@ class Graph:
                 )
         self._check_names()
         values = self.values  # which infers all shapes
+        if bound := self.layouts.keys() & {*self.outputs, *(value.name for value in self.inputs)}:
+            raise BadParamError(
+                f"net {self.name!r}: {', '.join(sorted(bound))} are given or handed out, so they are row-major"
+            )
         for name, new in self.updates.items():
             if name not in self.constant or new not in self.producer or values[new][1:] != values[name][1:]:
                 raise BadParamError(
@@ -285,6 +289,11 @@ class Graph:
 
 _FEW, _MANY = 2, 3
 """Two numbers of images, of which one is no multiple of the other: extents that differ for them are the batch's."""
+
+
+def _extent(extent: Extent, batch: int) -> int:
+    """The number of an extent for so many images."""
+    return extent if isinstance(extent, int) else int(extent.removesuffix(BATCH) or 1) * batch
 
 
 def _symbolic(few: int, many: int, name: str) -> Extent:

@@ -6,6 +6,7 @@ from typing import ClassVar, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 
+from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Constant, Graph, NetBuilder, Node, Value
@@ -68,8 +69,16 @@ def test_extents_that_depend_on_the_batch_are_multiples_of_it() -> None:
     graph = net.build(net.add("rows", Reshape((-1, 4)), x), net.relu("same", fixed))
     assert str(graph.values["rows"]) == "rows: float32[3N, 4]"
     assert graph.values["same"].shape == (4, 3)
+    assert graph.values["rows"].spec(5).shape == (15, 4)
     with pytest.raises(BadParamError, match="cannot be broadcast"):
         net.build(net.plus("sum", x, fixed))
+
+
+def test_what_is_handed_out_has_no_layout() -> None:
+    for name in ("x", "y"):
+        value, node = Value("x", DType.FLOAT32, (BATCH, 3, 2, 2)), _node("y", RELU, "x")
+        with pytest.raises(BadParamError, match=f"{name} are given or handed out, so they are row-major"):
+            Graph("bad", (value,), ("y",), (node,), layouts={name: Layout.NHWC})
 
 
 def test_a_graph_is_described_for_people() -> None:
