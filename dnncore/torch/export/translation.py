@@ -135,7 +135,7 @@ class Translation:
                 self._problems.append(f"input {node.name!r}: {error}")
                 return
             self._inputs.append(value)
-            self._specs[value.name] = _spec(value)
+            self._specs[value.name] = value.spec(_IMAGES)
             self._found[node] = value
         elif spec.kind in _ROLES:
             assert spec.target is not None
@@ -216,14 +216,14 @@ class Translation:
         """What a rule has made, with the shapes that PyTorch gives it."""
         made: list[Value | None] = []
         for name, value in zip(names, expected, strict=True):
-            if name is not None and value is not None and self._specs[name] != _spec(value):
+            if name is not None and value is not None and self._specs[name] != value.spec(_IMAGES):
                 raise BadParamError(f"it would give {self._specs[name]} for {_IMAGES} images")
             made.append(None if name is None or value is None else value._replace(name=name))
         return tuple(made)
 
     def _stand_in(self, value: Value) -> Value:
         name = self._free(value.name)
-        self._specs[name] = _spec(value)
+        self._specs[name] = value.spec(_IMAGES)
         return value._replace(name=name)
 
     def _pick(self, node: fx.Node) -> None:
@@ -353,15 +353,6 @@ def _extent(extent: int | torch.SymInt) -> Extent:
     if len(symbols) != 1 or expression != multiple * next(iter(symbols)):
         raise NotSupportedError(f"an extent is {expression}, no multiple of the number of images")
     return BATCH if multiple == 1 else f"{multiple}{BATCH}"
-
-
-def _spec(value: Value) -> Spec:
-    """Dtype and shape for a few images."""
-    return Spec(value.dtype, tuple(_for_images(extent) for extent in value.shape))
-
-
-def _for_images(extent: Extent) -> int:
-    return extent if isinstance(extent, int) else int(extent.removesuffix(BATCH) or 1) * _IMAGES
 
 
 def _text(value: Value) -> str:
