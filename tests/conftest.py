@@ -7,8 +7,9 @@ PyCUDA, and "cuda:N" are fake GPUs on the CPU. With DNNCORE_TEST_GPU=1 (`make te
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,17 @@ _RUNS_KERNELS = ("runs", "kernels")  # a user property, because markers do not t
 def pytest_report_header() -> str:
     where = "emulated driver" if EMULATOR else "real GPUs" if GPU else "none: run `make test` or `make test-gpu`"
     return f"CUDA devices: {', '.join(CUDA_DEVICES) or '-'} ({where})"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Ten thousand tests are objects that stay: the collector is not to look at them, now or in every test that calls it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m cuda` chooses
