@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import Graph, Node, Role
-from dnncore.nn.operator import Operator, Spec, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators import Binary
 
 __all__ = ["Differentiated", "differentiate"]
@@ -89,20 +89,19 @@ def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | No
         if not any(given) or not concerned.intersection(node.reads):
             continue
         tape.reason = node.name
-        wanted: list[Want | None] = []
         met: set[str] = set()
+        partials: list[str | None] = []
         for name in node.inputs:
-            if name is None or name not in concerned:
-                wanted.append(None)
-                continue
-            wanted.append(Want(None if name in met else gradients.get(name)))
-            met.add(name)
+            partials.append(None if name is None or name in met else gradients.get(name))
+            met.add(name or "")
+        wanted = frozenset(place for place, name in enumerate(node.inputs) if name in concerned)
+        step = BackwardStep(tape, node.inputs, node.outputs, tuple(given), wanted, tuple(partials))
         try:
-            found = node.operator.gradient(tape, node.inputs, node.outputs, given, wanted)
+            found = node.operator.gradient(step)
         except BadParamError as error:
             raise BadParamError(f"net {graph.name!r}: node {node.name!r}: {error}") from error
         met.clear()
-        for name, gradient in zip(node.inputs, found, strict=True):
+        for name, gradient in zip(node.inputs, found, strict=False):
             if name is None or gradient is None:
                 continue
             gradients[name] = tape.add(Binary("add"), gradients[name], gradient) if name in met else gradient

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from dnncore.descriptors import Layout, TensorDescriptor
@@ -20,7 +20,7 @@ from dnncore.tensor import Tensor
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Operator", "Spec", "Tape"]
+__all__ = ["BackwardStep", "Operator", "Spec", "Tape"]
 
 
 class Spec(NamedTuple):
@@ -63,6 +63,62 @@ class Tape(Protocol):
     def spec(self, name: str) -> Spec:
         """Dtype and shape of a value of the graph, for one image."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardStep:
+    """A node that the backward pass has reached: some of its outputs have gradients, and some of its inputs want theirs. Immutable.
+
+    Args:
+        tape: Where the nodes of its gradient go.
+        inputs: Names of the node's inputs; None for one that is left out.
+        outputs: Names of its outputs.
+        gradients: Names of the outputs' gradients; None where nothing depends on one.
+        wanted: Places of the inputs whose gradients are wanted; one at least.
+        partials: For each input the name of what other readers of the same value gave so far; None where this is the first.
+    """
+
+    tape: Tape
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    gradients: tuple[str | None, ...]
+    wanted: frozenset[int]
+    partials: tuple[str | None, ...]
+
+    @property
+    def x(self) -> str:
+        """The first input's name."""
+        return _present(self.inputs[0])
+
+    @property
+    def dy(self) -> str:
+        """The first output's gradient: there is one whenever a node has one output."""
+        return _present(self.gradients[0])
+
+    def wants(self, place: int) -> bool:
+        """Whether the gradient of an input is wanted."""
+        return place in self.wanted
+
+    def partial(self, place: int = 0) -> str | None:
+        """What is known of an input's gradient already, which the node that computes the rest adds."""
+        return self.partials[place]
+
+    def add(self, operator: Operator, *inputs: str | None) -> str:
+        """See `Tape`."""
+        return self.tape.add(operator, *inputs)
+
+    def add_several(self, operator: Operator, *inputs: str | None) -> tuple[str, ...]:
+        """See `Tape`."""
+        return self.tape.add_several(operator, *inputs)
+
+    def spec(self, name: str | None) -> Spec:
+        """Dtype and shape of a value of the graph that is there, for one image."""
+        return self.tape.spec(_present(name))
+
+
+def _present(name: str | None) -> str:
+    assert name is not None, "a node without this operand asks for its name"
+    return name
 
 
 class Operator(ABC):
@@ -113,25 +169,12 @@ class Operator(ABC):
     def lower(self, handle: Handle, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         """Call the operations that write the outputs, whose tensors have whatever strides the compiler chose."""
 
-    def gradient(
-        self,
-        tape: Tape,  # noqa: ARG002 (most operators have one)
-        inputs: Sequence[Any],  # noqa: ARG002
-        outputs: Sequence[str],  # noqa: ARG002
-        gradients: Sequence[str | None],  # noqa: ARG002
-        wanted: Sequence[Want | None],  # noqa: ARG002
-    ) -> Sequence[str | None]:
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:  # noqa: ARG002 (most operators have one)
         """Add the nodes that compute the gradients of those inputs for which one is wanted.
 
-        Args:
-            tape: Where.
-            inputs: Names of the node's inputs.
-            outputs: Names of its outputs.
-            gradients: Names of the outputs' gradients; None where nothing depends on one.
-            wanted: For each input, what is known of its gradient, or None where nobody needs it.
-
         Returns:
-            For each input its gradient's name, with what was known of it added; None where none is wanted or none flows.
+            For each input its gradient's name, with what was known of it added; None where none is wanted or none flows. Inputs at
+            the end that never have one may be left out.
 
         Raises:
             BadParamError: it has none.
@@ -173,16 +216,6 @@ class Operator(ABC):
     def __str__(self) -> str:
         settings = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}  # type: ignore[arg-type]
         return " ".join([self.kind, *(f"{name}={_text(value)}" for name, value in settings.items())])
-
-
-class Want(NamedTuple):
-    """A gradient that is wanted. Immutable.
-
-    Args:
-        partial: Name of what other readers of the same value gave so far; None where this is the first.
-    """
-
-    partial: str | None
 
 
 def _text(value: object) -> str:

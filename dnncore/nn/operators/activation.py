@@ -9,7 +9,7 @@ from typing import ClassVar
 from dnncore import ops
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
@@ -59,20 +59,10 @@ class Activation(_Activation):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.activation_forward(handle, self.descriptor, 1.0, inputs[0], 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (want,) = wanted
-        if want is None:
-            return (None,)
-        (y,) = outputs
-        x = y if self.descriptor.mode in _TOLD_BY_RESULT else inputs[0]
-        return (tape.add(ActivationBackward(self.mode, self.coefficient), y, gradients[0], x, want.partial),)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        (y,) = step.outputs
+        x = y if self.descriptor.mode in _TOLD_BY_RESULT else step.x
+        return (step.add(ActivationBackward(self.mode, self.coefficient), y, step.dy, x, step.partial()),)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dnncore import ops
 from dnncore.descriptors import BatchNormMode
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.convolution import as_channels
 from dnncore.nn.operators.gradients import blend_with
@@ -87,19 +87,15 @@ class BatchNormTraining(_BatchNorm):
             epsilon=self.epsilon,
         )
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        to_x = wanted[0]
-        partial = None if to_x is None else to_x.partial
-        found = tape.add_several(BatchNormBackward(), inputs[0], gradients[0], inputs[1], *outputs[1:3], partial)
-        dx = None if to_x is None else found[0]
-        return (dx, *(w and plus(tape, w, one) for w, one in zip(wanted[1:3], found[1:], strict=True)), None, None)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        x, scale = step.inputs[:2]
+        operands = (x, step.dy, scale, *step.outputs[1:3], step.partial(0))
+        dx, dscale, dbias = step.add_several(BatchNormBackward(), *operands)
+        return (
+            dx if step.wants(0) else None,
+            plus(step, dscale, 1) if step.wants(1) else None,
+            plus(step, dbias, 2) if step.wants(2) else None,
+        )
 
 
 @dataclass(frozen=True)

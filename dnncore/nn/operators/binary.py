@@ -12,7 +12,7 @@ from dnncore.descriptors.settings import member
 from dnncore.errors import BadParamError
 from dnncore.formats import with_leading
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import SumTo
 from dnncore.tensor import Tensor
 
@@ -53,38 +53,27 @@ class Binary(Operator):
         a, b = (tensor.view(with_leading(tensor.descriptor, c.ndim)) for tensor in inputs)
         ops.binary(handle, self.operator, self.alpha, a, self.beta, b, 0.0, c)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (dy,) = gradients
-        assert dy is not None
-        shape = tape.spec(outputs[0]).shape
-        found: list[str | None] = []
-        for place, (name, want) in enumerate(zip(inputs, wanted, strict=True)):
-            if want is None:
-                found.append(None)
-                continue
-            own = self._own_part(tape, place, inputs, dy)
-            target = tape.spec(name).shape
-            missing = len(shape) - len(target)
-            summed = tuple(missing + i for i, e in enumerate(target) if e == 1 and shape[missing + i] != 1)
-            is_sum = bool(missing or summed)
-            found.append(tape.add(SumTo(summed, missing), own, want.partial) if is_sum else plus(tape, want, own))
-        return found
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return [self._summed(step, place) if step.wants(place) else None for place in (0, 1)]
 
-    def _own_part(self, tape: Tape, place: int, inputs: Sequence[str], dy: str) -> str:
+    def _summed(self, step: BackwardStep, place: int) -> str:
+        """The gradient of one operand."""
+        own = self._own_part(step, place)
+        shape, target = (step.spec(name).shape for name in (step.outputs[0], step.inputs[place]))
+        missing = len(shape) - len(target)
+        summed = tuple(missing + i for i, e in enumerate(target) if e == 1 and shape[missing + i] != 1)
+        if missing or summed:
+            return step.add(SumTo(summed, missing), own, step.partial(place))
+        return plus(step, own, place)
+
+    def _own_part(self, step: BackwardStep, place: int) -> str:
         """dy times the slope along one operand, before what was broadcast is summed."""
-        factor, (a, b) = (self.alpha, self.beta)[place], inputs
+        factor = (self.alpha, self.beta)[place]
         if self.operator in ("add", "sub"):
             factor = -factor if self.operator == "sub" and place == 1 else factor
-            return dy if factor == 1 else tape.add(Scale(factor), dy)
+            return step.dy if factor == 1 else step.add(Scale(factor), step.dy)
         if self.operator == "mul":
-            return tape.add(Binary("mul", self.alpha * self.beta), dy, b if place == 0 else a)
+            return step.add(Binary("mul", self.alpha * self.beta), step.dy, step.inputs[1 - place])
         raise BadParamError(f"{self.kind} {self.operator!r} has no gradient here")
 
 
@@ -107,24 +96,13 @@ class Scale(Operator):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.transform(handle, self.factor, inputs[0], 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (dy,), (want,) = gradients, wanted
-        if want is None or dy is None:
-            return (None,)
-        if want.partial is None:
-            return (tape.add(self, dy),)
-        return (tape.add(Binary("add", 1.0, self.factor), want.partial, dy),)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        if (partial := step.partial()) is None:
+            return (step.add(self, step.dy),)
+        return (step.add(Binary("add", 1.0, self.factor), partial, step.dy),)
 
 
-def plus(tape: Tape, want: Want, gradient: str | None) -> str | None:
-    """A gradient with what is known of it already."""
-    if want.partial is None or gradient is None:
-        return gradient or want.partial
-    return tape.add(Binary("add"), want.partial, gradient)
+def plus(step: BackwardStep, gradient: str, place: int = 0) -> str:
+    """An input's gradient with what is known of it already."""
+    partial = step.partial(place)
+    return gradient if partial is None else step.add(Binary("add"), partial, gradient)

@@ -10,7 +10,7 @@ from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.formats import with_leading
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import SumTo
 from dnncore.tensor import Tensor
 
@@ -50,19 +50,8 @@ class Expand(Operator):
         assert x is not None
         ops.add(handle, 1.0, x.view(with_leading(x.descriptor, y.ndim)), 0.0, y)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str | None],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        if (want := wanted[0]) is None:
-            return (None,) * len(inputs)
-        x = inputs[0]
-        assert x is not None
-        have, got = tape.spec(x).shape, tape.spec(outputs[0]).shape
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        have, got = step.spec(step.x).shape, step.spec(step.outputs[0]).shape
         missing = len(got) - len(have)
         summed = tuple(missing + i for i, extent in enumerate(have) if extent == 1 and got[missing + i] != 1)
-        return (tape.add(SumTo(summed, missing), gradients[0], want.partial), None)[: len(inputs)]
+        return (step.add(SumTo(summed, missing), step.dy, step.partial()),)

@@ -11,7 +11,7 @@ from dnncore import ops
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
 from dnncore.tensor import Tensor
 
@@ -78,29 +78,18 @@ class Convolution(_Geometry):
                 handle, 1.0, x, w, conv, as_channels(bias, x.ndim), None, outputs[0]
             )
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str | None],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        x, w, bias = (*inputs, None)[:3]
-        (dy,) = gradients
-        assert x is not None
-        assert w is not None
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        x, w = step.inputs[:2]
         dx = dw = db = None
-        wants = (*wanted, None)
-        if (want := wants[1]) is not None:
-            kernel = tape.spec(w).shape[2:]
-            dw = tape.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), x, dy, want.partial)
-        if bias is not None and (want := wants[2]) is not None:
-            db = tape.add(ChannelSum(), dy, want.partial)
-        if (want := wants[0]) is not None:
-            spatial = tape.spec(x).shape[2:]
-            dx = tape.add(ConvolutionBackwardData(*self._settings(), spatial=spatial), w, dy, want.partial)
-        return (dx, dw, db)[: len(inputs)]
+        if step.wants(1):
+            kernel = step.spec(w).shape[2:]
+            dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), x, step.dy, step.partial(1))
+        if step.wants(2):
+            db = step.add(ChannelSum(), step.dy, step.partial(2))
+        if step.wants(0):
+            spatial = step.spec(x).shape[2:]
+            dx = step.add(ConvolutionBackwardData(*self._settings(), spatial=spatial), w, step.dy, step.partial(0))
+        return (dx, dw, db)
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
         w = inputs[1]
@@ -144,14 +133,7 @@ class FusedConvolution(Convolution):
         conv, activation = self._descriptor(x.ndim), self._activation()
         ops.convolution_bias_activation_forward(handle, 1.0, x, w, conv, channels, activation, outputs[0], z=residual)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str | None],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         raise BadParamError(f"{self.kind} has no gradient: differentiate a graph before its convolutions are fused")
 
 

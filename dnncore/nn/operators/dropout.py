@@ -10,7 +10,7 @@ from dnncore import ops
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.structure import Identity
 from dnncore.tensor import Tensor
@@ -55,13 +55,5 @@ class DropoutTraining(Operator):
         x, state = inputs
         ops.dropout_forward(handle, self.probability, 1.0, x, state, 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        want = wanted[0]
-        return (want and plus(tape, want, tape.add(self, gradients[0], inputs[1])), None)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return (plus(step, step.add(self, step.dy, step.inputs[1])),)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
 from dnncore.tensor import Tensor
 
@@ -43,26 +43,16 @@ class InnerProduct(Operator):
         if bias is not None:
             ops.add(handle, 1.0, bias.reshape(1, bias.shape[0]), 1.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str | None],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        x, w, bias = (*inputs, None)[:3]
-        (dy,) = gradients
-        assert x is not None
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        x, w = step.inputs[:2]
         dx = dw = db = None
-        wants = (*wanted, None)
-        if (want := wants[1]) is not None:
-            dw = tape.add(InnerProductBackwardWeight(), x, dy, want.partial)
-        if bias is not None and (want := wants[2]) is not None:
-            db = tape.add(ChannelSum(), dy, want.partial)
-        if (want := wants[0]) is not None:
-            dx = tape.add(InnerProductBackwardData(), w, dy, want.partial)
-        return (dx, dw, db)[: len(inputs)]
+        if step.wants(1):
+            dw = step.add(InnerProductBackwardWeight(), x, step.dy, step.partial(1))
+        if step.wants(2):
+            db = step.add(ChannelSum(), step.dy, step.partial(2))
+        if step.wants(0):
+            dx = step.add(InnerProductBackwardData(), w, step.dy, step.partial(0))
+        return (dx, dw, db)
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
         w = inputs[1]

@@ -10,7 +10,7 @@ from dnncore import ops
 from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.descriptors.settings import member
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
@@ -54,19 +54,9 @@ class LocalResponseNorm(_LocalResponseNorm):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.lrn_forward(handle, self.descriptor, 1.0, inputs[0], 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (want,) = wanted
-        if want is None:
-            return (None,)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         backward = LocalResponseNormBackward(self.size, self.alpha, self.beta, self.k, self.mode)
-        return (tape.add(backward, outputs[0], gradients[0], inputs[0], want.partial),)
+        return (step.add(backward, step.outputs[0], step.dy, step.x, step.partial()),)
 
 
 @dataclass(frozen=True)

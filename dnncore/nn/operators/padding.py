@@ -9,7 +9,7 @@ from typing import ClassVar
 from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.structure import Slice
 from dnncore.tensor import Tensor
@@ -43,20 +43,11 @@ class Pad(Operator):
         offset = sum(before * stride for (before, _), stride in zip(self.padding, y.descriptor.strides, strict=True))
         ops.transform(handle, 1.0, x, 0.0, y.view(y.descriptor.with_shape(x.shape), offset))
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (want,), (dx,) = wanted, gradients
-        if want is None or dx is None:
-            return (None,)
-        for axis, (pair, extent) in enumerate(zip(self.padding, tape.spec(inputs[0]).shape, strict=True)):
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        dx = step.dy
+        for axis, (pair, extent) in enumerate(zip(self.padding, step.spec(step.x).shape, strict=True)):
             if any(pair):
                 if axis == 0:
                     raise BadParamError(f"{self.kind} of the batch has no gradient")
-                dx = tape.add(Slice(axis, pair[0], pair[0] + extent), dx)
-        return (plus(tape, want, dx),)
+                dx = step.add(Slice(axis, pair[0], pair[0] + extent), dx)
+        return (plus(step, dx),)

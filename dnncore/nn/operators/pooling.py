@@ -10,7 +10,7 @@ from dnncore import ops
 from dnncore.descriptors import PoolingDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.convolution import Extents, Padding
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
@@ -61,19 +61,9 @@ class Pooling(_Window):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.pooling_forward(handle, 1.0, inputs[0], self.descriptor, 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (want,) = wanted
-        if want is None:
-            return (None,)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         backward = PoolingBackward(self.mode, self.window, self.stride, self.padding, self.ceil_mode)
-        return (tape.add(backward, outputs[0], gradients[0], inputs[0], want.partial),)
+        return (step.add(backward, step.outputs[0], step.dy, step.x, step.partial()),)
 
 
 @dataclass(frozen=True)
@@ -120,12 +110,5 @@ class GlobalPooling(Operator):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self._over(inputs[0].shape[2:]).lower(handle, inputs, outputs)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        return self._over(tape.spec(inputs[0]).shape[2:]).gradient(tape, inputs, outputs, gradients, wanted)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return self._over(step.spec(step.x).shape[2:]).gradient(step)

@@ -12,7 +12,7 @@ from dnncore.descriptors import ReduceOperator, TensorDescriptor
 from dnncore.descriptors.settings import member
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.binary import Scale, plus
 from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.structure import Reshape
@@ -59,23 +59,13 @@ class Reduce(Operator):
         y = y if self.keep else y.view(TensorDescriptor.packed(self._kept(x.shape), y.dtype))
         ops.reduce(handle, self.operator, 1.0, x, 0.0, y)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """Of sums and means over anything but the batch."""
-        (want,), (dy,) = wanted, gradients
-        if want is None or dy is None:
-            return (None,)
-        shape = tape.spec(inputs[0]).shape
+        shape, dy = step.spec(step.x).shape, step.dy
         if self.operator not in ("add", "avg") or 0 in self.axes:
             raise BadParamError(f"{self.kind} {self.operator!r} over dimensions {list(self.axes)} has no gradient here")
         if not self.keep:
-            dy = tape.add(Reshape((-1, *self._kept(shape)[1:])), dy)
+            dy = step.add(Reshape((-1, *self._kept(shape)[1:])), dy)
         if self.operator == "avg":
-            dy = tape.add(Scale(1 / math.prod(shape[axis] for axis in self.axes)), dy)
-        return (plus(tape, want, tape.add(Expand(shape[1:]), dy)),)
+            dy = step.add(Scale(1 / math.prod(shape[axis] for axis in self.axes)), dy)
+        return (plus(step, step.add(Expand(shape[1:]), dy)),)

@@ -11,7 +11,7 @@ from dnncore import ops
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
@@ -66,18 +66,8 @@ class Softmax(_Softmax):
         x, y = self.along_channels(inputs[0]), self.along_channels(outputs[0])
         ops.softmax_forward(handle, self.algorithm, SoftmaxMode.CHANNEL, 1.0, x, 0.0, y)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        (want,) = wanted
-        if want is None:
-            return (None,)
-        return (tape.add(SoftmaxBackward(self.axis, self.log), outputs[0], gradients[0], want.partial),)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return (step.add(SoftmaxBackward(self.axis, self.log), step.outputs[0], step.dy, step.partial()),)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Operator, Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.binary import plus
 from dnncore.tensor import Tensor
 
@@ -43,19 +43,9 @@ class _Reshaping(Operator):
         (x,), (y,) = inputs, outputs
         ops.transform(handle, 1.0, x, 0.0, y.view(TensorDescriptor.packed(x.shape, x.dtype)))
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """dy in the shape of x."""
-        if wanted[0] is None:
-            return (None,)
-        back = Reshape((-1, *tape.spec(inputs[0]).shape[1:]))
-        return (plus(tape, wanted[0], tape.add(back, gradients[0])),)
+        return (plus(step, step.add(Reshape((-1, *step.spec(step.x).shape[1:])), step.dy)),)
 
 
 @dataclass(frozen=True)
@@ -117,15 +107,8 @@ class Identity(Operator):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        return (None if wanted[0] is None else plus(tape, wanted[0], gradients[0]),)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return (plus(step, step.dy),)
 
 
 @dataclass(frozen=True)
@@ -150,18 +133,9 @@ class Transpose(Operator):
         (x,) = inputs
         ops.transform(handle, 1.0, x.view(x.descriptor.transposed(*self.axes)), 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        if wanted[0] is None:
-            return (None,)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         back = Transpose(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
-        return (plus(tape, wanted[0], tape.add(back, gradients[0])),)
+        return (plus(step, step.add(back, step.dy)),)
 
 
 @dataclass(frozen=True)
@@ -202,20 +176,13 @@ class Concat(Operator):
             if x.pointer != piece.pointer or x.descriptor != descriptor:
                 ops.transform(handle, 1.0, x, 0.0, piece)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        axis = self.axis % len(tape.spec(inputs[0]).shape)
-        extents = [tape.spec(name).shape[axis] for name in inputs]
-        ends = list(accumulate(extents))
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        axis = self.axis % len(step.spec(step.x).shape)
+        extents = [step.spec(name).shape[axis] for name in step.inputs if name is not None]
+        pieces = (Slice(axis, end - extent, end) for extent, end in zip(extents, accumulate(extents), strict=True))
         return [
-            None if want is None else plus(tape, want, tape.add(Slice(axis, end - extent, end), gradients[0]))
-            for want, extent, end in zip(wanted, extents, ends, strict=True)
+            plus(step, step.add(piece, step.dy), place) if step.wants(place) else None
+            for place, piece in enumerate(pieces)
         ]
 
 
@@ -250,21 +217,12 @@ class Split(Operator):
         for y, (descriptor, offset) in zip(outputs, _pieces(x.descriptor, self.axis % x.ndim, self.sizes), strict=True):
             ops.transform(handle, 1.0, x.view(descriptor, offset), 0.0, y)
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        if wanted[0] is None:
-            return (None,)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         pieces = [
-            tape.add(Zeros(), name) if gradient is None else gradient
-            for name, gradient in zip(outputs, gradients, strict=True)
+            step.add(Zeros(), name) if gradient is None else gradient
+            for name, gradient in zip(step.outputs, step.gradients, strict=True)
         ]
-        return (plus(tape, wanted[0], tape.add(Concat(self.axis), *pieces)),)
+        return (plus(step, step.add(Concat(self.axis), *pieces)),)
 
 
 @dataclass(frozen=True)
@@ -338,17 +296,8 @@ class Cast(Operator):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
-        if wanted[0] is None:
-            return (None,)
-        return (plus(tape, wanted[0], tape.add(Cast(tape.spec(inputs[0]).dtype.value), gradients[0])),)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return (plus(step, step.add(Cast(step.spec(step.x).dtype.value), step.dy)),)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import Spec, Tape, Want
+from dnncore.nn.operator import BackwardStep, Spec
 from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.convolution import Convolution, ConvolutionBackwardFilter, as_channels
 from dnncore.nn.operators.gradients import ChannelSum
@@ -58,28 +58,18 @@ class TransposedConvolution(Convolution):
         if bias is not None:
             ops.add(handle, 1.0, as_channels(bias, x.ndim), 1.0, outputs[0])
 
-    def gradient(
-        self,
-        tape: Tape,
-        inputs: Sequence[str | None],
-        outputs: Sequence[str],
-        gradients: Sequence[str | None],
-        wanted: Sequence[Want | None],
-    ) -> Sequence[str | None]:
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """The adjoint's adjoint is the convolution; the filter's is a convolution's with x and dy exchanged."""
-        x, w, bias = (*inputs, None)[:3]
-        (dy,) = gradients
-        assert w is not None
+        x, w = step.inputs[:2]
         dx = dw = db = None
-        wants = (*wanted, None)
-        if (want := wants[1]) is not None:
-            kernel = tape.spec(w).shape[2:]
-            dw = tape.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), dy, x, want.partial)
-        if bias is not None and (want := wants[2]) is not None:
-            db = tape.add(ChannelSum(), dy, want.partial)
-        if (want := wants[0]) is not None:
-            dx = plus(tape, want, tape.add(Convolution(*self._settings()), dy, w))
-        return (dx, dw, db)[: len(inputs)]
+        if step.wants(1):
+            kernel = step.spec(w).shape[2:]
+            dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), step.dy, x, step.partial(1))
+        if step.wants(2):
+            db = step.add(ChannelSum(), step.dy, step.partial(2))
+        if step.wants(0):
+            dx = plus(step, step.add(Convolution(*self._settings()), step.dy, w))
+        return (dx, dw, db)
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
         x, w = inputs[:2]
