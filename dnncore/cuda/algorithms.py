@@ -42,6 +42,7 @@ from dnncore.problems import (
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
+    UnaryProblem,
 )
 
 __all__ = ["algorithms_for", "all_units"]
@@ -68,6 +69,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     SoftmaxBackwardProblem: softmax.BACKWARD,
     SoftmaxForwardProblem: softmax.FORWARD,
     SumProblem: summation.SUM,
+    UnaryProblem: tensor.UNARY,
 }
 
 

@@ -7,7 +7,7 @@ from dnncore.descriptors.activation import ActivationDescriptor, ActivationMode
 from dnncore.descriptors.convolution import ConvolutionDescriptor, ConvolutionMode
 from dnncore.descriptors.cross_entropy import CrossEntropyDescriptor
 from dnncore.descriptors.normalization import BatchNormMode, LRNDescriptor, LRNMode
-from dnncore.descriptors.operators import BinaryOperator, ReduceOperator
+from dnncore.descriptors.operators import BinaryOperator, ReduceOperator, UnaryOperator
 from dnncore.descriptors.pooling import PoolingDescriptor, PoolingMode
 from dnncore.descriptors.softmax import SoftmaxAlgorithm, SoftmaxMode
 from dnncore.descriptors.tensor import MAX_NDIM, Layout, TensorDescriptor
@@ -30,4 +30,5 @@ __all__ = [
     "SoftmaxAlgorithm",
     "SoftmaxMode",
     "TensorDescriptor",
+    "UnaryOperator",
 ]

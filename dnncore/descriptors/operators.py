@@ -4,7 +4,34 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["BinaryOperator", "ReduceOperator"]
+__all__ = ["BinaryOperator", "ReduceOperator", "UnaryOperator"]
+
+
+class UnaryOperator(Enum):
+    """What becomes of one element. NaN stays NaN, and where a function is not defined it gives NaN.
+
+    ROUND goes to the nearest whole number, of two to the even one; SIGN is -1, 0 or 1; RSQRT is 1 / sqrt(x), SOFTPLUS
+    log(1 + exp(x)), LOG the natural logarithm. Angles are in radians.
+
+    Source: the pointwise modes of cuDNN 8, and ONNX.
+    """
+
+    ABS = "abs"
+    CEIL = "ceil"
+    COS = "cos"
+    ERF = "erf"
+    EXP = "exp"
+    FLOOR = "floor"
+    LOG = "log"
+    NEG = "neg"
+    RECIPROCAL = "reciprocal"
+    ROUND = "round"
+    RSQRT = "rsqrt"
+    SIGN = "sign"
+    SIN = "sin"
+    SOFTPLUS = "softplus"
+    SQRT = "sqrt"
+    SQUARE = "square"
 
 
 class BinaryOperator(Enum):

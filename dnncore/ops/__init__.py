@@ -39,7 +39,7 @@ from dnncore.ops.normalization import (
 )
 from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
-from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform
+from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform, unary
 
 __all__ = [
     "RELU",
@@ -87,4 +87,5 @@ __all__ = [
     "softmax_forward",
     "sum_to",
     "transform",
+    "unary",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import BinaryOperator, ReduceOperator
+from dnncore.descriptors import BinaryOperator, ReduceOperator, UnaryOperator
 from dnncore.descriptors.settings import member, number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem, ReduceProblem, SumProblem
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem, ReduceProblem, SumProblem, UnaryProblem
 from dnncore.tensor import Tensor
 
-__all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "transform"]
+__all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "transform", "unary"]
 
 
 def set_tensor(handle: Handle, value: float, y: Tensor) -> None:
@@ -35,6 +35,12 @@ def transform(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -
     if x.shape != y.shape:
         raise BadParamError(f"x has shape {x.shape} but y has {y.shape}")
     add(handle, alpha, x, beta, y)
+
+
+def unary(handle: Handle, operator: UnaryOperator | str, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
+    """y = alpha * operator(x) + beta * y, element by element; y may be x."""
+    arguments = (x.descriptor, y.descriptor, member(UnaryOperator, operator))
+    handle.execute(UnaryProblem, arguments, alpha, (x,), beta, (y,))
 
 
 def binary(

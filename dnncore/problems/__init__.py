@@ -27,7 +27,7 @@ from dnncore.problems.pooling import PoolingBackwardIndicesProblem, PoolingBackw
 from dnncore.problems.problem import Problem
 from dnncore.problems.reduce import ReduceProblem
 from dnncore.problems.softmax import SoftmaxBackwardProblem, SoftmaxForwardProblem
-from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem
+from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem, UnaryProblem
 
 __all__ = [
     "ActivationBackwardProblem",
@@ -61,4 +61,5 @@ __all__ = [
     "SoftmaxBackwardProblem",
     "SoftmaxForwardProblem",
     "SumProblem",
+    "UnaryProblem",
 ]

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dnncore.descriptors import BinaryOperator, TensorDescriptor
+from dnncore.descriptors import BinaryOperator, TensorDescriptor, UnaryOperator
 from dnncore.descriptors.settings import member, number, settle
 from dnncore.errors import BadParamError
-from dnncore.problems.problem import Operands, broadcasts, same_dtype, writable
+from dnncore.problems.problem import Operands, broadcasts, same_dtype, same_shape, writable
 
-__all__ = ["AddProblem", "BinaryProblem", "FillProblem", "SumProblem"]
+__all__ = ["AddProblem", "BinaryProblem", "FillProblem", "SumProblem", "UnaryProblem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,24 @@ class AddProblem(Operands):
     def __post_init__(self) -> None:
         broadcasts("a", self.a, "c", self.c)
         writable(c=self.c)
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryProblem(Operands):
+    """y = operator(x), element by element; y may be x."""
+
+    x: TensorDescriptor
+    y: TensorDescriptor
+    operator: UnaryOperator
+    input_names: ClassVar[tuple[str, ...]] = ("x",)
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("x", "y")})
+
+    def __post_init__(self) -> None:
+        settle(self, operator=member(UnaryOperator, self.operator))
+        same_dtype(x=self.x, y=self.y)
+        same_shape(x=self.x, y=self.y)
+        writable(y=self.y)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from dnncore.problems import (
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
+    UnaryProblem,
 )
 from dnncore.reference import (
     activation,
@@ -73,6 +74,7 @@ _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     FusedConvolutionProblem: fused_convolution.ALGORITHMS,
     ReduceProblem: tensor.REDUCE,
     SumProblem: tensor.SUM,
+    UnaryProblem: tensor.UNARY,
     Im2ColProblem: im2col.IM2COL,
     Col2ImProblem: im2col.COL2IM,
     MatmulProblem: tensor.MATMUL,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from dnncore.descriptors import BinaryOperator, ReduceOperator
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem, MatmulProblem, ReduceProblem, SumProblem
+from dnncore.descriptors import BinaryOperator, ReduceOperator, UnaryOperator
+from dnncore.problems import (
+    AddProblem,
+    BinaryProblem,
+    FillProblem,
+    MatmulProblem,
+    ReduceProblem,
+    SumProblem,
+    UnaryProblem,
+)
 from dnncore.reference.launch import Array, ReferenceAlgorithm, exact_and_fast, in_parts
 
-__all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM"]
+__all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM", "UNARY"]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _fill(problem: FillProblem) -> Array:
@@ -19,6 +30,30 @@ def _fill(problem: FillProblem) -> Array:
 
 def _add(_problem: AddProblem, a: Array) -> Array:
     return a
+
+
+_UNARY: dict[UnaryOperator, Callable[[Array], Array]] = {
+    UnaryOperator.ABS: np.abs,
+    UnaryOperator.CEIL: np.ceil,
+    UnaryOperator.COS: np.cos,
+    UnaryOperator.ERF: lambda x: _erf(x) if x.size else x,
+    UnaryOperator.EXP: np.exp,
+    UnaryOperator.FLOOR: np.floor,
+    UnaryOperator.LOG: np.log,
+    UnaryOperator.NEG: np.negative,
+    UnaryOperator.RECIPROCAL: np.reciprocal,
+    UnaryOperator.ROUND: np.rint,
+    UnaryOperator.RSQRT: lambda x: 1 / np.sqrt(x),
+    UnaryOperator.SIGN: np.sign,
+    UnaryOperator.SIN: np.sin,
+    UnaryOperator.SOFTPLUS: lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    UnaryOperator.SQRT: np.sqrt,
+    UnaryOperator.SQUARE: np.square,
+}
+
+
+def _unary(problem: UnaryProblem, x: Array) -> Array:
+    return _UNARY[problem.operator](x)
 
 
 _BINARY = {
@@ -83,6 +118,7 @@ def _matmul(_problem: MatmulProblem, a: Array, b: Array) -> Array:
 
 FILL = (ReferenceAlgorithm("fill", _fill),)
 ADD = exact_and_fast("broadcast", _add, in_parts(_add, 0))
+UNARY = exact_and_fast("elementwise", _unary, in_parts(_unary, 0))
 BINARY = exact_and_fast("broadcast", _binary, in_parts(_binary, 0))
 SUM = exact_and_fast("axes", _sum)
 REDUCE = (ReferenceAlgorithm("axes", _reduce),)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import BinaryOperator
+from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.dtypes import DType
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem, UnaryProblem
 from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
@@ -27,6 +27,23 @@ def _same_dtype(dtype: DType, alpha: float, beta: float) -> list[Case]:
         cases.append(Case(f"fill-{dtype.value}-{name}", FillProblem(t), alpha, beta))
         cases.append(Case(f"add-{dtype.value}-{name}", AddProblem(t, t), alpha, beta))
         cases.append(Case(f"add-{dtype.value}-{name}-to-packed", AddProblem(t, packed)))
+    return cases
+
+
+def _unary() -> list[Case]:
+    """All functions are in one kernel, so that one of them tries every layout."""
+    cases = []
+    for operator in UnaryOperator:
+        for dtype in FLOATING:
+            for name, shape, layout in SHAPES[: 3 if operator is UnaryOperator.SQUARE else 1]:
+                t = describe(shape, dtype, layout)
+                cases.append(Case(f"unary-{operator.value}-{dtype.value}-{name}", UnaryProblem(t, t, operator)))
+    t = describe((2, 3, 5), DType.FLOAT32, "gaps")
+    cases.append(
+        Case(
+            "unary-exp-blend", UnaryProblem(t, describe((2, 3, 5), DType.FLOAT32, "NHWC"), UnaryOperator.EXP), -2.0, 0.5
+        )
+    )
     return cases
 
 
@@ -62,6 +79,7 @@ def _convert() -> list[Case]:
 CASES = (
     *(case for dtype in FLOATING for case in _same_dtype(dtype, -1.5, 0.5)),
     *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),
+    *_unary(),
     *_binary(),
     *_convert(),
 )

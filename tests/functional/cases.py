@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dnncore import functional
+from dnncore.functional import unary
 
 Shape = tuple[int, ...]
 
@@ -224,4 +225,9 @@ TENSOR = (
     _c("amax", _x(2, 3, 4)),
 )
 
-CASES = (*CONVOLUTION, *POOLING, *ACTIVATION, *SOFTMAX, *NORMALIZATION, *CROSS_ENTROPY, *TENSOR)
+UNARY = tuple(
+    Case(name, dict((_x(2, 3, 4, 5),)), positive=("input",) if name in ("log", "rsqrt", "sqrt") else ())
+    for name in unary.__all__
+)
+
+CASES = (*CONVOLUTION, *POOLING, *ACTIVATION, *SOFTMAX, *NORMALIZATION, *CROSS_ENTROPY, *TENSOR, *UNARY)

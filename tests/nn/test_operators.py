@@ -17,7 +17,19 @@ from dnncore.nn.gradient import differentiate
 from dnncore.nn.graph import Extent
 from dnncore.nn.model import Model
 from dnncore.nn.operator import Operator, Spec
-from dnncore.nn.operators import Expand, GroupNorm, LayerNorm, MatrixProduct, Pad, Reduce, Reshape, RMSNorm, Slice
+from dnncore.nn.operators import (
+    Binary,
+    Expand,
+    GroupNorm,
+    LayerNorm,
+    MatrixProduct,
+    Pad,
+    Reduce,
+    Reshape,
+    RMSNorm,
+    Slice,
+    Unary,
+)
 from dnncore.nn.passes import channels_last
 from dnncore.testing import tolerance
 
@@ -59,6 +71,12 @@ CASES = (
     Case(
         "group", GroupNorm(2), ((2, 4, 3), (4,), (4,)), lambda x, w, b: f.group_norm(x, 2, w, b), 3, has_gradient=False
     ),
+    *(
+        Case(name, Unary(name), ((2, 3),), getattr(torch, name))
+        for name in ("abs", "cos", "erf", "exp", "log", "neg", "reciprocal", "rsqrt", "sin", "sqrt", "square")
+    ),
+    Case("softplus", Unary("softplus"), ((2, 3),), f.softplus),
+    Case("div", Binary("div", 2.0, -3.0), ((2, 1, 3), (2, 1)), lambda a, b: 2 * a / (-3 * b)),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -56,3 +58,33 @@ def test_accurate_softmax_survives_large_inputs_where_fast_overflows(handle: Han
         assert_close(ty.numpy(), expected, expected, DType.FLOAT32, 2)
         ops.softmax_forward(handle, SoftmaxAlgorithm.FAST, SoftmaxMode.CHANNEL, 1.0, tx, 0.0, ty)
         assert np.isnan(ty.numpy()).all()
+
+
+_TAKEN = np.array([-np.inf, -2.5, -1.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 1e5, np.inf, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("operator", "function"),
+    [
+        ("abs", np.abs),
+        ("ceil", np.ceil),
+        ("floor", np.floor),
+        ("round", np.rint),
+        ("sign", np.sign),
+        ("sin", np.sin),
+        ("cos", np.cos),
+        ("exp", np.exp),
+        ("log", np.log),
+        ("softplus", lambda x: np.logaddexp(0, x)),
+        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("reciprocal", np.reciprocal),
+    ],
+)
+def test_functions_of_halves_large_numbers_infinities_and_nan(
+    handle: Handle, operator: str, function: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    with np.errstate(all="ignore"):
+        expected = function(_TAKEN)
+    with handle.upload(_TAKEN.astype(np.float32)) as x, handle.tensor(_TAKEN.shape) as y:
+        ops.unary(handle, operator, 1.0, x, 0.0, y)
+        assert_close(y.numpy(), expected, np.abs(expected), DType.FLOAT32, 2)

@@ -28,6 +28,7 @@ from dnncore.descriptors import (
     SoftmaxAlgorithm,
     SoftmaxMode,
     TensorDescriptor,
+    UnaryOperator,
 )
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
@@ -49,6 +50,7 @@ from dnncore.problems import (
     ReduceProblem,
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
+    UnaryProblem,
 )
 
 X = TensorDescriptor.packed((2, 4, 3, 3))
@@ -80,6 +82,7 @@ ENUM_FIELDS: dict[str, tuple[Maker, str, type[Enum]]] = {
     ),
     "softmax backward mode": (lambda v: SoftmaxBackwardProblem(X, X, X, SoftmaxAlgorithm.LOG, v), "mode", SoftmaxMode),
     "binary": (lambda v: BinaryProblem(X, X, X, v), "operator", BinaryOperator),
+    "unary": (lambda v: UnaryProblem(X, X, v), "operator", UnaryOperator),
     "reduce": (lambda v: ReduceProblem(X, C, v), "operator", ReduceOperator),
 }
 """How to make a value with a field of an enum, the field, the enum; batch normalisations are below: shapes follow their mode."""

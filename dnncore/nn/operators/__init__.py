@@ -30,6 +30,7 @@ from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
 from dnncore.nn.operators.transposed_convolution import TransposedConvolution
+from dnncore.nn.operators.unary import Unary
 
 __all__ = [
     "OPERATORS",
@@ -67,6 +68,7 @@ __all__ = [
     "Split",
     "Transpose",
     "TransposedConvolution",
+    "Unary",
     "Zeros",
     "operator_of",
     "registered_name",
@@ -117,6 +119,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     SumTo,
     Transpose,
     TransposedConvolution,
+    Unary,
     Zeros,
 )
 

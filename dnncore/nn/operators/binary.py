@@ -74,6 +74,11 @@ class Binary(Operator):
             return step.dy if factor == 1 else step.add(Scale(factor), step.dy)
         if self.operator == "mul":
             return step.add(Binary("mul", self.alpha * self.beta), step.dy, step.inputs[1 - place])
+        if self.operator == "div":
+            b = step.inputs[1]
+            if place == 0:
+                return step.add(Binary("div", self.alpha, self.beta), step.dy, b)
+            return step.add(Binary("div", -1.0), step.add(Binary("mul"), step.dy, step.outputs[0]), b)
         raise BadParamError(f"{self.kind} {self.operator!r} has no gradient here")
 
 

@@ -7,8 +7,16 @@ from typing import Any
 
 import torch
 
-from dnncore.descriptors import BinaryOperator, ReduceOperator
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem, MatmulProblem, ReduceProblem, SumProblem
+from dnncore.descriptors import BinaryOperator, ReduceOperator, UnaryOperator
+from dnncore.problems import (
+    AddProblem,
+    BinaryProblem,
+    FillProblem,
+    MatmulProblem,
+    ReduceProblem,
+    SumProblem,
+    UnaryProblem,
+)
 from tests.ops.oracle.answer import Tensor, Terms, answers
 
 __all__: list[str] = []
@@ -24,6 +32,13 @@ def _(problem: FillProblem) -> Terms:
 def _(problem: AddProblem, a: Tensor) -> Terms:
     value = a.double().expand(problem.c.shape)
     return value, value.abs(), 1
+
+
+@answers.register
+def _(problem: UnaryProblem, x: Tensor) -> Terms:
+    is_softplus = problem.operator is UnaryOperator.SOFTPLUS
+    value = (torch.nn.functional.softplus if is_softplus else getattr(torch, problem.operator.value))(x)
+    return value, value.abs(), 2
 
 
 @answers.register

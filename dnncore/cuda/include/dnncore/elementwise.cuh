@@ -41,6 +41,26 @@ struct ElementwiseParams {
   TensorView output_view;
 };
 
+// Mirrored by _FUNCTIONS in dnncore/cuda/tensor.py.
+enum class UnaryOperator : int32 {
+  kAbs,
+  kCeil,
+  kCos,
+  kErf,
+  kExp,
+  kFloor,
+  kLog,
+  kNeg,
+  kReciprocal,
+  kRound,
+  kRsqrt,
+  kSign,
+  kSin,
+  kSoftplus,
+  kSqrt,
+  kSquare,
+};
+
 // Mirrored by _OPERATORS in dnncore/cuda/tensor.py.
 enum class BinaryOperator : int32 { kAdd, kSub, kMul, kDiv, kMin, kMax };
 
@@ -64,6 +84,40 @@ struct Copy {
   __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) out[i] = a[i];
+  }
+};
+
+// mode is a UnaryOperator.
+struct Unary {
+  static constexpr int kInputs = 1;
+  UnaryOperator chosen;
+  explicit __device__ Unary(const Settings& given) : chosen(static_cast<UnaryOperator>(given.mode)) {}
+
+  __device__ __forceinline__ bool needs(int) const { return true; }
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+    const auto each = [&](auto function) {
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) out[i] = function(a[i]);
+    };
+    switch (chosen) {
+      case UnaryOperator::kAbs: return each([](C x) { return fabs(x); });
+      case UnaryOperator::kCeil: return each([](C x) { return ceil(x); });
+      case UnaryOperator::kCos: return each([](C x) { return cos(x); });
+      case UnaryOperator::kErf: return each([](C x) { return erf(x); });
+      case UnaryOperator::kExp: return each([](C x) { return exp(x); });
+      case UnaryOperator::kFloor: return each([](C x) { return floor(x); });
+      case UnaryOperator::kLog: return each([](C x) { return log(x); });
+      case UnaryOperator::kNeg: return each([](C x) { return -x; });
+      case UnaryOperator::kReciprocal: return each([](C x) { return C(1) / x; });
+      case UnaryOperator::kRound: return each([](C x) { return rint(x); });
+      case UnaryOperator::kRsqrt: return each([](C x) { return rsqrt(x); });
+      case UnaryOperator::kSign: return each([](C x) { return x > C(0) ? C(1) : x < C(0) ? C(-1) : x; });
+      case UnaryOperator::kSin: return each([](C x) { return sin(x); });
+      case UnaryOperator::kSoftplus: return each([](C x) { return (x < C(0) ? C(0) : x) + log1p(exp(-fabs(x))); });
+      case UnaryOperator::kSqrt: return each([](C x) { return sqrt(x); });
+      case UnaryOperator::kSquare: return each([](C x) { return x * x; });
+    }
   }
 };
 
