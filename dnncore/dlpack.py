@@ -101,7 +101,7 @@ _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("P
 
 def _data_type(dtype: DType) -> tuple[int, int, int]:
     """(code, bits, lanes) of DLDataType."""
-    code = 4 if dtype is DType.BFLOAT16 else {"i": 0, "u": 1, "f": 2}[dtype.numpy.kind]
+    code = 4 if dtype is DType.BFLOAT16 else {"i": 0, "u": 1, "f": 2, "b": 6}[dtype.numpy.kind]
     return code, 8 * dtype.itemsize, 1
 
 

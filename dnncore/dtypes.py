@@ -16,6 +16,7 @@ class DType(Enum):
     """An element type. Immutable.
 
     Arithmetic happens in the compute type: float64 for FLOAT64 and INT32, float32 for the others. bfloat16 is ml_dtypes' in NumPy.
+    BOOL is a byte, 0 or 1; what is stored in one is whether it is not 0.
     """
 
     FLOAT16 = "float16"
@@ -24,6 +25,7 @@ class DType(Enum):
     FLOAT64 = "float64"
     INT8 = "int8"
     INT32 = "int32"
+    BOOL = "bool"
 
     numpy: np.dtype
     """The same type in NumPy, in the machine's byte order."""
@@ -40,7 +42,7 @@ class DType(Enum):
     @property
     def is_floating(self) -> bool:
         """Whether arithmetic on it rounds."""
-        return self not in (DType.INT8, DType.INT32)
+        return self not in (DType.INT8, DType.INT32, DType.BOOL)
 
     @property
     def compute(self) -> DType:

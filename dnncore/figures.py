@@ -40,6 +40,7 @@ _MATHS = {
     DType.BFLOAT16: Maths.FP16,
     DType.INT8: Maths.INT8,
     DType.INT32: Maths.FP32,
+    DType.BOOL: Maths.FP32,
 }
 
 

@@ -56,7 +56,7 @@ def assert_close(
 ) -> None:
     """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
 
-    int8 must be the value rounded and saturated, int32 the value rounded.
+    int8 must be the value rounded and saturated, int32 the value rounded, bool whether it is not 0.
 
     Args:
         actual: What was computed, in `dtype`.
@@ -73,6 +73,8 @@ def assert_close(
         return
     if dtype is DType.INT8:
         expected = np.clip(np.nan_to_num(expected), -128, 127)
+    if dtype is DType.BOOL:
+        expected = expected != 0
     special = ~np.isfinite(expected)
     actual = actual.astype(np.float64)
     same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)

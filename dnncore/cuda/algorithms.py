@@ -43,6 +43,7 @@ from dnncore.problems import (
     SoftmaxForwardProblem,
     SumProblem,
     UnaryProblem,
+    WhereProblem,
 )
 
 __all__ = ["algorithms_for", "all_units"]
@@ -70,6 +71,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     SoftmaxForwardProblem: softmax.FORWARD,
     SumProblem: summation.SUM,
     UnaryProblem: tensor.UNARY,
+    WhereProblem: tensor.WHERE,
 }
 
 

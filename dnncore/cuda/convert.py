@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +23,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
-__all__ = ["Convert"]
+__all__ = ["Convert", "seconds_by_element"]
 
 _THREADS = 128
 
@@ -52,19 +53,25 @@ class Convert:
 
     name: str = "convert"
 
-    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer:
-        """See `backend.Algorithm`; it supports everything that is legal."""
+    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        if not {problem.a.dtype, problem.c.dtype} <= set(ELEMENT_TYPES):
+            return "a tensor is bool"
         layout = Layout.of(problem)
-        divisions = problem.c.size * len(layout.extents)
-        seconds = max(
-            layout.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE),
-            divisions * _DIVISION / figures.products_per_second(Maths.FP32),
-        )
-        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, figures, layout))
+        return Offer(seconds_by_element(layout, figures), partial(_prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:
         """One for all types."""
         return (_UNIT,)
+
+
+def seconds_by_element(layout: Layout, figures: DeviceFigures) -> float:
+    """What a launch takes in which each thread takes one element at a time, wherever that lies."""
+    divisions = math.prod(layout.extents) * len(layout.extents)
+    return figures.launch_seconds + max(
+        layout.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE),
+        divisions * _DIVISION / figures.products_per_second(Maths.FP32),
+    )
 
 
 def _prepare(problem: AddProblem, figures: DeviceFigures, layout: Layout) -> Calls:

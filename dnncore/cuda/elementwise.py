@@ -27,11 +27,12 @@ from dnncore.cuda.params import (
 )
 from dnncore.cuda.traffic import touched_bytes
 from dnncore.cuda.unit import Unit
+from dnncore.descriptors import BinaryOperator
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
 
-__all__ = ["Elementwise", "Function", "Layout", "elementwise"]
+__all__ = ["BINARY_OPERATORS", "Elementwise", "Function", "Layout", "elementwise"]
 
 _THREADS = 128
 _PACK_BYTES = 16
@@ -53,6 +54,12 @@ _PARAMS = struct(
     ("views", TENSOR_VIEW, (_MAX_INPUTS,)),
     ("output_view", TENSOR_VIEW),
 )
+BINARY_OPERATORS = (
+    *(BinaryOperator.ADD, BinaryOperator.SUB, BinaryOperator.MUL, BinaryOperator.DIV),
+    *(BinaryOperator.MIN, BinaryOperator.MAX),
+)
+"""`dnncore::BinaryOperator`: what there is a kernel for in every floating-point type."""
+
 _KERNELS = ("contiguous", "rows", "strided")
 
 _OF_MEMORY_RATE = {"contiguous": 0.88, "rows": 0.65, "strided": 0.54}
@@ -104,11 +111,13 @@ class Function:
         name: As it is called there.
         dtypes: Element types that it is compiled for.
         settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
+        refuses: The reason why it does not solve a problem; None where it does.
     """
 
     name: str
     dtypes: tuple[DType, ...] = FLOATING
     settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
+    refuses: Callable[[Any], str | None] = lambda _: None
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
@@ -146,6 +155,9 @@ class Elementwise:
             return f"{', '.join(sorted(dtype.value for dtype in dtypes))}: it takes one of " + ", ".join(
                 dtype.value for dtype in self.function.dtypes
             )
+        reason = self.function.refuses(problem)
+        if reason is not None:
+            return reason
         layout = Layout.of(problem)
         if self.name == "rows" and layout.extents[-1] < _SHORT:
             return f"rows of {layout.extents[-1]} elements are shorter than {_SHORT}"

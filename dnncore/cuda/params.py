@@ -75,7 +75,7 @@ Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int,
 
 
 ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT32)
-"""In the order of `dnncore::ElementType` of common/element.cuh."""
+"""In the order of `dnncore::ElementType` of common/element.cuh: all but BOOL, which only pointwise.cuh knows."""
 
 
 def struct(*fields: Field) -> np.dtype:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convert import Convert
-from dnncore.cuda.elementwise import Function, elementwise
+from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
+from dnncore.cuda.params import ELEMENT_TYPES
+from dnncore.cuda.pointwise import POINTWISE
 from dnncore.cuda.transpose import Transpose
-from dnncore.descriptors import BinaryOperator, UnaryOperator
-from dnncore.dtypes import DType
+from dnncore.descriptors import UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
-__all__ = ["ADD", "BINARY", "FILL", "UNARY"]
-
-_OPERATORS = {operator: i for i, operator in enumerate(BinaryOperator)}
-"""`dnncore::BinaryOperator`."""
-
+__all__ = ["ADD", "BINARY", "FILL", "UNARY", "WHERE"]
 
 _FUNCTIONS = {operator: i for i, operator in enumerate(UnaryOperator)}
 """`dnncore::UnaryOperator`."""
@@ -25,14 +22,24 @@ def _unary(problem: UnaryProblem) -> tuple[float, float, int]:
 
 
 def _binary(problem: BinaryProblem) -> tuple[float, float, int]:
-    return problem.alpha1, problem.alpha2, _OPERATORS[problem.operator]
+    return problem.alpha1, problem.alpha2, BINARY_OPERATORS.index(problem.operator)
 
 
-FILL = elementwise(Function("One", dtypes=tuple(DType)))
+def _not_compiled(problem: BinaryProblem) -> str | None:
+    names = ", ".join(operator.value for operator in BINARY_OPERATORS)
+    return None if problem.operator in BINARY_OPERATORS else f"it computes {names}"
+
+
+FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
 ADD: tuple[CudaAlgorithm, ...] = (
     Transpose(),
-    *elementwise(Function("Copy", dtypes=tuple(DType))),
+    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
     Convert(),
+    POINTWISE,
 )
 UNARY = elementwise(Function("Unary", settings=_unary))
-BINARY = elementwise(Function("Binary", settings=_binary))
+BINARY: tuple[CudaAlgorithm, ...] = (
+    *elementwise(Function("Binary", settings=_binary, refuses=_not_compiled)),
+    POINTWISE,
+)
+WHERE: tuple[CudaAlgorithm, ...] = (POINTWISE,)

@@ -13,6 +13,7 @@ from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
     DIVISOR,
+    ELEMENT_TYPES,
     TENSOR_VIEW,
     c_type,
     divisor,
@@ -102,6 +103,8 @@ class Transpose:
         """See `backend.Algorithm`."""
         if problem.a.dtype is not problem.c.dtype:
             return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
+        if problem.c.dtype not in ELEMENT_TYPES:
+            return f"the tensors are {problem.c.dtype.value}"
         matrices = _Matrices.of(problem)
         if matrices is None:
             return "the tensors do not differ in which dimension is contiguous"
@@ -115,7 +118,7 @@ class Transpose:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
-        return tuple(_unit(dtype) for dtype in DType)
+        return tuple(_unit(dtype) for dtype in ELEMENT_TYPES)
 
 
 def _prepare(dtype: DType, figures: DeviceFigures, matrices: _Matrices) -> Calls:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+
 __all__ = ["BinaryOperator", "ReduceOperator", "UnaryOperator"]
 
 
@@ -35,7 +38,11 @@ class UnaryOperator(Enum):
 
 
 class BinaryOperator(Enum):
-    """What is done with two elements. The minimum or maximum of anything and NaN is NaN."""
+    """What is done with two elements. The minimum or maximum of anything and NaN is NaN.
+
+    DIV of integers goes towards 0. MOD is what a division that goes down leaves, which has the sign of the divisor; FMOD what one
+    that goes towards 0 leaves. POW is a to the power of b. Comparisons give BOOL, as do AND, OR and XOR of what is not 0.
+    """
 
     ADD = "add"
     SUB = "sub"
@@ -43,6 +50,46 @@ class BinaryOperator(Enum):
     DIV = "div"
     MIN = "min"
     MAX = "max"
+    FMOD = "fmod"
+    MOD = "mod"
+    POW = "pow"
+    EQUAL = "equal"
+    NOT_EQUAL = "not_equal"
+    LESS = "less"
+    LESS_EQUAL = "less_equal"
+    GREATER = "greater"
+    GREATER_EQUAL = "greater_equal"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+
+    def result(self, dtype: DType) -> DType:
+        """Element type of what becomes of two elements of one type.
+
+        Raises:
+            BadParamError: arithmetic on BOOL.
+        """
+        if self in _PREDICATES:
+            return DType.BOOL
+        if dtype is DType.BOOL:
+            names = ", ".join(sorted(operator.value for operator in _PREDICATES))
+            raise BadParamError(f"{self.value} of bool is not supported; {names} are")
+        return dtype
+
+
+_PREDICATES = frozenset(
+    {
+        BinaryOperator.EQUAL,
+        BinaryOperator.NOT_EQUAL,
+        BinaryOperator.LESS,
+        BinaryOperator.LESS_EQUAL,
+        BinaryOperator.GREATER,
+        BinaryOperator.GREATER_EQUAL,
+        BinaryOperator.AND,
+        BinaryOperator.OR,
+        BinaryOperator.XOR,
+    }
+)
 
 
 class ReduceOperator(Enum):

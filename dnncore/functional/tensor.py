@@ -1,38 +1,75 @@
-"""Two tensors combined element by element, and tensors reduced over dimensions."""
+"""Two tensors combined element by element, or chosen from, and tensors reduced over dimensions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dnncore.descriptors import BinaryOperator, ReduceOperator, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.formats import like, with_leading
 from dnncore.functional.operands import Operand, compute
 from dnncore.functional.operation import Draft, Operation, remembered
 from dnncore.functional.shapes import axes
-from dnncore.problems import BinaryProblem, ReduceProblem
+from dnncore.problems import BinaryProblem, ReduceProblem, WhereProblem
 from dnncore.tensor import Tensor
 
-__all__ = ["add", "amax", "amin", "div", "maximum", "mean", "minimum", "mul", "sub", "sum"]
+__all__ = [
+    "add",
+    "amax",
+    "amin",
+    "div",
+    "eq",
+    "fmod",
+    "ge",
+    "gt",
+    "le",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "lt",
+    "maximum",
+    "mean",
+    "minimum",
+    "mul",
+    "ne",
+    "pow",
+    "remainder",
+    "sub",
+    "sum",
+    "where",
+]
 
 
 @remembered
 def _binary(operator: BinaryOperator, alpha: float, a: TensorDescriptor, b: TensorDescriptor) -> Operation:
     """(a, b) -> c, as large as both need."""
-    ndim = max(a.ndim, b.ndim)
-    a, b = with_leading(a, ndim), with_leading(b, ndim)
-    try:
-        shape = np.broadcast_shapes(a.shape, b.shape)
-    except ValueError as error:
-        raise BadParamError(f"shapes {a.shape} and {b.shape} differ where neither has an extent of 1") from error
-    full = next((tensor for tensor in (a, b) if tensor.shape == shape), None)
-    c = TensorDescriptor.packed(shape, a.dtype) if full is None else like(full)
+    (a, b), shape = _broadcast(a, b)
+    c = _large(operator.result(a.dtype), shape, a, b)
     draft = Draft(2, c)
     draft.step(BinaryProblem(a, b, c, operator, alpha2=alpha), 0, 1, *draft.results)
     return draft.operation()
+
+
+def _broadcast(*operands: TensorDescriptor) -> tuple[list[TensorDescriptor], tuple[int, ...]]:
+    """Operands with as many dimensions as the largest has, and the shape that all are broadcast to."""
+    ndim = max(operand.ndim for operand in operands)
+    full = [with_leading(operand, ndim) for operand in operands]
+    try:
+        return full, np.broadcast_shapes(*(operand.shape for operand in full))
+    except ValueError as error:
+        shapes = " and ".join(str(operand.shape) for operand in full)
+        raise BadParamError(f"shapes {shapes} differ where neither has an extent of 1") from error
+
+
+def _large(dtype: DType, shape: tuple[int, ...], *operands: TensorDescriptor) -> TensorDescriptor:
+    """A result, in the memory format of the first operand that has its shape."""
+    full = next((operand for operand in operands if operand.shape == shape), None)
+    return TensorDescriptor.packed(shape, dtype) if full is None else replace(like(full), dtype=dtype)
 
 
 @remembered
@@ -40,11 +77,21 @@ def _with_number(
     operator: BinaryOperator, alpha: float, magnitude: float, sign: float, a: TensorDescriptor
 ) -> Operation:
     """(a) -> c, the number standing for a tensor that has it everywhere; in two parts, as 0 and -0 are equal."""
-    c = like(a)
+    c = replace(like(a), dtype=operator.result(a.dtype))
     draft = Draft(1, c)
     b = TensorDescriptor.packed((1,) * a.ndim, a.dtype)
     place = draft.filled(math.copysign(magnitude, sign), b)
     draft.step(BinaryProblem(a, b, c, operator, alpha2=alpha), 0, place, *draft.results)
+    return draft.operation()
+
+
+@remembered
+def _where(condition: TensorDescriptor, a: TensorDescriptor, b: TensorDescriptor) -> Operation:
+    """(condition, a, b) -> c."""
+    (condition, a, b), shape = _broadcast(condition, a, b)
+    c = _large(a.dtype, shape, a, b)
+    draft = Draft(3, c)
+    draft.step(WhereProblem(condition, a, b, c), 0, 1, 2, *draft.results)
     return draft.operation()
 
 
@@ -89,6 +136,71 @@ def maximum(input: Operand, other: Operand | float) -> Tensor:
 def minimum(input: Operand, other: Operand | float) -> Tensor:
     """The smaller of two elements, NaN where one is; otherwise as `add`."""
     return _combined(input, other, BinaryOperator.MIN)
+
+
+def eq(input: Operand, other: Operand | float) -> Tensor:
+    """Where two elements are equal, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.EQUAL)
+
+
+def ne(input: Operand, other: Operand | float) -> Tensor:
+    """Where two elements differ, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.NOT_EQUAL)
+
+
+def lt(input: Operand, other: Operand | float) -> Tensor:
+    """Where input is less than other, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.LESS)
+
+
+def le(input: Operand, other: Operand | float) -> Tensor:
+    """Where input is not more than other, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.LESS_EQUAL)
+
+
+def gt(input: Operand, other: Operand | float) -> Tensor:
+    """Where input is more than other, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.GREATER)
+
+
+def ge(input: Operand, other: Operand | float) -> Tensor:
+    """Where input is not less than other, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.GREATER_EQUAL)
+
+
+def logical_and(input: Operand, other: Operand) -> Tensor:
+    """Where neither element is 0, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.AND)
+
+
+def logical_or(input: Operand, other: Operand) -> Tensor:
+    """Where one of two elements is not 0, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.OR)
+
+
+def logical_xor(input: Operand, other: Operand) -> Tensor:
+    """Where one of two elements is 0 and the other is not, bool; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.XOR)
+
+
+def fmod(input: Operand, other: Operand | float) -> Tensor:
+    """What a division towards 0 leaves; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.FMOD)
+
+
+def remainder(input: Operand, other: Operand | float) -> Tensor:
+    """What a division leaves that goes down, with the sign of other; otherwise as `add`."""
+    return _combined(input, other, BinaryOperator.MOD)
+
+
+def pow(input: Operand, exponent: Operand | float) -> Tensor:
+    """input to the power of exponent; otherwise as `add`."""
+    return _combined(input, exponent, BinaryOperator.POW)
+
+
+def where(condition: Operand, input: Operand, other: Operand) -> Tensor:
+    """input where the condition, bool, holds, else other; all three are broadcast."""
+    return compute(_where, (), condition, input, other)[0]
 
 
 @remembered

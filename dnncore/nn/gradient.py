@@ -57,6 +57,10 @@ class _Tape:
         self._taken.add(name)
         return name
 
+    def total(self, a: str, b: str) -> str:
+        """See `Tape`."""
+        return self.add(Binary("add"), a, b)
+
     def spec(self, name: str) -> Spec:
         """See `Tape`."""
         return self._specs[name]
@@ -104,7 +108,7 @@ def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | No
         for name, gradient in zip(node.inputs, found, strict=False):
             if name is None or gradient is None:
                 continue
-            gradients[name] = tape.add(Binary("add"), gradients[name], gradient) if name in met else gradient
+            gradients[name] = tape.total(gradients[name], gradient) if name in met else gradient
             met.add(name)
     if missing := [name for name in of if name not in gradients]:
         raise BadParamError(

@@ -64,6 +64,10 @@ class Tape(Protocol):
         """Dtype and shape of a value of the graph, for one image."""
         ...
 
+    def total(self, a: str, b: str) -> str:
+        """Add the node that gives the sum of two values; its name is returned."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class BackwardStep:
@@ -102,6 +106,11 @@ class BackwardStep:
     def partial(self, place: int = 0) -> str | None:
         """What is known of an input's gradient already, which the node that computes the rest adds."""
         return self.partials[place]
+
+    def plus(self, gradient: str, place: int = 0) -> str:
+        """An input's gradient with what is known of it already."""
+        partial = self.partial(place)
+        return gradient if partial is None else self.tape.total(partial, gradient)
 
     def add(self, operator: Operator, *inputs: str | None) -> str:
         """See `Tape`."""

@@ -39,7 +39,7 @@ from dnncore.ops.normalization import (
 )
 from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
-from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform, unary
+from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform, unary, where
 
 __all__ = [
     "RELU",
@@ -88,4 +88,5 @@ __all__ = [
     "sum_to",
     "transform",
     "unary",
+    "where",
 ]

@@ -6,10 +6,18 @@ from dnncore.descriptors import BinaryOperator, ReduceOperator, UnaryOperator
 from dnncore.descriptors.settings import member, number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem, ReduceProblem, SumProblem, UnaryProblem
+from dnncore.problems import (
+    AddProblem,
+    BinaryProblem,
+    FillProblem,
+    ReduceProblem,
+    SumProblem,
+    UnaryProblem,
+    WhereProblem,
+)
 from dnncore.tensor import Tensor
 
-__all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "transform", "unary"]
+__all__ = ["add", "binary", "reduce", "scale_tensor", "set_tensor", "sum_to", "transform", "unary", "where"]
 
 
 def set_tensor(handle: Handle, value: float, y: Tensor) -> None:
@@ -53,10 +61,23 @@ def binary(
     beta: float,
     c: Tensor,
 ) -> None:
-    """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b."""
+    """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b.
+
+    Comparisons, AND, OR and XOR need a c of BOOL, all others the element type of a and b, which may be int8 or int32.
+    """
     chosen, factors = member(BinaryOperator, operator), (number(alpha1, "alpha1"), number(alpha2, "alpha2"))
     arguments = (a.descriptor, b.descriptor, c.descriptor, chosen, *factors)
     handle.execute(BinaryProblem, arguments, 1.0, (a, b), beta, (c,))
+
+
+def where(handle: Handle, alpha: float, condition: Tensor, a: Tensor, b: Tensor, beta: float, c: Tensor) -> None:
+    """c = alpha * (a where the condition holds, else b) + beta * c; each extent of the three is that of c or 1; c may be a or b.
+
+    Args:
+        condition: BOOL; a, b and c have any one element type.
+    """
+    arguments = (condition.descriptor, a.descriptor, b.descriptor, c.descriptor)
+    handle.execute(WhereProblem, arguments, alpha, (condition, a, b), beta, (c,))
 
 
 def sum_to(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:

@@ -27,7 +27,7 @@ from dnncore.problems.pooling import PoolingBackwardIndicesProblem, PoolingBackw
 from dnncore.problems.problem import Problem
 from dnncore.problems.reduce import ReduceProblem
 from dnncore.problems.softmax import SoftmaxBackwardProblem, SoftmaxForwardProblem
-from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem, UnaryProblem
+from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem, UnaryProblem, WhereProblem
 
 __all__ = [
     "ActivationBackwardProblem",
@@ -62,4 +62,5 @@ __all__ = [
     "SoftmaxForwardProblem",
     "SumProblem",
     "UnaryProblem",
+    "WhereProblem",
 ]

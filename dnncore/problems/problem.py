@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 
-__all__ = ["Operands", "Problem", "at_least_2d", "broadcasts", "same_dtype", "same_shape", "writable"]
+__all__ = ["Operands", "Problem", "at_least_2d", "broadcasts", "one_dtype", "same_dtype", "same_shape", "writable"]
 
 
 class Problem(Protocol):
@@ -68,12 +68,18 @@ class Operands:
         return tuple(getattr(self, name) for name in self.output_names)
 
 
-def same_dtype(**tensors: TensorDescriptor) -> None:
-    """Refuse tensors, given by name, of different element types, and integers."""
+def one_dtype(**tensors: TensorDescriptor) -> None:
+    """Refuse tensors, given by name, of different element types."""
     (first, a), *rest = tensors.items()
     for name, b in rest:
         if a.dtype is not b.dtype:
             raise BadParamError(f"{first} is {a.dtype.value} but {name} is {b.dtype.value}")
+
+
+def same_dtype(**tensors: TensorDescriptor) -> None:
+    """Refuse tensors, given by name, of different element types, and integers."""
+    one_dtype(**tensors)
+    first, a = next(iter(tensors.items()))
     if not a.dtype.is_floating:
         raise BadParamError(f"{first} is {a.dtype.value}; a floating-point dtype is needed")
 

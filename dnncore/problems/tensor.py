@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from dnncore.descriptors import BinaryOperator, TensorDescriptor, UnaryOperator
 from dnncore.descriptors.settings import member, number, settle
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.problems.problem import Operands, broadcasts, same_dtype, same_shape, writable
+from dnncore.problems.problem import Operands, broadcasts, one_dtype, same_dtype, same_shape, writable
 
-__all__ = ["AddProblem", "BinaryProblem", "FillProblem", "SumProblem", "UnaryProblem"]
+__all__ = ["AddProblem", "BinaryProblem", "FillProblem", "SumProblem", "UnaryProblem", "WhereProblem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,11 @@ class UnaryProblem(Operands):
 
 @dataclass(frozen=True, slots=True)
 class BinaryProblem(Operands):
-    """c = operator(alpha1 * a, alpha2 * b), element by element; each extent of a and of b is c's or 1."""
+    """c = operator(alpha1 * a, alpha2 * b), element by element; each extent of a and of b is c's or 1.
+
+    a and b have one element type, integers among them; that of c is `BinaryOperator.result`. Integers are computed in float64,
+    rounded to even and saturated.
+    """
 
     a: TensorDescriptor
     b: TensorDescriptor
@@ -83,12 +88,41 @@ class BinaryProblem(Operands):
             alpha1=number(self.alpha1, "alpha1"),
             alpha2=number(self.alpha2, "alpha2"),
         )
-        same_dtype(a=self.a, b=self.b, c=self.c)
+        one_dtype(a=self.a, b=self.b)
+        result = self.operator.result(self.a.dtype)
+        if self.c.dtype is not result:
+            raise BadParamError(
+                f"c is {self.c.dtype.value}; {self.operator.value} of {self.a.dtype.value} gives {result.value}"
+            )
         broadcasts("a", self.a, "c", self.c)
         broadcasts("b", self.b, "c", self.c)
         writable(c=self.c)
         if not (math.isfinite(self.alpha1) and math.isfinite(self.alpha2)):
             raise BadParamError(f"alpha1 {self.alpha1} and alpha2 {self.alpha2} must be finite")
+
+
+@dataclass(frozen=True, slots=True)
+class WhereProblem(Operands):
+    """c = a where the condition holds, which is BOOL, else b; each extent of the three is c's or 1.
+
+    a, b and c have one element type, whichever it is.
+    """
+
+    condition: TensorDescriptor
+    a: TensorDescriptor
+    b: TensorDescriptor
+    c: TensorDescriptor
+    input_names: ClassVar[tuple[str, ...]] = ("condition", "a", "b")
+    output_names: ClassVar[tuple[str, ...]] = ("c",)
+    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("a", "c"), ("b", "c")})
+
+    def __post_init__(self) -> None:
+        if self.condition.dtype is not DType.BOOL:
+            raise BadParamError(f"the condition is {self.condition.dtype.value}; bool is needed")
+        one_dtype(a=self.a, b=self.b, c=self.c)
+        for name in self.input_names:
+            broadcasts(name, getattr(self, name), "c", self.c)
+        writable(c=self.c)
 
 
 @dataclass(frozen=True, slots=True)

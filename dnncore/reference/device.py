@@ -37,6 +37,7 @@ from dnncore.problems import (
     SoftmaxForwardProblem,
     SumProblem,
     UnaryProblem,
+    WhereProblem,
 )
 from dnncore.reference import (
     activation,
@@ -75,6 +76,7 @@ _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     ReduceProblem: tensor.REDUCE,
     SumProblem: tensor.SUM,
     UnaryProblem: tensor.UNARY,
+    WhereProblem: tensor.WHERE,
     Im2ColProblem: im2col.IM2COL,
     Col2ImProblem: im2col.COL2IM,
     MatmulProblem: tensor.MATMUL,

@@ -16,10 +16,11 @@ from dnncore.problems import (
     ReduceProblem,
     SumProblem,
     UnaryProblem,
+    WhereProblem,
 )
 from dnncore.reference.launch import Array, ReferenceAlgorithm, exact_and_fast, in_parts
 
-__all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM", "UNARY"]
+__all__ = ["ADD", "BINARY", "FILL", "MATMUL", "REDUCE", "SUM", "UNARY", "WHERE"]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -63,12 +64,32 @@ _BINARY = {
     BinaryOperator.DIV: np.divide,
     BinaryOperator.MIN: np.minimum,
     BinaryOperator.MAX: np.maximum,
+    BinaryOperator.FMOD: np.fmod,
+    BinaryOperator.MOD: np.mod,
+    BinaryOperator.POW: np.power,
+    BinaryOperator.EQUAL: np.equal,
+    BinaryOperator.NOT_EQUAL: np.not_equal,
+    BinaryOperator.LESS: np.less,
+    BinaryOperator.LESS_EQUAL: np.less_equal,
+    BinaryOperator.GREATER: np.greater,
+    BinaryOperator.GREATER_EQUAL: np.greater_equal,
+    BinaryOperator.AND: np.logical_and,
+    BinaryOperator.OR: np.logical_or,
+    BinaryOperator.XOR: np.logical_xor,
 }
 
 
 def _binary(problem: BinaryProblem, a: Array, b: Array) -> Array:
+    if a.dtype.kind == "i":
+        a, b = a.astype(np.float64), b.astype(np.float64)  # what int32 would overflow in is saturated
     first, second = (x if alpha == 1 else alpha * x for alpha, x in ((problem.alpha1, a), (problem.alpha2, b)))
-    return _BINARY[problem.operator](first, second)
+    found: Array = _BINARY[problem.operator](first, second)
+    is_quotient = problem.operator is BinaryOperator.DIV and not problem.c.dtype.is_floating
+    return np.trunc(found) if is_quotient else found
+
+
+def _where(_problem: WhereProblem, condition: Array, a: Array, b: Array) -> Array:
+    return np.where(condition != 0, a, b)
 
 
 def _sum(problem: SumProblem, x: Array) -> Array:
@@ -120,6 +141,7 @@ FILL = (ReferenceAlgorithm("fill", _fill),)
 ADD = exact_and_fast("broadcast", _add, in_parts(_add, 0))
 UNARY = exact_and_fast("elementwise", _unary, in_parts(_unary, 0))
 BINARY = exact_and_fast("broadcast", _binary, in_parts(_binary, 0))
+WHERE = exact_and_fast("broadcast", _where)
 SUM = exact_and_fast("axes", _sum)
 REDUCE = (ReferenceAlgorithm("axes", _reduce),)
 MATMUL = exact_and_fast("blas", _matmul)

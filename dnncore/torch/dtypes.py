@@ -15,6 +15,7 @@ DTYPES = {
     torch.float64: DType.FLOAT64,
     torch.int8: DType.INT8,
     torch.int32: DType.INT32,
+    torch.bool: DType.BOOL,
 }
 """Ours, by PyTorch's."""
 

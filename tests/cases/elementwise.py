@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+from dnncore.cuda.elementwise import BINARY_OPERATORS
 from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.dtypes import DType
-from dnncore.problems import AddProblem, BinaryProblem, FillProblem, UnaryProblem
+from dnncore.problems import AddProblem, BinaryProblem, FillProblem, UnaryProblem, WhereProblem
 from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
@@ -17,6 +20,8 @@ SHAPES = (
     ("tiles", (2, 19, 17), "NHWC"),
 )
 INTEGERS = (DType.INT8, DType.INT32)
+ARITHMETIC = tuple(operator for operator in BinaryOperator if operator.result(DType.INT32) is DType.INT32)
+LOGIC = tuple(operator for operator in BinaryOperator if operator not in ARITHMETIC)
 FLOATING = tuple(dtype for dtype in DType if dtype.is_floating)
 
 
@@ -49,9 +54,9 @@ def _unary() -> list[Case]:
 
 def _binary() -> list[Case]:
     cases = []
-    for operator in BinaryOperator:
+    for operator in ARITHMETIC:
         for dtype in FLOATING:
-            for name, shape, layout in SHAPES[:3]:
+            for name, shape, layout in SHAPES[: 3 if operator in BINARY_OPERATORS else 1]:
                 t = describe(shape, dtype, layout)
                 problem = BinaryProblem(t, t, t, operator)
                 cases.append(Case(f"binary-{operator.value}-{dtype.value}-{name}", problem))
@@ -62,13 +67,31 @@ def _binary() -> list[Case]:
     return cases
 
 
+def _rare() -> list[Case]:
+    """One kernel computes all of it, in all types."""
+    cases = []
+    for operator, dtype in (*product(ARITHMETIC, INTEGERS), *product(LOGIC, (DType.FLOAT32, DType.INT32, DType.BOOL))):
+        a, b = describe((3, 4, 5), dtype, "gaps"), describe((1, 4, 1), dtype, "NCHW")
+        c = describe((3, 4, 5), operator.result(dtype), "NHWC")
+        cases.append(Case(f"binary-{operator.value}-{dtype.value}", BinaryProblem(a, b, c, operator)))
+    condition = describe((3, 1, 5), DType.BOOL, "NCHW")
+    for dtype in DType:
+        t = describe((3, 4, 5), dtype, "gaps")
+        problem = WhereProblem(condition, describe((1, 4, 1), dtype, "NCHW"), t, t)
+        cases.append(Case(f"where-{dtype.value}", problem, 2.0, 0.5 if dtype.is_floating else 0.0))
+    bits = describe((2, 3, 5), DType.BOOL, "gaps")
+    cases.append(Case("fill-bool", FillProblem(bits), 2.0))
+    cases.append(Case("add-bool", AddProblem(bits, describe((2, 3, 5), DType.BOOL, "NHWC"))))
+    return cases
+
+
 def _convert() -> list[Case]:
     return [
         Case(
             f"transform-{a.value}-to-{c.value}",
             AddProblem(describe((3, 1, 5), a, "gaps"), describe((3, 7, 5), c, "NHWC")),
             0.25,
-            0.0 if c in INTEGERS else -1.0,
+            -1.0 if c.is_floating else 0.0,
         )
         for a in DType
         for c in DType
@@ -81,5 +104,6 @@ CASES = (
     *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),
     *_unary(),
     *_binary(),
+    *_rare(),
     *_convert(),
 )

@@ -216,6 +216,9 @@ TENSOR = (
     _c("div", _x(2, 3, 4, 5), _other(1, 3, 1, 1)),
     _c("maximum", _x(2, 3, 4, 5), _other(2, 3, 4, 5)),
     _c("minimum", _x(2, 3, 4, 5), _other(4, 5)),
+    _c("fmod", _x(2, 3, 4, 5), _other(3, 1, 1)),
+    _c("remainder", _x(2, 3, 4, 5), _other(3, 1, 1)),
+    Case("pow", {"input": (2, 3), "exponent": (2, 1)}, positive=("input",)),
     *(
         _c(name, _x(2, 3, 4, 5), **settings)
         for name in ("sum", "mean", "amax", "amin")

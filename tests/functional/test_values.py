@@ -21,6 +21,7 @@ from tests.functional.cases import CASES, Case
 TorchTensor = Any
 
 _NOT_OF_PYTORCH = {"Operand", "handle"}
+_PREDICATES = ("eq", "ge", "gt", "le", "logical_and", "logical_or", "logical_xor", "lt", "ne")
 
 
 def _tensors(case: Case, dtype: str = "float64") -> dict[str, TorchTensor]:
@@ -52,7 +53,16 @@ LAYOUTS = {"row-major": torch.Tensor.contiguous, "gaps": _with_gaps, "reversed":
 
 
 def test_every_function_has_a_case() -> None:
-    assert {case.name for case in CASES} == set(F.__all__) - _NOT_OF_PYTORCH - {"dropout"}
+    assert {case.name for case in CASES} == set(F.__all__) - _NOT_OF_PYTORCH - {"dropout", "where", *_PREDICATES}
+
+
+@pytest.mark.parametrize("name", _PREDICATES)
+def test_what_a_predicate_gives_chooses(name: str) -> None:
+    a, b = torch.tensor([[0.0, 1, 2]]), torch.tensor([[1.0], [2], [0]])
+    condition = getattr(F, name)(a, b)
+    assert condition.dtype is DType.BOOL
+    expected = torch.where(getattr(torch, name)(a, b), a, b)
+    assert np.array_equal(F.where(condition, a, b).numpy(), expected.numpy())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -29,6 +29,7 @@ from dnncore.nn.operators import (
     RMSNorm,
     Slice,
     Unary,
+    Where,
 )
 from dnncore.nn.passes import channels_last
 from dnncore.testing import tolerance
@@ -76,6 +77,9 @@ CASES = (
         for name in ("abs", "cos", "erf", "exp", "log", "neg", "reciprocal", "rsqrt", "sin", "sqrt", "square")
     ),
     Case("softplus", Unary("softplus"), ((2, 3),), f.softplus),
+    Case("max", Binary("max", 2.0), ((2, 1, 3), (2, 1)), lambda a, b: torch.maximum(2 * a, b)),
+    Case("min", Binary("min"), ((4, 3), (4, 3)), torch.minimum),
+    Case("pow", Binary("pow", 1.0, 2.0), ((2, 1, 3), (2, 1)), lambda a, b: a ** (2 * b)),
     Case("div", Binary("div", 2.0, -3.0), ((2, 1, 3), (2, 1)), lambda a, b: 2 * a / (-3 * b)),
 )
 
@@ -108,6 +112,26 @@ def test_an_operator_agrees_with_pytorch(handle: Handle, case: Case) -> None:
             if gradients:
                 assert leaf.grad is not None
                 np.testing.assert_allclose(found[gradients[constant.name]], leaf.grad.numpy(), atol=10 * allowed)
+
+
+def test_the_gradient_of_a_choice_goes_to_what_was_chosen(handle: Handle) -> None:
+    nodes = (
+        Node("compare", Binary("less"), ("a", "b"), ("condition",)),
+        Node("choose", Where(), ("condition", "a", "b"), ("y",)),
+    )
+    graph = Graph(
+        "choice", (Value("dy", DType.FLOAT32, (2, 2)),), ("y",), nodes, (Constant("a", (2, 2)), Constant("b", (2,)))
+    )
+    derived = differentiate(graph, {"y": "dy"})
+    weights = {"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([2, 1], np.float32)}
+    with (
+        Parameters.upload(handle, derived.graph, weights) as parameters,
+        Executor(derived.graph, handle, parameters, 1) as executor,
+    ):
+        found = executor.run({"dy": np.array([[10, 20], [30, 40]], np.float32)})
+        assert found["y"].tolist() == [[1, 1], [2, 1]]
+        assert found[derived.gradients["a"]].tolist() == [[10, 0], [0, 0]]
+        assert found[derived.gradients["b"]].tolist() == [30, 60]
 
 
 def _input(*shape: Extent) -> tuple[Value, ...]:

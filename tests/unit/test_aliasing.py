@@ -9,7 +9,7 @@ import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops, problems
 from dnncore.aliasing import _interleaved
-from dnncore.descriptors import BatchNormMode, BinaryOperator, SoftmaxAlgorithm, SoftmaxMode
+from dnncore.descriptors import BatchNormMode, BinaryOperator, SoftmaxAlgorithm, SoftmaxMode, UnaryOperator
 from dnncore.errors import BadParamError
 from dnncore.ops import TANH
 from dnncore.problems import ConvolutionProblem, Direction, Problem
@@ -123,6 +123,8 @@ IN_PLACE: tuple[Problem, ...] = (
     problems.ActivationBackwardProblem(IMAGE, IMAGE, IMAGE, IMAGE, TANH),
     problems.AddProblem(IMAGE, IMAGE),
     problems.BinaryProblem(IMAGE, IMAGE, IMAGE, BinaryOperator.SUB, 2.0, 3.0),
+    problems.UnaryProblem(IMAGE, IMAGE, UnaryOperator.SQUARE),
+    problems.WhereProblem(TensorDescriptor.packed(IMAGE.shape, "bool"), IMAGE, IMAGE, IMAGE),
     problems.DropoutProblem(IMAGE, TensorDescriptor.packed((4,), "int32"), IMAGE, 0.5),
     problems.SoftmaxForwardProblem(IMAGE, IMAGE, *SOFTMAX),
     problems.SoftmaxBackwardProblem(IMAGE, IMAGE, IMAGE, *SOFTMAX),

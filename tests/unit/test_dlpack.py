@@ -18,7 +18,7 @@ from tests.conftest import CUDA_DEVICES
 from tests.unit.foreign import Array, Capsule, Device, open_capsule
 
 MIB = 1 << 20
-DTYPE_CODES = {"float16": 2, "bfloat16": 4, "float32": 2, "float64": 2, "int8": 0, "int32": 0}
+DTYPE_CODES = {"float16": 2, "bfloat16": 4, "float32": 2, "float64": 2, "int8": 0, "int32": 0, "bool": 6}
 
 
 @pytest.fixture

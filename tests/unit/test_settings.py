@@ -62,6 +62,14 @@ COLUMNS = TensorDescriptor.packed((2, 36, 9))
 
 Maker = Callable[[Any], object]
 
+
+def _binary(operator: Any) -> BinaryProblem:
+    """Into what it gives, or into what it reads where it is none."""
+    known = operator in [*BinaryOperator, *(member.value for member in BinaryOperator)]
+    result = BinaryOperator(operator).result(X.dtype) if known else X.dtype
+    return BinaryProblem(X, X, TensorDescriptor.packed(X.shape, result), operator)
+
+
 ENUM_FIELDS: dict[str, tuple[Maker, str, type[Enum]]] = {
     "activation": (ActivationDescriptor, "mode", ActivationMode),
     "pooling": (lambda v: PoolingDescriptor(v, (2, 2), ZEROS, (2, 2)), "mode", PoolingMode),
@@ -81,7 +89,7 @@ ENUM_FIELDS: dict[str, tuple[Maker, str, type[Enum]]] = {
         SoftmaxAlgorithm,
     ),
     "softmax backward mode": (lambda v: SoftmaxBackwardProblem(X, X, X, SoftmaxAlgorithm.LOG, v), "mode", SoftmaxMode),
-    "binary": (lambda v: BinaryProblem(X, X, X, v), "operator", BinaryOperator),
+    "binary": (_binary, "operator", BinaryOperator),
     "unary": (lambda v: UnaryProblem(X, X, v), "operator", UnaryOperator),
     "reduce": (lambda v: ReduceProblem(X, C, v), "operator", ReduceOperator),
 }

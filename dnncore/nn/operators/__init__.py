@@ -9,7 +9,6 @@ from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
 from dnncore.nn.operators.arg_max import ArgMax
 from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
-from dnncore.nn.operators.binary import Binary, Scale
 from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
@@ -25,12 +24,12 @@ from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalRes
 from dnncore.nn.operators.matrix_product import MatrixProduct
 from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
 from dnncore.nn.operators.padding import Pad
+from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
 from dnncore.nn.operators.transposed_convolution import TransposedConvolution
-from dnncore.nn.operators.unary import Unary
 
 __all__ = [
     "OPERATORS",
@@ -69,6 +68,7 @@ __all__ = [
     "Transpose",
     "TransposedConvolution",
     "Unary",
+    "Where",
     "Zeros",
     "operator_of",
     "registered_name",
@@ -120,6 +120,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     Transpose,
     TransposedConvolution,
     Unary,
+    Where,
     Zeros,
 )
 

@@ -11,7 +11,6 @@ from dnncore.descriptors import BatchNormMode
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
-from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.convolution import as_channels
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
@@ -93,8 +92,8 @@ class BatchNormTraining(_BatchNorm):
         dx, dscale, dbias = step.add_several(BatchNormBackward(), *operands)
         return (
             dx if step.wants(0) else None,
-            plus(step, dscale, 1) if step.wants(1) else None,
-            plus(step, dbias, 2) if step.wants(2) else None,
+            step.plus(dscale, 1) if step.wants(1) else None,
+            step.plus(dbias, 2) if step.wants(2) else None,
         )
 
 

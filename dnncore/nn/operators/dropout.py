@@ -11,7 +11,6 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
-from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.structure import Identity
 from dnncore.tensor import Tensor
 
@@ -56,4 +55,4 @@ class DropoutTraining(Operator):
         ops.dropout_forward(handle, self.probability, 1.0, x, state, 0.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        return (plus(step, step.add(self, step.dy, step.inputs[1])),)
+        return (step.plus(step.add(self, step.dy, step.inputs[1])),)

@@ -10,7 +10,6 @@ from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
-from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.structure import Slice
 from dnncore.tensor import Tensor
 
@@ -50,4 +49,4 @@ class Pad(Operator):
                 if axis == 0:
                     raise BadParamError(f"{self.kind} of the batch has no gradient")
                 dx = step.add(Slice(axis, pair[0], pair[0] + extent), dx)
-        return (plus(step, dx),)
+        return (step.plus(dx),)

@@ -13,8 +13,8 @@ from dnncore.descriptors.settings import member
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
-from dnncore.nn.operators.binary import Scale, plus
 from dnncore.nn.operators.broadcast import Expand
+from dnncore.nn.operators.pointwise import Scale
 from dnncore.nn.operators.structure import Reshape
 from dnncore.tensor import Tensor
 
@@ -68,4 +68,4 @@ class Reduce(Operator):
             dy = step.add(Reshape((-1, *self._kept(shape)[1:])), dy)
         if self.operator == "avg":
             dy = step.add(Scale(1 / math.prod(shape[axis] for axis in self.axes)), dy)
-        return (plus(step, step.add(Expand(shape[1:]), dy)),)
+        return (step.plus(step.add(Expand(shape[1:]), dy)),)

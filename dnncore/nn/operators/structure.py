@@ -17,7 +17,6 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
-from dnncore.nn.operators.binary import plus
 from dnncore.tensor import Tensor
 
 __all__ = ["Cast", "Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Transpose", "Zeros"]
@@ -45,7 +44,7 @@ class _Reshaping(Operator):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """dy in the shape of x."""
-        return (plus(step, step.add(Reshape((-1, *step.spec(step.x).shape[1:])), step.dy)),)
+        return (step.plus(step.add(Reshape((-1, *step.spec(step.x).shape[1:])), step.dy)),)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Identity(Operator):
         ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        return (plus(step, step.dy),)
+        return (step.plus(step.dy),)
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Transpose(Operator):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         back = Transpose(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
-        return (plus(step, step.add(back, step.dy)),)
+        return (step.plus(step.add(back, step.dy)),)
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class Concat(Operator):
         extents = [step.spec(name).shape[axis] for name in step.inputs if name is not None]
         pieces = (Slice(axis, end - extent, end) for extent, end in zip(extents, accumulate(extents), strict=True))
         return [
-            plus(step, step.add(piece, step.dy), place) if step.wants(place) else None
+            step.plus(step.add(piece, step.dy), place) if step.wants(place) else None
             for place, piece in enumerate(pieces)
         ]
 
@@ -222,7 +221,7 @@ class Split(Operator):
             step.add(Zeros(), name) if gradient is None else gradient
             for name, gradient in zip(step.outputs, step.gradients, strict=True)
         ]
-        return (plus(step, step.add(Concat(self.axis), *pieces)),)
+        return (step.plus(step.add(Concat(self.axis), *pieces)),)
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ class Cast(Operator):
         ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        return (plus(step, step.add(Cast(step.spec(step.x).dtype.value), step.dy)),)
+        return (step.plus(step.add(Cast(step.spec(step.x).dtype.value), step.dy)),)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

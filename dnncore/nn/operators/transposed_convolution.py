@@ -11,7 +11,6 @@ from dnncore import ops
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Spec
-from dnncore.nn.operators.binary import plus
 from dnncore.nn.operators.convolution import Convolution, ConvolutionBackwardFilter, as_channels
 from dnncore.nn.operators.gradients import ChannelSum
 from dnncore.tensor import Tensor
@@ -68,7 +67,7 @@ class TransposedConvolution(Convolution):
         if step.wants(2):
             db = step.add(ChannelSum(), step.dy, step.partial(2))
         if step.wants(0):
-            dx = plus(step, step.add(Convolution(*self._settings()), step.dy, w))
+            dx = step.plus(step.add(Convolution(*self._settings()), step.dy, w))
         return (dx, dw, db)
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:

@@ -59,13 +59,15 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def draw(descriptor: TensorDescriptor, rng: np.random.Generator) -> np.ndarray:
-    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; int8 in its whole range.
+    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; int8 in its whole range, bool either.
 
     Along dimensions of stride 0 there is one value.
     """
     base = tuple(1 if stride == 0 else e for e, stride in zip(descriptor.shape, descriptor.strides, strict=True))
     size = math.prod(base)
-    if descriptor.dtype is DType.INT8:
+    if descriptor.dtype is DType.BOOL:
+        values = rng.integers(0, 2, size).astype(np.float64)
+    elif descriptor.dtype is DType.INT8:
         values = rng.integers(-128, 128, size).astype(np.float64)
     else:
         values = (np.arange(size) + 0.5 + rng.uniform(-0.2, 0.2, size)) / max(size, 1) * 4 - 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from dnncore.descriptors import BinaryOperator, ReduceOperator, UnaryOperator
+from dnncore.dtypes import DType
 from dnncore.problems import (
     AddProblem,
     BinaryProblem,
@@ -16,8 +18,9 @@ from dnncore.problems import (
     ReduceProblem,
     SumProblem,
     UnaryProblem,
+    WhereProblem,
 )
-from tests.ops.oracle.answer import Tensor, Terms, answers
+from tests.ops.oracle.answer import Tensor, Terms, answers, draw, draw_inputs
 
 __all__: list[str] = []
 
@@ -41,6 +44,19 @@ def _(problem: UnaryProblem, x: Tensor) -> Terms:
     return value, value.abs(), 2
 
 
+@draw_inputs.register
+def _(problem: BinaryProblem, rng: np.random.Generator) -> list[np.ndarray]:
+    """Whole numbers of both signs, whose powers are whole and stay below 2^31, and by which one can divide."""
+    if problem.a.dtype not in (DType.INT8, DType.INT32):
+        return [draw(descriptor, rng) for descriptor in problem.inputs]
+    exponents = problem.operator is BinaryOperator.POW
+    a, b = (
+        rng.integers(-12, 13, problem.a.shape),
+        rng.choice([0, 1, 2, 4] if exponents else [-3, -2, 1, 5], problem.b.shape),
+    )
+    return [a.astype(problem.a.dtype.numpy), b.astype(problem.b.dtype.numpy)]
+
+
 @answers.register
 def _(problem: BinaryProblem, a: Tensor, b: Tensor) -> Terms:
     functions = {
@@ -50,11 +66,35 @@ def _(problem: BinaryProblem, a: Tensor, b: Tensor) -> Terms:
         BinaryOperator.DIV: torch.div,
         BinaryOperator.MIN: torch.minimum,
         BinaryOperator.MAX: torch.maximum,
+        BinaryOperator.FMOD: torch.fmod,
+        BinaryOperator.MOD: torch.remainder,
+        BinaryOperator.POW: torch.pow,
+        BinaryOperator.EQUAL: torch.eq,
+        BinaryOperator.NOT_EQUAL: torch.ne,
+        BinaryOperator.LESS: torch.lt,
+        BinaryOperator.LESS_EQUAL: torch.le,
+        BinaryOperator.GREATER: torch.gt,
+        BinaryOperator.GREATER_EQUAL: torch.ge,
+        BinaryOperator.AND: torch.logical_and,
+        BinaryOperator.OR: torch.logical_or,
+        BinaryOperator.XOR: torch.logical_xor,
     }
     first, second = (problem.alpha1 * a).expand(problem.c.shape), (problem.alpha2 * b).expand(problem.c.shape)
-    value = functions[problem.operator](first, second)
+    value = functions[problem.operator](first, second).double()
+    if problem.operator is BinaryOperator.DIV and not problem.c.dtype.is_floating:
+        value = value.trunc()
+    if (
+        problem.operator is BinaryOperator.POW
+    ):  # a rounding of the exponent counts as often as its product with a logarithm
+        return value, value.abs() * (1 + (second * first.abs().log().clamp(min=-99)).abs()), 2
     is_product = problem.operator in (BinaryOperator.MUL, BinaryOperator.DIV)
     return value, value.abs() if is_product else first.abs() + second.abs(), 2
+
+
+@answers.register
+def _(problem: WhereProblem, condition: Tensor, a: Tensor, b: Tensor) -> Terms:
+    value = torch.where(condition != 0, a.double(), b.double()).expand(problem.c.shape)
+    return value, value.abs(), 1
 
 
 @answers.register
