@@ -16,6 +16,7 @@ from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
 from dnncore.nn.graph import Constant, Node, Role
 from dnncore.nn.operator import Operator
 from dnncore.nn.operators import (
+    Binary,
     Cast,
     Concat,
     Dropout,
@@ -25,16 +26,34 @@ from dnncore.nn.operators import (
     Pad,
     Pooling,
     Reshape,
+    Scale,
     Slice,
     Split,
     Transpose,
+    Where,
+    Zeros,
 )
 
 __all__ = ["Call", "Net"]
 
-_OF_ANY_DTYPE = (Cast, Concat, Dropout, Expand, Identity, Pad, Reshape, Slice, Split, Transpose)
+_OF_ANY_DTYPE = (
+    Binary,
+    Cast,
+    Concat,
+    Dropout,
+    Expand,
+    Identity,
+    Pad,
+    Reshape,
+    Scale,
+    Slice,
+    Split,
+    Transpose,
+    Where,
+    Zeros,
+)
 _OF_INT8 = (*_OF_ANY_DTYPE, GlobalPooling, Pooling)
-"""What devices do with whole numbers; they compute with floating-point numbers only."""
+"""What devices do with whole numbers and bool; everything else is of floating-point numbers."""
 
 
 class Net:

@@ -371,6 +371,8 @@ FOLDS: Mapping[str, Fold] = {
     "ReduceProd": _reduction(np.prod, 18),
     "ReduceSum": _reduction(np.sum, 13),
     "Reshape": _reshape,
+    "Round": _elementwise(np.rint),
+    "Sign": _elementwise(np.sign),
     "Sin": _elementwise(np.sin),
     "Slice": _slice,
     "Split": _split,
@@ -382,5 +384,6 @@ FOLDS: Mapping[str, Fold] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": _elementwise(_where),
+    "Xor": _elementwise(np.logical_xor),
 }
 """By operator. Shape, Size and Constant are not among them: they know more than their operands' elements."""

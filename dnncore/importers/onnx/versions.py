@@ -17,11 +17,12 @@ NEWEST_VERSION: dict[str, int] = {
     "Floor": 13, "Gather": 13, "Gelu": 20, "Gemm": 13, "GlobalAveragePool": 22, "GlobalMaxPool": 22, "Greater": 13,
     "GreaterOrEqual": 16, "GroupNormalization": 21, "HardSigmoid": 22, "HardSwish": 22, "Identity": 25,
     "InstanceNormalization": 22, "LRN": 13, "LayerNormalization": 17, "LeakyRelu": 16, "Less": 13, "LessOrEqual": 16,
-    "Log": 13, "LogSoftmax": 13, "MatMul": 13, "Max": 13, "MaxPool": 22, "Mean": 13, "Min": 13, "Mod": 28, "Mul": 14,
-    "Neg": 13, "Not": 1, "Or": 7, "PRelu": 16, "Pad": 25, "Pow": 15, "RMSNormalization": 23, "Range": 27, "Reciprocal": 13,
-    "ReduceL1": 18, "ReduceL2": 18, "ReduceMax": 20, "ReduceMean": 18, "ReduceMin": 20, "ReduceProd": 18, "ReduceSum": 13,
-    "ReduceSumSquare": 18, "Relu": 14, "Reshape": 25, "Resize": 19, "Selu": 22, "Shape": 25, "Sigmoid": 13, "Sin": 22,
-    "Size": 25, "Slice": 13, "Softmax": 13, "Softsign": 22, "SpaceToDepth": 28, "Split": 18, "Sqrt": 13, "Squeeze": 25,
-    "Sub": 14, "Sum": 13, "Swish": 24, "Tanh": 13, "Tile": 13, "Transpose": 25, "Unsqueeze": 25, "Upsample": 9, "Where": 16,
+    "Log": 13, "LogSoftmax": 13, "MatMul": 13, "Max": 13, "MaxPool": 22, "Mean": 13, "Min": 13, "Mish": 22, "Mod": 28,
+    "Mul": 14, "Neg": 13, "Not": 1, "Or": 7, "PRelu": 16, "Pad": 25, "Pow": 15, "RMSNormalization": 23, "Range": 27,
+    "Reciprocal": 13, "ReduceL1": 18, "ReduceL2": 18, "ReduceMax": 20, "ReduceMean": 18, "ReduceMin": 20, "ReduceProd": 18,
+    "ReduceSum": 13, "ReduceSumSquare": 18, "Relu": 14, "Reshape": 25, "Resize": 19, "Round": 22, "Selu": 22, "Shape": 25,
+    "Sigmoid": 13, "Sign": 13, "Sin": 22, "Size": 25, "Slice": 13, "Softmax": 13, "Softplus": 22, "Softsign": 22,
+    "SpaceToDepth": 28, "Split": 18, "Sqrt": 13, "Squeeze": 25, "Sub": 14, "Sum": 13, "Swish": 24, "Tanh": 13, "Tile": 13,
+    "Transpose": 25, "Unsqueeze": 25, "Upsample": 9, "Where": 16, "Xor": 7,
 }  # fmt: skip
 """By operator: the opset of its newest version that is understood."""

@@ -23,7 +23,7 @@ from dnncore.importers.onnx.values import Known
 from dnncore.nn import Executor, Parameters
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {
-    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Pow": (1,), "Resize": (1, 2, 3), "Upsample": (1,)
+    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Resize": (1, 2, 3), "Upsample": (1,)
 }  # fmt: skip
 """Operands that are settings: exporters write constants there, the cases of onnx inputs."""
 

@@ -26,10 +26,7 @@ _KINDS = ("node", "pytorch-converted", "pytorch-operator", "simple")
 
 REFUSED: Mapping[str, str] = {
     r"test_cast(like)?(_no_saturate)?_.*(FLOAT8|E8M0|FLOAT4|INT4|INT2|STRING).*": "dtypes of 8 bits or less, and strings",
-    r"test_(add|div|max|min|mul|sub)_int8|test_(max|min)_int32|test_div_int32_trunc": "arithmetic on whole numbers",
-    r"test_clip_default_int8_(max|min)(_expanded)?": "arithmetic on whole numbers",
     r"test_maxpool_2d_uint8": "the dtype uint8",
-    r"test_pow|test_pow_(example|bcast_array|types_(float|int)32_.*)|test_operator_pow": "exponents but constant 1, 2, 3, 4",
     r"test_batchnorm_.*_training_mode": "training",
     r"test_training_dropout(_default)?": "training",
     r"test_dropout_default_mask(_ratio)?|test_training_dropout_.*mask": "results of other dtypes: masks and indices",

@@ -14,6 +14,7 @@ from dnncore.importers.onnx.rules import (
     resizing,
     shape,
     softmax,
+    unary,
 )
 from dnncore.importers.onnx.rules.rule import Rule
 
@@ -31,5 +32,6 @@ RULES: Mapping[str, Rule] = {
     **resizing.RULES,
     **shape.RULES,
     **softmax.RULES,
+    **unary.RULES,
 }
 """By operator. A new operator is one entry in its family's module and one in `NEWEST_VERSION`."""

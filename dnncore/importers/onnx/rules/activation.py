@@ -1,4 +1,4 @@
-"""Element-wise functions of one tensor."""
+"""Element-wise non-linearities."""
 
 from __future__ import annotations
 
@@ -96,28 +96,6 @@ def _swish(call: Call) -> Sequence[Imported]:
     return (call.emit(Binary("mul"), x, call.emit(Activation("sigmoid"), call.emit(Scale(alpha), x))),)
 
 
-def _absolute(call: Call, x: Computed) -> Computed:
-    return call.emit(Binary("max", 1.0, -1.0), x, x)
-
-
-def _abs(call: Call) -> Sequence[Imported]:
-    return (_absolute(call, call.tensor(0)),)
-
-
-def _softsign(call: Call) -> Sequence[Imported]:
-    x = call.tensor(0)
-    return (call.emit(Binary("div"), x, call.emit(Binary("add"), _absolute(call, x), call.scalar(x, 1.0, "one"))),)
-
-
-def _neg(call: Call) -> Sequence[Imported]:
-    return (call.emit(Scale(-1.0), call.tensor(0)),)
-
-
-def _reciprocal(call: Call) -> Sequence[Imported]:
-    x = call.tensor(0)
-    return (call.emit(Binary("div"), call.scalar(x, 1.0, "one"), x),)
-
-
 def _clip(call: Call) -> Sequence[Imported]:
     x = call.tensor(0)
     low, high = _bounds(call, x)
@@ -150,7 +128,6 @@ def _bounds(call: Call, x: Computed) -> tuple[Computed | float | None, Computed 
 
 
 RULES: Mapping[str, Rule] = {
-    "Abs": _abs,
     "Celu": _celu,
     "Clip": _clip,
     "Elu": _elu,
@@ -158,13 +135,10 @@ RULES: Mapping[str, Rule] = {
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain("hard_swish"),
     "LeakyRelu": _leaky_relu,
-    "Neg": _neg,
     "PRelu": _prelu,
-    "Reciprocal": _reciprocal,
     "Relu": _plain("relu"),
     "Selu": _selu,
     "Sigmoid": _plain("sigmoid"),
-    "Softsign": _softsign,
     "Swish": _swish,
     "Tanh": _plain("tanh"),
 }

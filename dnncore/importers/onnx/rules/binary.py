@@ -1,14 +1,18 @@
-"""Two or more tensors combined element by element."""
+"""Two or more tensors combined, compared, or chosen from, element by element."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from dnncore.errors import BadParamError, NotSupportedError
+import numpy as np
+
+from dnncore.errors import BadParamError
 from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported, Known
-from dnncore.nn.operators import Binary, Scale
+from dnncore.nn.operator import Operator
+from dnncore.nn.operators import Binary, Cast, Scale, Unary, Where
 
 __all__ = ["RULES"]
 
@@ -55,28 +59,69 @@ def _mean(call: Call) -> Sequence[Imported]:
     return (call.emit(Scale(1 / len(call.inputs)), _folded(call, "add")),)
 
 
+_POWERS: Mapping[float, tuple[Operator, ...]] = {
+    -1.0: (Unary("reciprocal"),),
+    -0.5: (Unary("rsqrt"),),
+    0.5: (Unary("sqrt"),),
+    1.0: (),
+    2.0: (Unary("square"),),
+    4.0: (Unary("square"), Unary("square")),
+}
+"""Exponents of floating-point numbers that something simpler computes."""
+
+
 def _pow(call: Call) -> Sequence[Imported]:
-    """Small whole powers, as products."""
+    """x to the power of an exponent that may have another dtype, in the wider of the two; the result has that of x."""
     x, exponent = call.tensor(0), call.operand(1)
-    if not isinstance(exponent, Known) or exponent.fixed.size != 1 or exponent.fixed.ndim > x.ndim:
-        raise NotSupportedError("the exponent must be one constant number")
-    power = float(exponent.fixed.reshape(()))
-    if power not in (1.0, 2.0, 3.0, 4.0):
-        raise NotSupportedError(f"the exponent {power:g} is not supported; 1, 2, 3 and 4 are")
-    y = x
-    for _ in range(int(power) - 1):
-        y = call.emit(Binary("mul"), y, x)
-    return (y,)
+    dtype = x.few.dtype
+    if isinstance(exponent, Known):
+        value = (
+            float(exponent.fixed.reshape(-1)[0])
+            if exponent.fixed.size == 1 and exponent.fixed.ndim <= x.ndim
+            else math.nan
+        )
+        if value in _POWERS and dtype.is_floating:
+            for operator in _POWERS[value]:
+                x = call.emit(operator, x)
+            return (x,)
+        power = call.constant("exponent", exponent.fixed.astype(dtype.numpy if dtype.is_floating else np.float64))
+    else:
+        power = exponent
+    if power.few.dtype is dtype:
+        return (call.emit(Binary("pow"), x, power),)
+    wide = dtype if dtype.is_floating else power.few.dtype
+    y = call.emit(
+        Binary("pow"), *(one if one.few.dtype is wide else call.emit(Cast(wide.value), one) for one in (x, power))
+    )
+    return (y if wide is dtype else call.emit(Cast(dtype.value), y),)
+
+
+def _mod(call: Call) -> Sequence[Imported]:
+    return (call.emit(Binary("fmod" if call.attributes.integer("fmod", 0) else "mod"), call.tensor(0), call.tensor(1)),)
+
+
+def _where(call: Call) -> Sequence[Imported]:
+    return (call.emit(Where(), *(call.tensor(index) for index in range(3))),)
 
 
 RULES: Mapping[str, Rule] = {
     "Add": _of_two("add"),
+    "And": _of_two("and"),
     "Div": _of_two("div"),
+    "Equal": _of_two("equal"),
+    "Greater": _of_two("greater"),
+    "GreaterOrEqual": _of_two("greater_equal"),
+    "Less": _of_two("less"),
+    "LessOrEqual": _of_two("less_equal"),
     "Max": _of_many("max"),
     "Mean": _mean,
     "Min": _of_many("min"),
+    "Mod": _mod,
     "Mul": _of_two("mul"),
+    "Or": _of_two("or"),
     "Pow": _pow,
     "Sub": _of_two("sub"),
     "Sum": _of_many("add"),
+    "Where": _where,
+    "Xor": _of_two("xor"),
 }
