@@ -150,7 +150,7 @@ class _Importer:
         self._given = given
         self._limits = limits
         self._read = TensorReader(Budget("initialisers", limits.tensor_bytes), opened.folder).read
-        self._budget = Budget("what is folded", limits.tensor_bytes)
+        self._budget = Budget("what is folded", limits.folded_bytes(0))
         self._values: dict[str, Imported | None] = {}
         self._problems: list[str] = []
         self._fixed_batch: int | None = None
@@ -260,6 +260,8 @@ class _Importer:
                 self._problems.append(f"tensor {tensor.name!r}: {_text(error)}")
             else:
                 self._values[tensor.name] = Known(tensor.name, array, array)
+        nbytes = sum(known.few.nbytes for known in self._values.values() if isinstance(known, Known))
+        self._budget.grant(self._limits.folded_bytes(nbytes) - self._limits.folded_bytes(0))
         for sparse in graph.sparse_initializer:
             self._problems.append(f"tensor {sparse.values.name!r}: sparse tensors are not supported")
 

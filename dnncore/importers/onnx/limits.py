@@ -17,13 +17,18 @@ class Limits:
 
     Args:
         file_bytes: Of the file, without external data; protobuf itself ends at 2 GiB.
-        tensor_bytes: Of all initialisers, and again of all that is folded.
+        tensor_bytes: Of all initialisers, and again of all that is folded; the latter is at most 1 GiB and four times the
+            initialisers, so that a small file does not ask for much.
         nodes: Of the graph with functions written out, and again of the net.
     """
 
     file_bytes: int = 2 << 30
     tensor_bytes: int = 16 << 30
     nodes: int = 100_000
+
+    def folded_bytes(self, initializer_bytes: int) -> int:
+        """What may be folded in a model with so many bytes of initialisers."""
+        return min((1 << 30) + 4 * initializer_bytes, self.tensor_bytes)
 
 
 class Budget:
@@ -37,6 +42,10 @@ class Budget:
     def __init__(self, what: str, nbytes: int) -> None:
         self._what = what
         self._left = nbytes
+
+    def grant(self, nbytes: int) -> None:
+        """Let so many more be allocated."""
+        self._left += nbytes
 
     def claim(self, shape: Sequence[int], itemsize: int) -> None:
         """Take the bytes of an array before it is allocated.

@@ -17,6 +17,7 @@ from dnncore.importers.onnx import Limits, import_onnx
 from dnncore.importers.onnx.folding import FOLDS
 from dnncore.importers.onnx.rules import RULES
 from dnncore.importers.onnx.versions import NEWEST_VERSION
+from tests.importers.fuzz.targets import onnx_files
 from tests.importers.onnx.nets import model_of
 
 node = helper.make_node
@@ -220,66 +221,9 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path) -> None:
         import_onnx(tmp_path / "large.onnx")
 
 
-def _seeds() -> list[bytes]:
-    nodes = [
-        node("Shape", ["x"], ["s"]),
-        node("Slice", ["s", "zero", "one"], ["n"]),
-        node("Concat", ["n", "minus"], ["t"], axis=0),
-        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
-        node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2]),
-        node("Reshape", ["p", "t"], ["f"]),
-        node("Gemm", ["f", "m"], ["g"], transB=1),
-        node("Softmax", ["g"], ["y"], axis=1),
-    ]
-    constants: dict[str, np.ndarray] = {
-        "w": np.ones((2, 3, 3, 3), np.float32),
-        "m": np.ones((4, 18), np.float32),
-        "zero": np.array([0], np.int64),
-        "one": np.array([1], np.int64),
-        "minus": np.array([-1], np.int64),
-    }
-    resize = node("Resize", ["x", "", "s"], ["r"], mode="linear")
-    pad = node("Pad", ["r", "p"], ["y"], mode="edge")
-    more: dict[str, np.ndarray] = {
-        "s": np.array([1, 1, 2, 1.5], np.float32),
-        "p": np.array([0, 0, 1, 1, 0, 0, 2, 0], np.int64),
-    }
-    return [
-        model_of(nodes, {"x": ("N", 3, 8, 8)}, constants).SerializeToString(),
-        model_of([resize, pad], {"x": ("N", 2, 4, 4)}, more).SerializeToString(),
-    ]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_damaged_files_are_refused_and_nothing_else_happens(seed: int) -> None:
-    """Bytes are exchanged, taken out and put in: what comes is a model or our error."""
-    whole, rng = _seeds()[seed], np.random.default_rng(seed)
-    import_onnx(whole)
-    limits, imported = Limits(tensor_bytes=1 << 24, nodes=1000), 0
-    for _ in range(1500):
-        data = bytearray(whole)
-        for _ in range(rng.integers(1, 4)):
-            at = int(rng.integers(len(data)))
-            kind = rng.integers(4)
-            if kind == 0:
-                data[at] = rng.integers(256)
-            elif kind == 1:
-                data[at] ^= 1 << rng.integers(8)
-            elif kind == 2:
-                del data[at : at + int(rng.integers(1, 9))]
-            else:
-                data[at:at] = rng.integers(0, 256, rng.integers(1, 9), np.uint8).tobytes()
-        try:
-            import_onnx(bytes(data), limits=limits)
-            imported += 1
-        except ModelImportError:
-            pass
-    assert 0 < imported < 1500
-
-
 def test_a_message_that_was_changed_at_random_is_a_model_or_refused() -> None:
     """Numbers of the message are exchanged, which keeps it well formed."""
-    proto = ModelProto.FromString(_seeds()[0])
+    proto = ModelProto.FromString(onnx_files()[0])
     rng = np.random.default_rng(0)
     odd = [-(1 << 63), -1, 0, 1, 2, 3, 1 << 31, (1 << 63) - 1]
     for _ in range(400):

@@ -20,6 +20,9 @@ __all__ = ["RULES", "take"]
 _MAX_PIECES = 64
 """Of a tensor whose elements are taken in another order: each piece is an operation of its own."""
 
+_INDEX_BYTES = 64
+"""Of an index in an array and in a list of Python."""
+
 
 def take(call: Call, x: Computed, axis: int, indices: Sequence[int]) -> Computed:
     """Elements of x along a dimension, by indices from 0 on: in pieces that follow one another in x.
@@ -28,11 +31,13 @@ def take(call: Call, x: Computed, axis: int, indices: Sequence[int]) -> Computed
         NotSupportedError: there are too many pieces.
     """
     extent = x.extent(axis)
-    if list(indices) == list(range(extent)):
+    even = indices if isinstance(indices, range) else _evenly_spaced(indices)
+    if even == range(extent):
         return x
-    steps = {b - a for a, b in pairwise(indices)}
-    if len(steps) == 1 and (step := min(steps)) > 0:
-        return call.emit(Slice(axis, indices[0], indices[-1] + 1, step), x)
+    if even is not None and (even.step > 0 or len(even) == 1):
+        return call.emit(Slice(axis, even[0], even[-1] + 1, max(even.step, 1)), x)
+    if even is not None and len(even) > _MAX_PIECES:
+        raise NotSupportedError(f"{len(even)} elements are taken from behind, 1 to {_MAX_PIECES} are supported")
     pieces: list[list[int]] = []
     for index in indices:
         if not 0 <= index < extent:
@@ -45,6 +50,15 @@ def take(call: Call, x: Computed, axis: int, indices: Sequence[int]) -> Computed
         raise NotSupportedError(f"elements from {len(pieces)} places are taken, 1 to {_MAX_PIECES} are supported")
     parts = [call.emit(Slice(axis, piece[0], piece[-1] + 1), x) for piece in pieces]
     return parts[0] if len(parts) == 1 else call.emit(Concat(axis), *parts)
+
+
+def _evenly_spaced(indices: Sequence[int]) -> range | None:
+    """The indices as a range; None where they are none."""
+    steps = {b - a for a, b in pairwise(indices)}
+    if len(steps) > 1 or steps == {0} or not indices:
+        return None
+    step = steps.pop() if steps else 1
+    return range(indices[0], indices[-1] + (1 if step > 0 else -1), step)
 
 
 def _concat(call: Call) -> Sequence[Imported]:
@@ -142,6 +156,7 @@ def _pad(call: Call) -> Sequence[Imported]:
             extent = x.extent(axis)
             if before + after > 1 << 20:
                 raise NotSupportedError(f"padding of {before} and {after} places")
+            call.claim((before + extent + after,), _INDEX_BYTES)
             places = np.pad(np.arange(extent), (before, after), mode)  # type: ignore[call-overload]
             x = take(call, x, axis, places.tolist())
     return (x,)
