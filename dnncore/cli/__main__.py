@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dnncore import devices
-from dnncore.cli.importing import add_commands
+from dnncore.cli import describing, drawing, importing, verifying
 from dnncore.errors import DnncoreError
 from dnncore.handle import Handle
 from dnncore.importers.loading import load_model
@@ -53,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     time = commands.add_parser(
         "time", help="what each layer takes, forward and backward, and its algorithm and workspace"
     )
-    time.add_argument("--model", required=True, type=Path, help="a model package, an .onnx file, or a .prototxt")
+    time.add_argument(
+        "--model", required=True, type=Path, help="a model package, an .onnx file, a .prototxt, or a name of the zoo"
+    )
     time.add_argument("--weights", type=Path, help="a .caffemodel; without one, those that fillers make")
     time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
     time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
@@ -65,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         help="statistics, dropout and layers of a prototxt as in this phase (default: test)",
     )
     time.set_defaults(run=_time)
-    add_commands(commands)
+    for command in (importing, verifying, describing, drawing):
+        command.add_command(commands)
     return parser
 
 

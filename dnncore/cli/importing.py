@@ -1,59 +1,70 @@
-"""`dnncore import`: from another framework's file to a package that dnnserve serves; and `dnncore describe`."""
+"""`dnncore import`: from another framework's file to a package that dnnserve serves, checked by an example where there is one."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from dnncore.cli.arguments import add_weights_and_shapes, model_of
+from dnncore.cli.describing import summary
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError, PreprocessingError
-from dnncore.importers.loading import load_model
-from dnncore.nn.graph import BATCH, Extent, Node
+from dnncore.handle import Handle
+from dnncore.importers.arrays import data_set, read_array
+from dnncore.nn.example import TOLERANCES, Example
+from dnncore.nn.graph import BATCH, Graph, Node
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Flatten
 from dnncore.nn.package import Package
 from dnncore.nn.passes import for_inference
-from dnncore.nn.placement import place
 from dnncore.preprocessing import Preprocessing
 from dnncore.version import __version__
 
-__all__ = ["add_commands"]
+__all__ = ["add_command"]
 
-_BATCHES = (1, 8, 32)
 _MAX_TEXT_BYTES = 16 << 20
-_SHAPE_HELP = "of an input that the file leaves open, or another; N is the batch"
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Put both commands beside the others."""
-    importing = commands.add_parser("import", help="make a model package of an .onnx file, or of a .prototxt")
-    importing.add_argument("model", type=Path, help="an .onnx file, or a .prototxt")
-    importing.add_argument("--weights", type=Path, help="the .caffemodel of a .prototxt")
-    importing.add_argument(
-        "--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP
-    )
-    importing.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="of the package, NAME/VERSION say")
-    importing.add_argument("--name", help="of the model (default: the net's)")
-    importing.add_argument("--labels", type=Path, help="a text file, a line for each output of a classifier")
-    importing.add_argument(
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Put the command beside the others."""
+    parser = commands.add_parser("import", help="make a model package of an .onnx file, or of a .prototxt")
+    parser.add_argument("model", type=Path, help="an .onnx file, or a .prototxt")
+    add_weights_and_shapes(parser)
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="of the package, NAME/VERSION say")
+    parser.add_argument("--name", help="of the model (default: the net's)")
+    parser.add_argument("--labels", type=Path, help="a text file, a line for each output of a classifier")
+    parser.add_argument(
         "--preprocess", type=Path, metavar="JSON", help="how images become inputs (docs/preprocessing.md)"
     )
-    importing.set_defaults(run=_import)
-    describing = commands.add_parser(
-        "describe", help="what a net computes, reads and gives, and the memory that it takes"
+    check = parser.add_argument_group(
+        "check",
+        "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
     )
-    describing.add_argument("model", type=Path, help="a model package, an .onnx file, or a .prototxt")
-    describing.add_argument("--weights", type=Path, help="the .caffemodel of a .prototxt")
-    describing.add_argument(
-        "--shape", type=_shape, action="append", default=[], metavar="NAME=N,3,224,224", help=_SHAPE_HELP
+    for what in ("input", "output"):
+        check.add_argument(
+            f"--check-{what}",
+            action="append",
+            default=[],
+            metavar="[NAME=]FILE",
+            help=f"an {what} as .npy, or as .pb of ONNX; those without a name in the order of the net's",
+        )
+    check.add_argument("--check", type=Path, metavar="FOLDER", help="with input_0.pb, ..., output_0.pb, ..., as ONNX's")
+    check.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCES[DType.FLOAT32],
+        help="of outputs, relative to the largest element (default: %(default)g)",
     )
-    describing.add_argument("--passes", action="store_true", help="as it is run: folded, fused")
-    describing.set_defaults(run=_describe)
+    check.add_argument("--check-only", action="store_true", help="the package does not keep inputs and outputs")
+    parser.set_defaults(run=_import)
 
 
 def _import(options: argparse.Namespace) -> int:
-    model = load_model(options.model, options.weights, shapes=dict(options.shape))
+    model = model_of(options)
     labels = None if options.labels is None else tuple(_text(options.labels).splitlines())
     if labels is not None:
         model = _with_flat_output(model)
@@ -65,28 +76,70 @@ def _import(options: argparse.Namespace) -> int:
         labels,
         {"tool": "dnncore import", "version": __version__, "file": options.model.name},
     )
+    example = _example(options, model.graph)
+    if example is not None:
+        if not _agrees(model, example, options.tolerance):
+            return 1
+        if not options.check_only:
+            package = replace(package, example=example)
     package.save(options.out)
     print(f"{options.out}: {package.name}")
-    print(_summary(model))
+    print(summary(model))
     return 0
 
 
-def _describe(options: argparse.Namespace) -> int:
-    model = load_model(options.model, options.weights, shapes=dict(options.shape))
-    print((for_inference(model) if options.passes else model).graph.describe())
-    print(_summary(model))
-    return 0
+def _agrees(model: Model, example: Example, tolerance: float) -> bool:
+    """Run it as it will be run, on the CPU in float32, and say what came of it."""
+    with Handle("cpu") as handle:
+        differences = example.differences(for_inference(model), handle, tolerance)
+    for difference in differences:
+        print(f"  check {difference}")
+    return all(difference.is_allowed for difference in differences)
 
 
-def _shape(text: str) -> tuple[str, tuple[Extent, ...]]:
-    """An input's name and its extents, from "data=N,3,224,224"."""
-    name, _, extents = text.partition("=")
-    if not name or not extents:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=N,3,224,224")
-    try:
-        return name, tuple(BATCH if extent == BATCH else int(extent) for extent in extents.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: extents are numbers, or {BATCH} for the batch") from error
+def _example(options: argparse.Namespace, graph: Graph) -> Example | None:
+    """The inputs and outputs that arguments name; None where they name none.
+
+    Raises:
+        ModelImportError: a file cannot be read.
+        ConfigError: there are inputs without outputs, too many of them, or one of a name that the net does not have.
+    """
+    inputs, outputs = options.check_input, options.check_output
+    if options.check is not None:
+        if inputs or outputs:
+            raise ConfigError("--check FOLDER takes the place of --check-input and --check-output")
+        inputs, outputs = (list(map(str, paths)) for paths in data_set(options.check))
+    if not inputs and not outputs:
+        return None
+    if not inputs or not outputs:
+        raise ConfigError("a check needs inputs and outputs: --check-input and --check-output")
+    given = _named(inputs, [value.name for value in graph.inputs], "input")
+    wanted = {
+        name: _without_ones(array, len(graph.values[name].shape))
+        for name, array in _named(outputs, graph.outputs, "output").items()
+    }
+    return Example(given, wanted)
+
+
+def _named(texts: list[str], names: tuple[str, ...] | list[str], what: str) -> dict[str, np.ndarray]:
+    """Arrays by name, from "NAME=FILE" and "FILE"."""
+    found: dict[str, np.ndarray] = {}
+    left = iter(names)
+    for text in texts:
+        name, separator, path = text.partition("=")
+        if not separator or name not in names:  # a file's name may have an = in it
+            path, name = text, next(left, "")
+        if not name or name in found:
+            raise ConfigError(f"{what} {text}: the net has the {what}s {', '.join(names)}, and each is given once")
+        found[name] = read_array(Path(path))
+    return found
+
+
+def _without_ones(array: np.ndarray, ndim: int) -> np.ndarray:
+    """[N, K, 1, 1], as a convolutional classifier gives it, as [N, K], which its package gives."""
+    while array.ndim > ndim and array.shape[-1] == 1:
+        array = array[..., 0]
+    return array
 
 
 def _text(path: Path) -> str:
@@ -117,20 +170,3 @@ def _with_flat_output(model: Model) -> Model:
     flat = graph.free_name(f"{name}.flat")
     nodes = (*graph.nodes, Node(flat, Flatten(), (name,), (flat,)))
     return Model(graph.rewritten(nodes, outputs=(flat,)), model.weights)
-
-
-def _summary(model: Model) -> str:
-    """Inputs, outputs, parameters, work, and the memory of batches as they are served."""
-    graph = model.graph
-    parameters = sum(array.size for array in model.weights.values())
-    nbytes = sum(array.nbytes for array in model.weights.values())
-    lines = [
-        *(f"  reads {value}" for value in graph.inputs),
-        *(f"  gives {graph.values[name]}" for name in graph.outputs),
-        f"  {parameters} parameters, {nbytes / 1e6:.1f} MB; {2 * graph.macs() / 1e9:.3g} GFLOP per image",
-    ]
-    for precision in (DType.FLOAT32, DType.FLOAT16):
-        served = for_inference(model, precision)
-        sizes = ", ".join(f"{place(served.graph, batch).nbytes / 1e6:.1f} MB for {batch}" for batch in _BATCHES)
-        lines.append(f"  activations in {precision.value}: {sizes}")
-    return "\n".join(lines)

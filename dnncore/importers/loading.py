@@ -1,4 +1,4 @@
-"""Any file that holds a model, as a model: which importer reads it follows from what it is called."""
+"""Any file that holds a model, and any net of the zoo, as a model: which importer reads a file follows from what it is called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dnncore.errors import BackendUnavailableError, ModelImportError
 from dnncore.nn.graph import BATCH, Extent
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
+from dnncore.nn.zoo import ZOO
 
 __all__ = ["load_model"]
 
@@ -20,13 +21,14 @@ def load_model(
     phase: str = "test",
     shapes: Mapping[str, Sequence[Extent]] | None = None,
 ) -> Model:
-    """The net and the weights of a model package (a folder), of an .onnx file or of a .prototxt.
+    """The net and the weights of a model package (a folder), of an .onnx file or of a .prototxt; or a net of the zoo, not trained.
 
     Args:
-        path: Where it is.
+        path: Where it is; or a name of the zoo.
         weights: The .caffemodel of a .prototxt; None for what its fillers make.
         phase: Of a .prototxt: "test" or "train".
-        shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. A package has its own.
+        shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. A package, and a net
+            of the zoo, has its own.
 
     Raises:
         PackageError: a package cannot be read.
@@ -48,7 +50,11 @@ def load_model(
         except ModuleNotFoundError as error:  # protobuf
             raise BackendUnavailableError(f"{path} is read with {error.name}: pip install dnncore[caffe]") from error
         return import_caffe(path, weights, phase=phase, input_shapes=_without_batch(path, shapes or {}))
-    raise ModelImportError(str(path), ["it is neither a model package (a folder), nor an .onnx file, nor a .prototxt"])
+    if (name := str(path)) in ZOO:
+        graph = ZOO[name]()
+        return Model(graph, graph.initialize(seed=0))
+    kinds = "a model package (a folder), an .onnx file, a .prototxt"
+    raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
 
 
 def _without_batch(path: Path, shapes: Mapping[str, Sequence[Extent]]) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +65,8 @@ class Normal(Initializer):
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Normal deviates."""
-        deviates: np.ndarray = generator.standard_normal(shape) * np.sqrt(self.variance)
-        return (deviates + self.mean).astype(np.float32)
+        deviation = math.sqrt(self.variance)
+        return _in_parts(shape, lambda count: generator.standard_normal(count) * deviation + self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Uniform(Initializer):
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform deviates."""
-        return generator.uniform(self.center - self.limit, self.center + self.limit, shape).astype(np.float32)
+        low, high = self.center - self.limit, self.center + self.limit
+        return _in_parts(shape, lambda count: generator.uniform(low, high, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,10 @@ class SparseNormal(Initializer):
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Normal deviates and zeros."""
-        deviates = generator.standard_normal(shape) * self.deviation + self.mean
-        kept = generator.random(shape) < self.nonzero / max(math.prod(shape[1:]), 1)
-        return np.where(kept, deviates, 0).astype(np.float32)
+        deviates = _in_parts(shape, lambda count: generator.standard_normal(count) * self.deviation + self.mean)
+        share = self.nonzero / max(math.prod(shape[1:]), 1)
+        deviates[_in_parts(shape, generator.random) >= np.float32(share)] = 0
+        return deviates
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,9 @@ class UnitBall(Initializer):
 
     def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform deviates over their sums."""
-        deviates = generator.random(shape)
-        shares: np.ndarray = deviates / deviates.sum(tuple(range(1, len(shape))), keepdims=True)
-        return shares.astype(np.float32)
+        deviates = _in_parts(shape, generator.random)
+        deviates /= deviates.sum(tuple(range(1, len(shape))), dtype=np.float64, keepdims=True)
+        return deviates
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,19 @@ class Bilinear(Initializer):
             center = (2 * factor - 1 - factor % 2) / (2 * factor)
             pyramid = pyramid[..., None] * (1 - np.abs(np.arange(extent) / factor - center))
         return np.broadcast_to(pyramid, shape).astype(np.float32)
+
+
+_PART = 1 << 20
+"""Elements that are made in float64 at a time: large layers take no more memory than their float32."""
+
+
+def _in_parts(shape: tuple[int, ...], draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """A float32 array of numbers that are drawn one after the other; `draw` gives so many of them."""
+    found = np.empty(math.prod(shape), np.float32)
+    for start in range(0, found.size, _PART):
+        part = found[start : start + _PART]
+        part[...] = draw(part.size)
+    return found.reshape(shape)
 
 
 def he_normal(fan_in: int) -> Normal:

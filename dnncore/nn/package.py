@@ -1,8 +1,8 @@
 """The model package: the whole contract between training and serving, as a folder.
 
 ``model.json`` holds the graph, the preprocessing, the labels, the provenance and a checksum for every tensor;
-``weights.safetensors`` holds the tensors. Nothing in it is executed. Packages of version 1, which could hold fewer kinds of nets,
-are read as well.
+``weights.safetensors`` holds the tensors, ``example.safetensors``, where there is one, inputs with the outputs that belong to
+them. Nothing in it is executed. Packages of version 1, which could hold fewer kinds of nets, are read as well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from safetensors.numpy import save as save_tensors
 
 from dnncore.errors import BadParamError, ChecksumError, PackageError, PreprocessingError
 from dnncore.nn import graph_json, package_v1
+from dnncore.nn.example import Example
 from dnncore.nn.graph import Graph, Value
 from dnncore.nn.heads import with_probabilities
 from dnncore.nn.model import Model
@@ -40,7 +41,15 @@ MODEL_FILE = "model.json"
 WEIGHTS_FILE = "weights.safetensors"
 """The parameters."""
 
+EXAMPLE_FILE = "example.safetensors"
+"""Inputs, and the outputs that belong to them; not in every package."""
+
+MAX_EXAMPLE_BYTES = 64 << 20
+"""What an example may have; an image of ImageNet has 0.6 MB."""
+
 _MAX_MODEL_BYTES = 64 << 20
+_INPUT, _OUTPUT = "input ", "output "
+"""How names of tensors in `EXAMPLE_FILE` begin."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Package:
         preprocessing: How an image becomes its input; None where its inputs are no images.
         labels: K names, in the order of the outputs; None where it is no classifier.
         provenance: Where it came from; any JSON values.
+        example: Inputs of `graph`, and what it gives for them; at most 64 MiB.
 
     Raises:
         PackageError: the parts do not fit together; the message names the two that do not.
@@ -65,6 +75,7 @@ class Package:
     preprocessing: Preprocessing | None
     labels: tuple[str, ...] | None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    example: Example | None = None
 
     def __post_init__(self) -> None:
         if self.preprocessing is not None and self.input.shape[1:] != self.preprocessing.input_shape:
@@ -77,8 +88,15 @@ class Package:
                 f"package {self.name!r}: {len(self.labels)} labels, but the net's output has shape "
                 f"{list(self.output.shape[1:])}"
             )
+        if self.example is not None and self.example.nbytes > MAX_EXAMPLE_BYTES:
+            raise PackageError(
+                f"package {self.name!r}: the example has {self.example.nbytes} B, at most {MAX_EXAMPLE_BYTES} B are kept; "
+                f"take fewer images"
+            )
         try:
             check_weights(self.graph, self.weights)
+            if self.example is not None:
+                self.example.batch(self.graph)
         except BadParamError as error:
             raise PackageError(f"package {self.name!r}: {error}") from error
 
@@ -130,8 +148,9 @@ class Package:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
                 staging.chmod(0o755)
-                tensors = {name: np.asarray(array, order="C") for name, array in self.weights.items()}
-                _write(staging / WEIGHTS_FILE, save_tensors(tensors))
+                _write(staging / WEIGHTS_FILE, _serialized(self.weights))
+                if self.example is not None:
+                    _write(staging / EXAMPLE_FILE, _serialized(_as_tensors(self.example)))
                 _write(staging / MODEL_FILE, json.dumps(self._document(), indent=2).encode() + b"\n")
                 if target.exists():
                     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
@@ -154,10 +173,8 @@ class Package:
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
             "labels": None if self.labels is None else list(self.labels),
             "provenance": dict(self.provenance),
-            "weights": {
-                name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _checksum(array)}
-                for name, array in self.weights.items()
-            },
+            "weights": _entries(self.weights),
+            "example": None if self.example is None else _entries(_as_tensors(self.example)),
         }
 
     @classmethod
@@ -178,10 +195,11 @@ class Package:
             return cls(
                 str(document["name"]),
                 graph,
-                _read_weights(folder / WEIGHTS_FILE, document["weights"]),
+                _read_tensors(folder / WEIGHTS_FILE, document["weights"]),
                 None if preprocessing is None else Preprocessing.from_dict(preprocessing),
                 None if labels is None else tuple(str(label) for label in labels),
                 dict(document["provenance"]),
+                _read_example(folder / EXAMPLE_FILE, document.get("example")),
             )
         except PackageError as error:
             raise type(error)(f"{folder}: {error}") from error
@@ -196,6 +214,22 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _serialized(tensors: Mapping[str, np.ndarray]) -> bytes:
+    return save_tensors({name: np.asarray(array, order="C") for name, array in tensors.items()})
+
+
+def _as_tensors(example: Example) -> dict[str, np.ndarray]:
+    inputs = {_INPUT + name: array for name, array in example.inputs.items()}
+    return inputs | {_OUTPUT + name: array for name, array in example.outputs.items()}
+
+
+def _entries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _checksum(array)}
+        for name, array in tensors.items()
+    }
 
 
 def _checksum(array: np.ndarray) -> str:
@@ -221,7 +255,18 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _read_weights(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+def _read_example(path: Path, entries: Mapping[str, Mapping[str, Any]] | None) -> Example | None:
+    if entries is None:
+        return None
+    tensors = _read_tensors(path, entries)
+    parts = (
+        {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+        for prefix in (_INPUT, _OUTPUT)
+    )
+    return Example(*parts)
+
+
+def _read_tensors(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
     try:
         tensors: dict[str, np.ndarray] = load_tensors(path.read_bytes())
     except OSError as error:

@@ -22,8 +22,8 @@ from dnncore.nn.operators import BatchNorm, Binary
 
 __all__ = ["Translated", "import_caffe", "translate"]
 
-_MAX_PARAMETERS = 1 << 29
-"""2 GiB of them; VGG-19 has 0.14 G."""
+_MAX_PARAMETERS = 1 << 28
+"""1 GiB of them; VGG-19 has 0.14 G."""
 
 
 def import_caffe(

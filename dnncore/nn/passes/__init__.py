@@ -5,7 +5,7 @@ A pass is a function, so it can be tried alone; `for_inference` runs those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
@@ -18,6 +18,7 @@ from dnncore.nn.passes.precision import in_precision
 
 __all__ = [
     "PASSES",
+    "applied_passes",
     "channels_last",
     "drop_identities",
     "fold_batch_norms",
@@ -43,14 +44,29 @@ def for_inference(model: Model, precision: DType = DType.FLOAT32, without: Colle
     Raises:
         BadParamError: there is no pass of that name.
     """
-    if unknown := set(without) - {*PASSES, "channels_last"}:
+    for _, changed in applied_passes(model, precision, without):
+        model = changed
+    return model
+
+
+def applied_passes(
+    model: Model, precision: DType = DType.FLOAT32, without: Collection[str] = ()
+) -> Iterator[tuple[str, Model]]:
+    """What `for_inference` does, step by step: the name of each pass, and the model behind it.
+
+    Raises:
+        BadParamError: as `for_inference`.
+    """
+    if unknown := set(without) - {*PASSES, channels_last.__name__}:
         raise BadParamError(
-            f"there is no pass {', '.join(sorted(unknown))}; there are {', '.join(PASSES)}, channels_last"
+            f"there is no pass {', '.join(sorted(unknown))}; there are {', '.join(PASSES)}, {channels_last.__name__}"
         )
     for name, pass_ in PASSES.items():
         if name not in without:
             model = pass_(model)
-    model = in_precision(model, precision)
-    if precision is not DType.FLOAT32 and "channels_last" not in without:
-        model = channels_last(model)
-    return model
+            yield name, model
+    if precision is not DType.FLOAT32:
+        model = in_precision(model, precision)
+        yield in_precision.__name__, model
+        if channels_last.__name__ not in without:
+            yield channels_last.__name__, channels_last(model)

@@ -14,7 +14,8 @@ from dnncore.nn.zoo.vgg import vgg16
 
 __all__ = ["ZOO", "alexnet", "googlenet", "lenet", "mobilenet_v2", "resnet18", "resnet50", "vgg16"]
 
-ZOO: dict[str, Callable[[int, tuple[int, ...]], Graph]] = {
+ZOO: dict[str, Callable[..., Graph]] = {
     net.__name__: net for net in (alexnet, googlenet, lenet, mobilenet_v2, resnet18, resnet50, vgg16)
 }
-"""Functions that make a net from a number of classes and the shape of one input, by name. All of them end in logits."""
+"""Functions that make a net from a number of classes and the shape of one input, by name; both have defaults. All of them end in
+logits."""

@@ -1,0 +1,99 @@
+"""`dnncore describe`: what a net computes, what each pass makes of it, and what it takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+
+from dnncore.cli.arguments import PRECISIONS, add_model, model_of
+from dnncore.dtypes import DType
+from dnncore.nn.model import Model
+from dnncore.nn.passes import PASSES, applied_passes, channels_last, for_inference
+from dnncore.nn.placement import place
+
+__all__ = ["add_command", "add_pass_arguments", "summary"]
+
+_BATCHES = (1, 8, 32, 256)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Put the command beside the others."""
+    parser = commands.add_parser("describe", help="what a net computes, reads and gives, and the memory that it takes")
+    add_model(parser)
+    add_pass_arguments(parser)
+    parser.set_defaults(run=_describe)
+
+
+def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
+    """--passes, and which of them."""
+    parser.add_argument("--passes", action="store_true", help="the net as it is run: folded, fused")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=(*PASSES, channels_last.__name__),
+        metavar="PASS",
+        help=f"leave a pass out, one of {', '.join(PASSES)}, {channels_last.__name__}",
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="that passes make (default: fp32)")
+
+
+def _describe(options: argparse.Namespace) -> int:
+    model = model_of(options)
+    if not options.passes:
+        print(model.graph.describe())
+        print(summary(model))
+        return 0
+    changed = model
+    for name, behind in applied_passes(model, PRECISIONS[options.precision], options.without):
+        print(f"  pass    {name}: {_change(changed, behind)}")
+        changed = behind
+    for name in options.without:
+        print(f"  pass    {name}: left out")
+    print(changed.graph.describe())
+    print(summary(model))
+    return 0
+
+
+def _change(before: Model, after: Model) -> str:
+    """What a pass did: numbers of nodes, kinds that are fewer and more, and layouts."""
+    few, many = (Counter(node.operator.kind for node in model.graph.nodes) for model in (after, before))
+    kinds = [f"-{count} {kind}" for kind, count in sorted((many - few).items())]
+    kinds += [f"+{count} {kind}" for kind, count in sorted((few - many).items())]
+    text = f"{len(before.graph.nodes)} nodes -> {len(after.graph.nodes)}"
+    if kinds:
+        text += f" ({', '.join(kinds)})"
+    if laid := len(after.graph.layouts) - len(before.graph.layouts):
+        text += f", {laid} tensors lie channels-last"
+    return text
+
+
+def summary(model: Model, batches: Sequence[int] = _BATCHES) -> str:
+    """Inputs, outputs, parameters, work, and the memory of batches as they are served."""
+    graph = model.graph
+    parameters = sum(constant.spec.size for constant in graph.constants)
+    macs = graph.macs()
+    lines = [
+        *(f"  reads {value}" for value in graph.inputs),
+        *(f"  gives {graph.values[name]}" for name in graph.outputs),
+        f"  {parameters} parameters",
+        f"  {_count(macs, 'MACs')} (multiply-adds) per image, {_count(2 * macs, 'FLOPs')}: convolutions and matrix products",
+        f"  {'memory in MB':14}  {'weights':>9}  activations of" + "".join(f"{batch:>10}" for batch in batches),
+    ]
+    for name, precision in PRECISIONS.items():
+        if precision is DType.BFLOAT16:  # which takes what fp16 takes
+            continue
+        served = for_inference(model, precision)
+        weights = sum(array.nbytes for array in served.weights.values())
+        sizes = "".join(f"{place(served.graph, batch).nbytes / 1e6:>10.1f}" for batch in batches)
+        lines.append(f"  {name:14}  {weights / 1e6:>9.1f}  {'':14}{sizes}")
+    return "\n".join(lines)
+
+
+def _count(number: int, unit: str) -> str:
+    """With the prefix that people use: 4.09 GFLOPs."""
+    for factor, prefix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}{unit}"
+    return f"{number} {unit}"

@@ -1,0 +1,67 @@
+"""What `dnncore describe` says of nets, and of what passes make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from dnncore.cli.__main__ import main
+from tests.importers.onnx.nets import model_of
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    """A convolution with what is folded into it, and a ReLU that is fused with it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "s", "s", "s"], ["n"]),
+        helper.make_node("Identity", ["n"], ["i"]),
+        helper.make_node("Relu", ["i"], ["y"]),
+    ]
+    constants = {"w": np.ones((3, 2, 1, 1), np.float32), "s": np.ones(3, np.float32)}
+    onnx.save(model_of(nodes, {"x": ("N", 2, 4, 4)}, constants), tmp_path / "net.onnx")
+    return str(tmp_path / "net.onnx")
+
+
+def test_a_net_is_described_as_it_is_with_what_it_takes(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net]) == 0
+    said = capsys.readouterr().out
+    assert "activation mode=relu" in said
+    assert "  96 MACs (multiply-adds) per image, 192 FLOPs: convolutions and matrix products" in said
+    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.startswith("  fp")}
+    assert [float(number) for number in rows["fp32"]] == [0, 0, 0, 0, 0.1]
+
+
+def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net, "--passes"]) == 0
+    said = capsys.readouterr().out
+    passes = [line.removeprefix("  pass    ") for line in said.splitlines() if line.startswith("  pass")]
+    assert passes == [
+        "drop_identities: 4 nodes -> 3 (-1 identity)",
+        "fold_batch_norms: 3 nodes -> 2 (-1 batch_norm)",
+        "fuse_convolutions: 2 nodes -> 1 (-1 activation, -1 convolution, +1 fused_convolution)",
+    ]
+    assert "fused_convolution" in said.split("net net")[1]
+
+
+def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["describe", net, "--passes", "--precision", "fp16"]
+    assert main([*command, "--without", "fuse_convolutions"]) == 0
+    said = capsys.readouterr().out
+    assert "pass    fuse_convolutions: left out" in said
+    assert "pass    in_precision: 2 nodes -> 4 (+2 cast)" in said
+    assert "pass    channels_last: 4 nodes -> 4, " in said
+    assert "fused_convolution" not in said
+    assert main([*command, "--without", "channels_last"]) == 0
+    assert "lie channels-last" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*command, "--without", "everything"])
+
+
+def test_nets_of_the_zoo_are_known_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "lenet"]) == 0
+    assert capsys.readouterr().out.startswith("net lenet")
