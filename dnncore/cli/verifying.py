@@ -36,9 +36,7 @@ def _verify(options: argparse.Namespace) -> int:
     model = Model(package.graph, package.weights)
     nbytes = sum(array.nbytes for array in model.weights.values())
     print(f"{options.package}: {package.name}")
-    print(
-        f"  weights: right; {len(model.weights)} tensors, {nbytes / 1e6:.1f} MB, have the checksums that they should have"
-    )
+    print(f"  weights: right by their checksums; {len(model.weights)} tensors, {nbytes / 1e6:.1f} MB")
     print(f"  graph: right; {len(model.graph.nodes)} nodes, all operators known, all shapes fit")
     example, against = package.example, "the package's example"
     if example is None:
