@@ -119,7 +119,8 @@ def model_info(response: pb.GetModelResponse) -> ModelInfo:
         ServerError: its preprocessing is not one that this version of the client knows.
     """
     try:
-        preprocessing = Preprocessing.from_dict(json.loads(response.preprocessing_json))
+        text = response.preprocessing_json
+        preprocessing = Preprocessing.from_dict(json.loads(text)) if text else None
     except (ValueError, AttributeError, TypeError) as error:
         name = f"{response.model_name}/{response.model_version}"
         raise ServerError(f"the preprocessing of model {name} is not one that this client knows: {error}") from error

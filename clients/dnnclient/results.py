@@ -46,7 +46,8 @@ class ModelInfo:
         versions: Every version that is loaded.
         input_shape: (C, H, W) of one image.
         labels: One name an output, in order; empty when the model has none.
-        preprocessing: What the server does to an image, or a sender of float32 tensors has to do.
+        preprocessing: What the server does to an image, or a sender of float32 tensors has to do; None where
+            the model takes float32 tensors alone.
         max_batch_size: Most images in one request.
     """
 
@@ -55,5 +56,5 @@ class ModelInfo:
     versions: tuple[str, ...]
     input_shape: tuple[int, ...]
     labels: tuple[str, ...]
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     max_batch_size: int

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from dnncore.cli.arguments import add_weights_and_shapes, model_of
 from dnncore.cli.describing import summary
 from dnncore.dtypes import DType
-from dnncore.errors import ConfigError, PreprocessingError
+from dnncore.errors import ConfigError
 from dnncore.handle import Handle
 from dnncore.importers.arrays import data_set, read_array
+from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
 from dnncore.nn.example import TOLERANCES, Example
-from dnncore.nn.graph import BATCH, Graph, Node
+from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Flatten
-from dnncore.nn.package import Package
 from dnncore.nn.passes import for_inference
-from dnncore.preprocessing import Preprocessing
-from dnncore.version import __version__
 
 __all__ = ["add_command"]
-
-_MAX_TEXT_BYTES = 16 << 20
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Put the command beside the others."""
     parser = commands.add_parser("import", help="make a model package of an .onnx file, or of a .prototxt")
     parser.add_argument("model", type=Path, help="an .onnx file, or a .prototxt")
-    add_weights_and_shapes(parser)
+    add_arguments(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="of the package, NAME/VERSION say")
-    parser.add_argument("--name", help="of the model (default: the net's)")
-    parser.add_argument("--labels", type=Path, help="a text file, a line for each output of a classifier")
-    parser.add_argument(
-        "--preprocess", type=Path, metavar="JSON", help="how images become inputs (docs/preprocessing.md)"
-    )
+    add_package_arguments(parser)
     check = parser.add_argument_group(
         "check",
         "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
@@ -64,18 +53,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _import(options: argparse.Namespace) -> int:
-    model = model_of(options)
-    labels = None if options.labels is None else tuple(_text(options.labels).splitlines())
-    if labels is not None:
-        model = _with_flat_output(model)
-    package = Package(
-        options.name or model.graph.name,
-        model.graph,
-        model.weights,
-        None if options.preprocess is None else _preprocessing(options.preprocess),
-        labels,
-        {"tool": "dnncore import", "version": __version__, "file": options.model.name},
-    )
+    shape = tuple(options.shape or ())
+    file = ModelFile(options.model, options.weights, shape, options.name, options.labels, options.preprocess)
+    package = file.package("dnncore import")
+    model = Model(package.graph, package.weights)
     example = _example(options, model.graph)
     if example is not None:
         if not _agrees(model, example, options.tolerance):
@@ -140,33 +121,3 @@ def _without_ones(array: np.ndarray, ndim: int) -> np.ndarray:
     while array.ndim > ndim and array.shape[-1] == 1:
         array = array[..., 0]
     return array
-
-
-def _text(path: Path) -> str:
-    if path.stat().st_size > _MAX_TEXT_BYTES:
-        raise ConfigError(f"{path} has {path.stat().st_size} bytes; at most {_MAX_TEXT_BYTES} are read")
-    return path.read_text()
-
-
-def _preprocessing(path: Path) -> Preprocessing:
-    try:
-        document = json.loads(_text(path))
-    except ValueError as error:
-        raise PreprocessingError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise PreprocessingError(f"{path} must hold an object, as Preprocessing.to_dict() gives it")
-    return Preprocessing.from_dict(document)
-
-
-def _with_flat_output(model: Model) -> Model:
-    """A classifier that gives [N, K, 1, 1], as convolutional ones do, gives [N, K]."""
-    graph = model.graph
-    if len(graph.outputs) != 1:
-        raise ConfigError(f"net {graph.name} has the outputs {', '.join(graph.outputs)}; labels are for one")
-    (name,) = graph.outputs
-    shape = graph.values[name].shape
-    if len(shape) <= 2 or shape[0] != BATCH or any(extent != 1 for extent in shape[2:]):
-        return model
-    flat = graph.free_name(f"{name}.flat")
-    nodes = (*graph.nodes, Node(flat, Flatten(), (name,), (flat,)))
-    return Model(graph.rewritten(nodes, outputs=(flat,)), model.weights)

@@ -11,7 +11,7 @@ from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.zoo import ZOO
 
-__all__ = ["load_model"]
+__all__ = ["caffemodel_beside", "load_model"]
 
 
 def load_model(
@@ -25,7 +25,7 @@ def load_model(
 
     Args:
         path: Where it is; or a name of the zoo.
-        weights: The .caffemodel of a .prototxt; None for what its fillers make.
+        weights: The .caffemodel of a .prototxt; None for the one of the same stem beside it, or what its fillers make.
         phase: Of a .prototxt: "test" or "train".
         shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. A package, and a net
             of the zoo, has its own.
@@ -49,12 +49,20 @@ def load_model(
             from dnncore.importers.caffe import import_caffe
         except ModuleNotFoundError as error:  # protobuf
             raise BackendUnavailableError(f"{path} is read with {error.name}: pip install dnncore[caffe]") from error
-        return import_caffe(path, weights, phase=phase, input_shapes=_without_batch(path, shapes or {}))
+        return import_caffe(
+            path, weights or caffemodel_beside(path), phase=phase, input_shapes=_without_batch(path, shapes or {})
+        )
     if (name := str(path)) in ZOO:
         graph = ZOO[name]()
         return Model(graph, graph.initialize(seed=0))
     kinds = "a model package (a folder), an .onnx file, a .prototxt"
     raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
+
+
+def caffemodel_beside(path: Path) -> Path | None:
+    """A .prototxt's weights: the .caffemodel of the same stem in the same folder; None where there is none."""
+    weights = path.with_suffix(".caffemodel")
+    return weights if path.suffix == ".prototxt" and weights.is_file() else None
 
 
 def _without_batch(path: Path, shapes: Mapping[str, Sequence[Extent]]) -> dict[str, tuple[int, ...]]:

@@ -10,10 +10,12 @@ from dnncore.preprocessing.formats import SUFFIXES
 from dnncore.preprocessing.geometry import CenterCrop, CentralFraction, Resize
 from dnncore.preprocessing.mappings import from_caffe, from_timm, from_torchvision
 from dnncore.preprocessing.normalization import Divide, Normalization, Scale, SubtractMean, SubtractMeanImage
+from dnncore.preprocessing.presets import PRESETS, preset
 from dnncore.preprocessing.specification import Preprocessing
 from dnncore.preprocessing.steps import STEPS, Step
 
 __all__ = [
+    "PRESETS",
     "STEPS",
     "SUFFIXES",
     "Background",
@@ -32,4 +34,5 @@ __all__ = [
     "from_caffe",
     "from_timm",
     "from_torchvision",
+    "preset",
 ]

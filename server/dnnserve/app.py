@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,8 @@ from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
 from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
 
 from dnncore import devices
-from dnncore.errors import PackageError
-from dnncore.nn import Package
+from dnncore.dtypes import DType
+from dnncore.nn import BATCH, Package, Value
 from dnncore.nn.passes import for_inference
 from dnnserve.batcher import Limits
 from dnnserve.calls import Gate, WaitingCalls
@@ -30,7 +30,7 @@ from dnnserve.errors import StartError
 from dnnserve.health import Health, enable_reflection
 from dnnserve.instance import HostFactory, NetHost
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
-from dnnserve.repository import load_package_folder, load_repository
+from dnnserve.repository import import_model_file, load_package_folder, load_repository
 from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
 from dnnserve.servicer import ClassifierServicer, InferenceServicer, Service
@@ -286,39 +286,63 @@ def make_server(config: ServerConfig) -> Server:
         BackendUnavailableError: a device cannot.
     """
     names = devices.resolve(config.devices)
-    if config.model is not None:
-        packages = load_package_folder(config.model)
-    else:
-        assert config.model_repository is not None
-        packages = load_repository(
-            config.model_repository, all_versions=config.all_versions, skip_bad=config.skip_bad_models
-        )
+    packages = _packages(config)
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
     precision = PRECISIONS[config.precision]
     models = {key: for_inference(package.serving_model, precision) for key, package in packages.items()}
     return Server(config, names, specs, lambda device: NetHost(device, models))
 
 
+def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
+    if config.model_repository is not None:
+        return load_repository(
+            config.model_repository, all_versions=config.all_versions, skip_bad=config.skip_bad_models
+        )
+    assert config.model is not None
+    if not config.model.exists():
+        raise StartError(
+            f"model {str(config.model)!r} does not exist; give a model package, an .onnx file or a .prototxt"
+        )
+    if config.model.is_file():
+        return import_model_file(config.model_file())
+    if config.file_arguments:
+        raise StartError(
+            f"{', '.join(config.file_arguments)}: {str(config.model)!r} is no file, and a model package has its own; "
+            "import the file again to change them"
+        )
+    return load_package_folder(config.model)
+
+
 def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
     """What requests must know of a package.
 
     Raises:
-        StartError: it is not a classifier of images, which alone are served.
+        StartError: it is not a net that reads images, one or their tensor, and gives a row of numbers for each.
     """
-    try:
-        preprocessing, labels = package.of_images
-    except PackageError as error:
-        raise StartError(f"model {key.name} cannot be served: {error}") from error
+    graph = package.serving_graph
+    inputs, outputs = graph.inputs, [graph.values[name] for name in graph.outputs]
+    (channels, height, width), classes = _row_of(key, inputs, 4), _row_of(key, outputs, 2)[0]
     return ModelSpec(
         key,
-        package.input.name,
-        preprocessing.input_shape,
-        package.serving_graph.outputs[0],
-        len(labels),
-        labels,
-        preprocessing,
+        inputs[0].name,
+        (channels, height, width),
+        outputs[0].name,
+        classes,
+        package.labels or (),
+        package.preprocessing,
         max_batch_rows,
     )
+
+
+def _row_of(key: ModelKey, values: Sequence[Value], ndim: int) -> tuple[int, ...]:
+    """Extents of a row of the one value that there is, float32 of so many dimensions."""
+    wanted = {4: "reads one input, float32[N, C, H, W]", 2: "gives one output, float32[N, K]"}[ndim]
+    row = values[0].shape[1:]
+    alike = (len(values), len(values[0].shape), values[0].dtype) == (1, ndim, DType.FLOAT32)
+    if not alike or values[0].shape[0] != BATCH or not all(isinstance(extent, int) for extent in row):
+        has = "; ".join(map(str, values))
+        raise StartError(f"model {key.name} cannot be served: what is served {wanted}; the net has {has}")
+    return tuple(map(int, row))
 
 
 def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:

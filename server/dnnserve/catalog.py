@@ -23,10 +23,10 @@ class ModelSpec:
         key: Its name and version.
         input_name: Name of its only input.
         input_shape: (C, H, W) of one row.
-        output_name: Name of its only output, float32 [rows, num_classes]: probabilities.
+        output_name: Name of its only output, float32 [rows, num_classes]: probabilities where there are labels.
         num_classes: K.
-        labels: One a class, or none at all.
-        preprocessing: How images become rows.
+        labels: One a class; none at all for what is no classifier, which answers tensors with tensors.
+        preprocessing: How images become rows; None where nobody has said it.
         max_batch_rows: Rows that a batch, and so a request, may have.
     """
 
@@ -36,7 +36,7 @@ class ModelSpec:
     output_name: str
     num_classes: int
     labels: tuple[str, ...]
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     max_batch_rows: int
 
     def label(self, index: int) -> str:

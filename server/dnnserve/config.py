@@ -9,6 +9,8 @@ from pathlib import Path
 
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
+from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
+from dnncore.nn.graph import Extent
 
 __all__ = ["PRECISIONS", "ServerConfig", "parse_arguments"]
 
@@ -24,7 +26,12 @@ class ServerConfig:
 
     Args:
         model_repository: Folder of `name/version/` packages; exactly one of this and `model`.
-        model: One package folder, served as version 1.
+        model: One package folder, an .onnx file or a .prototxt, served as version 1.
+        weights: What such a file does not say; these five are as `ModelFile` has them.
+        shape: See there.
+        name: See there.
+        labels: See there.
+        preprocess: See there.
         all_versions: Load every version of each model, not the latest alone.
         skip_bad_models: Serve the other models when a package cannot be loaded.
         host: Address to listen on.
@@ -50,6 +57,11 @@ class ServerConfig:
 
     model_repository: Path | None = None
     model: Path | None = None
+    weights: Path | None = None
+    shape: Sequence[tuple[str, tuple[Extent, ...]]] = ()
+    name: str | None = None
+    labels: Path | None = None
+    preprocess: str | None = None
     all_versions: bool = False
     skip_bad_models: bool = False
     host: str = "127.0.0.1"
@@ -72,6 +84,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if (self.model_repository is None) == (self.model is None):
             raise ConfigError("give exactly one of --model-repository DIR and --model PATH")
+        if self.model is None and self.file_arguments:
+            raise ConfigError(f"{', '.join(self.file_arguments)}: for an .onnx file or a .prototxt, given with --model")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
         for flag, value, low, high in (
@@ -90,23 +104,40 @@ class ServerConfig:
             if not low <= value <= high:
                 raise ConfigError(f"{flag} {value} is out of range; use {low} to {high}")
 
+    @property
+    def file_arguments(self) -> tuple[str, ...]:
+        """Those arguments that say something of a model's file."""
+        names = ("weights", "shape", "name", "labels", "preprocess")
+        return tuple(f"--{name}" for name in names if getattr(self, name))
+
+    def model_file(self) -> ModelFile:
+        """The file to import, where `model` is one."""
+        assert self.model is not None
+        return ModelFile(self.model, self.weights, tuple(self.shape), self.name, self.labels, self.preprocess)
+
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     """Read the command line; explains itself and exits with code 2 when it cannot be used."""
     parser = argparse.ArgumentParser(
         prog="dnnserve",
-        description="Serve dnncore model packages over gRPC (Open Inference Protocol and dnnapi.v1.ClassifierService).",
+        description="Serve model packages, ONNX files and Caffe's nets over gRPC (Open Inference Protocol and "
+        "dnnapi.v1.ClassifierService).",
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
     models = parser.add_argument_group("models (give exactly one of the first two)")
     models.add_argument("--model-repository", type=Path, metavar="DIR", help="folder of NAME/VERSION/ model packages")
-    models.add_argument("--model", type=Path, metavar="PATH", help="one model package, served as version 1")
+    models.add_argument(
+        "--model", type=Path, metavar="PATH", help="one model package, .onnx file or .prototxt, served as version 1"
+    )
     models.add_argument("--all-versions", action="store_true", help="load every version, not the latest alone")
     models.add_argument(
         "--skip-bad-models", action="store_true", help="log packages that cannot be loaded, serve the rest"
     )
+    file = parser.add_argument_group("what an .onnx file or a .prototxt does not say")
+    add_arguments(file)
+    add_package_arguments(file)
     net = parser.add_argument_group("network")
     net.add_argument("--host", default="127.0.0.1", help="address to listen on")
     net.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="0: any free one")

@@ -6,6 +6,8 @@ What a request may carry for the net's input, n rows:
 * `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised here;
 * `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded and preprocessed here.
 
+A model whose preprocessing nobody has said takes `FP32` alone.
+
 Of the parameters, `timeout` of the request and `classification` of the output are read; sequences and shared memory are refused;
 others (`priority` among them: there are no priority levels) are left alone, as Triton does.
 """
@@ -25,6 +27,7 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 
 from dnncore.errors import PreprocessingError
+from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 
@@ -89,6 +92,8 @@ def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> Infer
     Raises:
         InvalidRequestError: it does not fit; the message names the value and what would fit.
     """
+    if not spec.labels:
+        raise InvalidRequestError(f"model {spec.key} has no labels to answer with; ask for its output by ModelInfer")
     if bool(request.images) == request.HasField("tensor"):
         both = "both images and a tensor" if request.images else "neither images nor a tensor"
         raise InvalidRequestError(f"the request has {both}; send exactly one of the two")
@@ -203,7 +208,19 @@ def _array_rows(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpe
             f"the tensor has {memoryview(data).nbytes} bytes; {datatype}{list(shape)} has {expected}"
         )
     array = np.frombuffer(data, dtype).reshape(shape)
-    return (lambda: array) if datatype == "FP32" else (lambda: spec.preprocessing.normalize(array))
+    if datatype == "FP32":
+        return lambda: array
+    preprocessing = _preprocessing(spec)
+    return lambda: preprocessing.normalize(array)
+
+
+def _preprocessing(spec: ModelSpec) -> Preprocessing:
+    if spec.preprocessing is None:
+        shape = ", ".join(map(str, spec.input_shape))
+        raise InvalidRequestError(
+            f"model {spec.key} is served without preprocessing, so it takes no images and no pixels; send FP32 [n, {shape}]"
+        )
+    return spec.preprocessing
 
 
 def _typed(values: Sequence[float], dtype: str, field: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -242,13 +259,14 @@ def _bytes_elements(raw: bytes, count: int) -> list[bytes]:
 def _image_rows(images: Sequence[bytes], count: int, spec: ModelSpec) -> Callable[[], np.ndarray]:
     if len(images) != count:
         raise InvalidRequestError(f"bytes_contents has {len(images)} elements; the shape has {count}")
+    preprocessing = _preprocessing(spec)
 
     def decode() -> np.ndarray:
         rows = np.empty((count, *spec.input_shape), np.float32)
         for index, image in enumerate(images):
             try:
                 with _decoders:
-                    rows[index] = spec.preprocessing.from_bytes(image)
+                    rows[index] = preprocessing.from_bytes(image)
             except PreprocessingError as error:
                 raise InvalidRequestError(f"image {index}: {error}") from error
         return rows

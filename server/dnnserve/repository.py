@@ -1,4 +1,4 @@
-"""Model packages on disk: a repository `name/version/`, or one bare package folder.
+"""Models on disk: a repository `name/version/` of packages, one bare package folder, or a file of another framework.
 
 A version is a folder named by a positive integer. A package folder is one that holds `model.json`; it is served as version 1 under
 the name in it. Other files and folders whose name starts with a dot are left alone; anything else that does not fit is an error,
@@ -12,12 +12,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from dnncore.errors import PackageError
+from dnncore.errors import DnncoreError, PackageError
+from dnncore.importers.loading import caffemodel_beside
+from dnncore.importers.model_file import ModelFile
 from dnncore.nn import Package
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 
-__all__ = ["find_packages", "load_package_folder", "load_repository"]
+__all__ = ["find_packages", "import_model_file", "load_package_folder", "load_repository"]
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -87,11 +89,35 @@ def load_package_folder(path: Path) -> Mapping[ModelKey, Package]:
         StartError: it cannot be loaded; the message names the path and the reason.
     """
     package = _load(path)
+    return {_first_version(package, f"model package {str(path)!r}", "use"): package}
+
+
+def import_model_file(file: ModelFile) -> Mapping[ModelKey, Package]:
+    """Import a file of another framework, to be served as version 1.
+
+    A net whose images are preprocessed is a classifier: without labels, its classes go by their numbers.
+
+    Raises:
+        StartError: it cannot be imported, or what it needs is missing; the message lists all that is in the way.
+    """
+    if file.path.suffix == ".prototxt" and not (file.weights or caffemodel_beside(file.path)):
+        raise StartError(
+            f"model {str(file.path)!r} has no weights: give --weights FILE.caffemodel, or put "
+            f"{file.path.with_suffix('.caffemodel').name} beside it"
+        )
+    try:
+        package = file.package("dnnserve", served=True)
+    except (DnncoreError, OSError) as error:
+        raise StartError(f"model {str(file.path)!r} cannot be imported: {error}") from error
+    return {_first_version(package, f"model {str(file.path)!r}", "give it another with --name:"): package}
+
+
+def _first_version(package: Package, what: str, remedy: str) -> ModelKey:
     if _NAME.fullmatch(package.name) is None:
         raise StartError(
-            f"model package {str(path)!r} names its model {package.name!r}; use letters, digits, '.', '_' and '-', 128 at most"
+            f"{what} names its model {package.name!r}; {remedy} letters, digits, '.', '_' and '-', 128 at most"
         )
-    return {ModelKey(package.name, 1): package}
+    return ModelKey(package.name, 1)
 
 
 def _load(path: Path) -> Package:

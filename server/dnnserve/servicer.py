@@ -232,13 +232,14 @@ class ClassifierServicer:
         def handle(rpc: _Rpc) -> Any:
             catalog = self._service.catalog
             spec = rpc.spec = catalog.find(request.model_name, request.model_version)
+            preprocessing = spec.preprocessing
             return classifier.GetModelResponse(
                 model_name=spec.key.name,
                 model_version=str(spec.key.version),
                 versions=map(str, catalog.versions(spec.key.name)),
                 input_shape=spec.input_shape,
                 labels=spec.labels,
-                preprocessing_json=json.dumps(spec.preprocessing.to_dict()),
+                preprocessing_json="" if preprocessing is None else json.dumps(preprocessing.to_dict()),
                 max_batch_size=spec.max_batch_rows,
             )
 

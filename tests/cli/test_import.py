@@ -75,6 +75,7 @@ def test_a_convolutional_classifier_of_caffe_becomes_a_package_with_labels(tmp_p
     arguments = ["import", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "package")]
     assert main([*arguments, "--labels", str(tmp_path / "labels.txt")]) == 0
     package = Package.load(tmp_path / "package")
+    assert package.name == "net"
     assert package.output.shape == ("N", 1000)
     assert package.labels is not None
     assert package.labels[-1] == "class 999"

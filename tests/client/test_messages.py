@@ -58,8 +58,12 @@ def test_a_classification_without_labels_is_the_servers_error() -> None:
         check_answer(request, pb.ClassifyResponse(classifications=[pb.Classification()]))
 
 
-@pytest.mark.parametrize("text", ["", "7", "[]", '{"color": "gray"}', '{"color": "gray", "height": "x"}'])
+@pytest.mark.parametrize("text", ["7", "[]", '{"color": "gray"}', '{"color": "gray", "height": "x"}'])
 def test_preprocessing_that_cannot_be_read_is_the_servers_error(text: str) -> None:
     response = pb.GetModelResponse(model_name="m", model_version="3", preprocessing_json=text)
     with pytest.raises(ServerError, match="the preprocessing of model m/3"):
         model_info(response)
+
+
+def test_a_model_may_come_without_preprocessing() -> None:
+    assert model_info(pb.GetModelResponse(model_name="m", model_version="3")).preprocessing is None

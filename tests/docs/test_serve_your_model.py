@@ -1,9 +1,10 @@
-"""The page from a model to a server: its commands make packages of small files of the same names, and its flags exist."""
+"""The page from a model to a server: its commands serve, and make packages of, small files of the same names."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,51 +13,71 @@ import pytest
 from dnnclient.cli import main as dnnclient
 from dnnserve.config import parse_arguments
 from onnx import helper
+from PIL import Image
 
+from benchmarks.server import RunningServer
 from dnncore.cli.__main__ import main as dnncore
 from dnncore.nn.package import Package
+from tests.importers.caffe.files import caffemodel, random_blobs
 from tests.importers.caffe.nets import NETS
 from tests.importers.onnx.nets import model_of
 
 PAGE = (Path(__file__).parents[2] / "docs/serve-your-model.md").read_text()
-CLASSES = 5
+COLORS = ("red", "green", "blue")
 
 
-def _commands() -> list[list[str]]:
-    return [
-        shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
-    ]
+def _commands(program: str) -> list[list[str]]:
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    return [line[1:] for line in lines if line[0] == program]
 
 
-def test_the_pages_commands_make_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In it: what the page's commands read. net.onnx tells red, green and blue photographs apart."""
     monkeypatch.chdir(tmp_path)
-    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], {})
-    Path("labels.txt").write_text("\n".join(f"class {number}" for number in range(CLASSES)))
     nodes = [helper.make_node("GlobalAveragePool", ["x"], ["p"]), helper.make_node("Flatten", ["p"], ["f"])]
-    weights = {"w": np.ones((3, CLASSES), np.float32)}
-    model = model_of([*nodes, helper.make_node("MatMul", ["f", "w"], ["y"])], {"x": ("N", 3, 224, 224)}, weights)
+    model = model_of(
+        [*nodes, helper.make_node("MatMul", ["f", "w"], ["y"])], {"x": ("N", 3, 224, 224)}, {"w": np.eye(3, dtype="f4")}
+    )
     onnx.save(model, "net.onnx")
-    imports = [command for command in _commands() if command[0] == "dnncore"]
-    assert len(imports) == 2
-    onnx_command, caffe_command = imports
-    assert dnncore(onnx_command[1:]) == 0
+    text = NETS["squeezenet1.1"][0](16).replace("num_output: 1000", "num_output: 3").replace("227", "224")
+    Path("deploy.prototxt").write_text(text)
+    Path("net.caffemodel").write_bytes(caffemodel(random_blobs(text)))
+    Path("labels.txt").write_text("\n".join(COLORS))
+    Image.new("RGB", (320, 240), "green").save("photo.png")
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], {})
+    return tmp_path
+
+
+def _classify(server: RunningServer, options: Sequence[str]) -> int:
+    """The page's `dnnclient classify` at this server's port."""
+    options = list(options)
+    options[options.index("--server") + 1] = server.grpc
+    return dnnclient(options)
+
+
+def test_the_pages_first_command_serves_a_file_with_labels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve = _commands("dnnserve")[0]
+    (classify,) = _commands("dnnclient")
+    at = serve.index("--model") + 1
+    arguments = (*serve[: at - 1], *serve[at + 1 :], "--devices", "cpu", "--max-batch", "2")
+    with RunningServer(Path(serve[at]), folder, *arguments) as server:
+        assert _classify(server, classify) == 0
+    assert re.match(r"photo.png: green 0\.\d+, (red|blue) 0\.\d+, ", capsys.readouterr().out)
+
+
+def test_the_pages_packages_are_made_and_named(folder: Path) -> None:
+    onnx_command, caffe_command = _commands("dnncore")
+    assert dnncore(onnx_command) == 0
     package = Package.load(Path("models/net/1"))
     preprocessing, labels = package.of_images
-    assert (preprocessing.input_shape, len(labels)) == ((3, 224, 224), CLASSES)
-    Path("deploy.prototxt").write_text(_squeezenet())
-    at = caffe_command.index("--weights")
-    assert dnncore([*caffe_command[1:at], *caffe_command[at + 2 :]]) == 0  # with the weights of its fillers
-    assert Package.load(Path("models/caffenet/1")).output.shape == ("N", CLASSES)
+    assert (preprocessing.input_shape, labels) == ((3, 224, 224), COLORS)
+    assert dnncore(caffe_command) == 0
+    assert Package.load(Path("models/caffenet/1")).output.shape == ("N", len(COLORS))
 
 
-def _squeezenet() -> str:
-    text = NETS["squeezenet1.1"][0](16)
-    return text.replace("num_output: 1000", f"num_output: {CLASSES}").replace("227", "224")
-
-
-def test_the_pages_other_commands_have_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    (serve,) = [command for command in _commands() if command[0] == "dnnserve"]
-    assert parse_arguments(serve[1:]).precision == "fp16"
-    (classify,) = [command for command in _commands() if command[0] == "dnnclient"]
-    assert dnnclient([*classify[1:-1], "no-such-photo.png"]) != 0
-    assert "no-such-photo.png" in capsys.readouterr().err
+def test_the_pages_other_servers_find_what_they_name(folder: Path) -> None:
+    _, caffe, repository = map(parse_arguments, _commands("dnnserve"))
+    assert caffe.model_file().package("dnnserve").labels == COLORS
+    assert repository.precision == "fp16"

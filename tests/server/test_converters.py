@@ -22,6 +22,7 @@ from tests.server.fakes import make_spec
 
 SPEC = make_spec(max_batch_rows=4)  # [3, 2, 4], classes ant, bee, cat
 PIXELS = np.random.default_rng(7).integers(0, 256, (2, 2, 4, 3), np.uint8)
+assert SPEC.preprocessing is not None
 ROWS = SPEC.preprocessing.normalize(PIXELS)
 
 

@@ -20,6 +20,7 @@ from dnncore.preprocessing import (
     from_caffe,
     from_timm,
     from_torchvision,
+    preset,
 )
 from tests.unit.vision import (
     PHOTOGRAPHS,
@@ -44,8 +45,8 @@ def assert_same_bits(preprocessing: Preprocessing, transform: Any, path: Path) -
 
 @pytest.mark.parametrize("path", PHOTOGRAPHS, ids=lambda path: path.name)
 def test_photographs_come_out_as_from_torchvision_and_timm(path: Path) -> None:
-    preset = torchvision_preset(crop_size=224, resize_size=232)
-    assert_same_bits(from_torchvision(preset), preset, path)
+    theirs = torchvision_preset(crop_size=224, resize_size=232)
+    assert_same_bits(from_torchvision(theirs), theirs, path)
     config = {"input_size": (3, 192, 256), "interpolation": "bicubic", "crop_pct": 0.95, "crop_mode": "border"}
     assert_same_bits(from_timm(config), timm_transform(config), path)
 
@@ -53,8 +54,24 @@ def test_photographs_come_out_as_from_torchvision_and_timm(path: Path) -> None:
 def test_every_preset_of_torchvision_is_mapped_bit_for_bit() -> None:
     presets = torchvision_presets()
     assert len(presets) > 20
-    for preset in presets:
-        assert_same_bits(from_torchvision(preset), preset, CHINA)
+    for theirs in presets:
+        assert_same_bits(from_torchvision(theirs), theirs, CHINA)
+
+
+@pytest.mark.parametrize(("size", "shorter"), [(224, 256), (299, 342)])  # of ResNet and of Inception
+def test_presets_by_name_are_those_of_the_libraries_at_the_nets_size(size: int, shorter: int) -> None:
+    theirs = torchvision_preset(crop_size=size, resize_size=shorter)
+    assert preset("torchvision", (3, size, size)) == from_torchvision(theirs)
+    assert preset("timm", (3, size, size)) == from_timm({"input_size": (3, size, size)})
+
+
+def test_caffes_preset_is_that_of_its_models_of_imagenet() -> None:
+    assert preset("caffe", (3, 227, 227)) == from_caffe({"crop_size": 227, "mean_value": [104, 117, 123]})
+    for shape, message in (((1, 224, 224), "3 channels"), ((3, 224, 192), "squares"), ((3, 299, 299), "256 x 256")):
+        with pytest.raises(PreprocessingError, match=message):
+            preset("caffe", shape)
+    with pytest.raises(PreprocessingError, match="torchvision, timm, caffe"):
+        preset("keras", (3, 224, 224))
 
 
 def test_every_pretrained_configuration_of_timm_is_mapped_bit_for_bit() -> None:
