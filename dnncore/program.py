@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dnncore import workspace
 from dnncore.backend import TICKET_BYTES, Address, Bound, BoundGraph, Memory, Move, Stream
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.plan import Plan, summary
+from dnncore.workspace import allocate
 
 if TYPE_CHECKING:
     from dnncore.handle import Handle
+    from dnncore.tensor import Tensor
 
 __all__ = ["CapturedProgram", "Program", "Span", "Step", "WiredStep"]
 
@@ -107,19 +108,21 @@ class Program:
         for step in self.steps:
             self.handle.enqueue(step.plan, step.alpha, step.beta, step.addresses)
 
-    def capture(self, moves: Mapping[Span, Span] | None = None) -> CapturedProgram:
-        """Make one launch of all steps, a CUDA graph on CUDA, with a workspace of its own.
+    def capture(self, moves: Mapping[Span, Span] | None = None, workspace: Tensor | None = None) -> CapturedProgram:
+        """Make one launch of all steps, a CUDA graph on CUDA.
 
         A program that is captured twice can run on two streams at a time, if what it writes is moved elsewhere for one of them.
 
         Args:
             moves: Other memory for tensors, or arenas, that the program was recorded with.
+            workspace: `TICKET_BYTES` zeros and then `workspace_bytes` or more, which others on the handle's stream may use too, and
+                which stays as long as the capture; None for a workspace of its own.
 
         Raises:
-            BadParamError: what takes the place of something is smaller, of another handle, or read-only.
+            BadParamError: what takes the place of something is smaller, of another handle, or read-only; or the workspace is.
             OutOfMemoryError: the device has no room for the workspace or the graph.
         """
-        return CapturedProgram(self, moves or {})
+        return CapturedProgram(self, moves or {}, workspace)
 
     def describe(self) -> str:
         """What runs, as a table to read: for each step its algorithm, estimated time, bytes, FLOPs, kernels, grids and blocks."""
@@ -140,18 +143,23 @@ class Program:
 class CapturedProgram:
     """A program as one launch, at addresses that stay. Owned by one thread; its handle checks. Made by `Program.capture`.
 
-    It holds a workspace of its own until `close`, at the latest until its handle is closed. The tensors that it reads and writes
-    are the caller's to keep.
+    It holds its own workspace, where it has one, until `close`, at the latest until its handle is closed. The tensors that it reads
+    and writes are the caller's to keep.
     """
 
-    def __init__(self, program: Program, moves: Mapping[Span, Span]) -> None:
+    def __init__(self, program: Program, moves: Mapping[Span, Span], workspace: Tensor | None) -> None:
         self._handle = handle = program.handle
         handle.check_not_recording("a capture")
         self._memory: Memory | None = None
         with ExitStack() as undo:
             scratch: Address | None = None
-            if program.workspace_bytes:
-                self._memory = workspace.allocate(handle.device, program.workspace_bytes)
+            if workspace is not None:
+                _check_takes_the_place(
+                    workspace, handle, TICKET_BYTES + program.workspace_bytes, "the workspace needed"
+                )
+                scratch = workspace.memory.at(TICKET_BYTES)
+            elif program.workspace_bytes:
+                self._memory = allocate(handle.device, program.workspace_bytes)
                 undo.callback(self._memory.close)
                 scratch = self._memory.at(TICKET_BYTES)
             steps = [
@@ -199,10 +207,7 @@ class CapturedProgram:
         graph = self._open()
         found: list[Move] = []
         for old, new in moves.items():
-            if new.handle is not self._handle or new.read_only:
-                raise BadParamError(f"{new} {'is read-only' if new.read_only else 'belongs to another handle'}")
-            if new.nbytes < old.nbytes:
-                raise BadParamError(f"{new} has {new.nbytes} B; {old}, whose place it would take, has {old.nbytes} B")
+            _check_takes_the_place(new, self._handle, old.nbytes, f"{old}, whose place it would take,")
             found.append((old.pointer, old.pointer + old.nbytes, new.address))
         graph.move(found)
 
@@ -224,3 +229,10 @@ class CapturedProgram:
             graph.abandon()
         if memory is not None:
             memory.abandon()
+
+
+def _check_takes_the_place(new: Span, handle: Handle, nbytes: int, what: str) -> None:
+    if new.handle is not handle or new.read_only:
+        raise BadParamError(f"{new} {'is read-only' if new.read_only else 'belongs to another handle'}")
+    if new.nbytes < nbytes:
+        raise BadParamError(f"{new} has {new.nbytes} B; {what} has {nbytes} B")

@@ -6,6 +6,7 @@ from dnncore.nn.graph import BATCH, Constant, Graph, Node, Role, Value
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.parameters import Parameters
+from dnncore.nn.shared_memory import SharedMemory
 
 __all__ = [
     "BATCH",
@@ -18,5 +19,6 @@ __all__ = [
     "Package",
     "Parameters",
     "Role",
+    "SharedMemory",
     "Value",
 ]

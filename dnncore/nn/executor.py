@@ -1,20 +1,23 @@
-"""A net bound to a handle: its values in one arena, and one captured program that computes them."""
+"""A net bound to a handle: its values in one block, and one captured program that computes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
-from dnncore.arena import Arena
+from dnncore import ops
+from dnncore.backend import Device
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.handle import Handle
 from dnncore.nn.graph import Graph
 from dnncore.nn.parameters import Parameters
-from dnncore.nn.placement import Place, place
-from dnncore.program import CapturedProgram
+from dnncore.nn.placement import Place
+from dnncore.nn.shared_memory import SharedMemory
+from dnncore.nn.slices import lay_out
+from dnncore.program import CapturedProgram, Program, Step
 from dnncore.tensor import Tensor
 
 __all__ = ["Executor"]
@@ -30,71 +33,123 @@ class Executor:
         handle: Where.
         parameters: Its constants on that handle; several executors may share them.
         batch: N, 1 or more.
+        slice_images: Images that are computed at a time, of which the batch is a multiple; None for all at once. Each slice is
+            computed as if it were alone, by the same launches: with 1, an image's results have the same bits in any company.
+        memory: Where values and scratch lie, shared with other executors of the handle; None for memory of its own.
 
     Raises:
+        BadParamError: there are no images, the batch is no multiple of the slice, or the graph cannot be run in slices.
         OutOfMemoryError: the device has no room; what was allocated until then has been given back.
 
     Attributes:
-        inputs: Host arrays by name, page-locked on CUDA: write rows straight into them, then call `run`.
+        inputs: Host arrays by name, page-locked on CUDA, made when they are first asked for and zero then: write rows straight into
+            them, then call `run`.
         arena_bytes: Device memory of all values together, constants and workspace aside.
         workspace_bytes: Scratch memory beside it.
     """
 
-    def __init__(self, graph: Graph, handle: Handle, parameters: Parameters, batch: int) -> None:
-        if batch < 1:
-            raise BadParamError(f"batch {batch} must be 1 or more")
+    def __init__(
+        self,
+        graph: Graph,
+        handle: Handle,
+        parameters: Parameters,
+        batch: int,
+        *,
+        slice_images: int | None = None,
+        memory: SharedMemory | None = None,
+    ) -> None:
         self.graph = graph
         self.batch = batch
         self._handle = handle
         self._parameters = parameters
-        placement = place(graph, batch)
-        self.arena_bytes = placement.nbytes
-        self._arena: Arena = handle.arena({_BLOCK: TensorDescriptor.packed((placement.nbytes,), "int8")})
+        self._layout = layout = lay_out(graph, batch, slice_images)
+        self.arena_bytes = layout.nbytes
+        self._shared = memory is not None
+        self._block = handle.tensor((layout.nbytes,), "int8") if memory is None else memory.values(layout.nbytes)
         self._program: CapturedProgram | None = None
         try:
-            self._tensors = {name: self._tensor(one, placement.offsets) for name, one in placement.places.items()}
-            self.inputs = {value.name: self._host_array(value.name) for value in graph.inputs}
-            self._results: dict[str, np.ndarray] = {}  # page-locked, made when somebody wants them
-            with handle.record() as program:
-                for node in graph.nodes:
-                    if node.name not in placement.idle:
-                        inputs = [None if name is None else self._tensors[name] for name in node.inputs]
-                        node.operator.lower(handle, inputs, [self._tensors[name] for name in node.outputs])
+            self._slice = {name: self._tensor(place) for name, place in layout.slice.places.items()}
+            self._tensors = self._slice | {name: self._tensor(place) for name, place in layout.whole.items()}
+            self.inputs: Mapping[str, np.ndarray] = self._host_arrays([value.name for value in graph.inputs])
+            self._results = self._host_arrays(graph.outputs)
+            program = self._record()
             self.workspace_bytes = program.workspace_bytes
-            self._program = program.capture()
+            scratch = memory.workspace(program.workspace_bytes) if memory and program.workspace_bytes else None
+            self._program = program.capture(workspace=scratch)
         except BaseException:
             self.close()  # a caller that tries a smaller batch next needs the room
             raise
 
-    def _tensor(self, place: Place, offsets: Mapping[str, int]) -> Tensor:
+    def _tensor(self, place: Place) -> Tensor:
         if place.storage in self._parameters.values:
             constant = self._parameters.values[place.storage]
             return constant.view(place.descriptor, place.offset_bytes // constant.dtype.itemsize)
-        memory = self._arena[_BLOCK].memory
-        offset = offsets[place.storage] + place.offset_bytes
-        return Tensor(self._handle, place.descriptor, memory, offset, owned=False)
+        offset = self._layout.offsets[place.storage] + place.offset_bytes
+        return Tensor(self._handle, place.descriptor, self._block.memory, offset, owned=False)
 
-    def _host_array(self, name: str) -> np.ndarray:
-        descriptor = self._tensors[name].descriptor
-        raw = self._handle.device.host_buffer(descriptor.nbytes)
-        shape = descriptor.shape if self.graph.values[name].shape else ()  # which on the device is (1,)
-        array: np.ndarray = raw.view(descriptor.dtype.numpy).reshape(shape)
-        array[...] = 0
-        return array
+    def _record(self) -> Program:
+        """The calls of all nodes, for each slice between copies of its inputs and of its outputs."""
+        with self._handle.record() as program:
+            for node in self.graph.nodes:
+                if node.name not in self._layout.slice.idle:
+                    operands = [None if name is None else self._slice[name] for name in node.inputs]
+                    node.operator.lower(self._handle, operands, [self._slice[name] for name in node.outputs])
+        if not self._layout.whole:
+            return program
+        steps, inputs, outputs = program.steps, [value.name for value in self.graph.inputs], self.graph.outputs
+        program.steps = []
+        for number in range(self._layout.slices):
+            program.steps += [
+                *self._copies(inputs, number, back=False),
+                *steps,
+                *self._copies(outputs, number, back=True),
+            ]
+        return program
+
+    def _copies(self, names: Sequence[str], number: int, *, back: bool) -> Sequence[Step]:
+        """Between a slice's own places and its part of the whole."""
+        with self._handle.record() as copies:
+            for name in names:
+                own = self._slice[name]
+                part = self._tensors[name].view(own.descriptor, number * own.descriptor.size)
+                source, target = (own, part) if back else (part, own)
+                ops.transform(self._handle, 1.0, source, 0.0, target)
+        return copies.steps
+
+    def _host_arrays(self, names: Sequence[str]) -> _HostArrays:
+        descriptors = {name: self._tensors[name].descriptor for name in names}
+        # What has no dimensions has the shape (1,) on the device.
+        shapes = {name: one.shape if self.graph.values[name].shape else () for name, one in descriptors.items()}
+        return _HostArrays(self._handle.device, descriptors, shapes)
 
     def tensor(self, name: str) -> Tensor:
         """An input, an output or a constant on the device. What lies between them has been overwritten once a run is over.
 
         Raises:
-            BadParamError: there is none of that name.
+            BadParamError: there is none of that name, or it lies in memory that other executors write.
         """
         if name not in self.inputs and name not in self.graph.outputs and name not in self.graph.constant:
             raise BadParamError(f"net {self.graph.name!r} has no input, output or constant {name!r}")
+        if name not in self.graph.constant:
+            self._check_own(name)
         return self._tensors[name]
 
     def enqueue(self) -> None:
-        """Enqueue one pass over what the input tensors hold now: one launch."""
+        """Enqueue one pass over what the input tensors hold now: one launch.
+
+        Raises:
+            BadParamError: they lie in memory that other executors write.
+            ClosedError: this executor was closed.
+        """
+        self._check_own("what the inputs hold")
         self._open().run()
+
+    def _check_own(self, what: str) -> None:
+        if self._shared:
+            raise BadParamError(
+                f"{what} of net {self.graph.name!r} lies in memory that executors share, so only `run` uses it; make the "
+                "executor without `memory`"
+            )
 
     def _open(self) -> CapturedProgram:
         self._handle.check_owner()
@@ -125,16 +180,11 @@ class Executor:
         for name, buffer in self.inputs.items():
             device.copy_to_device(stream, self._tensors[name].address, buffer)
         program.run()
-        results = {name: self._result(name) for name in (self.graph.outputs if wanted is None else wanted)}
+        results = {name: self._results[name] for name in (self.graph.outputs if wanted is None else wanted)}
         for name, result in results.items():
             device.copy_to_host(stream, result, self._tensors[name].address)
         stream.synchronize()
         return results
-
-    def _result(self, name: str) -> np.ndarray:
-        if name not in self._results:
-            self._results[name] = self._host_array(name)
-        return self._results[name]
 
     def _feed(self, name: str, array: np.ndarray) -> None:
         if name not in self.inputs:
@@ -151,7 +201,8 @@ class Executor:
         if self._program is not None:
             self._program.close()
             self._program = None
-        self._arena.close()
+        if not self._shared:
+            self._block.close()
 
     def __enter__(self) -> Self:
         return self
@@ -160,4 +211,30 @@ class Executor:
         self.close()
 
 
-_BLOCK = "values"
+class _HostArrays(Mapping[str, np.ndarray]):
+    """Arrays by name, each made, of zeros, when it is first asked for: page-locked memory is scarce. Owned by one thread."""
+
+    def __init__(
+        self, device: Device, descriptors: Mapping[str, TensorDescriptor], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self._device = device
+        self._descriptors = descriptors
+        self._shapes = shapes
+        self._made: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._made:
+            descriptor = self._descriptors[name]
+            array = self._device.host_buffer(descriptor.nbytes).view(descriptor.dtype.numpy).reshape(self._shapes[name])
+            array[...] = 0
+            self._made[name] = array
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._descriptors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._descriptors)
+
+    def __len__(self) -> int:
+        return len(self._descriptors)

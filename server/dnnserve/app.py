@@ -290,7 +290,8 @@ def make_server(config: ServerConfig) -> Server:
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
     precision = PRECISIONS[config.precision]
     models = {key: for_inference(package.serving_model, precision) for key, package in packages.items()}
-    return Server(config, names, specs, lambda device: NetHost(device, models))
+    invariant = config.batch_invariant
+    return Server(config, names, specs, lambda device: NetHost(device, models, batch_invariant=invariant))
 
 
 def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:

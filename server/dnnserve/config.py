@@ -39,6 +39,7 @@ class ServerConfig:
         metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
         devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
         precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`.
+        batch_invariant: An image's answer has the same bits whatever it is batched with, because each is computed alone.
         max_batch_rows: Rows of a batch.
         max_queue_requests: Requests that may wait for a model.
         max_queue_delay_us: How long a request waits for company while a device is idle.
@@ -69,6 +70,7 @@ class ServerConfig:
     metrics_port: int = 8002
     devices: str | None = None
     precision: str = "fp32"
+    batch_invariant: bool = False
     max_batch_rows: int = 32
     max_queue_requests: int = 1024
     max_queue_delay_us: int = 0
@@ -157,6 +159,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         choices=tuple(PRECISIONS),
         default="fp32",
         help="of what is computed inside a model; its inputs, outputs and sums stay in fp32",
+    )
+    work.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="an image's answer has the same bits in any batch: each is computed alone, which takes longer",
     )
     work.add_argument(
         "--max-batch",

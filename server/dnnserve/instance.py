@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Executor, Model, Parameters
+from dnncore.nn import Executor, Graph, Model, Parameters, SharedMemory
 from dnnserve.envelope import ModelKey
 
 __all__ = ["Host", "HostFactory", "Instance", "NetHost", "NetInstance", "batch_buckets"]
@@ -75,35 +76,48 @@ class NetInstance:
         name: What the log calls it.
         model: What is run.
         max_batch_rows: Largest bucket wanted; buckets that do not fit into the device's memory are left out, with a warning.
+        slice_images: Images that are computed at a time, as `Executor` has it.
 
     Raises:
         OutOfMemoryError: not even a batch of one fits.
     """
 
-    def __init__(self, handle: Handle, name: str, model: Model, max_batch_rows: int) -> None:
+    def __init__(
+        self, handle: Handle, name: str, model: Model, max_batch_rows: int, slice_images: int | None = None
+    ) -> None:
         graph = model.graph
         (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
         self._parameters = Parameters.upload(handle, graph, model.weights)
-        self._executors: list[Executor] = []
-        for bucket in batch_buckets(max_batch_rows):
+        buckets = batch_buckets(max_batch_rows)
+        while True:
             try:
-                executor = Executor(graph, handle, self._parameters, bucket)
-                try:
-                    executor.run()  # compiles, plans and touches everything once, before a client waits for it
-                except OutOfMemoryError:
-                    executor.close()
-                    raise
+                self._executors = self._bind(handle, graph, buckets, slice_images)
+                break
             except OutOfMemoryError as error:
-                if not self._executors:
+                *smaller, bucket = buckets
+                if not smaller:
                     raise
                 _log.warning(
                     "model %s on %s: no room for batches of %d rows, serving up to %d: %s",
-                    *(name, handle.info.name, bucket, self.max_batch_rows, error),
+                    *(name, handle.info.name, bucket, smaller[-1], error),
                 )
-                break
-            self._executors.append(executor)
+                buckets = tuple(smaller)
         self._staged = self._executors[0]
         self._rows = 0
+
+    def _bind(
+        self, handle: Handle, graph: Graph, buckets: Sequence[int], slice_images: int | None
+    ) -> Sequence[Executor]:
+        """An executor a bucket, in memory that they take turns with."""
+        with ExitStack() as undo:
+            memory = undo.enter_context(SharedMemory(handle))
+            executors = []
+            for bucket in reversed(buckets):  # the largest makes room for the others
+                executor = Executor(graph, handle, self._parameters, bucket, slice_images=slice_images, memory=memory)
+                executors.append(undo.enter_context(executor))
+                executor.run()  # compiles, plans and touches everything once, before a client waits for it
+            undo.pop_all()
+        return executors[::-1]
 
     @property
     def max_batch_rows(self) -> int:
@@ -131,15 +145,17 @@ class NetHost:
     Args:
         device: "cpu" or "cuda:N".
         models: What may be loaded.
+        batch_invariant: Whether an image's answer has the same bits whatever it is batched with: each is computed alone.
     """
 
-    def __init__(self, device: str, models: Mapping[ModelKey, Model]) -> None:
+    def __init__(self, device: str, models: Mapping[ModelKey, Model], *, batch_invariant: bool = False) -> None:
         self._models = models
+        self._slice_images = 1 if batch_invariant else None
         self._handle = Handle(device)
 
     def load(self, model: ModelKey, max_batch_rows: int) -> NetInstance:
         """Upload a model's weights and bind its buckets."""
-        return NetInstance(self._handle, model.name, self._models[model], max_batch_rows)
+        return NetInstance(self._handle, model.name, self._models[model], max_batch_rows, self._slice_images)
 
     def close(self) -> None:
         """Close the handle and with it everything that was loaded."""

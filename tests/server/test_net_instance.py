@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from dnnserve.envelope import ModelKey
 from dnnserve.instance import NetHost
 
 from dnncore import Handle
+from dnncore.backend import TICKET_BYTES, Memory
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.passes import for_inference
@@ -50,20 +52,48 @@ def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
     host: NetHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def up_to_4(graph: Graph, handle: Handle, parameters: Parameters, batch: int) -> Executor:
-        if batch > 4:
-            raise OutOfMemoryError(f"a batch of {batch} does not fit")
-        return Executor(graph, handle, parameters, batch)
+    def up_to(limit: int) -> Callable[..., Executor]:
+        def bind(graph: Graph, handle: Handle, parameters: Parameters, batch: int, **more: Any) -> Executor:
+            if batch > limit:
+                raise OutOfMemoryError(f"a batch of {batch} does not fit")
+            return Executor(graph, handle, parameters, batch, **more)
 
-    monkeypatch.setattr("dnnserve.instance.Executor", up_to_4)
+        return bind
+
+    monkeypatch.setattr("dnnserve.instance.Executor", up_to(4))
     assert host.load(KEY, 16).max_batch_rows == 4
     assert "a batch of 8 does not fit" in caplog.text
-    monkeypatch.setattr(
-        "dnnserve.instance.Executor",
-        lambda graph, handle, parameters, _: up_to_4(graph, handle, parameters, 99),
-    )
+    monkeypatch.setattr("dnnserve.instance.Executor", up_to(0))
     with pytest.raises(OutOfMemoryError):
         host.load(KEY, 16)
+
+
+def test_buckets_take_turns_with_the_memory_of_the_largest(host: NetHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, allocate = host._handle.device, host._handle.device.allocate
+    taken: list[int] = []
+
+    def counted(nbytes: int) -> Memory:
+        taken.append(nbytes)
+        return allocate(nbytes)
+
+    monkeypatch.setattr(device, "allocate", counted)
+    instance = host.load(KEY, 16)
+    largest = instance._executors[-1]
+    constants = sum(array.nbytes for array in make_package().weights.values())
+    assert sum(taken) <= constants + largest.arena_bytes + TICKET_BYTES + largest.workspace_bytes
+    assert [executor.batch for executor in instance._executors] == [1, 2, 4, 8, 16]
+
+
+def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> None:
+    host = NetHost("cpu", {KEY: make_package().serving_model}, batch_invariant=True)
+    rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
+    instance = host.load(KEY, 8)
+    instance.stage([rows])
+    together = instance.infer().copy()
+    for index, row in enumerate(rows):
+        instance.stage([row[None]])
+        assert np.array_equal(instance.infer()[0], together[index])
+    host.close()
 
 
 def test_in_16_bits_answers_are_near() -> None:
