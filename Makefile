@@ -65,9 +65,11 @@ gates: $(VENV)/.dev  ## compile every kernel, print how its machine code has cha
 
 bench: $(VENV)/.demo  ## figures for the demo's nets, written to benchmarks/results
 	$(BIN)/python -m benchmarks.serving --out benchmarks/results
+	$(BIN)/python -m benchmarks.plots
 
 bench-nets: $(VENV)/.gpu  ## nets beside PyTorch on a GPU, written to benchmarks/results
 	$(BIN)/python -m benchmarks.nets --out benchmarks/results
+	$(BIN)/python -m benchmarks.plots
 
 test-gpu: $(VENV)/.gpu  ## the same cases on real GPUs, and two of them serving side by side
 	DNNCORE_TEST_GPU=1 $(BIN)/python -m benchmarks.gpu_report --out benchmarks/results
