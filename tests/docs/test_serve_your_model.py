@@ -22,7 +22,8 @@ from tests.importers.caffe.files import caffemodel, random_blobs
 from tests.importers.caffe.nets import NETS
 from tests.importers.onnx.nets import model_of
 
-PAGE = (Path(__file__).parents[2] / "docs/serve-your-model.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/serve-your-model.md").read_text()
 COLORS = ("red", "green", "blue")
 
 
@@ -59,6 +60,7 @@ def _classify(server: RunningServer, options: Sequence[str]) -> int:
 
 def test_the_pages_first_command_serves_a_file_with_labels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     serve = _commands("dnnserve")[0]
+    assert f"`dnnserve {shlex.join(serve)}`" in (ROOT / "README.md").read_text()
     (classify,) = _commands("dnnclient")
     at = serve.index("--model") + 1
     arguments = (*serve[: at - 1], *serve[at + 1 :], "--devices", "cpu", "--max-batch", "2")
