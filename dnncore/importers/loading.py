@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dnncore.errors import BackendUnavailableError, ModelImportError
@@ -10,8 +11,9 @@ from dnncore.nn.graph import BATCH, Extent
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.zoo import ZOO
+from dnncore.preprocessing import Preprocessing
 
-__all__ = ["caffemodel_beside", "load_model"]
+__all__ = ["caffemodel_beside", "load_model", "load_preprocessing"]
 
 
 def load_model(
@@ -45,18 +47,34 @@ def load_model(
 
         return import_onnx(path, shapes=shapes)
     if path.suffix == ".prototxt":
-        try:
+        with _protobuf_for(path):
             from dnncore.importers.caffe import import_caffe
-        except ModuleNotFoundError as error:  # protobuf
-            raise BackendUnavailableError(f"{path} is read with {error.name}: pip install dnncore[caffe]") from error
-        return import_caffe(
-            path, weights or caffemodel_beside(path), phase=phase, input_shapes=_without_batch(path, shapes or {})
-        )
+        weights = weights or caffemodel_beside(path)
+        return import_caffe(path, weights, phase=phase, input_shapes=_without_batch(path, shapes or {}))
     if (name := str(path)) in ZOO:
         graph = ZOO[name]()
         return Model(graph, graph.initialize(seed=0))
     kinds = "a model package (a folder), an .onnx file, a .prototxt"
     raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
+
+
+def load_preprocessing(path: Path, input_shape: tuple[int, ...]) -> Preprocessing:
+    """What the .prototxt by which a net of Caffe was trained does to images; as `dnncore.importers.caffe.read_preprocessing`.
+
+    Raises:
+        BackendUnavailableError: protobuf is not there.
+    """
+    with _protobuf_for(path):
+        from dnncore.importers.caffe import read_preprocessing
+    return read_preprocessing(path, input_shape)
+
+
+@contextmanager
+def _protobuf_for(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BackendUnavailableError(f"{path} is read with {error.name}: pip install dnncore[caffe]") from error
 
 
 def caffemodel_beside(path: Path) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dnncore.errors import ConfigError, PreprocessingError
-from dnncore.importers.loading import caffemodel_beside, load_model
+from dnncore.importers.loading import caffemodel_beside, load_model, load_preprocessing
 from dnncore.nn.graph import BATCH, Extent, Node
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Flatten
@@ -31,7 +31,8 @@ class ModelFile:
         shape: Inputs' names and extents, where the file leaves them open or others are wanted.
         name: Of the model; None for the stem of the file that holds the weights.
         labels: A text file, a line for each output of a classifier.
-        preprocess: How images become inputs: one of `PRESETS`, or the path of a JSON file with what `Preprocessing.to_dict` gives.
+        preprocess: How images become inputs: one of `PRESETS`, or the path of a JSON file with what `Preprocessing.to_dict` gives,
+            or of the .prototxt by which a net of Caffe was trained.
     """
 
     path: Path
@@ -91,7 +92,8 @@ def add_package_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--preprocess",
         metavar="HOW",
-        help=f"how images become inputs: {', '.join(PRESETS)}, or a JSON file (docs/preprocessing.md)",
+        help=f"how images become inputs: {', '.join(PRESETS)}, a JSON file, or Caffe's train_val.prototxt "
+        "(docs/serve-your-model.md)",
     )
 
 
@@ -113,11 +115,14 @@ def _text(path: Path) -> str:
 
 
 def _preprocessing(how: str, model: Model) -> Preprocessing:
+    input_shape = tuple(map(int, model.graph.inputs[0].shape[1:]))
     if how in PRESETS:
-        return preset(how, tuple(map(int, model.graph.inputs[0].shape[1:])))
+        return preset(how, input_shape)
     path = Path(how)
     if not path.exists():
         raise PreprocessingError(f"preprocessing {how!r} is neither a file nor one of {', '.join(PRESETS)}")
+    if path.suffix == ".prototxt":
+        return load_preprocessing(path, input_shape)
     try:
         document = json.loads(_text(path))
     except ValueError as error:

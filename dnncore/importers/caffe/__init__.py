@@ -2,6 +2,7 @@
 
 from dnncore.importers.caffe.importer import import_caffe
 from dnncore.importers.caffe.mean import read_mean
+from dnncore.importers.caffe.preprocessing import read_preprocessing
 from dnncore.importers.caffe.transformation import Transformation, read_transformation
 
-__all__ = ["Transformation", "import_caffe", "read_mean", "read_transformation"]
+__all__ = ["Transformation", "import_caffe", "read_mean", "read_preprocessing", "read_transformation"]
