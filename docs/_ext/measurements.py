@@ -1,19 +1,19 @@
-"""The tables of `performance.md`, made from what the benchmarks wrote: `<!-- convolution float16 NHWC -->` becomes one."""
+"""The tables of measurements, made from what the benchmarks wrote: `<!-- convolution float16 NHWC -->` becomes one."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "host", "insert", "memory_bound", "nets", "setup"]
+__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|families)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -116,9 +116,26 @@ def nets(rows: Rows) -> str:
     )
 
 
+def families(rows: Rows) -> str:
+    """A line a library: nets whose outputs agree with PyTorch's and by how much; a line for each that is refused, and why."""
+    lines, refused = [], [row for row in rows if row["error"] is None]
+    for library in dict.fromkeys(row["net"].partition("/")[0] for row in rows):
+        own = [row for row in rows if row["net"].startswith(f"{library}/")]
+        passed = [row for row in own if row["error"] is not None]
+        names = ", ".join(row["net"].partition("/")[2] for row in passed)
+        worst = max((row["error"] for row in passed), default=0.0)
+        lines.append((library, f"{len(passed)} of {len(own)}", f"{worst:.1e}", names))
+    table = _table(("", "pass", "largest difference", "nets"), lines)
+    return "\n".join([table, "", *(f"- {row['net']} is refused: {' '.join(row['why'].split())}" for row in refused)])
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
+
+
+_WHOLE: dict[str, Callable[[Rows], str]] = {"host": host, "cpu": cpu, "nets": nets, "families": families}
+"""Tables of all that a file holds."""
 
 
 def insert(text: str) -> str:
@@ -128,15 +145,15 @@ def insert(text: str) -> str:
         kind, words = place[1], place[2].split()
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
-        if kind in ("host", "cpu", "nets"):
-            return {"host": host, "cpu": cpu, "nets": nets}[kind](_document(kind)["results"])
+        if kind in _WHOLE:
+            return _WHOLE[kind](_document(kind)["results"])
         return memory_bound([_document(kind, dtype) for dtype in words])
 
     return _PLACE.sub(made, text)
 
 
 def _insert(_app: Sphinx, page: str, source: list[str]) -> None:
-    if page == "performance":
+    if page in ("performance", "onnx"):
         source[0] = insert(source[0])
 
 

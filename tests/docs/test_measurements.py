@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, host, insert, memory_bound, nets
+from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -63,6 +63,19 @@ def test_a_net_has_a_column_for_each_batch() -> None:
         "|  |  | batch 1 | batch 32 |",
         "| --- | --- | --- | --- |",
         "| alexnet | float16 | 1234 (**1.25**) | 39504 (**1.25**) |",
+    ]
+
+
+def test_a_library_has_a_line_and_a_net_that_is_refused_another() -> None:
+    rows: list[dict[str, object]] = [
+        {"net": "timm/dla34", "error": 3.21e-7, "why": ""},
+        {"net": "timm/dpn68", "error": 1e-7, "why": ""},
+        {"net": "timm/swin", "error": None, "why": "Roll is\nnot there"},
+    ]
+    assert families(rows).splitlines()[2:] == [
+        "| timm | 2 of 3 | 3.2e-07 | dla34, dpn68 |",
+        "",
+        "- timm/swin is refused: Roll is not there",
     ]
 
 
