@@ -136,9 +136,9 @@ class Graph:
         if not self.nodes or not self.outputs:
             raise BadParamError(f"net {self.name!r} has no {'outputs' if self.nodes else 'nodes'}")
         for value in self.inputs:
-            if any(extent != BATCH and (isinstance(extent, str) or extent < 1) for extent in value.shape):
+            if any(extent != BATCH and (isinstance(extent, str) or extent < 0) for extent in value.shape):
                 raise BadParamError(
-                    f"net {self.name!r}: input {value} must have extents that are positive, or {BATCH} for the batch"
+                    f"net {self.name!r}: input {value} must have extents of 0 or more, or {BATCH} for the batch"
                 )
         self._check_names()
         values = self.values  # which infers all shapes

@@ -136,9 +136,6 @@ class Net:
                 raise NotSupportedError(f"{operator.kind} of {dtype.value} is not supported")
         few = operator.infer_checked([None if one is None else one.few for one in inputs])
         many = operator.infer_checked([None if one is None else one.many for one in inputs])
-        for spec in (*few, *many):
-            if 0 in spec.shape:
-                raise NotSupportedError(f"{operator.kind} gives {spec}: tensors without elements are not supported")
         name = self._free(node, self._node_names)
         suffixes = [""] if len(few) == 1 else [f":{number}" for number in range(len(few))]
         outputs = tuple(
@@ -304,10 +301,10 @@ class Call:
             return x
         target: list[int] = []
         for axis, (a, b) in enumerate(zip(few, many, strict=True)):
-            if a == b:
-                target.append(a)
-            elif axis < x.ndim and (a, b) == (x.few.shape[axis], x.many.shape[axis]):
+            if axis < x.ndim and (a, b) == (x.few.shape[axis], x.many.shape[axis]) and (a != b or not a):
                 target.append(0)
+            elif a == b and a:
+                target.append(a)
             else:
                 target.append(-1)
         if target.count(-1) > 1:

@@ -244,8 +244,8 @@ class _Importer:
             first = kind.shape.dim[0].dim_value if kind.shape.dim else 0
             if shape[:1] == (BATCH,) and first > 0:
                 self._fixed_batch = first
-        if not all(extent == BATCH or (isinstance(extent, int) and extent >= 1) for extent in shape):
-            raise NotSupportedError(f"extents {list(shape)} must be positive, or {BATCH!r} for the batch")
+        if not all(extent == BATCH or (isinstance(extent, int) and extent >= 0) for extent in shape):
+            raise NotSupportedError(f"extents {list(shape)} must be 0 or more, or {BATCH!r} for the batch")
         return Value(declared.name, dtype, shape), batch
 
     def _read_initializers(self) -> None:
@@ -364,7 +364,7 @@ def _extents(name: str, kind: TypeProto.Tensor, batch: str | None) -> tuple[tupl
         if dim.dim_value > 0:
             shape.append(dim.dim_value)
         elif dim.HasField("dim_value") and dim.dim_value == 0:
-            raise NotSupportedError("tensors without elements are not supported")
+            shape.append(0)
         elif axis == 0 and (batch is None or dim.dim_param in ("", batch)):
             batch = dim.dim_param or batch or ""
             shape.append(BATCH)

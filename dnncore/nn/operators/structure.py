@@ -66,9 +66,13 @@ class Reshape(_Reshaping):
         shape = [x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(self.shape)]
         known = math.prod(extent for extent in shape if extent != -1)
         unknown = shape.count(-1)
-        if unknown > 1 or min(shape, default=0) < -1 or (known == 0 or x.size % known if unknown else known != x.size):
+        if (
+            unknown > 1
+            or min(shape, default=0) < -1
+            or ((x.size % known if known else x.size) if unknown else known != x.size)
+        ):
             raise BadParamError(f"{x} cannot be seen as {list(self.shape)}")
-        return (x.with_shape(*(x.size // known if extent == -1 else extent for extent in shape)),)
+        return (x.with_shape(*(x.size // max(known, 1) if extent == -1 else extent for extent in shape)),)
 
 
 @dataclass(frozen=True)

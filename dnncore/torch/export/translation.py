@@ -296,10 +296,10 @@ class Translation:
         self._constants[name], self._weights[name], self._specs[name] = constant, array, constant.spec
 
     def _described_if_possible(self, tensor: torch.Tensor) -> Value | None:
-        return self._described("", tensor) if tensor.dtype is torch.float32 else None
+        return self._described("", tensor) if tensor.dtype in (torch.float32, torch.bool) else None
 
     def _described(self, name: str, tensor: torch.Tensor) -> Value:
-        if tensor.dtype is not torch.float32:
+        if tensor.dtype not in (torch.float32, torch.bool):
             raise NotSupportedError(
                 f"{tensor.dtype}; a model is imported in torch.float32 (`model.float()`), and computes in 16 bits when it is run"
             )

@@ -97,9 +97,10 @@ def _text(height: int, width: int, *lines: str) -> np.ndarray:
     ("name", "images"),
     [
         ("ch_ppocr_mobile_v2.0_cls_infer", [_text(48, 192, "dnncore"), _text(48, 192, "dnncore")[:, :, ::-1, ::-1]]),
+        ("ch_PP-OCRv4_rec_infer", [_text(48, 320, "dnncore"), _text(48, 320, "tensors")]),
         ("ch_PP-OCRv4_det_infer", [_text(96, 160, "graphs", "tensors"), _text(96, 160, "layers")]),
     ],
-    ids=["classifier", "detector"],
+    ids=["classifier", "recogniser", "detector"],
 )
 @pytest.mark.parametrize("batch", [1, 2])
 def test_trained_networks_agree_with_onnxruntime(cpu: Handle, name: str, images: list[np.ndarray], batch: int) -> None:
@@ -115,10 +116,9 @@ def test_trained_networks_agree_with_onnxruntime(cpu: Handle, name: str, images:
 
 
 @_needs_ocr
-def test_a_trained_network_that_cannot_be_imported_says_all_that_is_in_the_way() -> None:
+def test_a_trained_network_says_which_extents_it_leaves_open() -> None:
     assert _MODELS is not None
     with pytest.raises(ModelImportError) as caught:
         import_onnx(_MODELS / "ch_PP-OCRv4_rec_infer.onnx")
-    first, *rest = caught.value.problems
-    assert first == "input 'x': dimension 2 (?) is left open; give it, as shapes={'x': ('N', 3, ..., ...)}"
-    assert [line.split(" (")[0] for line in rest] == [f"node 'p2o.Sqrt.{number}'" for number in (0, 2, 4, 6, 8)]
+    (problem,) = caught.value.problems
+    assert problem == "input 'x': dimension 2 (?) is left open; give it, as shapes={'x': ('N', 3, ..., ...)}"

@@ -34,6 +34,8 @@ def take(call: Call, x: Computed, axis: int, indices: Sequence[int]) -> Computed
     even = indices if isinstance(indices, range) else _evenly_spaced(indices)
     if even == range(extent):
         return x
+    if not indices:
+        return call.emit(Slice(axis, 0, 0), x)
     if even is not None and (even.step > 0 or len(even) == 1):
         return call.emit(Slice(axis, even[0], even[-1] + 1, max(even.step, 1)), x)
     if even is not None and len(even) > _MAX_PIECES:
@@ -89,8 +91,6 @@ def _slice(call: Call) -> Sequence[Imported]:
             continue
         if ranges[0] != ranges[1] or x.few.shape[axis] != x.many.shape[axis]:
             raise NotSupportedError(f"taking some of the images of {x} is not supported")
-        if not ranges[0]:
-            raise NotSupportedError("tensors without elements are not supported")
         x = take(call, x, axis, ranges[0])
     return (x,)
 

@@ -13,7 +13,7 @@ from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.tensors import dtype_of
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
-from dnncore.nn.operators import Cast, Dropout, Expand, Identity, Transpose
+from dnncore.nn.operators import Binary, Cast, Dropout, Expand, Identity, Transpose, Zeros
 
 __all__ = ["RULES"]
 
@@ -157,7 +157,6 @@ def _identity(call: Call) -> Sequence[Imported]:
 
 
 def _dropout(call: Call) -> Sequence[Imported]:
-    call.only_first_output("giving the mask")
     ratio = call.attributes.real("ratio", 0.5)
     call.attributes.integer("seed", 0)
     call.attributes.integer("is_test", 0)  # before opset 7; a net that is imported is not trained, whatever it says
@@ -167,7 +166,12 @@ def _dropout(call: Call) -> Sequence[Imported]:
         training = call.known(2, "training_mode", optional=True)
         if training is not None and training.any() and ratio:
             raise NotSupportedError("training_mode is not supported: export the model for inference")
-    return (call.emit(Dropout(ratio), call.tensor(0)),)
+    x = call.tensor(0)
+    if not call.wants(1):
+        return (call.emit(Dropout(ratio), x),)
+    zeros = call.emit(Zeros(), x)
+    mask = call.emit(Binary("equal"), zeros, zeros)  # nothing is dropped; bool since opset 10
+    return call.emit(Identity(), x), mask if call.version >= 10 else call.emit(Cast(x.few.dtype.value), mask)
 
 
 def _cast(call: Call) -> Sequence[Imported]:

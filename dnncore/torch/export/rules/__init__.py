@@ -15,6 +15,7 @@ from dnncore.torch.export.rules import (
     arithmetic,
     convolution,
     normalization,
+    pointwise,
     pooling,
     products,
     softmax,
@@ -27,7 +28,7 @@ Rule = Callable[..., str | tuple[str | None, ...]]
 
 RULES: dict[Any, Rule] = {
     operator: rule
-    for family in (activation, arithmetic, convolution, normalization, pooling, products, softmax, structure)
+    for family in (activation, arithmetic, convolution, normalization, pointwise, pooling, products, softmax, structure)
     for operator, rule in family.RULES.items()
 }
 """By operator, an `OpOverload`. A new one is a function and a line in its family's table."""

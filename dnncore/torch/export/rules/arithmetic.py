@@ -14,7 +14,7 @@ from dnncore.nn.operators import Binary, GlobalPooling, Reduce, Scale
 from dnncore.torch.export.call import Call
 from dnncore.torch.export.rules.shapes import axis_of, reshaped
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "both", "of_two"]
 
 _aten = torch.ops.aten
 
@@ -22,29 +22,31 @@ _Operand = Value | float
 
 
 def _add(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
-    return call.add(Binary("add", 1.0, float(alpha)), *_both(call, x, other))
+    return call.add(Binary("add", 1.0, float(alpha)), *both(call, x, other))
 
 
 def _subtract(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
-    return call.add(Binary("sub", 1.0, float(alpha)), *_both(call, x, other))
+    return call.add(Binary("sub", 1.0, float(alpha)), *both(call, x, other))
 
 
 def _subtract_from(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -> str:
-    return call.add(Binary("sub", 1.0, float(alpha)), *_both(call, other, x))
+    return call.add(Binary("sub", 1.0, float(alpha)), *both(call, other, x))
 
 
 def _multiply(call: Call, x: _Operand, other: _Operand) -> str:
     for value, factor in ((x, other), (other, x)):
         if isinstance(value, Value) and isinstance(factor, int | float):
             return call.add(Scale(float(factor)), value)
-    return call.add(Binary("mul"), *_both(call, x, other))
+    return call.add(Binary("mul"), *both(call, x, other))
 
 
-def _of_two(operator: str, call: Call, x: _Operand, other: _Operand) -> str:
-    return call.add(Binary(operator), *_both(call, x, other))
+def of_two(operator: str, call: Call, x: _Operand, other: _Operand) -> str:
+    """An operator of two tensors, of which one may be a number."""
+    return call.add(Binary(operator), *both(call, x, other))
 
 
-def _both(call: Call, *operands: _Operand) -> list[str]:
+def both(call: Call, *operands: _Operand) -> list[str]:
+    """Their names; a number becomes a constant."""
     return [each.name if isinstance(each, Value) else call.number(_number(each)) for each in operands]
 
 
@@ -56,25 +58,6 @@ def _number(value: object) -> float:
 
 def _negative(call: Call, x: Value) -> str:
     return call.add(Scale(-1.0), x)
-
-
-def _absolute(call: Call, x: Value) -> str:
-    """The larger of x and -x."""
-    return call.add(Binary("max", 1.0, -1.0), x, x)
-
-
-def _reciprocal(call: Call, x: Value) -> str:
-    return call.add(Binary("div"), call.number(1.0), x)
-
-
-def _power(call: Call, x: Value, exponent: float) -> str:
-    """By multiplications."""
-    if exponent not in (1, 2, 3):
-        raise NotSupportedError(f"exponent {exponent} is not 1, 2 or 3")
-    if exponent == 1:
-        return x.name
-    square = call.add(Binary("mul"), x, x, part="square" if exponent == 3 else "")
-    return call.add(Binary("mul"), square, x) if exponent == 3 else square
 
 
 def _reduce(
@@ -89,22 +72,19 @@ def _reduce(
 
 
 RULES: dict[Any, Callable[..., str]] = {
-    _aten.abs.default: _absolute,
     _aten.add.Scalar: _add,
     _aten.add.Tensor: _add,
     _aten.amax.default: partial(_reduce, "max"),
     _aten.amin.default: partial(_reduce, "min"),
-    _aten.div.Scalar: partial(_of_two, "div"),
-    _aten.div.Tensor: partial(_of_two, "div"),
-    _aten.maximum.default: partial(_of_two, "max"),
+    _aten.div.Scalar: partial(of_two, "div"),
+    _aten.div.Tensor: partial(of_two, "div"),
+    _aten.maximum.default: partial(of_two, "max"),
     _aten.mean.default: partial(_reduce, "avg"),
     _aten.mean.dim: partial(_reduce, "avg"),
-    _aten.minimum.default: partial(_of_two, "min"),
+    _aten.minimum.default: partial(of_two, "min"),
     _aten.mul.Scalar: _multiply,
     _aten.mul.Tensor: _multiply,
     _aten.neg.default: _negative,
-    _aten.pow.Tensor_Scalar: _power,
-    _aten.reciprocal.default: _reciprocal,
     _aten.rsub.Scalar: _subtract_from,
     _aten.rsub.Tensor: _subtract_from,
     _aten.sub.Scalar: _subtract,

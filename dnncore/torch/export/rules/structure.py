@@ -9,7 +9,7 @@ import torch
 
 from dnncore.errors import NotSupportedError
 from dnncore.nn.graph import Extent, Value
-from dnncore.nn.operators import Concat, Expand, Pad, Slice, Split, Transpose
+from dnncore.nn.operators import Cast, Concat, Expand, Pad, Slice, Split, Transpose
 from dnncore.torch.export.call import Call
 from dnncore.torch.export.rules.shapes import axis_of, fixed, reshaped
 
@@ -19,8 +19,9 @@ _aten = torch.ops.aten
 
 
 def _same(call: Call, x: Value, **_how: Any) -> str:
-    """x itself; the dtype is float32 all through."""
-    return x.name
+    """x itself, or of bool 0 and 1: everything else is float32."""
+    dtype = call.result.dtype
+    return x.name if x.dtype is dtype else call.add(Cast(dtype.value), x)
 
 
 def _reshape(call: Call, x: Value, **_how: Any) -> str:
