@@ -21,8 +21,8 @@ MANY = (
     + layer("SPP", "spatial", "data", "spp_param { pyramid_height: 2 }")
     + layer("ReLU", "r", "spatial")
     + layer("Pooling", "pool", "r", "pooling_param { pool: STOCHASTIC kernel_size: 2 }")
-    + layer("Power", "root", "data", "power_param { power: 0.5 }")
-    + layer("Log", "log", "root")
+    + layer("Exp", "root", "data", "exp_param { base: 0 }")
+    + layer("RNN", "log", "root")
     + layer("Embed", "words", "data")
     + layer("InnerProduct", "ip", "nowhere", "inner_product_param { num_output: 3 }")
 )
@@ -34,8 +34,8 @@ def test_all_layers_that_cannot_be_imported_are_listed_at_once() -> None:
     assert caught.value.problems == (
         "layer 'spatial' is of type 'SPP', which cannot be imported",
         "layer 'pool' (Pooling): pool: STOCHASTIC",
-        "layer 'root' (Power): power 0.5: only whole numbers from -16 to 16",
-        "layer 'log' is of type 'Log', which cannot be imported",
+        "layer 'root' (Exp): base 0 must be positive, or -1 for e",
+        "layer 'log' is of type 'RNN', which cannot be imported",
         "layer 'words' is of type 'Embed', which cannot be imported",
         "layer 'ip' (InnerProduct): reads 'nowhere', which no layer before it writes",
     )

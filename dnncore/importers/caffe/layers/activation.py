@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import FillerParameter
 from dnncore.importers.caffe.net import Site, decimal
-from dnncore.nn.operators import Activation, Binary, Concat, Dropout, Reshape, Scale, Slice, Softmax, Zeros
+from dnncore.nn.operators import Activation, Binary, Cast, Dropout, Scale, Softmax, Unary, Zeros
 
 __all__ = ["LAYERS"]
-
-_MAX_POWER = 16
 
 
 def _relu(site: Site) -> None:
@@ -69,9 +67,8 @@ def _prelu(site: Site) -> None:
 
 
 def _absolute(site: Site) -> None:
-    """max(x, -x)."""
     site.takes(1)
-    site.top(Binary("max", 1.0, -1.0), site.x, site.x)
+    site.top(Unary("abs"), site.x)
 
 
 def _clip(site: Site) -> None:
@@ -81,32 +78,32 @@ def _clip(site: Site) -> None:
     site.top(Binary("min"), above, site.number("max", param.max))
 
 
+_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt", 0.5: "sqrt", 2.0: "square"}
+"""Exponents for which there is something simpler."""
+
+
 def _power(site: Site) -> None:
-    """(shift + scale x)^power, for whole powers, by multiplication."""
+    """(shift + scale x)^power."""
     site.takes(1)
     param = site.layer.power_param
-    power = int(param.power) if param.power == param.power // 1 else None
-    if power is None or abs(power) > _MAX_POWER:
-        raise NotSupportedError(f"power {param.power:g}: only whole numbers from -{_MAX_POWER} to {_MAX_POWER}")
-    if power == 0 or param.scale == 0:
-        value = 1.0 if power == 0 else param.shift**power if param.shift or power > 0 else math.inf
+    if param.power == 0 or param.scale == 0:
+        value = 1.0 if param.power == 0 else param.shift**param.power if param.shift or param.power > 0 else math.inf
+        if isinstance(value, complex):
+            raise NotSupportedError(f"power {param.power:g} of shift {param.shift:g} is no number")
         site.top(Binary("add"), site.add("zeros", Zeros(), site.x), site.number("value", value))
         return
     _ = site.shape(site.x)
-    if power == 1 and param.shift == 0:
+    if param.power == 1 and param.shift == 0:
         site.top(Scale(param.scale), site.x)
         return
-    if power == 1:
+    if param.power == 1:
         site.top(Binary("add", param.scale), site.x, site.number("shift", param.shift))
         return
     base = _affine(site, param.scale, param.shift)
-    product = base
-    for count in range(2, abs(power) + 1):
-        if count == power:
-            site.top(Binary("mul"), product, base)
-            return
-        product = site.add(f"power{count}", Binary("mul"), product, base)
-    site.top(Binary("div"), site.number("one", 1.0), product)
+    if param.power in _POWERS:
+        site.top(Unary(_POWERS[param.power]), base)
+    else:
+        site.top(Binary("pow"), base, site.number("power", param.power))
 
 
 def _affine(site: Site, scale: float, shift: float) -> str:
@@ -117,26 +114,47 @@ def _affine(site: Site, scale: float, shift: float) -> str:
 
 
 def _exp(site: Site) -> None:
-    """base^(shift + scale x) as sigmoid(u) / sigmoid(-u), which is exp(u)."""
+    """base^(shift + scale x)."""
     site.takes(1)
     param = site.layer.exp_param
-    if param.base <= 0 and param.base != -1:
-        raise BadParamError(f"base {param.base:g} must be positive, or -1 for e")
-    factor = 1.0 if param.base == -1 else math.log(param.base)
-    u = _affine(site, param.scale * factor, param.shift * factor)
-    above = site.add("above", Activation("sigmoid"), u)
-    below = site.add("below", Activation("sigmoid"), site.add("negative", Scale(-1.0), u))
-    site.top(Binary("div"), above, below)
+    factor = _logarithm_of(param.base)
+    site.top(Unary("exp"), _affine(site, param.scale * factor, param.shift * factor))
+
+
+def _log(site: Site) -> None:
+    """The logarithm of shift + scale x to a base."""
+    site.takes(1)
+    param = site.layer.log_param
+    factor = _logarithm_of(param.base)
+    if factor == 0:
+        raise BadParamError("base 1: no power of 1 is anything else")
+    u = _affine(site, param.scale, param.shift)
+    if factor == 1:
+        site.top(Unary("log"), u)
+    else:
+        site.top(Scale(1 / factor), site.add("natural", Unary("log"), u))
+
+
+def _logarithm_of(base: float) -> float:
+    """Of a base, of which -1 stands for e."""
+    if base == -1:
+        return 1.0
+    if base <= 0:
+        raise BadParamError(f"base {base:g} must be positive, or -1 for e")
+    return math.log(base)
 
 
 def _softplus(site: Site) -> None:
-    """log(1 + exp(x)): minus the logarithm of the softmax of 0 beside x."""
+    """log(1 + exp(x))."""
     site.takes(1)
-    shape = site.shape(site.x)
-    x = site.add("flat", Reshape((-1, 1, math.prod(shape[1:]))), site.x)
-    pair = site.add("pair", Concat(1), site.add("zeros", Zeros(), x), x)
-    logarithm = site.add("logarithm", Slice(1, 0, 1), site.add("softmax", Softmax(1, log=True), pair))
-    site.top(Reshape((-1, *shape[1:])), site.add("positive", Scale(-1.0), logarithm))
+    site.top(Unary("softplus"), site.x)
+
+
+def _threshold(site: Site) -> None:
+    """1 where x is more than the threshold, else 0."""
+    site.takes(1)
+    more = site.add("more", Binary("greater"), site.x, site.number("threshold", site.layer.threshold_param.threshold))
+    site.top(Cast("float32"), more)
 
 
 def _dropout(site: Site) -> None:
@@ -157,6 +175,7 @@ LAYERS: dict[str, Callable[[Site], None]] = {
     "Dropout": _dropout,
     "ELU": _elu,
     "Exp": _exp,
+    "Log": _log,
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
@@ -164,4 +183,5 @@ LAYERS: dict[str, Callable[[Site], None]] = {
     "Softmax": _softmax,
     "Swish": _swish,
     "TanH": _tanh,
+    "Threshold": _threshold,
 }
