@@ -9,7 +9,7 @@ import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import ConfigError, DivergedError
-from dnncore.nn import Executor, Graph, Package, Parameters
+from dnncore.nn import Executor, Graph, Package, Parameters, SharedMemory
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.data import Dataset
 from dnncore.train.metrics import confusion_matrix, per_class, ranks
@@ -106,6 +106,7 @@ class Evaluator:
         self._preprocessing = preprocessing
         self._batch = batch
         self._executors: dict[int, Executor] = {}
+        self._memory = SharedMemory(handle)  # whole batches come first, and what is left over fits into their place
 
     def evaluate(self, dataset: Dataset) -> Evaluation:
         """Classify every image of a dataset.
@@ -136,7 +137,7 @@ class Evaluator:
     def _classify(self, dataset: Dataset, indices: np.ndarray) -> np.ndarray:
         batch = len(indices)
         if batch not in self._executors:
-            self._executors[batch] = Executor(self._net, self._handle, self._parameters, batch)
+            self._executors[batch] = Executor(self._net, self._handle, self._parameters, batch, memory=self._memory)
         (data,), (probabilities,) = ([value.name for value in self._net.inputs], self._net.outputs)
         images = self._preprocessing.normalize(dataset.read(indices))
         return self._executors[batch].run({data: images})[probabilities].reshape(batch, -1).copy()
@@ -146,6 +147,7 @@ class Evaluator:
         for executor in self._executors.values():
             executor.close()
         self._executors.clear()
+        self._memory.close()
 
 
 def evaluate(handle: Handle, package: Package, dataset: Dataset, batch: int = 64) -> Evaluation:
