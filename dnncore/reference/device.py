@@ -23,6 +23,7 @@ from dnncore.problems import (
     ConvolutionProblem,
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
+    Direction,
     DropoutProblem,
     FillProblem,
     FusedConvolutionProblem,
@@ -44,6 +45,7 @@ from dnncore.reference import (
     blocked_convolution,
     convolution,
     cross_entropy,
+    depthwise_convolution,
     dropout,
     fused_convolution,
     im2col,
@@ -128,7 +130,9 @@ class ReferenceDevice:
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first."""
         if isinstance(problem, ConvolutionProblem):
-            return (blocked_convolution.ALGORITHMS[problem.direction], *convolution.EXACT[problem.direction])
+            blocked = blocked_convolution.ALGORITHMS[problem.direction]
+            fast = (depthwise_convolution.FORWARD, blocked) if problem.direction is Direction.FORWARD else (blocked,)
+            return (*fast, *convolution.EXACT[problem.direction])
         return _ALGORITHMS[type(problem)]
 
     def bind(self, work: ReferenceWork) -> Launch:

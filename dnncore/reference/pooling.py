@@ -43,6 +43,13 @@ class _Windows:
                 ),
             )
 
+    def _whole(self, padded: Array) -> Array | None:
+        """The only window of each plane, [N, C, places], where there is one: NumPy reduces it at once, not place by place."""
+        if math.prod(self.y[2:]) != 1:
+            return None
+        window = padded[:, :, *map(slice, self.pooling.window)]
+        return window.reshape(*window.shape[:2], -1)
+
     def _frame(self) -> tuple[tuple[int, ...], tuple[slice, ...]]:
         """The shape of an array large enough for every window, and where x lies in it."""
         shape, interior = list(self.x), [slice(None), slice(None)]
@@ -86,7 +93,11 @@ class _Windows:
 
     def maximum(self, x: Array) -> Array:
         """The maximum of each window."""
-        padded, best = self._candidates(x), np.full(self.y, -np.inf, x.dtype)
+        padded = self._candidates(x)
+        if (whole := self._whole(padded)) is not None:
+            found: Array = whole.max(2, initial=-np.inf).reshape(self.y)
+            return found
+        best = np.full(self.y, -np.inf, x.dtype)
         for place in self.places():
             np.maximum(best, padded[place], out=best)
         return best
@@ -128,15 +139,21 @@ class _Windows:
         return winner
 
     def average(self, x: Array) -> Array:
-        padded, total = self._padded(x, 0.0), np.zeros(self.y, x.dtype)
-        for place in self.places():
-            total += padded[place]
+        padded = self._padded(x, 0.0)
+        if (whole := self._whole(padded)) is not None:
+            total: Array = whole.sum(2).reshape(self.y)
+        else:
+            total = np.zeros(self.y, x.dtype)
+            for place in self.places():
+                total += padded[place]
         total /= self.divisor().astype(x.dtype)
         return total
 
     def spread(self, share: Array, winner: Indices | None = None) -> Array:
         """Add a share to every place of its window, or only to that one which wins it."""
         shape, interior = self._frame()
+        if winner is None and shape == self.x and self.pooling.window == self.x[2:]:
+            return np.broadcast_to(share, shape)
         gradient = np.zeros(shape, share.dtype)
         for number, place in enumerate(self.places()):
             gradient[place] += share if winner is None else np.where(winner == number, share, 0.0)
