@@ -30,7 +30,7 @@ _FAMILIES = {
     "pooling": "#fbd5d8",
     "reduction": "#fbd5d8",
     "arg_max": "#fbd5d8",
-    "binary": "#fff3bf",
+    "pointwise": "#fff3bf",
 }
 """Fill colors by the module of an operator, which is its family."""
 

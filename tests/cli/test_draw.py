@@ -47,7 +47,7 @@ def test_every_node_has_a_box_and_every_value_that_is_read_an_edge() -> None:
 
 def test_families_have_colors_of_their_own() -> None:
     fills = re.findall(r'^  n\d.*fillcolor="(#\w+)"', to_dot(_residual()), re.MULTILINE)
-    assert len(set(fills)) == 3
+    assert len(set(fills) - {"#e9ecef"}) == 3  # which all others have
 
 
 def test_large_nets_have_frames_by_what_names_begin_with() -> None:
