@@ -59,7 +59,7 @@ def _import(options: argparse.Namespace) -> int:
     model = Model(package.graph, package.weights)
     example = _example(options, model.graph)
     if example is not None:
-        if not _agrees(model, example, options.tolerance):
+        if not _agrees(model, example):
             return 1
         if not options.check_only:
             package = replace(package, example=example)
@@ -69,10 +69,10 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
-def _agrees(model: Model, example: Example, tolerance: float) -> bool:
+def _agrees(model: Model, example: Example) -> bool:
     """Run it as it will be run, on the CPU in float32, and say what came of it."""
     with Handle("cpu") as handle:
-        differences = example.differences(for_inference(model), handle, tolerance)
+        differences = example.differences(for_inference(model), handle, example.tolerance)
     for difference in differences:
         print(f"  check {difference}")
     return all(difference.is_allowed for difference in differences)
@@ -99,7 +99,7 @@ def _example(options: argparse.Namespace, graph: Graph) -> Example | None:
         name: _without_ones(array, len(graph.values[name].shape))
         for name, array in _named(outputs, graph.outputs, "output").items()
     }
-    return Example(given, wanted)
+    return Example(given, wanted, options.tolerance)
 
 
 def _named(texts: list[str], names: tuple[str, ...] | list[str], what: str) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ def _verify(options: argparse.Namespace) -> int:
     if example is None:
         example, against = Example.random(model, _BATCH), "what the CPU makes in float32 of random inputs"
     precision = PRECISIONS[options.precision]
-    tolerance = TOLERANCES[precision] if options.tolerance is None else options.tolerance
+    tolerance = example.tolerance_in(precision) if options.tolerance is None else options.tolerance
     with Handle(options.device) as handle:
         differences = example.differences(for_inference(model, precision), handle, tolerance)
     print(

@@ -74,10 +74,12 @@ class Example:
     Args:
         inputs: All inputs of the net, by name, for some number of images.
         outputs: Some or all outputs, by name.
+        tolerance: What they may differ by in float32, relative to the largest element.
     """
 
     inputs: Mapping[str, np.ndarray] = field(repr=False)
     outputs: Mapping[str, np.ndarray] = field(repr=False)
+    tolerance: float = TOLERANCES[DType.FLOAT32]
 
     @classmethod
     def random(cls, model: Model, batch: int = 1, seed: int = 0) -> Self:
@@ -90,6 +92,10 @@ class Example:
             inputs[value.name] = deviates.astype(spec.dtype.numpy)
         with Handle("cpu") as handle:
             return cls(inputs, _run(model, handle, inputs, batch))
+
+    def tolerance_in(self, precision: DType) -> float:
+        """What outputs may differ by when the net is run in a precision: that of the precision, or the example's own."""
+        return max(self.tolerance, TOLERANCES[precision])
 
     @property
     def nbytes(self) -> int:

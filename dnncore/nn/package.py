@@ -174,7 +174,9 @@ class Package:
             "labels": None if self.labels is None else list(self.labels),
             "provenance": dict(self.provenance),
             "weights": _entries(self.weights),
-            "example": None if self.example is None else _entries(_as_tensors(self.example)),
+            "example": None
+            if self.example is None
+            else {"tolerance": self.example.tolerance, "tensors": _entries(_as_tensors(self.example))},
         }
 
     @classmethod
@@ -255,15 +257,15 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _read_example(path: Path, entries: Mapping[str, Mapping[str, Any]] | None) -> Example | None:
-    if entries is None:
+def _read_example(path: Path, document: Mapping[str, Any] | None) -> Example | None:
+    if document is None:
         return None
-    tensors = _read_tensors(path, entries)
-    parts = (
+    tensors = _read_tensors(path, document["tensors"])
+    inputs, outputs = (
         {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
         for prefix in (_INPUT, _OUTPUT)
     )
-    return Example(*parts)
+    return Example(inputs, outputs, float(document["tolerance"]))
 
 
 def _read_tensors(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -91,6 +91,9 @@ def test_a_package_that_is_wrong_is_not_written(files: Path, capsys: pytest.Capt
     assert not Path("p").exists()
     assert main([*arguments, "--tolerance", "1", "--check-only"]) == 0
     assert Package.load("p").example is None
+    assert main([*arguments, "--tolerance", "1"]) == 0
+    assert main(["verify", "p"]) == 0  # with the same tolerance
+    assert main(["verify", "p", "--tolerance", "1e-4"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -197,12 +200,12 @@ def test_an_example_is_one_of_its_net_and_small() -> None:
     ):
         with pytest.raises(BadParamError, match=message):
             Example(inputs, outputs).batch(graph)
-    many = [
+    inputs, outputs = (
         {name: np.zeros((1 << 18, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
         for arrays in (example.inputs, example.outputs)
-    ]
+    )
     with pytest.raises(PackageError, match="at most 67108864 B are kept"):
-        Package("digits", graph, weights, None, None, example=Example(*many))
+        Package("digits", graph, weights, None, None, example=Example(inputs, outputs))
 
 
 @pytest.mark.parametrize(
