@@ -17,6 +17,7 @@ from struct import pack
 import numpy as np
 
 from dnncore.backend import TICKET_BYTES
+from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES, TensorMap
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
 
@@ -28,6 +29,7 @@ __all__ = [
     "Calls",
     "Copy",
     "KernelCall",
+    "MapSlot",
     "Memset",
     "Place",
     "Slot",
@@ -85,6 +87,21 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class MapSlot:
+    """Where a parameter block takes a tensor map, which is encoded once the address of its tensor is known. Immutable.
+
+    Args:
+        field: Bytes from the block's beginning.
+        place: The tensor's address.
+        tensor: Everything else about it.
+    """
+
+    field: int
+    place: Place
+    tensor: TensorMap
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """A kernel with everything but addresses and blending factors. Immutable.
 
@@ -97,6 +114,7 @@ class KernelCall:
         alpha: Where alpha goes, as a double, in bytes from the struct's beginning; None where the struct has its own value.
         beta: Where beta goes, likewise.
         shared_bytes: Dynamic shared memory per block.
+        maps: Where tensor maps go.
     """
 
     unit: Unit
@@ -107,6 +125,7 @@ class KernelCall:
     alpha: int | None = None
     beta: int | None = None
     shared_bytes: int = 0
+    maps: tuple[MapSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +181,7 @@ FieldPath = str | tuple[str | int, ...]
 """A field of a struct: its name, or the names and indices that lead to it: ("epilogue", "bias"), ("operands", 3)."""
 
 
-def _field_offset(dtype: np.dtype, path: FieldPath) -> int:
+def _field_offset(dtype: np.dtype, path: FieldPath, nbytes: int = 8) -> int:
     offset = 0
     for step in (path,) if isinstance(path, str) else path:
         if isinstance(step, int):
@@ -174,7 +193,7 @@ def _field_offset(dtype: np.dtype, path: FieldPath) -> int:
             assert dtype.fields is not None, f"{dtype} has no field {step}"
             dtype, start = dtype.fields[step][:2]
             offset += start
-    assert dtype.itemsize == 8, f"{path} is {dtype}, which holds no address"
+    assert dtype.itemsize == nbytes, f"{path} is {dtype}, which does not hold {nbytes} bytes"
     return offset
 
 
@@ -192,6 +211,7 @@ def kernel_call(
     *,
     blends: bool = True,
     shared_bytes: int = 0,
+    maps: Mapping[FieldPath, tuple[Place, TensorMap]] | None = None,
 ) -> tuple[KernelCall, ...]:
     """The call of a kernel; none where its grid is empty.
 
@@ -203,6 +223,7 @@ def kernel_call(
         places: Its fields that take addresses.
         blends: Whether its fields `alpha` and `beta` take the operation's factors; else they stay as they are.
         shared_bytes: Dynamic shared memory per block.
+        maps: Its fields that take tensor maps: whose, and how it is seen.
     """
     blocks = (grid, 1, 1) if isinstance(grid, int) else grid
     if not math.prod(blocks):
@@ -210,7 +231,11 @@ def kernel_call(
     dtype = params.dtype
     slots = tuple(Slot(_field_offset(dtype, path), place) for path, place in places.items())
     alpha, beta = (_field_offset(dtype, name) for name in ("alpha", "beta")) if blends else (None, None)
-    return (KernelCall(unit, blocks, (threads, 1, 1), params.tobytes(), slots, alpha, beta, shared_bytes),)
+    map_slots = tuple(
+        MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
+        for path, (place, tensor) in (maps or {}).items()
+    )
+    return (KernelCall(unit, blocks, (threads, 1, 1), params.tobytes(), slots, alpha, beta, shared_bytes, map_slots),)
 
 
 def rewired(
@@ -250,7 +275,8 @@ def rewired(
             params, at_alpha = _with_factor(call.params, call.alpha, alpha)
             params, at_beta = _with_factor(params, call.beta, beta)
             slots = tuple(Slot(slot.field, place(slot.place)) for slot in call.slots)
-            return replace(call, params=params, slots=slots, alpha=at_alpha, beta=at_beta)
+            maps = tuple(replace(slot, place=place(slot.place)) for slot in call.maps)
+            return replace(call, params=params, slots=slots, alpha=at_alpha, beta=at_beta, maps=maps)
         if isinstance(call, Memset):
             return replace(call, place=place(call.place))
         return replace(call, destination=place(call.destination), source=place(call.source))

@@ -78,9 +78,19 @@ ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DT
 """In the order of `dnncore::ElementType` of common/element.cuh: all but BOOL, which only pointwise.cuh knows."""
 
 
-def struct(*fields: Field) -> np.dtype:
-    """Lay the fields out as C++ does."""
-    return np.dtype(list(fields), align=True)
+def struct(*fields: Field, alignment: int = 0) -> np.dtype:
+    """Lay the fields out as C++ does.
+
+    Args:
+        fields: Names, formats and lengths.
+        alignment: Of the struct, in bytes, where `alignas` says more than its fields do: at its end it is filled up.
+    """
+    plain = np.dtype(list(fields), align=True)
+    if not alignment or plain.fields is None:
+        return plain
+    formats, offsets = zip(*(plain.fields[name][:2] for name in plain.fields), strict=True)
+    nbytes = -(-plain.itemsize // alignment) * alignment
+    return np.dtype({"names": list(plain.fields), "formats": formats, "offsets": offsets, "itemsize": nbytes})
 
 
 def record(dtype: np.dtype, **values: object) -> np.ndarray:

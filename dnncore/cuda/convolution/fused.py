@@ -10,13 +10,17 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.composed import ComposedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
+from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.gemm import SplitGemm, TiledGemm
 
 __all__ = ["FUSED"]
 
+_IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
+
 FUSED: tuple[CudaAlgorithm, ...] = (
+    WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
-    TiledGemm("implicit_gemm", fused_product, fused=True),
+    _IMPLICIT_GEMM,
     ComposedConvolution(),
     FUSED_DIRECT,
 )

@@ -13,6 +13,7 @@ from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -20,9 +21,11 @@ from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["algorithms", "best_offer"]
 
+_WGMMA = WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM)
 _ALGORITHMS: tuple[CudaAlgorithm, ...] = (
     DEPTHWISE,
     DIRECT_FEW_CHANNELS,
+    _WGMMA,
     IMPLICIT_GEMM_SPLIT_K,
     IMPLICIT_GEMM,
     IMPLICIT_PRECOMP_GEMM,
@@ -35,12 +38,18 @@ _ALGORITHMS: tuple[CudaAlgorithm, ...] = (
     DIRECT,
 )
 _NO_BACKWARD_FILTER = (DIRECT_FEW_CHANNELS, WINOGRAD, WINOGRAD_4X4)
-_BACKWARD_FILTER = tuple(algorithm for algorithm in _ALGORITHMS if algorithm not in _NO_BACKWARD_FILTER)
+_BACKWARD_DATA = tuple(algorithm for algorithm in _ALGORITHMS if algorithm is not _WGMMA)
+_BACKWARD_FILTER = tuple(algorithm for algorithm in _BACKWARD_DATA if algorithm not in _NO_BACKWARD_FILTER)
+_OF = {
+    Direction.FORWARD: _ALGORITHMS,
+    Direction.BACKWARD_DATA: _BACKWARD_DATA,
+    Direction.BACKWARD_FILTER: _BACKWARD_FILTER,
+}
 
 
 def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
     """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal."""
-    return _BACKWARD_FILTER if direction is Direction.BACKWARD_FILTER else _ALGORITHMS
+    return _OF[direction]
 
 
 def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:

@@ -16,23 +16,27 @@ since a launch takes less time than the loops and calls that would interpret its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from types import CodeType
 from typing import Any
 
 from dnncore.backend import Address, Enqueue, Launch, Stream
-from dnncore.cuda.calls import Call, Calls, Copy, KernelCall, Memset, Place, WhereAligned
+from dnncore.cuda.calls import Call, Calls, Copy, KernelCall, MapSlot, Memset, Place, WhereAligned
 from dnncore.cuda.runtime import driver
 from dnncore.cuda.runtime.context import Context
 from dnncore.cuda.runtime.driver import CudaCallError, Launcher
 from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.stream import CudaStream
+from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES
 
 __all__ = ["bind", "wire"]
 
 _FIELD_BYTES = 8
 """Of a factor and of an address."""
+
+_MAPS_KEPT = 16
+"""Of each tensor map as it is encoded for an address: as many as there are sets of buffers that take turns, and some more."""
 
 _LARGEST_GAP_BYTES = 128
 """Of zeros that are written along with the fields around them, which takes less time than another write."""
@@ -163,6 +167,10 @@ class _Script:
             pack = f"pack{number}_{start}"
             names[pack] = Struct(f"<{letters}").pack_into
             yield f"{pack}(block{number}, {start}, {', '.join(values)})"
+        for slot in call.maps:
+            name = f"map{number}_{slot.field}"
+            names[name] = _map_writer(launcher.block, slot)
+            yield f"{name}({self._address(slot.place)})"
         yield f"(status,) = enqueue{number}(*arguments{number})"
         yield "if status is not success:"
         yield "    raise CudaCallError('cuLaunchKernel', status)"
@@ -203,6 +211,17 @@ class _Script:
 def _compiled(source: str) -> CodeType:
     """Most plans of one algorithm have the same lines: their numbers are elsewhere."""
     return compile(source, "<launch>", "exec")
+
+
+def _map_writer(block: bytearray, slot: MapSlot) -> Callable[[int], None]:
+    """What writes the map of a tensor at an address into a parameter block."""
+    encoded = lru_cache(maxsize=_MAPS_KEPT)(partial(driver.encode_tensor_map, slot.tensor))
+    field = memoryview(block)[slot.field : slot.field + TENSOR_MAP_BYTES]
+
+    def write(address: int) -> None:
+        field[:] = encoded(address)
+
+    return write
 
 
 def _launches_only(call: Call) -> bool:

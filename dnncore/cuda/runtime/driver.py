@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES, BoxMap, TensorMap
+from dnncore.dtypes import DType
 from dnncore.errors import BackendUnavailableError, DeviceError, DeviceFaultError, OutOfMemoryError
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "driver_error",
     "driver_error_types",
     "elapsed_ms",
+    "encode_tensor_map",
     "event_has_passed",
     "free_ordered",
     "load_function",
@@ -353,6 +356,34 @@ def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
     """Let a function be launched with this much dynamic shared memory."""
     name = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     call("cuFuncSetAttribute", function, name, nbytes)
+
+
+_MAP_TYPES = {
+    DType.FLOAT16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
+    DType.BFLOAT16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
+}
+
+
+def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
+    """The CUtensorMap of a tensor at an address, swizzled by 128 bytes and with zeros around it."""
+    names = bindings()
+    kind = getattr(names.CUtensorMapDataType, _MAP_TYPES[tensor.dtype])
+    sizes, strides = (list(map(names.cuuint64_t, numbers)) for numbers in (tensor.sizes, tensor.strides_bytes))
+    modes = (
+        names.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        names.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        names.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        names.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    common = (kind, len(sizes), address, sizes, strides)
+    if isinstance(tensor, BoxMap):
+        box, steps = list(map(names.cuuint32_t, tensor.box)), [names.cuuint32_t(1)] * len(sizes)
+        made = call("cuTensorMapEncodeTiled", *common, box, steps, *modes)
+    else:
+        corners = list(tensor.lower), list(tensor.upper)
+        steps = list(map(names.cuuint32_t, (1, *tensor.steps, 1)))
+        made = call("cuTensorMapEncodeIm2col", *common, *corners, tensor.channels, tensor.pixels, steps, *modes)
+    return ctypes.string_at(int(made.getPtr()), TENSOR_MAP_BYTES)
 
 
 class Parameters:

@@ -12,6 +12,7 @@ from struct import pack_into
 
 from dnncore.backend import Address, Bound, Move, Stream
 from dnncore.cuda.calls import Calls, Copy, KernelCall, Memset, Place, WhereAligned
+from dnncore.cuda.runtime import driver
 from dnncore.cuda.runtime.context import Context
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.driver_graph import DriverGraph
@@ -57,7 +58,10 @@ Node = KernelNode | MemsetNode | CopyNode
 
 
 def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Address]) -> Iterator[Node]:
-    """Calls with their factors and addresses filled in, and the choices that depend on alignment made."""
+    """Calls with their factors and addresses filled in, and the choices that depend on alignment made.
+
+    Where calls have tensor maps, the driver encodes them, and a context is current.
+    """
 
     def at(place: Place) -> int:
         return int(addresses[place.operand]) + place.offset_bytes
@@ -67,6 +71,9 @@ def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Addres
             params = bytearray(call.params)
             for slot in call.slots:
                 pack_into("<Q", params, slot.field, at(slot.place))
+            for held in call.maps:
+                encoded = driver.encode_tensor_map(held.tensor, at(held.place))
+                params[held.field : held.field + len(encoded)] = encoded
             for field, factor in ((call.alpha, alpha), (call.beta, beta)):
                 if field is not None:
                     pack_into("<d", params, field, factor)
@@ -114,10 +121,10 @@ class CudaGraph:
         self._kernels = kernels
         self._owner = Owner(f"graph of {context.name}")
         self._steps = list(steps)
-        self._nodes = [self._nodes_of(step, step.addresses) for step in self._steps]
         self._moved: _Moved = {}
         self._graph: DriverGraph | None = None
         with context:
+            self._nodes = [self._nodes_of(step, step.addresses) for step in self._steps]
             self._graph, self._firsts = self._built(self._nodes)
         context.add_user(self)
 
@@ -182,9 +189,9 @@ class CudaGraph:
                 moved[start, end] = new, steps
                 touched.update(dict.fromkeys(steps))
         nodes = list(self._nodes)
-        for index in touched:
-            nodes[index] = self._nodes_of(self._steps[index], _moved(self._steps[index], moved))
         with self._context:
+            for index in touched:
+                nodes[index] = self._nodes_of(self._steps[index], _moved(self._steps[index], moved))
             if all(_kinds(self._nodes[index]) == _kinds(nodes[index]) for index in touched) and self._set(
                 graph, nodes, touched
             ):

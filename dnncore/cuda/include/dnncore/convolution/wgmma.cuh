@@ -1,0 +1,342 @@
+// Forward convolution by the matrix units and the copy engine of sm_90: 16-bit channels-last images and filters, sums in
+// fp32, and whatever follows a convolution. A pixel of the output is the product of R S C inputs with as many weights of
+// each filter. The inputs are never unrolled in memory: for a tap (r, s) of the filter the copy engine gathers 64 channels
+// of a run of pixels, zeros where they are padding, into rows of shared memory, and the matrix units read them there.
+//
+//                 +------------------------ shared memory -------------------------+
+//    images ----->|  stage 0       stage 1       stage 2      ...                  |   A stage is a step of the sums:
+//                 |  [ x  | w ]    [ x  | w ]    [ x  | w ]     x: kPixels rows    |   64 channels of one tap.
+//    filters ---->|   |      |                                  w: 128 filters     |
+//                 +---|------|------------------------------^----------------------+
+//       `filled`: its |      |                              |
+//       bytes landed  v      v                              | `free`: all eight warps have multiplied it
+//    consumer 0     sums = filters 0...63   x pixels  ------+
+//    consumer 1     sums = filters 64...127 x pixels  ------+------->  producer: one thread begins the next copies
+//         |
+//         |  the sums of 96 pixels x 64 filters at a time
+//         v
+//    scale, bias, residual, activation, blend  -->  box in shared memory  -->  output
+//                     ^ residual, old output: by copies into the same box
+//
+// Blocks stay for the whole launch, one on each multiprocessor, and take tile after tile, so that the copies for the next
+// tile run while this one's sums are stored. Three groups of four warps share the registers: the producer's gives most of
+// its own to the two consumers.
+//
+// Filters are the rows of the product and pixels its columns, of which one instruction takes up to 256: a thread then needs
+// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. The kernels are for 96 pixels and for
+// 192. In the box a pixel is a row of 128 bytes, 64 channels, as the copy engine stores it.
+#pragma once
+
+#include "dnncore/gemm/epilogue.cuh"
+#include "dnncore/ptx/matrix.cuh"
+#include "dnncore/ptx/matrix_store.cuh"
+#include "dnncore/ptx/mbarrier.cuh"
+#include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/warpgroup_matrix.cuh"
+
+namespace dnncore::wgmma {
+
+// _PARAMS in convolution/wgmma.py. Coordinates are 32 bits: the host refuses more pixels.
+struct alignas(64) Params {
+  TensorMap x;  // runs of kPixels pixels, 64 channels of each
+  TensorMap w;  // 64 channels of one tap of 128 filters
+  TensorMap z;  // boxes of 96 pixels, 64 channels of each; so of y
+  TensorMap y;
+  Blend blend;
+  Epilogue epilogue;
+  int32 filters;
+  int32 slabs;         // of 64 channels
+  int32 taps[2];       // R, S, as are all pairs: rows first
+  int32 output[2];
+  int32 stride[2];
+  int32 padding[2];
+  int32 dilation[2];
+  int32 pixel_tiles;
+  int32 filter_tiles;
+  int32 gathers;       // whether x is images; else a matrix whose rows are the pixels of y
+};
+
+inline constexpr int kSlab = 64;                                // channels: 128 bytes
+inline constexpr int kWarpgroup = 128;                          // threads
+inline constexpr int kConsumers = 2;
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumerFilters = 64;
+inline constexpr int kFilters = kConsumers * kConsumerFilters;
+inline constexpr int kBoxPixels = 96;
+inline constexpr int kBoxSums = kBoxPixels / 2;                 // of a thread
+
+struct Row {
+  unsigned char bytes[kMatrixRowBytes];
+};
+
+// Where in the ring of stages, and the parity of the phase that its barriers are in.
+template <int kStages>
+struct Position {
+  int stage = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
+};
+
+// The first output of a block's tile. Tiles of filters are fastest: blocks that run at the same time read the same pixels.
+struct Tile {
+  int32 pixel;
+  int32 filter;
+
+  __device__ __forceinline__ Tile(int index, int pixels, const Params& params)
+      : pixel(index / params.filter_tiles * pixels), filter(index % params.filter_tiles * kFilters) {}
+};
+
+// How a consumer's four warps finish sums and store them, 96 pixels x 64 filters at a time, in a box of their own.
+template <typename T>
+class Output {
+public:
+  __device__ __forceinline__ Output(const Params& params, Row* box, Mbarrier& landed, int consumer)
+      : params_(params), box_(box), landed_(landed), consumer_(consumer) {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+    leads_ = thread == 0;
+    row_ = thread / 32 * 16 + lane / 4;
+    // Lanes 8 m to 8 m + 7 address the rows of matrix m: pixels, and of these 8 filters, which are a chunk of 16 bytes.
+    const int pixel = lane / 16 * 8 + lane % 8, chunk = thread / 32 * 2 + lane / 8 % 2;
+    matrices_ = pixel * kMatrixRowBytes + ((chunk ^ (pixel % 8)) << 4);
+  }
+
+  // Begin to load what the first box of a tile will be added to; nothing where there is no residual.
+  __device__ __forceinline__ void begin(int32 pixel, int32 filter) {
+    if (params_.epilogue.reads_z()) load(params_.z, pixel, filter);
+  }
+
+  // The factors of a thread's two filters.
+  struct Affine {
+    float scale[2];
+    float bias[2];
+  };
+  __device__ __forceinline__ Affine affine(int32 filter) const {
+    Affine found;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32 k = filter + row_ + 8 * i;
+      const bool exists = k < params_.filters;
+      found.scale[i] = static_cast<float>(params_.epilogue.alpha1) * (exists ? params_.epilogue.scale_of<T>(k) : 0.0F);
+      found.bias[i] = exists ? params_.epilogue.bias_of<T>(k) : 0.0F;
+    }
+    return found;
+  }
+
+  // Finish and store the sums of one box; `begin` has been called for it.
+  __device__ __forceinline__ void store(float* sums, const Affine& affine, int32 pixel, int32 filter) {
+    const Epilogue& epilogue = params_.epilogue;
+#pragma unroll
+    for (int i = 0; i < kBoxSums; ++i) sums[i] = sums[i] * affine.scale[i / 2 % 2] + affine.bias[i / 2 % 2];
+    if (epilogue.reads_z()) add(sums, static_cast<float>(epilogue.alpha2));
+    activate_all(sums);
+    const auto alpha = static_cast<float>(params_.blend.alpha);
+#pragma unroll
+    for (int i = 0; i < kBoxSums; ++i) sums[i] *= alpha;
+    if (params_.blend.beta != 0.0) {
+      synchronize();  // all warps have read the residual
+      load(params_.y, pixel, filter);
+      add(sums, static_cast<float>(params_.blend.beta));
+    }
+    if (leads_) wait_for_stores_to_read();
+    synchronize();
+    write(sums);
+    publish_to_engine();
+    synchronize();
+    if (leads_) store_window(params_.y, box_, filter, pixel);
+  }
+
+  // Shared memory must outlive the reading of the last box.
+  __device__ __forceinline__ void end() const {
+    if (leads_) wait_for_stores_to_read();
+  }
+
+private:
+  // The consumer's own barrier; 0 is that of the block.
+  __device__ __forceinline__ void synchronize() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(consumer_ + 1), "n"(kWarpgroup) : "memory");
+  }
+
+  __device__ __forceinline__ void load(const TensorMap& map, int32 pixel, int32 filter) {
+    if (!leads_) return;
+    wait_for_stores_to_read();
+    arrive_expecting(landed_, kBoxPixels * kMatrixRowBytes);
+    load_window(box_, map, landed_, filter, pixel);
+  }
+
+  // Sixteen pixels of the box, as the warp's matrices.
+  __device__ __forceinline__ void* matrices(int group) const {
+    return reinterpret_cast<unsigned char*>(box_) + group * 16 * kMatrixRowBytes + matrices_;
+  }
+
+  // Add what was loaded, times a factor.
+  __device__ __forceinline__ void add(float* sums, float factor) {
+    wait(landed_, parity_);
+    parity_ ^= 1;
+#pragma unroll
+    for (int group = 0; group < kBoxPixels / 16; ++group) {
+      uint32 pairs[4];
+      load_transposed_matrices(pairs, matrices(group));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[8 * group + 2 * i] += factor * first_of<T>(pairs[i]);
+        sums[8 * group + 2 * i + 1] += factor * second_of<T>(pairs[i]);
+      }
+    }
+  }
+
+  // Only activations that are a comparison or two: their code is there for every one of a thread's sums.
+  __device__ __forceinline__ void activate_all(float* sums) const {
+    const Activation& activation = params_.epilogue.activation;
+    const auto all = [&](auto chosen) {
+#pragma unroll
+      for (int i = 0; i < kBoxSums; ++i) sums[i] = activate<chosen.kMode>(activation, sums[i]);
+    };
+    switch (activation.mode) {
+      case ActivationMode::kRelu: return all(KnownMode<ActivationMode::kRelu>{});
+      case ActivationMode::kClippedRelu: return all(KnownMode<ActivationMode::kClippedRelu>{});
+      case ActivationMode::kLeakyRelu: return all(KnownMode<ActivationMode::kLeakyRelu>{});
+      default: return;  // the identity
+    }
+  }
+
+  __device__ __forceinline__ void write(const float* sums) const {
+#pragma unroll
+    for (int group = 0; group < kBoxPixels / 16; ++group) {
+      uint32 pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pairs[i] = narrow_pair<T>(sums[8 * group + 2 * i], sums[8 * group + 2 * i + 1]);
+      store_transposed_matrices(matrices(group), pairs);
+    }
+  }
+
+  const Params& params_;
+  Row* box_;
+  Mbarrier& landed_;
+  int consumer_;
+  bool leads_;
+  int row_;       // of the sums: a filter
+  int matrices_;  // bytes of the box from its beginning
+  uint32 parity_ = 0;
+};
+
+// Tiles of kPixels pixels x 128 filters.
+template <typename T, int kPixels, int kStages>
+struct Kernel {
+  using At = Position<kStages>;
+  static constexpr int kBoxes = kPixels / kBoxPixels;
+  static constexpr uint32 kStageBytes = (kPixels + kFilters) * kMatrixRowBytes;
+  static_assert(kPixels % kBoxPixels == 0);
+
+  struct Shared {
+    Row x[kStages][kPixels];
+    Row w[kStages][kFilters];
+    Row boxes[kConsumers][kBoxPixels];
+    Mbarrier filled[kStages];
+    Mbarrier free[kStages];
+    Mbarrier landed[kConsumers];  // residual or old output, in a consumer's box
+  };
+
+  static __device__ void run(const Params& params) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    auto& shared = *reinterpret_cast<Shared*>(memory);
+    if (threadIdx.x == 0) {
+      prefetch(params.x), prefetch(params.w), prefetch(params.y);
+      for (int stage = 0; stage < kStages; ++stage) {
+        make_barrier(shared.filled[stage], 1);
+        make_barrier(shared.free[stage], kConsumers * kWarpgroup / 32);
+      }
+      for (Mbarrier& landed : shared.landed) make_barrier(landed, 1);
+      publish_barriers();
+    }
+    __syncthreads();
+    // Uniform, which the compiler knows of what comes out of a shuffle.
+    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    if (warpgroup == kConsumers) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
+    } else {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      consume(params, shared, warpgroup);
+    }
+  }
+
+private:
+  template <typename Do>
+  static __device__ __forceinline__ void for_each_tile(const Params& params, const Do& work) {
+    const int tiles = params.pixel_tiles * params.filter_tiles;
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+      work(Tile(index, kPixels, params));
+    }
+  }
+
+  static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
+    At at{0, 1};  // all stages are free: as if the phase before had ended
+    for_each_tile(params, [&](const Tile& tile) {
+      const int32 row = tile.pixel / params.output[1], image = row / params.output[0];
+      const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
+      const int32 w = tile.pixel % params.output[1] * params.stride[1] - params.padding[1];
+      for (int r = 0; r < params.taps[0]; ++r) {
+        for (int s = 0; s < params.taps[1]; ++s) {
+          for (int slab = 0; slab < params.slabs; ++slab) {
+            Mbarrier& filled = shared.filled[at.stage];
+            wait(shared.free[at.stage], at.parity);
+            arrive_expecting(filled, kStageBytes);
+            if (params.gathers) {
+              load_pixels(
+                  shared.x[at.stage], params.x, filled, slab * kSlab, w, h, image, s * params.dilation[1],
+                  r * params.dilation[0]);
+            } else {
+              load_window(shared.x[at.stage], params.x, filled, slab * kSlab, tile.pixel);
+            }
+            load_window(shared.w[at.stage], params.w, filled, slab * kSlab, s, r, tile.filter);
+            at.advance();
+          }
+        }
+      }
+    });
+  }
+
+  static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
+    const int steps = params.taps[0] * params.taps[1] * params.slabs;
+    Output<T> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    At at;
+    const auto release = [&](int stage) {
+      if (threadIdx.x % 32 == 0) arrive(shared.free[stage]);
+    };
+    for_each_tile(params, [&](const Tile& tile) {
+      const int32 filter = tile.filter + consumer * kConsumerFilters;
+      output.begin(tile.pixel, filter);
+      const auto affine = output.affine(filter);
+      float sums[kPixels / 2];
+      for (int step = 0; step < steps; ++step) {
+        wait(shared.filled[at.stage], at.parity);
+        const uint64 w = matrix_descriptor(shared_address(shared.w[at.stage] + consumer * kConsumerFilters));
+        const uint64 x = matrix_descriptor(shared_address(shared.x[at.stage]));
+        fence_sums();
+#pragma unroll
+        for (int k = 0; k < kSlab / 16; ++k) {
+          multiply_matrices<T>(sums, w + k * kMatrixStep, x + k * kMatrixStep, step + k > 0);
+        }
+        commit_products();
+        wait_for_products<1>();  // those of the step before
+        if (step > 0) release(at.before());
+        at.advance();
+      }
+      wait_for_products<0>();
+      release(at.before());
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        const int32 pixel = tile.pixel + box * kBoxPixels;
+        if (box > 0) output.begin(pixel, filter);
+        output.store(sums + box * kBoxSums, affine, pixel, filter);
+      }
+    });
+    output.end();
+  }
+};
+
+}  // namespace dnncore::wgmma

@@ -1,0 +1,94 @@
+"""Tensor maps as values: how the copy engine of sm_90 sees a tensor, all but where it is. Pure.
+
+The engine (TMA) copies windows of a tensor between global and shared memory; what lies outside of the tensor is read as zeros and not
+written. Dimensions are counted from the innermost, along which neighbours are neighbours in memory. In shared memory a row of 128
+bytes of a window follows the other, their 16-byte chunks exchanged as the matrix units want them (the 128-byte swizzle).
+
+Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Management".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnncore.dtypes import DType
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "LARGEST_STEP",
+    "TENSOR_MAP",
+    "TENSOR_MAP_BYTES",
+    "BoxMap",
+    "PixelMap",
+    "TensorMap",
+    "corner_fits",
+]
+
+TENSOR_MAP_BYTES = 128
+"""Of a CUtensorMap."""
+
+TENSOR_MAP = np.dtype(f"V{TENSOR_MAP_BYTES}")
+"""A field of a struct that takes one; `dnncore::TensorMap` of ptx/tensor_copy.cuh, which begins at a multiple of 64 bytes."""
+
+ALIGNMENT_BYTES = 16
+"""What a tensor's address, and every stride but the innermost, must be a multiple of."""
+
+LARGEST_STEP = 8
+"""Most elements from one pixel to the next."""
+
+_CORNERS = range(-128, 128)
+
+
+def corner_fits(place: int) -> bool:
+    """Whether a corner of two-dimensional images can be so many pixels from theirs."""
+    return place in _CORNERS
+
+
+@dataclass(frozen=True, slots=True)
+class BoxMap:
+    """A tensor of which boxes are copied: cuTensorMapEncodeTiled. Immutable.
+
+    Args:
+        dtype: Of its elements.
+        sizes: Extents, up to five.
+        strides_bytes: From one to the next along every dimension but the innermost.
+        box: Extents of what one copy moves.
+    """
+
+    dtype: DType
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PixelMap:
+    """Images of which runs of pixels are copied, as one tap of a filter meets them: cuTensorMapEncodeIm2col. Immutable.
+
+    The pixels of a run are some steps apart, go on in the next row and in the next image, and stay between two corners; a copy moves
+    all of them by a tap's offset.
+
+    Args:
+        dtype: Of its elements.
+        sizes: (C, W, H, N).
+        strides_bytes: Of W, H and N.
+        lower: First pixel in a row and first row, for the first tap: minus the padding before.
+        upper: Last ones, counted from the last of the image.
+        steps: From one pixel to the next in W and in H: the convolution's strides.
+        channels: How many of each pixel one copy moves.
+        pixels: How many pixels it moves.
+    """
+
+    dtype: DType
+    sizes: tuple[int, int, int, int]
+    strides_bytes: tuple[int, int, int]
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    steps: tuple[int, int]
+    channels: int
+    pixels: int
+
+
+TensorMap = BoxMap | PixelMap

@@ -1,0 +1,81 @@
+"""Convolutions in which blocks of implicit_gemm_wgmma take several tiles, and its ring of stages goes round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor
+from dnncore.backend import Offer
+from dnncore.cuda.calls import KernelCall, WhereAligned
+from dnncore.descriptors import ActivationDescriptor
+from dnncore.figures import H200
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
+from tests.cases import Case
+from tests.ops.harness import GUARD, check
+
+ALGORITHM = "implicit_gemm_wgmma"
+ONE_MULTIPROCESSOR = replace(H200, multiprocessors=1)
+LEAKY = ActivationDescriptor.make("leaky_relu", 0.125)
+F16, BF16 = DType.FLOAT16, DType.BFLOAT16
+
+
+def _images(shape: tuple[int, int, int, int], dtype: DType, pitch: int) -> TensorDescriptor:
+    """Channels last, so many elements from pixel to pixel: a slice of more channels."""
+    _, _, h, w = shape
+    return TensorDescriptor(dtype, shape, (pitch * w * h, 1, pitch * w, pitch))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Of 72 channels, or as many as the pitch of x says, to 136 filters."""
+
+    dtype: DType
+    batch: int
+    extents: tuple[int, int]
+    taps: tuple[int, int]
+    convolution: ConvolutionDescriptor
+    kernel: str
+    fused: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def case(self) -> Case:
+        x = _images((self.batch, 72, *self.extents), self.dtype, 80)
+        w = TensorDescriptor.packed((136, 72, *self.taps), self.dtype, "NHWC")
+        y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, 144)
+        problem: Problem = ConvolutionProblem(Direction.FORWARD, x, w, y, self.convolution)
+        if self.fused:
+            row = TensorDescriptor.packed((1, 136, 1, 1))
+            problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, LEAKY, alpha1=0.5, alpha2=-2.0)
+        return Case(f"wgmma-{self.kernel}", problem, self.alpha, self.beta)
+
+
+STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), dilation=(1, 2))
+LAYERS = (
+    Layer(F16, 2, (13, 11), (1, 1), ConvolutionDescriptor.make(), "convolution_wgmma_float16_128x192"),
+    Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
+    Layer(F16, 1, (16, 16), (3, 1), ConvolutionDescriptor.make(padding=(1, 0)), "convolution_wgmma_float16_128x96", True),
+    Layer(BF16, 3, (9, 14), (3, 1), ConvolutionDescriptor.make(), "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0),
+)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
+    """The device as if it had one multiprocessor, which then takes all tiles."""
+    if handle.info.name == "cpu":
+        pytest.skip("wgmma is an instruction of GPUs")
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: ONE_MULTIPROCESSOR)
+    return Handle(handle.info.name)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
+def test_a_block_takes_several_tiles(small: Handle, layer: Layer) -> None:
+    with small:
+        check(small, layer.case(), ALGORITHM)
+
+
+def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> None:
+    with small:
+        check(small, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
