@@ -57,7 +57,7 @@ LAYERS = (
     Layer(F16, 2, (13, 11), (1, 1), ConvolutionDescriptor.make(), "convolution_wgmma_float16_128x192"),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
     Layer(F16, 1, (16, 16), (3, 1), ConvolutionDescriptor.make(padding=(1, 0)), "convolution_wgmma_float16_128x96", True),
-    Layer(BF16, 3, (9, 14), (3, 1), ConvolutionDescriptor.make(), "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0),
+    Layer(BF16, 3, (9, 14), (3, 1), ConvolutionDescriptor.make(), "convolution_wgmma_bfloat16_64x192", True, 1.0, 1.0),
 )
 
 

@@ -45,7 +45,8 @@ _ITEM_BYTES = 2
 _ALIGNED_ITEMS = ALIGNMENT_BYTES // _ITEM_BYTES
 
 _THREADS = 384
-_FILTERS, _CONSUMERS, _SLAB, _BOX_PIXELS = 128, 2, 64, 96
+_SLAB, _BOX_PIXELS = 64, 96
+_CONSUMERS = _BOXES = 2
 _ROW_BYTES = _SLAB * _ITEM_BYTES
 _MOST_PIXELS = 2**31 - 2**16
 """What coordinates of 32 bits hold, those of the last tile included."""
@@ -67,19 +68,21 @@ _LAUNCHES = 1.4
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Pixels of a block's tile, and stages of its ring: as many as shared memory holds. Immutable."""
+    """Filters and pixels of a block's tile, and stages of its ring: as many as shared memory holds. Immutable."""
 
+    filters: int
     pixels: int
     stages: int
 
     @property
     def shared_bytes(self) -> int:
         """Stages, the consumers' boxes, two barriers for each stage and one for each box."""
-        rows = self.stages * (self.pixels + _FILTERS) + _CONSUMERS * _BOX_PIXELS
-        return rows * _ROW_BYTES + (2 * self.stages + _CONSUMERS) * 8
+        boxes = _CONSUMERS * _BOXES
+        rows = self.stages * (self.pixels + self.filters) + boxes * _BOX_PIXELS
+        return rows * _ROW_BYTES + (2 * self.stages + boxes) * 8
 
 
-_TILES = (_Tile(192, 5), _Tile(96, 7))
+_TILES = (_Tile(128, 192, 4), _Tile(128, 96, 6), _Tile(64, 192, 5))
 
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in "xwzy"),
@@ -97,11 +100,11 @@ _PARAMS = struct(
 
 @cache
 def _unit(dtype: DType, tile: _Tile) -> Unit:
-    entry = f"convolution_wgmma_{c_type(dtype)}_{_FILTERS}x{tile.pixels}"
+    entry = f"convolution_wgmma_{c_type(dtype)}_{tile.filters}x{tile.pixels}"
     source = (
         '#include "dnncore/convolution/wgmma.cuh"\n'
         "using namespace dnncore;\n"
-        f"using Kernel = wgmma::Kernel<{c_type(dtype)}, {tile.pixels}, {tile.stages}>;\n"
+        f"using Kernel = wgmma::Kernel<{c_type(dtype)}, {tile.filters}, {tile.pixels}, {tile.stages}>;\n"
         f'static_assert(sizeof(wgmma::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution/wgmma.py disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution/wgmma.py disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
@@ -114,7 +117,7 @@ def _unit(dtype: DType, tile: _Tile) -> Unit:
 
 @dataclass(frozen=True)
 class WgmmaConvolution:
-    """A forward convolution, with its epilogue or without, in tiles of 128 filters; no workspace. Immutable.
+    """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
@@ -267,7 +270,7 @@ def _upper(problem: ConvolutionProblem) -> tuple[int, int]:
 def _tiles(problem: ConvolutionProblem, tile: _Tile) -> tuple[int, int]:
     """How many tiles there are, along the pixels and along the filters."""
     n, k, *places = problem.y.shape
-    return -(-n * math.prod(places) // tile.pixels), -(-k // _FILTERS)
+    return -(-n * math.prod(places) // tile.pixels), -(-k // tile.filters)
 
 
 def _seconds(
@@ -278,7 +281,7 @@ def _seconds(
 ) -> float:
     """Time of the turns that the blocks take, or of the operands on their way through memory."""
     turns = -(-math.prod(_tiles(plain, tile)) // figures.multiprocessors)
-    products = tile.pixels * _FILTERS * math.prod(plain.w.shape[2:]) * -(-plain.w.shape[1] // _SLAB) * _SLAB
+    products = tile.pixels * tile.filters * math.prod(plain.w.shape[2:]) * -(-plain.w.shape[1] // _SLAB) * _SLAB
     rate = figures.products_per_second(Maths.of(plain.x.dtype)) / figures.multiprocessors * _OF_PRODUCTS
     busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
     memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -308,9 +311,9 @@ def _of_images(problem: ConvolutionProblem, tile: _Tile) -> TensorMap:
     )
 
 
-def _of_filters(w: TensorDescriptor) -> BoxMap:
+def _of_filters(w: TensorDescriptor, tile: _Tile) -> BoxMap:
     k, c, r, s = w.shape
-    return BoxMap(w.dtype, (c, s, r, k), _bytes(_strides(w) or ()), (_SLAB, 1, 1, _FILTERS))
+    return BoxMap(w.dtype, (c, s, r, k), _bytes(_strides(w) or ()), (_SLAB, 1, 1, tile.filters))
 
 
 def _calls(
@@ -338,7 +341,7 @@ def _calls(
     names = problem.input_names
     maps: dict[FieldPath, tuple[Place, TensorMap]] = {
         "x": (Place(0), _of_images(plain, tile)),
-        "w": (Place(1), _of_filters(w)),
+        "w": (Place(1), _of_filters(w, tile)),
         "y": (Place(len(names)), _of_pixels(y, _BOX_PIXELS)),
     }
     if isinstance(problem, ConvolutionProblem):

@@ -6,25 +6,24 @@
 //                 +------------------------ shared memory -------------------------+
 //    images ----->|  stage 0       stage 1       stage 2      ...                  |   A stage is a step of the sums:
 //                 |  [ x  | w ]    [ x  | w ]    [ x  | w ]     x: kPixels rows    |   64 channels of one tap.
-//    filters ---->|   |      |                                  w: 128 filters     |
+//    filters ---->|   |      |                                  w: kFilters rows   |
 //                 +---|------|------------------------------^----------------------+
 //       `filled`: its |      |                              |
 //       bytes landed  v      v                              | `free`: all eight warps have multiplied it
-//    consumer 0     sums = filters 0...63   x pixels  ------+
-//    consumer 1     sums = filters 64...127 x pixels  ------+------->  producer: one thread begins the next copies
+//    consumer 0     sums = filters 0...63   x pixels  ------+------->  producer: one thread begins the next copies
+//    consumer 1     sums = filters 64...127 x pixels  ------+          (of a tile of 64 filters each has half the pixels)
 //         |
 //         |  the sums of 96 pixels x 64 filters at a time
 //         v
 //    scale, bias, residual, activation, blend  -->  box in shared memory  -->  output
-//                     ^ residual, old output: by copies into the same box
+//                     ^ residual and old output: by copies into the same box, of which each consumer has two
 //
 // Blocks stay for the whole launch, one on each multiprocessor, and take tile after tile, so that the copies for the next
-// tile run while this one's sums are stored. Three groups of four warps share the registers: the producer's gives most of
+// tile run while this one's sums are stored; its residual comes into the other box meanwhile. Three groups of four warps share the registers: the producer's gives most of
 // its own to the two consumers.
 //
 // Filters are the rows of the product and pixels its columns, of which one instruction takes up to 256: a thread then needs
-// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. The kernels are for 96 pixels and for
-// 192. In the box a pixel is a row of 128 bytes, 64 channels, as the copy engine stores it.
+// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. In the box a pixel is a row of 128 bytes, 64 channels, as the copy engine stores it.
 #pragma once
 
 #include "dnncore/gemm/epilogue.cuh"
@@ -39,7 +38,7 @@ namespace dnncore::wgmma {
 // _PARAMS in convolution/wgmma.py. Coordinates are 32 bits: the host refuses more pixels.
 struct alignas(64) Params {
   TensorMap x;  // runs of kPixels pixels, 64 channels of each
-  TensorMap w;  // 64 channels of one tap of 128 filters
+  TensorMap w;  // 64 channels of one tap of kFilters filters
   TensorMap z;  // boxes of 96 pixels, 64 channels of each; so of y
   TensorMap y;
   Blend blend;
@@ -61,9 +60,9 @@ inline constexpr int kWarpgroup = 128;                          // threads
 inline constexpr int kConsumers = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerFilters = 64;
-inline constexpr int kFilters = kConsumers * kConsumerFilters;
 inline constexpr int kBoxPixels = 96;
 inline constexpr int kBoxSums = kBoxPixels / 2;                 // of a thread
+inline constexpr int kBoxes = 2;                                // of a consumer
 
 struct Row {
   unsigned char bytes[kMatrixRowBytes];
@@ -81,21 +80,22 @@ struct Position {
   __device__ __forceinline__ int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
 };
 
-// The first output of a block's tile. Tiles of filters are fastest: blocks that run at the same time read the same pixels.
-struct Tile {
+// The first output of a tile or a box.
+struct Place {
   int32 pixel;
   int32 filter;
-
-  __device__ __forceinline__ Tile(int index, int pixels, const Params& params)
-      : pixel(index / params.filter_tiles * pixels), filter(index % params.filter_tiles * kFilters) {}
 };
 
-// How a consumer's four warps finish sums and store them, 96 pixels x 64 filters at a time, in a box of their own.
+struct Box {
+  Row pixels[kBoxPixels];
+};
+
+// How a consumer's four warps finish sums and store them, 96 pixels x 64 filters at a time, in two boxes in turn.
 template <typename T>
 class Output {
 public:
-  __device__ __forceinline__ Output(const Params& params, Row* box, Mbarrier& landed, int consumer)
-      : params_(params), box_(box), landed_(landed), consumer_(consumer) {
+  __device__ __forceinline__ Output(const Params& params, Box* boxes, Mbarrier* landed, int consumer)
+      : params_(params), boxes_(boxes), landed_(landed), consumer_(consumer) {
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
     leads_ = thread == 0;
     row_ = thread / 32 * 16 + lane / 4;
@@ -104,12 +104,13 @@ public:
     matrices_ = pixel * kMatrixRowBytes + ((chunk ^ (pixel % 8)) << 4);
   }
 
-  // Begin to load what the first box of a tile will be added to; nothing where there is no residual.
-  __device__ __forceinline__ void begin(int32 pixel, int32 filter) {
-    if (params_.epilogue.reads_z()) load(params_.z, pixel, filter);
+  // Begin to load the residual of the box after those that were begun; nothing where there is none.
+  __device__ __forceinline__ void begin(const Place& place) {
+    if (params_.epilogue.reads_z()) load(params_.z, begun_, place);
+    begun_ ^= 1;
   }
 
-  // The factors of a thread's two filters.
+  // Scale, with alpha1, and bias of a thread's two filters.
   struct Affine {
     float scale[2];
     float bias[2];
@@ -126,8 +127,8 @@ public:
     return found;
   }
 
-  // Finish and store the sums of one box; `begin` has been called for it.
-  __device__ __forceinline__ void store(float* sums, const Affine& affine, int32 pixel, int32 filter) {
+  // Finish and store the sums of one box; `begin` has been called for it, and for the next one if there is any.
+  __device__ __forceinline__ void store(float* sums, const Affine& affine, const Place& place) {
     const Epilogue& epilogue = params_.epilogue;
 #pragma unroll
     for (int i = 0; i < kBoxSums; ++i) sums[i] = sums[i] * affine.scale[i / 2 % 2] + affine.bias[i / 2 % 2];
@@ -138,20 +139,21 @@ public:
     for (int i = 0; i < kBoxSums; ++i) sums[i] *= alpha;
     if (params_.blend.beta != 0.0) {
       synchronize();  // all warps have read the residual
-      load(params_.y, pixel, filter);
+      load(params_.y, current_, place);
       add(sums, static_cast<float>(params_.blend.beta));
     }
-    if (leads_) wait_for_stores_to_read();
+    if (leads_) wait_for_stores_to_read<kBoxes - 1>();
     synchronize();
     write(sums);
     publish_to_engine();
     synchronize();
-    if (leads_) store_window(params_.y, box_, filter, pixel);
+    if (leads_) store_window(params_.y, &boxes_[current_], place.filter, place.pixel);
+    current_ ^= 1;
   }
 
-  // Shared memory must outlive the reading of the last box.
+  // Shared memory must outlive the reading of the last boxes.
   __device__ __forceinline__ void end() const {
-    if (leads_) wait_for_stores_to_read();
+    if (leads_) wait_for_stores_to_read<0>();
   }
 
 private:
@@ -160,22 +162,22 @@ private:
     asm volatile("bar.sync %0, %1;" ::"r"(consumer_ + 1), "n"(kWarpgroup) : "memory");
   }
 
-  __device__ __forceinline__ void load(const TensorMap& map, int32 pixel, int32 filter) {
+  __device__ __forceinline__ void load(const TensorMap& map, uint32 box, const Place& place) {
     if (!leads_) return;
-    wait_for_stores_to_read();
-    arrive_expecting(landed_, kBoxPixels * kMatrixRowBytes);
-    load_window(box_, map, landed_, filter, pixel);
+    wait_for_stores_to_read<0>();
+    arrive_expecting(landed_[box], sizeof(Box));
+    load_window(&boxes_[box], map, landed_[box], place.filter, place.pixel);
   }
 
-  // Sixteen pixels of the box, as the warp's matrices.
+  // Sixteen pixels of the current box, as the warp's matrices.
   __device__ __forceinline__ void* matrices(int group) const {
-    return reinterpret_cast<unsigned char*>(box_) + group * 16 * kMatrixRowBytes + matrices_;
+    return reinterpret_cast<unsigned char*>(&boxes_[current_].pixels[group * 16]) + matrices_;
   }
 
-  // Add what was loaded, times a factor.
+  // Add what was loaded into the current box, times a factor.
   __device__ __forceinline__ void add(float* sums, float factor) {
-    wait(landed_, parity_);
-    parity_ ^= 1;
+    wait(landed_[current_], parities_ >> current_ & 1);
+    parities_ ^= 1U << current_;
 #pragma unroll
     for (int group = 0; group < kBoxPixels / 16; ++group) {
       uint32 pairs[4];
@@ -214,30 +216,34 @@ private:
   }
 
   const Params& params_;
-  Row* box_;
-  Mbarrier& landed_;
+  Box* boxes_;
+  Mbarrier* landed_;     // of each box
   int consumer_;
   bool leads_;
-  int row_;       // of the sums: a filter
-  int matrices_;  // bytes of the box from its beginning
-  uint32 parity_ = 0;
+  int row_;              // of the sums: a filter
+  int matrices_;         // bytes of a box from its beginning
+  uint32 begun_ = 0;     // the next box to begin
+  uint32 current_ = 0;   // the next one to store
+  uint32 parities_ = 0;  // a bit for each box
 };
 
-// Tiles of kPixels pixels x 128 filters.
-template <typename T, int kPixels, int kStages>
+// Tiles of kFilters filters x kPixels pixels, shared out to the consumers along the filters if these are enough for both.
+template <typename T, int kFilters, int kPixels, int kStages>
 struct Kernel {
   using At = Position<kStages>;
-  static constexpr int kBoxes = kPixels / kBoxPixels;
+  static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
+  static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
+  static constexpr int kParts = kConsumerPixels / kBoxPixels;
   static constexpr uint32 kStageBytes = (kPixels + kFilters) * kMatrixRowBytes;
-  static_assert(kPixels % kBoxPixels == 0);
+  static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % kBoxPixels == 0);
 
   struct Shared {
     Row x[kStages][kPixels];
     Row w[kStages][kFilters];
-    Row boxes[kConsumers][kBoxPixels];
+    Box boxes[kConsumers][kBoxes];
     Mbarrier filled[kStages];
     Mbarrier free[kStages];
-    Mbarrier landed[kConsumers];  // residual or old output, in a consumer's box
+    Mbarrier landed[kConsumers][kBoxes];  // residual or old output
   };
 
   static __device__ void run(const Params& params) {
@@ -249,7 +255,9 @@ struct Kernel {
         make_barrier(shared.filled[stage], 1);
         make_barrier(shared.free[stage], kConsumers * kWarpgroup / 32);
       }
-      for (Mbarrier& landed : shared.landed) make_barrier(landed, 1);
+      for (auto& of_consumer : shared.landed) {
+        for (Mbarrier& landed : of_consumer) make_barrier(landed, 1);
+      }
       publish_barriers();
     }
     __syncthreads();
@@ -265,17 +273,27 @@ struct Kernel {
   }
 
 private:
-  template <typename Do>
-  static __device__ __forceinline__ void for_each_tile(const Params& params, const Do& work) {
-    const int tiles = params.pixel_tiles * params.filter_tiles;
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
-      work(Tile(index, kPixels, params));
+  // A block's tiles. Those of filters are fastest: blocks that run at the same time read the same pixels.
+  class Tiles {
+  public:
+    __device__ __forceinline__ explicit Tiles(const Params& params)
+        : filter_tiles_(params.filter_tiles), left_(params.pixel_tiles * params.filter_tiles - static_cast<int>(blockIdx.x)) {}
+    __device__ __forceinline__ bool any() const { return left_ > 0; }
+    __device__ __forceinline__ void next() { left_ -= static_cast<int>(gridDim.x), index_ += static_cast<int>(gridDim.x); }
+    __device__ __forceinline__ Place place() const {
+      return {index_ / filter_tiles_ * kPixels, index_ % filter_tiles_ * kFilters};
     }
-  }
+
+  private:
+    int filter_tiles_;
+    int left_;
+    int index_ = static_cast<int>(blockIdx.x);
+  };
 
   static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
     At at{0, 1};  // all stages are free: as if the phase before had ended
-    for_each_tile(params, [&](const Tile& tile) {
+    for (Tiles tiles(params); tiles.any(); tiles.next()) {
+      const Place tile = tiles.place();
       const int32 row = tile.pixel / params.output[1], image = row / params.output[0];
       const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
       const int32 w = tile.pixel % params.output[1] * params.stride[1] - params.padding[1];
@@ -297,45 +315,70 @@ private:
           }
         }
       }
-    });
+    }
   }
 
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
     const int steps = params.taps[0] * params.taps[1] * params.slabs;
     Output<T> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    Tiles tiles(params);
+    const auto place_of_tile = [&] {
+      Place place = tiles.place();
+      (kSharesFilters ? place.filter : place.pixel) += consumer * (kSharesFilters ? kConsumerFilters : kConsumerPixels);
+      return place;
+    };
+    Place next = place_of_tile();
+    auto next_affine = output.affine(next.filter);
+    output.begin(next);
     At at;
+    while (tiles.any()) {
+      const Place tile = next;
+      const auto affine = next_affine;
+      float sums[kConsumerPixels / 2];
+      multiply(sums, steps, shared, consumer, at);
+      // What the next tile needs beside its sums is under way before this one is stored.
+      tiles.next();
+      if (tiles.any()) {
+        next = place_of_tile();
+        next_affine = output.affine(next.filter);
+      }
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const Place here{tile.pixel + part * kBoxPixels, tile.filter};
+        if (part + 1 < kParts) {
+          output.begin({here.pixel + kBoxPixels, here.filter});
+        } else if (tiles.any()) {
+          output.begin(next);
+        }
+        output.store(sums + part * kBoxSums, affine, here);
+      }
+    }
+    output.end();
+  }
+
+  static __device__ __forceinline__ void multiply(
+      float (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, At& at) {
     const auto release = [&](int stage) {
       if (threadIdx.x % 32 == 0) arrive(shared.free[stage]);
     };
-    for_each_tile(params, [&](const Tile& tile) {
-      const int32 filter = tile.filter + consumer * kConsumerFilters;
-      output.begin(tile.pixel, filter);
-      const auto affine = output.affine(filter);
-      float sums[kPixels / 2];
-      for (int step = 0; step < steps; ++step) {
-        wait(shared.filled[at.stage], at.parity);
-        const uint64 w = matrix_descriptor(shared_address(shared.w[at.stage] + consumer * kConsumerFilters));
-        const uint64 x = matrix_descriptor(shared_address(shared.x[at.stage]));
-        fence_sums();
+    const int first_w = kSharesFilters ? consumer * kConsumerFilters : 0;
+    const int first_x = kSharesFilters ? 0 : consumer * kConsumerPixels;
+    for (int step = 0; step < steps; ++step) {
+      wait(shared.filled[at.stage], at.parity);
+      const uint64 w = matrix_descriptor(shared_address(&shared.w[at.stage][first_w]));
+      const uint64 x = matrix_descriptor(shared_address(&shared.x[at.stage][first_x]));
+      fence_sums();
 #pragma unroll
-        for (int k = 0; k < kSlab / 16; ++k) {
-          multiply_matrices<T>(sums, w + k * kMatrixStep, x + k * kMatrixStep, step + k > 0);
-        }
-        commit_products();
-        wait_for_products<1>();  // those of the step before
-        if (step > 0) release(at.before());
-        at.advance();
+      for (int k = 0; k < kSlab / 16; ++k) {
+        multiply_matrices<T>(sums, w + k * kMatrixStep, x + k * kMatrixStep, step + k > 0);
       }
-      wait_for_products<0>();
-      release(at.before());
-#pragma unroll
-      for (int box = 0; box < kBoxes; ++box) {
-        const int32 pixel = tile.pixel + box * kBoxPixels;
-        if (box > 0) output.begin(pixel, filter);
-        output.store(sums + box * kBoxSums, affine, pixel, filter);
-      }
-    });
-    output.end();
+      commit_products();
+      wait_for_products<1>();  // those of the step before
+      if (step > 0) release(at.before());
+      at.advance();
+    }
+    wait_for_products<0>();
+    release(at.before());
   }
 };
 

@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_pixels(
       : "memory");
 }
 
-// Begin to store a window of a matrix, as the last of this thread's group of stores.
+// Begin to store a window of a matrix, as a group of stores of its own.
 __device__ __forceinline__ void store_window(const TensorMap& map, const void* shared, int32 column, int32 row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\n"
@@ -61,8 +61,11 @@ __device__ __forceinline__ void store_window(const TensorMap& map, const void* s
       : "memory");
 }
 
-// Wait until the engine has read what this thread's stores take from shared memory.
-__device__ __forceinline__ void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Wait until the engine has read what this thread's stores take from shared memory, but for the last kPending groups.
+template <int kPending>
+__device__ __forceinline__ void wait_for_stores_to_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // Let the copy engine see what this thread has written to shared memory.
 __device__ __forceinline__ void publish_to_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
