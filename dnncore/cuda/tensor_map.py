@@ -1,8 +1,8 @@
 """Tensor maps as values: how the copy engine of sm_90 sees a tensor, all but where it is. Pure.
 
-The engine (TMA) copies windows of a tensor between global and shared memory; what lies outside of the tensor is read as zeros and not
-written. Dimensions are counted from the innermost, along which neighbours are neighbours in memory. In shared memory a row of 128
-bytes of a window follows the other, their 16-byte chunks exchanged as the matrix units want them (the 128-byte swizzle).
+The engine (TMA) copies windows of a tensor between global and shared memory; what lies outside of the tensor is read as zeros and
+not written. Dimensions are counted from the innermost, along which neighbours are neighbours in memory. In shared memory the rows
+of a window are 128 bytes, one after the other, their 16-byte chunks exchanged as the matrix units want them (128-byte swizzle).
 
 Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Management".
 """
@@ -67,8 +67,8 @@ class BoxMap:
 class PixelMap:
     """Images of which runs of pixels are copied, as one tap of a filter meets them: cuTensorMapEncodeIm2col. Immutable.
 
-    The pixels of a run are some steps apart, go on in the next row and in the next image, and stay between two corners; a copy moves
-    all of them by a tap's offset.
+    The pixels of a run are some steps apart, go on in the next row and in the next image, and stay between two corners; a copy
+    moves all of them by a tap's offset.
 
     Args:
         dtype: Of its elements.

@@ -38,6 +38,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
   return entry([&] {
+    current_context();  // refuses where there is none, as an H200's driver does
     require(map && box);
     const auto wanted = layout(type, rank, address, dims, strides, element_strides, interleave, swizzle, promotion, fill);
     refuse_broken(emu::encode_tiled(wanted, box, map));
@@ -49,6 +50,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuu
                                  cuuint32_t pixels, const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                  CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   return entry([&] {
+    current_context();
     require(map && lower && upper);
     const auto wanted = layout(type, rank, address, dims, strides, element_strides, interleave, swizzle, promotion, fill);
     refuse_broken(emu::encode_im2col(wanted, lower, upper, channels, pixels, map));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from dnncore.cuda.runtime import binder, driver
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.graph import CopyNode, KernelNode, MemsetNode, Node, nodes_of
 from dnncore.cuda.runtime.stream import CudaStream
+from dnncore.cuda.tensor_map import TensorMap
 from dnncore.cuda.unit import Unit
 from dnncore.errors import DeviceError
 from dnncore.figures import H200
@@ -28,6 +30,11 @@ class _Status:
 
 
 SUCCESS = _Status("CUDA_SUCCESS")
+
+
+def _encoded(tensor: TensorMap, address: int) -> bytes:
+    """Bytes that are others for another map, or another address."""
+    return hashlib.sha512(repr((tensor, address)).encode()).digest() * 2
 
 
 class _Driver:
@@ -46,6 +53,7 @@ class _Driver:
         monkeypatch.setattr(binder, "Launcher", self._launcher)
         monkeypatch.setattr(driver, "context_getter", lambda: lambda: (SUCCESS, self.current))
         monkeypatch.setattr(driver, "memset", lambda queue, *rest: self.nodes.append((queue, MemsetNode(*rest))))
+        monkeypatch.setattr(driver, "encode_tensor_map", _encoded)
         monkeypatch.setattr(driver, "copy", lambda queue, *rest: self.nodes.append((queue, CopyNode(*rest))))
 
     def _launcher(self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int) -> Any:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor
-from dnncore.backend import Offer
-from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
@@ -21,7 +19,7 @@ LEAKY = ActivationDescriptor.make("leaky_relu", 0.125)
 F16, BF16 = DType.FLOAT16, DType.BFLOAT16
 
 
-def _images(shape: tuple[int, int, int, int], dtype: DType, pitch: int) -> TensorDescriptor:
+def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescriptor:
     """Channels last, so many elements from pixel to pixel: a slice of more channels."""
     _, _, h, w = shape
     return TensorDescriptor(dtype, shape, (pitch * w * h, 1, pitch * w, pitch))
@@ -56,7 +54,9 @@ STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), di
 LAYERS = (
     Layer(F16, 2, (13, 11), (1, 1), ConvolutionDescriptor.make(), "convolution_wgmma_float16_128x192"),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
-    Layer(F16, 1, (16, 16), (3, 1), ConvolutionDescriptor.make(padding=(1, 0)), "convolution_wgmma_float16_128x96", True),
+    Layer(
+        F16, 1, (16, 16), (3, 1), ConvolutionDescriptor.make(padding=(1, 0)), "convolution_wgmma_float16_128x96", True
+    ),
     Layer(BF16, 3, (9, 14), (3, 1), ConvolutionDescriptor.make(), "convolution_wgmma_bfloat16_64x192", True, 1.0, 1.0),
 )
 
@@ -73,7 +73,9 @@ def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(small: Handle, layer: Layer) -> None:
     with small:
-        check(small, layer.case(), ALGORITHM)
+        case = layer.case()
+        assert f"{layer.kernel}: 1 blocks" in small.plan(case.problem, algorithm=ALGORITHM).describe()
+        check(small, case, ALGORITHM)
 
 
 def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> None:

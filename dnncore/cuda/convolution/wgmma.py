@@ -1,37 +1,35 @@
 """Forward convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-The sums are in fp32 and are rounded once, whatever follows the convolution; the picture is in `convolution/wgmma.cuh`. Filters of one
-tap over pixels without padding or stride are a plain product of matrices, which the copy engine reads as such; else it gathers x.
+The sums are in fp32 and are rounded once, whatever follows the convolution; the picture is in `convolution/wgmma.cuh`.
 
-Padding is zeros that are multiplied, as in `implicit_gemm`. Where an operand does not begin at a multiple of 16 bytes, that algorithm
-computes.
+Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
+bytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
+from dnncore.cuda.convolution.copy_engine import (
+    filters_map,
+    images_map,
+    matrix_map,
+    reads_matrix,
+    why_no_matrix,
+    why_not_read,
+)
 from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.gemm import EPILOGUE, Epilogue, fields_of, fill_epilogue
 from dnncore.cuda.params import BLEND, c_type, record, struct
-from dnncore.cuda.tensor_map import (
-    ALIGNMENT_BYTES,
-    LARGEST_STEP,
-    TENSOR_MAP,
-    BoxMap,
-    PixelMap,
-    TensorMap,
-    corner_fits,
-)
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, TensorMap
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ActivationMode, ConvolutionMode, TensorDescriptor
+from dnncore.descriptors import ActivationMode, ConvolutionMode
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -42,28 +40,26 @@ _ARCHITECTURE = "sm_90a"
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 _ACTIVATIONS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU)
 _ITEM_BYTES = 2
-_ALIGNED_ITEMS = ALIGNMENT_BYTES // _ITEM_BYTES
 
 _THREADS = 384
 _SLAB, _BOX_PIXELS = 64, 96
 _CONSUMERS = _BOXES = 2
 _ROW_BYTES = _SLAB * _ITEM_BYTES
-_MOST_PIXELS = 2**31 - 2**16
+_MOST = 2**31 - 2**16
 """What coordinates of 32 bits hold, those of the last tile included."""
-
-_MOST_OFFSET = 255
-"""Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
 
 _LONGEST_SUM = 2**16
 """As of the pipelines of `gemm`, whose matrix units round alike."""
 
-# Of the estimate, fitted to ResNet-50's layers at batch 64 on an H200: the share of the products per second that the units reach at
-# the clock that power leaves, clocks of a tile beside its products, the share of the memory's rate, and what a launch takes before
-# the first stage has arrived.
+# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
+# second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
+# gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
+# multiply, or to store.
 _OF_PRODUCTS = 0.84
 _TILE_CLOCKS = 1000
+_GATHERED_BYTES = 24.5
 _OF_MEMORY_RATE = 0.88
-_LAUNCHES = 1.4
+_LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ class WgmmaConvolution:
         return tuple(_unit(dtype, tile) for dtype in _DTYPES for tile in _TILES)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
-        """What the tile of fewest turns takes; or the reason why the kernel does not suit the problem."""
+        """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
         reason = _why_not(plain, figures) or _why_not_finished(problem)
         if reason is not None:
@@ -140,10 +136,13 @@ class WgmmaConvolution:
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        seconds, tile = min(
-            ((_seconds(problem, plain, tile, figures), tile) for tile in _TILES), key=lambda each: each[0]
+        estimates = {tile: _estimate(problem, plain, tile, figures) for tile in _TILES}
+        tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
+        return Offer(
+            estimates[tile].seconds,
+            partial(_calls, problem, plain, tile, figures, elsewhere),
+            elsewhere.workspace_bytes,
         )
-        return Offer(seconds, partial(_calls, problem, plain, tile, figures, elsewhere), elsewhere.workspace_bytes)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
@@ -165,35 +164,15 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         return "there is nothing to multiply"
     if math.prod(w.shape[1:]) > _LONGEST_SUM:
         return f"sums of {math.prod(w.shape[1:])} products; at most {_LONGEST_SUM}"
-    pixels = problem.y.size // problem.y.shape[1]
-    if max(pixels, x.size // x.shape[1]) > _MOST_PIXELS:
-        return f"{pixels} pixels; at most {_MOST_PIXELS}"
-    return _why_not_laid_out(problem) or _why_not_gathered(problem)
-
-
-def _why_not_laid_out(problem: ConvolutionProblem) -> str | None:
-    for name, tensor in (("x", problem.x), ("w", problem.w)):
-        if _strides(tensor) is None:
-            return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {_ALIGNED_ITEMS} else"
-    return None if _pitch(problem.y) else _why_no_pitch("y", problem.y)
-
-
-def _why_no_pitch(name: str, tensor: TensorDescriptor) -> str:
-    return f"{name} ({tensor}) needs neighbouring channels, and pixels a multiple of {_ALIGNED_ITEMS} elements apart"
-
-
-def _why_not_gathered(problem: ConvolutionProblem) -> str | None:
-    """None where the copy engine can follow the filter, else the reason."""
-    conv = problem.convolution
-    if _reads_matrix(problem):
-        return None
-    if max(conv.stride) > LARGEST_STEP:
-        return f"strides {conv.stride}; at most {LARGEST_STEP}"
-    reach = [(taps - 1) * step for taps, step in zip(problem.w.shape[2:], conv.dilation, strict=True)]
-    if max(reach) > _MOST_OFFSET:
-        return f"taps as far as {max(reach)} pixels apart; at most {_MOST_OFFSET}"
-    corners = (*_lower(problem), *_upper(problem))
-    return None if all(map(corner_fits, corners)) else f"the filter reaches {corners} pixels from the corners of x; at most 128"
+    counts = (
+        problem.y.size // problem.y.shape[1],
+        x.size // x.shape[1],
+        w.shape[0],
+        math.prod(_tiles(problem, _TILES[-1])),
+    )
+    if max(counts) > _MOST:
+        return f"{counts} pixels of y and x, filters and tiles; at most {_MOST}"
+    return why_not_read(problem)
 
 
 def _why_not_finished(problem: ConvolutionProblem | FusedConvolutionProblem) -> str | None:
@@ -203,68 +182,7 @@ def _why_not_finished(problem: ConvolutionProblem | FusedConvolutionProblem) -> 
     activation = problem.activation
     if activation is not None and activation.mode not in _ACTIVATIONS:
         return f"its stores know {', '.join(mode.value for mode in _ACTIVATIONS)}, not {activation.mode.value}"
-    return _why_no_pitch("z", problem.z) if problem.z is not None and not _pitch(problem.z) else None
-
-
-def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
-    """Elements from one to the next along W, H and N (of filters S, R and K); None where the copy engine cannot read them.
-
-    Along an extent of 1 no step is ever taken, and the one behind a dense tensor's last element is as good as any.
-    """
-    n, c, h, w = tensor.shape
-    of_n, of_c, of_h, of_w = tensor.strides
-    if c > 1 and of_c != 1:
-        return None
-    found = [of_w if w > 1 else _up(c)]
-    found.append(of_h if h > 1 else found[-1] * w)
-    found.append(of_n if n > 1 else found[-1] * h)
-    return (found[0], found[1], found[2]) if all(_is_step(step) for step in found) else None
-
-
-def _pitch(tensor: TensorDescriptor) -> int | None:
-    """Elements from each pixel to the next, through rows and images; None where they are not the same or not aligned."""
-    strides = _strides(tensor)
-    if strides is None:
-        return None
-    n, _, h, w = tensor.shape
-    pitch = next((step for step, extent in zip(strides, (w, h, n), strict=True) if extent > 1), strides[0])
-    even = all(
-        extent == 1 or step == pitch * pixels
-        for step, extent, pixels in zip(strides, (w, h, n), (1, w, w * h), strict=True)
-    )
-    return pitch if even else None
-
-
-def _is_step(elements: int) -> bool:
-    return elements > 0 and elements % _ALIGNED_ITEMS == 0
-
-
-def _up(elements: int) -> int:
-    return -(-elements // _ALIGNED_ITEMS) * _ALIGNED_ITEMS
-
-
-def _reads_matrix(problem: ConvolutionProblem) -> bool:
-    """Whether the pixels of x are those of y, evenly spaced."""
-    conv = problem.convolution
-    one = problem.w.shape[2:] == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.padding))
-    return one and _pitch(problem.x) is not None
-
-
-def _lower(problem: ConvolutionProblem) -> tuple[int, int]:
-    """The first pixel of a row, and the first row, that the first tap meets."""
-    rows, columns = problem.convolution.padding
-    return -columns[0], -rows[0]
-
-
-def _upper(problem: ConvolutionProblem) -> tuple[int, int]:
-    """The last ones, from the last of the image."""
-    corners = [
-        (outputs - 1) * stride - before - (extent - 1)
-        for outputs, stride, (before, _), extent in zip(
-            problem.y.shape[2:], problem.convolution.stride, problem.convolution.padding, problem.x.shape[2:], strict=True
-        )
-    ]
-    return corners[1], corners[0]
+    return None if problem.z is None else why_no_matrix("z", problem.z)
 
 
 def _tiles(problem: ConvolutionProblem, tile: _Tile) -> tuple[int, int]:
@@ -273,47 +191,35 @@ def _tiles(problem: ConvolutionProblem, tile: _Tile) -> tuple[int, int]:
     return -(-n * math.prod(places) // tile.pixels), -(-k // tile.filters)
 
 
-def _seconds(
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """Seconds of a launch, and those that its multiprocessors are busy. Immutable."""
+
+    seconds: float
+    busy: float
+
+
+def _estimate(
     problem: ConvolutionProblem | FusedConvolutionProblem,
     plain: ConvolutionProblem,
     tile: _Tile,
     figures: DeviceFigures,
-) -> float:
-    """Time of the turns that the blocks take, or of the operands on their way through memory."""
-    turns = -(-math.prod(_tiles(plain, tile)) // figures.multiprocessors)
-    products = tile.pixels * tile.filters * math.prod(plain.w.shape[2:]) * -(-plain.w.shape[1] // _SLAB) * _SLAB
+) -> _Estimate:
+    """Time of the turns that the blocks take, of gathering x, or of the operands on their way through memory.
+
+    Tiles of other filters of the same pixels read x at the same time, and the second-level cache reads it once for all of them.
+    """
+    pixel_tiles, filter_tiles = _tiles(plain, tile)
+    start = figures.launch_seconds * min(pixel_tiles * filter_tiles / figures.multiprocessors, 1.0)
+    turns = -(-pixel_tiles * filter_tiles // figures.multiprocessors)
+    length = math.prod(plain.w.shape[2:]) * -(-plain.w.shape[1] // _SLAB) * _SLAB
     rate = figures.products_per_second(Maths.of(plain.x.dtype)) / figures.multiprocessors * _OF_PRODUCTS
-    busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
-    memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-    return _LAUNCHES * figures.launch_seconds + max(busy, memory)
-
-
-def _bytes(strides: Sequence[int]) -> tuple[int, ...]:
-    return tuple(step * _ITEM_BYTES for step in strides)
-
-
-def _of_pixels(tensor: TensorDescriptor, pixels: int) -> BoxMap:
-    """Images as a matrix, of which so many pixels are copied."""
-    pitch = _pitch(tensor)
-    assert pitch is not None, f"{tensor}"
-    n, c, h, w = tensor.shape
-    return BoxMap(tensor.dtype, (c, n * h * w), _bytes((pitch,)), (_SLAB, pixels))
-
-
-def _of_images(problem: ConvolutionProblem, tile: _Tile) -> TensorMap:
-    x, (rows, columns) = problem.x, problem.convolution.stride
-    if _reads_matrix(problem):
-        return _of_pixels(x, tile.pixels)
-    n, c, h, w = x.shape
-    of_w, of_h, of_n = _bytes(_strides(x) or ())
-    return PixelMap(
-        x.dtype, (c, w, h, n), (of_w, of_h, of_n), _lower(problem), _upper(problem), (columns, rows), _SLAB, tile.pixels
-    )
-
-
-def _of_filters(w: TensorDescriptor, tile: _Tile) -> BoxMap:
-    k, c, r, s = w.shape
-    return BoxMap(w.dtype, (c, s, r, k), _bytes(_strides(w) or ()), (_SLAB, 1, 1, tile.filters))
+    busy = turns * (tile.pixels * tile.filters * length / rate + _TILE_CLOCKS / figures.clock_hz)
+    gathered = pixel_tiles * tile.pixels * length * _ITEM_BYTES
+    gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
+    unread = max(plain.x.nbytes - gathered, 0)  # between the pixels that strides reach
+    memory = (operand_bytes(problem) - unread) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    return _Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
 
 
 def _calls(
@@ -333,23 +239,23 @@ def _calls(
         output=y.shape[2:],
         stride=conv.stride,
         padding=[before for before, _ in conv.padding],
-        dilation=conv.dilation,
+        dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
         pixel_tiles=pixel_tiles,
         filter_tiles=filter_tiles,
-        gathers=not _reads_matrix(plain),
+        gathers=not reads_matrix(plain),
     )
     names = problem.input_names
     maps: dict[FieldPath, tuple[Place, TensorMap]] = {
-        "x": (Place(0), _of_images(plain, tile)),
-        "w": (Place(1), _of_filters(w, tile)),
-        "y": (Place(len(names)), _of_pixels(y, _BOX_PIXELS)),
+        "x": (Place(0), images_map(plain, _SLAB, tile.pixels)),
+        "w": (Place(1), filters_map(w, _SLAB, tile.filters)),
+        "y": (Place(len(names)), matrix_map(y, _SLAB, _BOX_PIXELS)),
     }
     if isinstance(problem, ConvolutionProblem):
         fill_epilogue(params["epilogue"], Epilogue(alpha1=1.0, alpha2=0.0, activation=None))
     else:
         fill_epilogue(params["epilogue"], epilogue_of(problem))
         if problem.z is not None:
-            maps["z"] = Place(names.index("z")), _of_pixels(problem.z, _BOX_PIXELS)
+            maps["z"] = Place(names.index("z")), matrix_map(problem.z, _SLAB, _BOX_PIXELS)
     blocks = min(pixel_tiles * filter_tiles, figures.multiprocessors)
     # The engine has maps of x and w; the epilogue's operands have pointers, which say that they are there.
     places = in_order(None, None, *fields_of(names[2:]))
@@ -358,4 +264,3 @@ def _calls(
     )
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)
-

@@ -27,6 +27,7 @@ from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_a
 from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
 from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
 from dnncore.cuda.params import FULL_PRECISION
+from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures, Maths
 
@@ -35,6 +36,7 @@ __all__ = [
     "SplitGemm",
     "TiledGemm",
     "batches",
+    "memory_seconds",
     "product_or_reason",
     "tiled_calls",
     "whole_schedule",
@@ -53,6 +55,10 @@ _EPILOGUE_PRODUCTS, _MATRIX_EPILOGUE_PRODUCTS = 227.5, 46.84
 """Multiply-adds in fp32 that take as long as the epilogue of an element of C beside a plain store, on an H200; the second of what
 tensor cores compute. It takes longer where stores are single elements."""
 
+_OF_MEMORY_RATE = 0.6
+"""What is reached at most of the memory's rate where the tensor cores have little to do [measured on an H200: filters of one tap
+from 256 to 64 channels; from 64 to 256 it is 0.3]."""
+
 ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
 
@@ -69,6 +75,13 @@ def product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
     if product.dtype not in TILES:
         return f"{product.dtype.value} has no tiled kernels"
     return product.why_not_tiled() or product
+
+
+def memory_seconds(problem: Any, product: Product, figures: DeviceFigures) -> float:
+    """What the operands take on their way through memory, where tensor cores may wait for them and somebody says what they are."""
+    if isinstance(problem, Product) or product.dtype in FULL_PRECISION:
+        return 0.0
+    return operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 
 @lru_cache(maxsize=64)
@@ -172,6 +185,7 @@ class TiledGemm(Bounded):
         if reason is not None:
             return reason
         seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
+        seconds = max(seconds, memory_seconds(problem, product, figures))
         if self.yields and product.longest_sum > LONGEST_SUM:
             split = _split_schedule(product, figures)
             seconds = seconds if split is None else max(seconds, split.seconds)

@@ -18,6 +18,7 @@ from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
     ProductOf,
     batches,
+    memory_seconds,
     product_or_reason,
     tiled_calls,
     whole_schedule,
@@ -99,7 +100,8 @@ class PrecomputedGemm(Bounded):
         # Kernels that read a table may have fewer tiles to choose from, and are no faster than the others.
         whole = whole_schedule(product, figures, extended=False) or schedule
         tables = sum(entries) * TABLE_ENTRY_BYTES / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        seconds = max(schedule.seconds, whole.seconds) + len(entries) * figures.launch_seconds + tables
+        products = max(schedule.seconds, whole.seconds, memory_seconds(problem, product, figures))
+        seconds = products + len(entries) * figures.launch_seconds + tables
         return Offer(seconds, partial(_calls, product, schedule.tile), most * TABLE_ENTRY_BYTES)
 
 

@@ -110,28 +110,27 @@ public:
     begun_ ^= 1;
   }
 
-  // Scale, with alpha1, and bias of a thread's two filters.
-  struct Affine {
-    float scale[2];
-    float bias[2];
+  // Scale and bias of a thread's two filters, as they are stored: nothing waits for them before they are used.
+  struct Parameters {
+    uint32 scale[2];
+    uint32 bias[2];
   };
-  __device__ __forceinline__ Affine affine(int32 filter) const {
-    Affine found;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32 k = filter + row_ + 8 * i;
-      const bool exists = k < params_.filters;
-      found.scale[i] = static_cast<float>(params_.epilogue.alpha1) * (exists ? params_.epilogue.scale_of<T>(k) : 0.0F);
-      found.bias[i] = exists ? params_.epilogue.bias_of<T>(k) : 0.0F;
-    }
-    return found;
+  __device__ __forceinline__ Parameters parameters(int32 filter) const {
+    return params_.epilogue.widened ? read_parameters<uint32>(filter) : read_parameters<std::uint16_t>(filter);
   }
 
   // Finish and store the sums of one box; `begin` has been called for it, and for the next one if there is any.
-  __device__ __forceinline__ void store(float* sums, const Affine& affine, const Place& place) {
+  __device__ __forceinline__ void store(float* sums, const Parameters& parameters, const Place& place) {
     const Epilogue& epilogue = params_.epilogue;
+    float scales[2], biases[2];
 #pragma unroll
-    for (int i = 0; i < kBoxSums; ++i) sums[i] = sums[i] * affine.scale[i / 2 % 2] + affine.bias[i / 2 % 2];
+    for (int i = 0; i < 2; ++i) {
+      const float scale = epilogue.scale == nullptr ? 1.0F : number_of(parameters.scale[i]);
+      scales[i] = static_cast<float>(epilogue.alpha1) * scale;
+      biases[i] = number_of(parameters.bias[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kBoxSums; ++i) sums[i] = sums[i] * scales[i / 2 % 2] + biases[i / 2 % 2];
     if (epilogue.reads_z()) add(sums, static_cast<float>(epilogue.alpha2));
     activate_all(sums);
     const auto alpha = static_cast<float>(params_.blend.alpha);
@@ -157,6 +156,25 @@ public:
   }
 
 private:
+  // Word is as large as they are.
+  template <typename Word>
+  __device__ __forceinline__ Parameters read_parameters(int32 filter) const {
+    const Epilogue& epilogue = params_.epilogue;
+    const auto* scale = static_cast<const Word*>(epilogue.scale);
+    const auto* bias = static_cast<const Word*>(epilogue.bias);
+    Parameters found{};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32 k = filter + row_ + 8 * i;
+      if (k < params_.filters && scale != nullptr) found.scale[i] = scale[k * epilogue.scale_stride];
+      if (k < params_.filters && bias != nullptr) found.bias[i] = bias[k * epilogue.bias_stride];
+    }
+    return found;
+  }
+  __device__ __forceinline__ float number_of(uint32 bits) const {
+    return params_.epilogue.widened ? __uint_as_float(bits) : first_of<T>(bits);
+  }
+
   // The consumer's own barrier; 0 is that of the block.
   __device__ __forceinline__ void synchronize() const {
     asm volatile("bar.sync %0, %1;" ::"r"(consumer_ + 1), "n"(kWarpgroup) : "memory");
@@ -328,19 +346,19 @@ private:
       return place;
     };
     Place next = place_of_tile();
-    auto next_affine = output.affine(next.filter);
+    auto next_parameters = output.parameters(next.filter);
     output.begin(next);
     At at;
     while (tiles.any()) {
       const Place tile = next;
-      const auto affine = next_affine;
+      const auto parameters = next_parameters;
       float sums[kConsumerPixels / 2];
       multiply(sums, steps, shared, consumer, at);
       // What the next tile needs beside its sums is under way before this one is stored.
       tiles.next();
       if (tiles.any()) {
         next = place_of_tile();
-        next_affine = output.affine(next.filter);
+        next_parameters = output.parameters(next.filter);
       }
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -350,7 +368,7 @@ private:
         } else if (tiles.any()) {
           output.begin(next);
         }
-        output.store(sums + part * kBoxSums, affine, here);
+        output.store(sums + part * kBoxSums, parameters, here);
       }
     }
     output.end();
