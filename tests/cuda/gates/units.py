@@ -37,7 +37,7 @@ def units() -> tuple[Unit, ...]:
 def batches(members: Sequence[Unit] | None = None) -> list[tuple[str, tuple[Unit, ...]]]:
     """Units many at a time, with a name for each batch: that of its first header; those that share a source stay together.
 
-    All units of a batch exist for the same architectures.
+    All units of a batch exist for the same architectures; those that are for every one come first, together.
 
     Args:
         members: Which units; all where it is None.
@@ -47,7 +47,7 @@ def batches(members: Sequence[Unit] | None = None) -> list[tuple[str, tuple[Unit
         sources.setdefault(unit.source, []).append(unit)
     found: list[tuple[str, list[Unit]]] = []
     room = 0
-    for source, sharing in sources.items():
+    for source, sharing in sorted(sources.items(), key=lambda item: item[1][0].architectures):
         header = re.search(r'#include "dnncore/([^"]+)\.cuh"', source)
         if header is None:
             raise ValueError(f"{sharing[0].entry} includes no header of dnncore")
