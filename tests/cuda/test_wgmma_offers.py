@@ -1,0 +1,166 @@
+"""What implicit_gemm_wgmma is offered for, in which tile, and how the copy engine sees the operands. No device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import KernelCall, Place, WhereAligned, rewired
+from dnncore.cuda.convolution.copy_engine import images_map
+from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.plain import algorithms
+from dnncore.cuda.tensor_map import PixelMap
+from dnncore.descriptors import ActivationDescriptor
+from dnncore.figures import A100, H200
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+
+
+def _named(found: tuple[CudaAlgorithm, ...]) -> CudaAlgorithm:
+    (algorithm,) = (each for each in found if each.name == "implicit_gemm_wgmma")
+    return algorithm
+
+
+PLAIN, FUSED_WGMMA = _named(algorithms(Direction.FORWARD)), _named(FUSED)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A 3x3 layer that suits the kernel, but for what is said."""
+
+    x: tuple[int, ...] = (2, 64, 14, 14)
+    w: tuple[int, ...] = (128, 64, 3, 3)
+    settings: dict[str, Any] = field(default_factory=lambda: {"padding": 1})
+    dtype: DType = DType.FLOAT16
+    layouts: tuple[str, str, str] = ("NHWC", "NHWC", "NHWC")
+
+    @property
+    def problem(self) -> ConvolutionProblem:
+        conv = ConvolutionDescriptor.make(len(self.x) - 2, **self.settings)
+        shapes = self.x, self.w, conv.output_shape(self.x, self.w)
+        x, w, y = (
+            TensorDescriptor.packed(shape, self.dtype, layout)
+            for shape, layout in zip(shapes, self.layouts, strict=True)
+        )
+        return ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
+
+
+def _kernel(offer: Offer | str) -> KernelCall:
+    assert isinstance(offer, Offer), offer
+    (choice,) = offer.prepare()
+    assert isinstance(choice, WhereAligned)
+    (call,) = choice.aligned
+    assert isinstance(call, KernelCall)
+    return call
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Layer(dtype=DType.FLOAT32), "x is float32; it takes float16 and bfloat16"),
+        (Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
+        (Layer((2, 64, 14, 14), (128, 32, 3, 3), {"groups": 2}), "2 groups"),
+        (Layer(settings={"mode": "convolution"}), "1 groups, convolution"),
+        (Layer(layouts=("NCHW", "NHWC", "NHWC")), "x .* needs neighbouring channels"),
+        (Layer(layouts=("NHWC", "NCHW", "NHWC")), "w .* needs neighbouring channels"),
+        (Layer(layouts=("NHWC", "NHWC", "NCHW")), "y .* needs neighbouring channels"),
+        (Layer((2, 60, 14, 14), (128, 60, 3, 3)), "x .* strides that are multiples of 8"),
+        (Layer(w=(100, 64, 3, 3)), "y .* pixels a multiple of 8 elements apart"),
+        (Layer((0, 64, 14, 14)), "nothing to multiply"),
+        (Layer((2, 64, 14, 14), (128, 64, 33, 33), {"padding": 16}), "sums of 69696 products; at most 65536"),
+        (Layer((2, 64, 40, 40), settings={"stride": 9}), r"strides \(9, 9\); at most 8"),
+        (Layer((2, 64, 500, 14), settings={"dilation": (128, 1)}), "taps 256 pixels apart; at most 255"),
+        (Layer(settings={"padding": 129}), "-129"),
+        (Layer((2**31, 64, 1, 1), (128, 64, 1, 1), {}), "pixels of y and x, filters and tiles; at most"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_does_not_suit_is_refused_with_the_reason(layer: Layer, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        _kernel(PLAIN.offer(layer.problem, H200))
+
+
+def test_it_is_for_one_architecture() -> None:
+    problem = Layer().problem
+    assert {unit.architectures for unit in PLAIN.units()} == {("sm_90a",)}
+    assert PLAIN.offer(problem, A100) == (
+        "convolution_wgmma_float16_128x192 is a kernel for sm_90a, not for sm_80"
+    )  # fmt: skip
+    assert PLAIN.offer(replace(problem, direction=Direction.BACKWARD_DATA), H200) == "it has no backward_data"
+
+
+def test_of_activations_it_knows_those_that_are_comparisons() -> None:
+    plain = Layer().problem
+    problem = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution)
+    for mode, refused in (
+        ("relu", False),
+        ("clipped_relu", False),
+        ("leaky_relu", False),
+        ("silu", True),
+        ("gelu", True),
+    ):
+        offer = FUSED_WGMMA.offer(replace(problem, activation=ActivationDescriptor.make(mode)), H200)
+        assert isinstance(offer, str) == refused, mode
+    other = TensorDescriptor.packed(plain.y.shape, DType.FLOAT16, "CHWN")
+    assert "z (" in str(FUSED_WGMMA.offer(replace(problem, z=other), H200))
+
+
+@pytest.mark.parametrize(
+    ("layer", "tile"),
+    [
+        (Layer((64, 64, 56, 56), (64, 64, 3, 3)), "64x192"),
+        (Layer((64, 256, 56, 56), (64, 256, 1, 1), {}), "64x192"),
+        (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x192"),
+        (Layer((64, 256, 14, 14), (256, 256, 3, 3)), "128x192"),
+        (Layer((64, 512, 7, 7), (512, 512, 3, 3)), "128x96"),
+        (Layer((1, 256, 14, 14), (256, 256, 3, 3)), "128x96"),
+    ],
+)
+def test_the_tile_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:
+    assert _kernel(PLAIN.offer(layer.problem, H200)).unit.entry == f"convolution_wgmma_float16_{tile}"
+
+
+@given(
+    extents=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    taps=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    padding=st.tuples(*[st.tuples(st.integers(0, 4), st.integers(0, 4))] * 2),
+    stride=st.tuples(st.integers(1, 8), st.integers(1, 8)),
+    dilation=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_the_pixels_between_the_corners_are_those_of_the_output(
+    extents: tuple[int, int],
+    taps: tuple[int, int],
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> None:
+    reach = zip(extents, taps, padding, dilation, strict=True)
+    if any(extent + sum(around) < (count - 1) * step + 1 for extent, count, around, step in reach):
+        return  # the filter does not fit
+    settings = {"padding": padding, "stride": stride, "dilation": dilation}
+    problem = Layer((2, 16, *extents), (8, 16, *taps), settings).problem
+    found = images_map(problem, 64, 96)
+    if not isinstance(found, PixelMap):
+        assert taps == (1, 1)
+        return
+    for axis, place in ((0, 1), (1, 0)):  # rows and columns, of which the engine has columns first
+        lower, upper, step = found.lower[place], found.upper[place], found.steps[place]
+        span = extents[axis] + upper - lower
+        assert (lower, step) == (-padding[axis][0], stride[axis])
+        assert -(-span // step) == problem.y.shape[2 + axis]
+
+
+def test_operands_elsewhere_have_their_maps_elsewhere() -> None:
+    offer = PLAIN.offer(Layer().problem, H200)
+    assert isinstance(offer, Offer)
+    places = [Place(7, 16), Place(5, 32), Place(6, 48)]
+    (moved,) = rewired(offer.prepare(), places)
+    assert isinstance(moved, WhereAligned)
+    (call,) = moved.aligned
+    assert isinstance(call, KernelCall)
+    assert [slot.place for slot in call.maps] == places
