@@ -230,6 +230,22 @@ extern "C" __global__ void product(float* c, const unsigned* a) {
 """
 
 
+WITH_WGMMA = """
+extern "C" __global__ void products(float* c, unsigned long long a, unsigned long long b, int steps) {
+  float sums[4] = {};
+  for (int step = 0; step < steps; ++step) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "l"(a + step), "l"(b + step));
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    TOUCH
+  }
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  c[threadIdx.x] = sums[0] + sums[1] + sums[2] + sums[3];
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
     try:
@@ -247,6 +263,19 @@ def measured(compiler: Compiler, unit: Unit, folder: Path, *flags: str) -> figur
 def test_a_kernel_that_spills_does_not_compile(compiler: Compiler, tmp_path: Path) -> None:
     with pytest.raises(CompilationError, match=r"(?s)spilled to local memory in function 'greedy'"):
         compiler.compile(GREEDY, "sm_80", tmp_path, (*jit.STRICT_FLAGS, *SPILLING))
+
+
+@pytest.mark.parametrize("touch", ["", "sums[0] += 1;"])
+def test_a_kernel_whose_products_are_serialized_does_not_compile(
+    compiler: Compiler, tmp_path: Path, touch: str
+) -> None:
+    unit = Unit(WITH_WGMMA.replace("TOUCH", touch), "products")
+    if not touch:
+        assert compiler.compile(unit, "sm_90a", tmp_path, jit.STRICT_FLAGS)
+        return
+    with pytest.raises(CompilationError, match=r"serialized|is injected"):
+        compiler.compile(unit, "sm_90a", tmp_path, jit.STRICT_FLAGS)
+    assert compiler.compile(unit, "sm_90a", tmp_path)  # users get it all the same
 
 
 def test_a_kernel_that_spills_breaks_a_gate(compiler: Compiler, tmp_path: Path) -> None:

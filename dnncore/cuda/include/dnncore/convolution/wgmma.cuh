@@ -19,11 +19,12 @@
 //                     ^ residual and old output: by copies into the same box, of which each consumer has two
 //
 // Blocks stay for the whole launch, one on each multiprocessor, and take tile after tile, so that the copies for the next
-// tile run while this one's sums are stored; its residual comes into the other box meanwhile. Three groups of four warps share the registers: the producer's gives most of
-// its own to the two consumers.
+// tile run while this one's sums are stored; its residual comes into the other box meanwhile. Three groups of four warps
+// share the registers: the producer's gives most of its own to the two consumers.
 //
 // Filters are the rows of the product and pixels its columns, of which one instruction takes up to 256: a thread then needs
-// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. In the box a pixel is a row of 128 bytes, 64 channels, as the copy engine stores it.
+// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. In the box a pixel is a row of 128
+// bytes, 64 channels, as the copy engine stores it.
 #pragma once
 
 #include "dnncore/gemm/epilogue.cuh"
