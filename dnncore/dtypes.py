@@ -24,6 +24,7 @@ class DType(Enum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     INT8 = "int8"
+    UINT8 = "uint8"
     INT32 = "int32"
     BOOL = "bool"
 
@@ -42,7 +43,7 @@ class DType(Enum):
     @property
     def is_floating(self) -> bool:
         """Whether arithmetic on it rounds."""
-        return self not in (DType.INT8, DType.INT32, DType.BOOL)
+        return self not in (DType.INT8, DType.UINT8, DType.INT32, DType.BOOL)
 
     @property
     def compute(self) -> DType:

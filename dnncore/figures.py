@@ -39,6 +39,7 @@ _MATHS = {
     DType.FLOAT16: Maths.FP16,
     DType.BFLOAT16: Maths.FP16,
     DType.INT8: Maths.INT8,
+    DType.UINT8: Maths.INT8,
     DType.INT32: Maths.FP32,
     DType.BOOL: Maths.FP32,
 }

@@ -56,7 +56,7 @@ def assert_close(
 ) -> None:
     """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
 
-    int8 must be the value rounded and saturated, int32 the value rounded, bool whether it is not 0.
+    int8 and uint8 must be the value rounded and saturated, int32 the value rounded, bool whether it is not 0.
 
     Args:
         actual: What was computed, in `dtype`.
@@ -71,8 +71,9 @@ def assert_close(
     if dtype is DType.INT32:
         np.testing.assert_array_equal(actual, np.rint(expected), what)
         return
-    if dtype is DType.INT8:
-        expected = np.clip(np.nan_to_num(expected), -128, 127)
+    if dtype in (DType.INT8, DType.UINT8):
+        limits = np.iinfo(dtype.numpy)
+        expected = np.clip(np.nan_to_num(expected), limits.min, limits.max)
     if dtype is DType.BOOL:
         expected = expected != 0
     special = ~np.isfinite(expected)

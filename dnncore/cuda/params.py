@@ -65,6 +65,7 @@ _C_TYPES = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
     DType.INT8: "int8",
+    DType.UINT8: "uint8",
     DType.INT32: "int",
 }
 
@@ -74,7 +75,10 @@ _STRUCT_CODES = {"<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q", "<f8": "d"}
 Field = tuple[str, str | np.dtype] | tuple[str, str | np.dtype, int | tuple[int, ...]]
 
 
-ELEMENT_TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT32)
+ELEMENT_TYPES = (
+    *(DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64),
+    *(DType.INT8, DType.UINT8, DType.INT32),
+)
 """In the order of `dnncore::ElementType` of common/element.cuh: all but BOOL, which only pointwise.cuh knows."""
 
 

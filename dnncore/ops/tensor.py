@@ -63,7 +63,7 @@ def binary(
 ) -> None:
     """c = operator(alpha1 * a, alpha2 * b) + beta * c; each extent of a and b is that of c or 1; c may be a or b.
 
-    Comparisons, AND, OR and XOR need a c of BOOL, all others the element type of a and b, which may be int8 or int32.
+    Comparisons, AND, OR and XOR need a c of BOOL, all others the element type of a and b, which may be an integer.
     """
     chosen, factors = member(BinaryOperator, operator), (number(alpha1, "alpha1"), number(alpha2, "alpha2"))
     arguments = (a.descriptor, b.descriptor, c.descriptor, chosen, *factors)

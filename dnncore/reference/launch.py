@@ -48,7 +48,7 @@ Parts = Iterator[tuple[Index, Value]]
 Compute = Callable[..., Value | Parts]
 """compute(problem, *inputs) -> the output's value, of the output's shape or one that is broadcast to it; or its parts, one by one.
 
-int32 inputs (labels, indices) come as they are. No input may be changed: it may be the caller's memory.
+int32 inputs (labels, indices) and uint8 ones (pixels) come as they are. No input may be changed: it may be the caller's memory.
 """
 
 BLOCK_ELEMENTS = 1 << 20
@@ -201,12 +201,12 @@ def in_parts(compute: Callable[..., Value], axis: int) -> Callable[..., Parts]:
 
 
 def _widen(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return array if array.dtype == np.int32 else array.astype(dtype, copy=False)
+    return array if array.dtype in (np.int32, np.uint8) else array.astype(dtype, copy=False)
 
 
 def _store(target: np.ndarray, value: Array) -> None:
     """Round to the target's type; integers saturate, and 0 stands for NaN."""
-    if target.dtype.kind == "i":
+    if target.dtype.kind in "iu":
         limits = np.iinfo(target.dtype)
         value = np.clip(np.rint(np.nan_to_num(value, nan=0.0)), limits.min, limits.max)
     target[...] = value

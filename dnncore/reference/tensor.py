@@ -80,8 +80,8 @@ _BINARY = {
 
 
 def _binary(problem: BinaryProblem, a: Array, b: Array) -> Array:
-    if a.dtype.kind == "i":
-        a, b = a.astype(np.float64), b.astype(np.float64)  # what int32 would overflow in is saturated
+    if a.dtype.kind in "iu":
+        a, b = a.astype(np.float64), b.astype(np.float64)  # what they would overflow in is saturated
     first, second = (x if alpha == 1 else alpha * x for alpha, x in ((problem.alpha1, a), (problem.alpha2, b)))
     found: Array = _BINARY[problem.operator](first, second)
     is_quotient = problem.operator is BinaryOperator.DIV and not problem.c.dtype.is_floating

@@ -14,6 +14,7 @@ DTYPES = {
     torch.float32: DType.FLOAT32,
     torch.float64: DType.FLOAT64,
     torch.int8: DType.INT8,
+    torch.uint8: DType.UINT8,
     torch.int32: DType.INT32,
     torch.bool: DType.BOOL,
 }

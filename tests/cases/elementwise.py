@@ -19,7 +19,7 @@ SHAPES = (
     ("short-rows", (2, 3, 5), "gaps"),
     ("tiles", (2, 19, 17), "NHWC"),
 )
-INTEGERS = (DType.INT8, DType.INT32)
+INTEGERS = (DType.INT8, DType.UINT8, DType.INT32)
 ARITHMETIC = tuple(operator for operator in BinaryOperator if operator.result(DType.INT32) is DType.INT32)
 LOGIC = tuple(operator for operator in BinaryOperator if operator not in ARITHMETIC)
 FLOATING = tuple(dtype for dtype in DType if dtype.is_floating)

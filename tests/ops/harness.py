@@ -19,7 +19,7 @@ GUARD = 48  # elements before and behind every tensor; keeps it aligned to 16 by
 
 def _poison(count: int, dtype: np.dtype) -> np.ndarray:
     if np.issubdtype(dtype, np.integer):
-        return np.full(count, -77 if dtype.itemsize == 1 else -77_777, dtype)
+        return np.full(count, {"int8": -77, "uint8": 177}.get(dtype.name, -77_777), dtype)
     return np.full(count, np.nan, dtype)
 
 

@@ -18,7 +18,10 @@ from tests.conftest import CUDA_DEVICES
 from tests.unit.foreign import Array, Capsule, Device, open_capsule
 
 MIB = 1 << 20
-DTYPE_CODES = {"float16": 2, "bfloat16": 4, "float32": 2, "float64": 2, "int8": 0, "int32": 0, "bool": 6}
+DTYPE_CODES = {
+    **{"float16": 2, "bfloat16": 4, "float32": 2, "float64": 2},
+    **{"int8": 0, "uint8": 1, "int32": 0, "bool": 6},
+}
 
 
 @pytest.fixture
@@ -302,7 +305,7 @@ class TestImport:
         ("array", "message"),
         [
             (np.zeros(3, np.complex64), r"\(5, 64, 1\) is not supported; use one of"),
-            (np.zeros(3, np.uint8), r"\(1, 8, 1\) is not supported"),
+            (np.zeros(3, np.uint16), r"\(1, 16, 1\) is not supported"),
             (np.arange(6, dtype=np.float32)[::-1], "must not be negative"),
             (np.zeros((), np.float32), "0 dimensions"),
             (np.zeros((1,) * 9, np.float32), "9 dimensions"),

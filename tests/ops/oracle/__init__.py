@@ -14,6 +14,7 @@ from tests.ops.oracle import (
     dropout,
     fused_convolution,
     im2col,
+    image,
     normalization,
     pooling,
     softmax,

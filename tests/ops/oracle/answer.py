@@ -59,7 +59,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def draw(descriptor: TensorDescriptor, rng: np.random.Generator) -> np.ndarray:
-    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; int8 in its whole range, bool either.
+    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; int8 and uint8 in their whole range, bool
+    either.
 
     Along dimensions of stride 0 there is one value.
     """
@@ -67,8 +68,9 @@ def draw(descriptor: TensorDescriptor, rng: np.random.Generator) -> np.ndarray:
     size = math.prod(base)
     if descriptor.dtype is DType.BOOL:
         values = rng.integers(0, 2, size).astype(np.float64)
-    elif descriptor.dtype is DType.INT8:
-        values = rng.integers(-128, 128, size).astype(np.float64)
+    elif descriptor.dtype in (DType.INT8, DType.UINT8):
+        limits = np.iinfo(descriptor.dtype.numpy)
+        values = rng.integers(limits.min, limits.max + 1, size).astype(np.float64)
     else:
         values = (np.arange(size) + 0.5 + rng.uniform(-0.2, 0.2, size)) / max(size, 1) * 4 - 2
         values = rng.permutation(np.where(np.abs(values) < 1e-3, 1e-3, values))

@@ -47,13 +47,15 @@ def _(problem: UnaryProblem, x: Tensor) -> Terms:
 @draw_inputs.register
 def _(problem: BinaryProblem, rng: np.random.Generator) -> list[np.ndarray]:
     """Whole numbers of both signs, whose powers are whole and stay below 2^31, and by which one can divide."""
-    if problem.a.dtype not in (DType.INT8, DType.INT32):
+    if problem.a.dtype not in (DType.INT8, DType.UINT8, DType.INT32):
         return [draw(descriptor, rng) for descriptor in problem.inputs]
     exponents = problem.operator is BinaryOperator.POW
     a, b = (
         rng.integers(-12, 13, problem.a.shape),
         rng.choice([0, 1, 2, 4] if exponents else [-3, -2, 1, 5], problem.b.shape),
     )
+    if problem.a.dtype is DType.UINT8:
+        a, b = abs(a), abs(b)
     return [a.astype(problem.a.dtype.numpy), b.astype(problem.b.dtype.numpy)]
 
 

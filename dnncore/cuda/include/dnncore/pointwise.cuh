@@ -11,7 +11,7 @@ namespace dnncore {
 constexpr int kPointwiseInputs = 3;
 
 // The type behind those of ElementType: a byte, 0 or 1. No other kernel knows it.
-constexpr int32 kBool = 6;
+constexpr int32 kBool = 7;
 
 // Mirrored by _FUNCTIONS in dnncore/cuda/pointwise.py; from kAdd on they are those of BinaryOperator in Python.
 enum class PointwiseFunction : int32 {

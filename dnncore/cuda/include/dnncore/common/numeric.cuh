@@ -10,6 +10,7 @@
 namespace dnncore {
 
 using int8 = std::int8_t;
+using uint8 = std::uint8_t;
 
 struct float16 {
   std::uint16_t bits;
@@ -43,6 +44,7 @@ __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(float16 value) { return float_from_f16(value.bits); }
 __device__ __forceinline__ float widen(bfloat16 value) { return float_from_bf16(value.bits); }
 __device__ __forceinline__ float widen(int8 value) { return static_cast<float>(value); }
+__device__ __forceinline__ float widen(uint8 value) { return static_cast<float>(value); }
 __device__ __forceinline__ double widen(std::int32_t value) { return static_cast<double>(value); }
 
 // Convert a computed value to T: to the nearest, ties to even; integers also saturate.
@@ -64,6 +66,11 @@ __device__ __forceinline__ bfloat16 narrow<bfloat16>(float value) {
 template <>
 __device__ __forceinline__ int8 narrow<int8>(float value) {
   return s8_from_float(value);
+}
+
+template <>
+__device__ __forceinline__ uint8 narrow<uint8>(float value) {
+  return u8_from_float(value);
 }
 
 template <>

@@ -36,4 +36,10 @@ __device__ __forceinline__ std::int8_t s8_from_float(float value) {
   return static_cast<std::int8_t>(result);
 }
 
+__device__ __forceinline__ std::uint8_t u8_from_float(float value) {
+  std::uint32_t result;
+  asm("cvt.rni.sat.u8.f32 %0, %1;" : "=r"(result) : "f"(value));
+  return static_cast<std::uint8_t>(result);
+}
+
 }  // namespace dnncore
