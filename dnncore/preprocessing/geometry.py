@@ -140,6 +140,10 @@ class CenterCrop:
         """(rows, columns) of every result."""
         return self.height, self.width
 
+    def output_size(self, height: int, width: int) -> tuple[int, int]:  # noqa: ARG002
+        """(rows, columns), whatever the image has."""
+        return self.height, self.width
+
     def offset(self, height: int, width: int) -> tuple[int, int]:
         """(row, column) of the image that is first in the result; negative where a border comes before it."""
         return _before(height - self.height, self.rounding), _before(width - self.width, self.rounding)
@@ -187,10 +191,15 @@ class CentralFraction:
         rows, columns = (side - 2 * int((side - side * self.fraction) / 2) for side in sides)
         return rows, columns
 
+    def offset(self, height: int, width: int) -> tuple[int, int]:
+        """(row, column) of the image that is first in the result."""
+        rows, columns = self.output_size(height, width)
+        return (height - rows) // 2, (width - columns) // 2
+
     def apply(self, image: Image) -> Image:
         """The middle of the image."""
         rows, columns = self.output_size(image.height, image.width)
-        top, left = (image.height - rows) // 2, (image.width - columns) // 2
+        top, left = self.offset(image.height, image.width)
         return image.crop((left, top, left + columns, top + rows))
 
 

@@ -171,6 +171,28 @@ class Normalization:
         """float32 [C, H, W], if one is subtracted."""
         return next((step.image for step in self.steps if isinstance(step, SubtractMeanImage)), None)
 
+    def operands(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """What `dnncore.ops.image_normalization` takes: output[c, h, w] = table[c, pixel] - mean[c, h, w].
+
+        Returns:
+            float32 [C, 256], and float32 [C, height, width] where there is a mean image. Without one the table is `table`, and the
+            output `apply`'s bit for bit; so it is where nothing but factors that are powers of two comes with the mean image. Other
+            steps are folded into both, in float64, so that the output is off by the rounding of these two and of their difference.
+        """
+        if self.table is not None:
+            return self.table, None
+        values = np.tile(np.arange(256, dtype=np.float64), (self.channels, 1, 1))
+        mean: np.ndarray | None = None
+        for step in self.steps:
+            if isinstance(step, SubtractMeanImage):
+                mean = step.image.astype(np.float64) + (0.0 if mean is None else mean)
+                continue
+            step.apply(values)
+            if mean is not None and not isinstance(step, SubtractMean):
+                step.apply(mean)
+        assert mean is not None
+        return values.reshape(self.channels, 256).astype(np.float32), mean.astype(np.float32)
+
     def apply(self, pixels: np.ndarray) -> np.ndarray:
         """Do the arithmetic on the host.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["SAMPLED", "sample"]
+__all__ = ["SAMPLED", "sample", "taps"]
 
 SAMPLED = ("bilinear", "bicubic")
 """The interpolations that exist without antialiasing."""
@@ -33,8 +33,8 @@ def sample(pixels: np.ndarray, height: int, width: int, interpolation: str) -> n
     Returns:
         uint8 [height, width, C]. Memory is taken for the result only, whatever the size of the source.
     """
-    rows, row_weights = _taps(pixels.shape[0], height, interpolation)
-    columns, column_weights = _taps(pixels.shape[1], width, interpolation)
+    rows, row_weights = taps(pixels.shape[0], height, interpolation)
+    columns, column_weights = taps(pixels.shape[1], width, interpolation)
     result = np.zeros((height, width, pixels.shape[2]), np.float32)
     for row, row_weight in zip(rows, row_weights, strict=True):
         line = np.zeros_like(result)
@@ -44,7 +44,7 @@ def sample(pixels: np.ndarray, height: int, width: int, interpolation: str) -> n
     return np.rint(result, out=result).clip(0, 255).astype(np.uint8)
 
 
-def _taps(old: int, new: int, interpolation: str) -> tuple[np.ndarray, np.ndarray]:
+def taps(old: int, new: int, interpolation: str) -> tuple[np.ndarray, np.ndarray]:
     """Indices (int64) and weights (float32), [taps, new], of the old pixels that make up each new one."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * (np.float32(old) / np.float32(new)) - np.float32(0.5)
     if interpolation == "bilinear":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from dnncore.preprocessing.formats import DEFAULT_MAX_PIXELS, first_frame
 from dnncore.preprocessing.geometry import CenterCrop, GeometricStep, Resize
 from dnncore.preprocessing.normalization import ArithmeticStep, Normalization, Scale, SubtractMean
 from dnncore.preprocessing.steps import STEPS, Step, step_from_dict, step_to_dict
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["Preprocessing"]
 
@@ -56,7 +59,7 @@ class Preprocessing:
         phases = [_phase(step) for step in self.steps]
         if phases != sorted(phases) or self._decoding[-1] != colors[0]:
             raise PreprocessingError(f"the steps {', '.join(names)} are not in the order of {', '.join(STEPS)}")
-        size = self._geometry[-1].one_size if self._geometry else None
+        size = self.geometry[-1].one_size if self.geometry else None
         if size is None:
             raise PreprocessingError(
                 f"the steps {', '.join(names)} do not end in one size; add center_crop, or resize whose fit is squash"
@@ -68,7 +71,7 @@ class Preprocessing:
             raise PreprocessingError(
                 f"the mean image has shape {list(mean_image.shape)}, the net's input {list(shape)}"
             )
-        fills = [step.fill for step in self._geometry if isinstance(step, CenterCrop)]
+        fills = [step.fill for step in self.geometry if isinstance(step, CenterCrop)]
         if any(len(fill) > shape[0] for fill in fills):
             raise PreprocessingError(
                 f"center_crop fill {fills} has more values than color {colors[0].order!r} has channels"
@@ -131,6 +134,11 @@ class Preprocessing:
         """Columns of the net's input."""
         return self.input_shape[2]
 
+    @property
+    def geometry(self) -> tuple[GeometricStep, ...]:
+        """The steps that change the size."""
+        return tuple(step for step in self.steps if isinstance(step, GeometricStep))
+
     def decode(self, data: bytes) -> np.ndarray:
         """Decode a file, resize and crop it.
 
@@ -144,14 +152,42 @@ class Preprocessing:
             PreprocessingError: not such an image, damaged, or larger than `max_pixels`.
             BackendUnavailableError: Pillow is not installed.
         """
-        with first_frame(data, self.max_pixels) as image:
-            for step in self._decoding:
-                image = step.apply(image)
-        for change in self._geometry:
-            self._check_work(change, image.height, image.width)
+        image = self._decoded(data)
+        self.check_work(image.height, image.width)
+        for change in self.geometry:
             image = change.apply(image)
         pixels = np.asarray(image, np.uint8).reshape(self.height, self.width, self.channels)
         return pixels[..., ::-1] if self.color == "bgr" else pixels
+
+    def decode_whole(self, data: bytes) -> np.ndarray:
+        """Decode a file and leave its size as it is, for `dnncore.image_pipeline`, which does the steps that follow.
+
+        Args:
+            data: As `decode` takes it.
+
+        Returns:
+            uint8 pixels [H, W, C], gray or red, green, blue.
+
+        Raises:
+            PreprocessingError: as `decode`.
+            BackendUnavailableError: Pillow is not installed.
+        """
+        image = self._decoded(data)
+        return np.asarray(image, np.uint8).reshape(image.height, image.width, self.channels)
+
+    def check_work(self, height: int, width: int) -> None:
+        """Refuse an image, by its size, of which a step would make more than `max_pixels`, or 50 million.
+
+        Raises:
+            PreprocessingError: it would; the message names the step.
+        """
+        limit = max(self.max_pixels, DEFAULT_MAX_PIXELS)
+        for step in self.geometry:
+            if isinstance(step, Resize) and (work := step.working_pixels(height, width)) > limit:
+                raise PreprocessingError(
+                    f"{step.name} of an image of {width} x {height} would take {work} pixels; at most {limit} are made"
+                )
+            height, width = step.output_size(height, width)
 
     def normalize(self, pixels: np.ndarray) -> np.ndarray:
         """Turn pixels into the net's input.
@@ -232,16 +268,12 @@ class Preprocessing:
     def _decoding(self) -> tuple[DecodingStep, ...]:
         return tuple(step for step in self.steps if isinstance(step, DecodingStep))
 
-    @property
-    def _geometry(self) -> tuple[GeometricStep, ...]:
-        return tuple(step for step in self.steps if isinstance(step, GeometricStep))
-
-    def _check_work(self, step: GeometricStep, height: int, width: int) -> None:
-        limit = max(self.max_pixels, DEFAULT_MAX_PIXELS)
-        if isinstance(step, Resize) and (work := step.working_pixels(height, width)) > limit:
-            raise PreprocessingError(
-                f"{step.name} of an image of {width} x {height} would take {work} pixels; at most {limit} are made"
-            )
+    def _decoded(self, data: bytes) -> Image:
+        """The file's image in the net's colours, the right way up."""
+        with first_frame(data, self.max_pixels) as image:
+            for step in self._decoding:
+                image = step.apply(image)
+        return image
 
 
 def _phase(step: Step) -> int:
