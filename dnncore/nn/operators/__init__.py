@@ -19,6 +19,7 @@ from dnncore.nn.operators.convolution import (
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
 from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
+from dnncore.nn.operators.image_normalization import ImageNormalization
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.matrix_product import MatrixProduct
@@ -51,6 +52,7 @@ __all__ = [
     "GlobalPooling",
     "GroupNorm",
     "Identity",
+    "ImageNormalization",
     "InnerProduct",
     "LayerNorm",
     "LocalResponseNorm",
@@ -97,6 +99,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     GlobalPooling,
     GroupNorm,
     Identity,
+    ImageNormalization,
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardWeight,

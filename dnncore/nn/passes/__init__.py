@@ -14,6 +14,7 @@ from dnncore.nn.passes.batch_norms import fold_batch_norms
 from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.layouts import channels_last
+from dnncore.nn.passes.pixels import from_pixels
 from dnncore.nn.passes.precision import in_precision
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "drop_identities",
     "fold_batch_norms",
     "for_inference",
+    "from_pixels",
     "fuse_convolutions",
     "in_precision",
 ]

@@ -9,11 +9,16 @@ import numpy as np
 from dnncore.dtypes import DType
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.model import Model
-from dnncore.nn.operators import BatchNorm, Cast, Convolution, InnerProduct
+from dnncore.nn.operators import BatchNorm, Cast, Convolution, ImageNormalization, InnerProduct
 
 __all__ = ["in_precision"]
 
-_WIDE = {BatchNorm: frozenset({1, 2, 3, 4}), Convolution: frozenset({2}), InnerProduct: frozenset({2})}
+_WIDE = {
+    BatchNorm: frozenset({1, 2, 3, 4}),
+    Convolution: frozenset({2}),
+    ImageNormalization: frozenset({1, 2}),
+    InnerProduct: frozenset({2}),
+}
 """Inputs that stay in float32, because the operations add them before they round."""
 
 
@@ -44,7 +49,10 @@ def in_precision(model: Model, dtype: DType) -> Model:
     for node in graph.nodes:
         inputs = tuple(None if name is None else cast.get(name, name) for name in node.inputs)
         outputs = tuple(cast.get(name, name) for name in node.outputs)
-        nodes.append(Node(node.name, node.operator, inputs, outputs))
+        operator = node.operator
+        if isinstance(operator, ImageNormalization):
+            operator = replace(operator, dtype=dtype.value)
+        nodes.append(Node(node.name, operator, inputs, outputs))
     for name, inner in handed_out.items():
         back = graph.values[name].dtype.value
         nodes.append(Node(graph.free_name(f"{name}.{back}"), Cast(back), (inner,), (name,)))
