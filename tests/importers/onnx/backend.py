@@ -82,11 +82,11 @@ def _is_known(array: np.ndarray) -> bool:
 
 
 def _is_on_devices(array: np.ndarray) -> bool:
+    """Whether devices compute with such; pixels they only cast and move."""
     try:
-        DType.of(array.dtype)
+        return DType.of(array.dtype) is not DType.UINT8
     except BadParamError:
         return False
-    return True
 
 
 def _computed(imports: Imports, wanted: Sequence[str], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
