@@ -18,9 +18,12 @@ from tests.conftest import CUDA_DEVICES
 from tests.unit.foreign import Array, Capsule, Device, open_capsule
 
 MIB = 1 << 20
-DTYPE_CODES = {
-    **{"float16": 2, "bfloat16": 4, "float32": 2, "float64": 2},
-    **{"int8": 0, "uint8": 1, "int32": 0, "bool": 6},
+DTYPE_CODES = dict.fromkeys(("float16", "float32", "float64"), 2) | {
+    "bfloat16": 4,
+    "int8": 0,
+    "uint8": 1,
+    "int32": 0,
+    "bool": 6,
 }
 
 

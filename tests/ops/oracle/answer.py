@@ -59,8 +59,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def draw(descriptor: TensorDescriptor, rng: np.random.Generator) -> np.ndarray:
-    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; int8 and uint8 in their whole range, bool
-    either.
+    """Values in [-2, 2], none near zero, in random order, as distinct as the dtype allows; 8 bits in their whole range.
 
     Along dimensions of stride 0 there is one value.
     """
