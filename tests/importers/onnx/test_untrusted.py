@@ -36,8 +36,8 @@ def test_all_that_is_in_the_way_is_listed_by_name() -> None:
     nodes = [
         node("Relu", ["x"], ["r"], name="fine"),
         node("NonZero", ["r"], ["n"], name="unknown"),
-        node("Erf", ["r"], ["e"], name="constant-only"),
-        node("Sqrt", ["e"], ["s"], name="behind-it"),
+        node("Range", ["r", "r", "r"], ["e"], name="constant-only"),
+        node("ConstantOfShape", ["e"], ["s"], name="behind-it"),
         node("LSTM", ["r", "r", "r"], ["l"], name="recurrent"),
         node("Fancy", ["r"], ["f"], name="foreign", domain="com.example"),
         node("AveragePool", ["r"], ["a"], name="malformed", kernel_shape=[2, 2]),
@@ -53,8 +53,8 @@ def test_all_that_is_in_the_way_is_listed_by_name() -> None:
     assert caught.value.problems == (
         "input 'z': dimension 1 (height) is left open; give it, as shapes={'z': ('N', ...)}",
         "node 'unknown' (NonZero, opset 17): this operator is not supported",
-        f"node 'constant-only' (Erf, opset 17): {constant}",
-        f"node 'behind-it' (Sqrt, opset 17): {constant}",
+        f"node 'constant-only' (Range, opset 17): {constant}",
+        f"node 'behind-it' (ConstantOfShape, opset 17): {constant}",
         "node 'recurrent' (LSTM, opset 17): this operator is not supported",
         "node 'foreign' (com.example.Fancy, opset 17): operators of domain 'com.example' are not supported",
         "node 'malformed' (AveragePool, opset 17): float32[2, 3] has no spatial dimensions",
