@@ -38,20 +38,19 @@ DROPOUT = "dropout"
 def in_training(graph: Graph) -> Graph:
     """The graph with batch normalisations that take statistics of the batch, and update their own, and dropouts that drop.
 
+    A normalisation whose statistics are no buffers keeps them: it is frozen, as those of Caffe with `use_global_stats: true`.
     It reads `DROPOUT` too, a state for each dropout, where there are some: int32 [dropouts, 4].
     """
     nodes: list[Node] = []
     updates: dict[str, str] = {}
     dropouts = 0
     for node in graph.nodes:
-        if isinstance(node.operator, BatchNorm):
+        if isinstance(node.operator, BatchNorm) and _has_running_statistics(graph, node):
             operator = BatchNormTraining(node.operator.epsilon, node.operator.momentum)
             names = tuple(f"{node.name}.{part}" for part in ("batch_mean", "batch_inv_std", "new_mean", "new_variance"))
             nodes.append(Node(node.name, operator, node.inputs, (*node.outputs, *names)))
             statistics = zip(node.inputs[3:], names[2:], strict=True)
-            updates |= {
-                old: new for old, new in statistics if old is not None and _is_buffer(graph, old) and old not in updates
-            }
+            updates |= {old: new for old, new in statistics if old is not None and old not in updates}
         elif isinstance(node.operator, Dropout):
             row, state = f"{node.name}.row", f"{node.name}.state"
             nodes += [
@@ -66,8 +65,8 @@ def in_training(graph: Graph) -> Graph:
     return replace(graph.rewritten(nodes, inputs=(*graph.inputs, *states)), updates=updates)
 
 
-def _is_buffer(graph: Graph, name: str) -> bool:
-    return name in graph.constant and graph.constant[name].role is Role.BUFFER
+def _has_running_statistics(graph: Graph, norm: Node) -> bool:
+    return all(name in graph.constant and graph.constant[name].role is Role.BUFFER for name in norm.reads[3:])
 
 
 def for_training(graph: Graph) -> Differentiated:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Constant, Executor, Graph, NetBuilder, Node, Parameters, Role, Value
 from dnncore.nn.gradient import differentiate
-from dnncore.nn.operators import Activation
+from dnncore.nn.operators import Activation, Reduce
 from dnncore.nn.training import dropout_states, for_training, in_training
 from dnncore.nn.zoo import lenet, resnet18
 from dnncore.testing import tolerance
@@ -37,9 +39,19 @@ def _batches(steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def test_steps_with_batch_normalisation_are_pytorchs(handle: Handle) -> None:
-    """Losses, gradients and running statistics, over three updates with a large learning rate."""
-    graph = _net()
+def _frozen(graph: Graph, norm: str) -> Graph:
+    """The graph with a normalisation whose statistics nothing may change."""
+    fixed = [
+        replace(one, role=Role.FIXED) if one.name in (f"{norm}.mean", f"{norm}.variance") else one
+        for one in graph.constants
+    ]
+    return graph.rewritten(graph.nodes, constants=fixed)
+
+
+@pytest.mark.parametrize("frozen", ["", "first"], ids=["running", "frozen"])
+def test_steps_with_batch_normalisation_are_pytorchs(handle: Handle, frozen: str) -> None:
+    """Losses, gradients and statistics, over three updates with a large learning rate."""
+    graph = _frozen(_net(), frozen)
     training = for_training(graph)
     weights = {name: array + np.float32(0.05) for name, array in graph.initialize(1).items()}
     f = torch.nn.functional
@@ -48,7 +60,7 @@ def test_steps_with_batch_normalisation_are_pytorchs(handle: Handle) -> None:
 
     def norm(x: torch.Tensor, name: str, epsilon: float) -> torch.Tensor:
         mean, variance, scale, bias = (theirs[f"{name}.{part}"] for part in ("mean", "variance", "scale", "bias"))
-        return f.batch_norm(x, mean, variance, scale, bias, training=True, momentum=0.1, eps=epsilon)
+        return f.batch_norm(x, mean, variance, scale, bias, name != frozen, 0.1, epsilon)
 
     with (
         Parameters.upload(handle, training.graph, weights) as parameters,
@@ -145,6 +157,6 @@ def test_what_cannot_be_trained_is_refused_with_the_reason() -> None:
         for_training(net.build(a))
     largest = NetBuilder("largest")
     x = largest.inner_product("a", largest.input("x", (BATCH, 3)), 2)
-    with pytest.raises(BadParamError, match=r"node 'norm'.*batch_norm has no gradient"):
-        differentiate(largest.build(largest.batch_norm("norm", x)), {"norm": "a"})
+    with pytest.raises(BadParamError, match=r"node 'norm'.*reduce .*no gradient"):
+        differentiate(largest.build(largest.add("norm", Reduce("norm2", (1,)), x)), {"norm": "a"})
     assert dropout_states(for_training(lenet()).graph, 0, 0) == {}

@@ -29,7 +29,18 @@ from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
-from dnncore.nn.operators.structure import Cast, Concat, Flatten, Identity, Reshape, Slice, Split, Transpose, Zeros
+from dnncore.nn.operators.structure import (
+    Cast,
+    Concat,
+    Flatten,
+    Identity,
+    Ones,
+    Reshape,
+    Slice,
+    Split,
+    Transpose,
+    Zeros,
+)
 from dnncore.nn.operators.transposed_convolution import TransposedConvolution
 
 __all__ = [
@@ -58,6 +69,7 @@ __all__ = [
     "LocalResponseNorm",
     "MatrixProduct",
     "MeanCrossEntropyBackward",
+    "Ones",
     "Pad",
     "Pooling",
     "RMSNorm",
@@ -108,6 +120,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     LocalResponseNormBackward,
     MatrixProduct,
     MeanCrossEntropyBackward,
+    Ones,
     Pad,
     Pooling,
     PoolingBackward,

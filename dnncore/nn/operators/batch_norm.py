@@ -12,7 +12,9 @@ from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.convolution import as_channels
-from dnncore.nn.operators.gradients import blend_with
+from dnncore.nn.operators.gradients import ChannelSum, blend_with
+from dnncore.nn.operators.pointwise import Binary
+from dnncore.nn.operators.structure import Ones, Zeros
 from dnncore.tensor import Tensor
 
 __all__ = ["BatchNorm", "BatchNormBackward", "BatchNormTraining"]
@@ -53,6 +55,22 @@ class BatchNorm(_BatchNorm):
         ops.batch_norm_inference(
             handle, BatchNormMode.SPATIAL, 1.0, x, 0.0, outputs[0], scale, bias, mean, variance, self.epsilon
         )
+
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        """The statistics are given, so that this is linear in x: dx is dy normalised likewise, without mean and bias."""
+        if step.wants(3) or step.wants(4):
+            raise BadParamError(f"{self.kind} has no gradient of its statistics")
+        x, scale, bias, mean, variance = step.inputs
+        zeros = step.add(Zeros(), bias)
+        dx = dscale = dbias = None
+        if step.wants(0):
+            dx = step.plus(step.add(self, step.dy, scale, zeros, zeros, variance))
+        if step.wants(1):
+            normalized = step.add(self, x, step.add(Ones(), scale), zeros, mean, variance)
+            dscale = step.add(ChannelSum(), step.add(Binary("mul"), step.dy, normalized), step.partial(1))
+        if step.wants(2):
+            dbias = step.add(ChannelSum(), step.dy, step.partial(2))
+        return (dx, dscale, dbias)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.tensor import Tensor
 
-__all__ = ["Cast", "Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Transpose", "Zeros"]
+__all__ = ["Cast", "Concat", "Flatten", "Identity", "Ones", "Reshape", "Slice", "Split", "Transpose", "Zeros"]
 
 _Views = Sequence[tuple[TensorDescriptor, int]]
 
@@ -276,6 +276,16 @@ class Zeros(Operator):
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.set_tensor(handle, 0.0, outputs[0])
+
+
+@dataclass(frozen=True)
+class Ones(Zeros):
+    """Ones in the shape of x."""
+
+    kind: ClassVar[str] = "ones"
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ops.set_tensor(handle, 1.0, outputs[0])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dnncore.importers.caffe import Transformation, import_caffe, read_mean, rea
 from dnncore.nn.graph import Role
 from dnncore.nn.initializers import Bilinear, Filled, Normal, SparseNormal, Uniform, UnitBall
 from dnncore.nn.operators import BatchNorm
+from dnncore.nn.training import in_training
 from tests.importers.caffe.files import assert_close, blob, caffemodel, data, layer, random_blobs, run
 
 RNG = np.random.default_rng(7)
@@ -106,6 +107,18 @@ def test_batch_normalisation_and_the_scale_behind_it_are_one_node() -> None:
     scale, bias = blobs["sc"]
     normal = (X - mean[:, None, None] / 4) / np.sqrt(variance[:, None, None] / 4 + 1e-5)
     assert_close(run(model, X)["sc"], normal * scale[:, None, None] + bias[:, None, None])
+
+
+def test_a_normalisation_with_global_statistics_keeps_them_while_it_is_trained() -> None:
+    text = (
+        IMAGE
+        + layer("BatchNorm", "kept", "data", "batch_norm_param { use_global_stats: true }")
+        + layer("BatchNorm", "running", "kept")
+    )
+    for phase in ("test", "train"):
+        graph = in_training(import_caffe(text.encode(), phase=phase).graph)
+        assert [node.operator.kind for node in graph.nodes] == ["batch_norm", "batch_norm_training"]
+        assert set(graph.updates) == {"running.mean", "running.variance"}
 
 
 def test_a_normalisation_that_is_read_before_its_scale_stays_by_itself() -> None:

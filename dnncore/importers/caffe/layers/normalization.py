@@ -29,8 +29,9 @@ def _batch_norm(site: Site) -> None:
     shape = site.shape(site.x)
     channels = shape[1:2] or (1,)
     places = [site.blob(blob) for blob in (channels, channels, (1,))]
-    mean = site.derived("mean", channels, Zeros(), Role.BUFFER, lambda blobs: _over(blobs, places[0]))
-    variance = site.derived("variance", channels, Filled(1.0), Role.BUFFER, lambda blobs: _over(blobs, places[1]))
+    role = Role.FIXED if param.use_global_stats else Role.BUFFER
+    mean = site.derived("mean", channels, Zeros(), role, lambda blobs: _over(blobs, places[0]))
+    variance = site.derived("variance", channels, Filled(1.0), role, lambda blobs: _over(blobs, places[1]))
     if param.scale_bias or param.HasField("scale_filler") or param.HasField("bias_filler"):
         filler = param.scale_filler if param.HasField("scale_filler") else FillerParameter(value=1.0)
         scale = site.parameter("scale", channels, filler)
