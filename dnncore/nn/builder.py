@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dnncore.dtypes import DType
 from dnncore.nn.graph import Constant, Extent, Graph, Node, Role, Value
-from dnncore.nn.initializers import Filled, Initializer, Zeros, he_normal
+from dnncore.nn.initializers import Averages, Filled, Initializer, Zeros, he_normal
 from dnncore.nn.operator import Operator, Spec
 from dnncore.nn.operators import (
     Activation,
@@ -21,6 +21,7 @@ from dnncore.nn.operators import (
     InnerProduct,
     LocalResponseNorm,
     Pooling,
+    Reshape,
     Softmax,
 )
 from dnncore.nn.operators.convolution import Extents, Padding
@@ -86,6 +87,21 @@ class NetBuilder:
         return Graph(self._name, tuple(self._inputs), outputs, tuple(self._nodes), tuple(self._constants))
 
     # Layers, in the order of their names.
+
+    def adaptive_average_pooling(self, name: str, x: str, extents: tuple[int, int]) -> str:
+        """As many windows as wanted along both dimensions of [N, C, H, W], each averaged.
+
+        Windows of equal extents are a pooling. Others are a product with a matrix that nothing changes, "matrix".
+        """
+        channels, *source = self.shape(x)[1:]
+        if all(have % want == 0 for have, want in zip(source, extents, strict=True)):
+            window = tuple(have // want for have, want in zip(source, extents, strict=True))
+            return self.pooling(name, x, "average_exclude_padding", window)
+        shape, initial = (math.prod(extents), math.prod(source)), Averages((source[0], source[1]), extents)
+        places = self.add(f"{name}.places", Reshape((-1, math.prod(source))), x)
+        matrix = self.constant(f"{name}.matrix", shape, initial, Role.FIXED)
+        windows = self.add(f"{name}.windows", InnerProduct(), places, matrix)
+        return self.add(name, Reshape((-1, channels, *extents)), windows)
 
     def plus(self, name: str, a: str, b: str) -> str:
         """a + b."""

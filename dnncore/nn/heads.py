@@ -1,12 +1,27 @@
-"""The end of a classifier."""
+"""The ends of a classifier: logits, and the probabilities that they become."""
 
 from __future__ import annotations
 
-from dnncore.errors import BadParamError
-from dnncore.nn.graph import Graph, Node
-from dnncore.nn.operators import Softmax
+from dataclasses import dataclass
 
-__all__ = ["ends_in_probabilities", "with_probabilities"]
+from dnncore.errors import BadParamError
+from dnncore.nn.graph import BATCH, Extent, Graph, Node
+from dnncore.nn.operators import Flatten, Identity, Reshape, Softmax
+
+__all__ = ["Head", "ends_in_probabilities", "pruned", "with_flat_outputs", "with_logits", "with_probabilities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Logits that have a loss of their own while a net is trained. Immutable.
+
+    Args:
+        logits: Name of a value [N, K].
+        weight: Factor of its cross-entropy in the sum that is minimised.
+    """
+
+    logits: str
+    weight: float = 1.0
 
 
 def ends_in_probabilities(graph: Graph) -> bool:
@@ -21,9 +36,72 @@ def with_probabilities(graph: Graph) -> Graph:
     Raises:
         BadParamError: it has several outputs.
     """
-    if len(graph.outputs) != 1:
-        raise BadParamError(f"net {graph.name!r} has {len(graph.outputs)} outputs; a classifier has one")
+    _the_output(graph)
     if ends_in_probabilities(graph):
         return graph
     name = graph.free_name("probabilities")
     return graph.rewritten((*graph.nodes, Node(name, Softmax(), graph.outputs, (name,))), outputs=(name,))
+
+
+def with_logits(graph: Graph) -> Graph:
+    """A classifier without the softmaxes that its outputs end in, if any do."""
+    logits = tuple(_before_softmax(graph, name) for name in graph.outputs)
+    return pruned(graph.rewritten(graph.nodes, outputs=logits))
+
+
+def with_flat_outputs(graph: Graph) -> Graph:
+    """A classifier that gives [N, K] where it gave [N, K, 1, 1], as convolutional ones do.
+
+    Raises:
+        BadParamError: an output is neither; the message names it.
+    """
+    nodes, outputs = list(graph.nodes), []
+    for name in graph.outputs:
+        if _classes(graph, name) is None:
+            raise BadParamError(f"net {graph.name!r} gives {graph.values[name]}; a classifier gives [N, classes]")
+        output = name
+        if len(graph.values[name].shape) > 2:
+            output = graph.free_name(f"{name}.flat", [node.name for node in nodes])
+            nodes.append(Node(output, Flatten(), (name,), (output,)))
+        outputs.append(output)
+    return graph.rewritten(nodes, outputs=tuple(outputs))
+
+
+def pruned(graph: Graph) -> Graph:
+    """The graph without the nodes, constants and inputs that no output needs."""
+    needed, nodes = set(graph.outputs), []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.reads)
+            nodes.append(node)
+    inputs = tuple(value for value in graph.inputs if value.name in needed)
+    return graph.rewritten(reversed(nodes), inputs=inputs)
+
+
+def _classes(graph: Graph, name: str) -> Extent | None:
+    """K of a value [N, K] or [N, K, 1, ...]; None of any other."""
+    shape = graph.values[name].shape
+    is_classifier = len(shape) > 1 and shape[0] == BATCH and isinstance(shape[1], int) and set(shape[2:]) <= {1}
+    return shape[1] if is_classifier else None
+
+
+def _before_softmax(graph: Graph, name: str) -> str:
+    """What a softmax at the end reads, also where its result is only seen in another shape behind it; else the value itself."""
+    place = name
+    while (node := graph.producer.get(place)) is not None and isinstance(node.operator, _SHAPES | Softmax):
+        source = node.reads[0]
+        if _classes(graph, source) != _classes(graph, name):
+            break
+        if isinstance(node.operator, Softmax):
+            return source if node.operator.axis % len(graph.values[source].shape) == 1 else name
+        place = source
+    return name
+
+
+_SHAPES = Flatten | Identity | Reshape
+
+
+def _the_output(graph: Graph) -> str:
+    if len(graph.outputs) != 1:
+        raise BadParamError(f"net {graph.name!r} has {len(graph.outputs)} outputs; a classifier has one")
+    return graph.outputs[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
+    "Averages",
     "Bilinear",
     "Filled",
     "Initializer",
@@ -127,6 +128,32 @@ class Bilinear(Initializer):
             center = (2 * factor - 1 - factor % 2) / (2 * factor)
             pyramid = pyramid[..., None] * (1 - np.abs(np.arange(extent) / factor - center))
         return np.broadcast_to(pyramid, shape).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Averages(Initializer):
+    """A matrix [target places, source places] that averages windows which cover a source evenly, as adaptive pooling does.
+
+    Window i of n, of an extent e, reaches from floor(i e / n) to ceil((i + 1) e / n).
+
+    Args:
+        source: Extents of the places that are read.
+        target: How many windows along each.
+    """
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+    def fill(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:  # noqa: ARG002
+        """The product of what each dimension has."""
+        matrix: np.ndarray = np.ones((1, 1))
+        for extent, count in zip(self.source, self.target, strict=True):
+            rows = np.zeros((count, extent))
+            for window in range(count):
+                start, stop = window * extent // count, -(-(window + 1) * extent // count)
+                rows[window, start:stop] = 1 / (stop - start)
+            matrix = np.kron(matrix, rows)
+        return matrix.reshape(shape).astype(np.float32)
 
 
 _PART = 1 << 20

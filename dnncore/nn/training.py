@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +12,20 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.gradient import Differentiated, differentiate
 from dnncore.nn.graph import BATCH, Graph, Node, Role, Value
+from dnncore.nn.heads import Head
 from dnncore.nn.operators import (
     BatchNorm,
     BatchNormTraining,
+    Binary,
     CrossEntropy,
     Dropout,
     DropoutTraining,
     MeanCrossEntropyBackward,
     Reshape,
+    Scale,
     Slice,
 )
+from dnncore.nn.trainable import Trainable
 
 __all__ = ["DROPOUT", "LABELS", "LOSS", "dropout_states", "for_training", "in_training"]
 
@@ -69,30 +73,46 @@ def _has_running_statistics(graph: Graph, norm: Node) -> bool:
     return all(name in graph.constant and graph.constant[name].role is Role.BUFFER for name in norm.reads[3:])
 
 
-def for_training(graph: Graph) -> Differentiated:
+def for_training(net: Graph | Trainable) -> Differentiated:
     """One training step of a classifier: its loss and the gradients of its trainable constants.
 
     Args:
-        graph: Ends in logits [N, K].
+        net: A graph that ends in logits [N, K], or one with several heads.
 
     Returns:
         It reads `LABELS` too, and `DROPOUT` as `in_training` says, and gives `LOSS`, the cross-entropy of each image, in place of
-        the logits; the gradients are those of its mean over the batch. Running statistics are updated with every run.
+        the logits: the weighted sum of all heads'. The gradients are those of its mean over the batch. Running statistics are
+        updated with every run.
 
     Raises:
-        BadParamError: as `differentiate`; or the net has several outputs; or a name is taken.
+        BadParamError: as `differentiate`; or a graph has several outputs; or a name is taken.
     """
-    if len(graph.outputs) != 1:
-        raise BadParamError(f"net {graph.name!r} has {len(graph.outputs)} outputs; a classifier has one")
-    (logits,), seed = graph.outputs, f"d.{LOSS}"
-    graph = in_training(graph)
-    nodes = (
-        *graph.nodes,
-        Node(LOSS, CrossEntropy(), (logits, LABELS), (LOSS,)),
-        Node(seed, MeanCrossEntropyBackward(), (logits, LABELS), (seed,)),
-    )
+    if isinstance(net, Graph):
+        if len(net.outputs) != 1:
+            raise BadParamError(f"net {net.name!r} has {len(net.outputs)} outputs; a classifier has one")
+        net = Trainable(net, (Head(net.outputs[0]),))
+    graph, nodes, seeds = in_training(net.graph), [], {}
+    for head in net.heads:
+        seeds[head.logits] = seed = f"d.{LOSS}" if head is net.heads[0] else f"d.{LOSS}.{head.logits}"
+        nodes.append(Node(seed, MeanCrossEntropyBackward(head.weight), (head.logits, LABELS), (seed,)))
     labels = Value(LABELS, DType.INT32, (BATCH,))
-    return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), {logits: seed})
+    nodes = [*graph.nodes, *_losses(net.heads), *nodes]
+    return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), seeds)
+
+
+def _losses(heads: Sequence[Head]) -> list[Node]:
+    """The cross-entropy of each head, and `LOSS`, their weighted sum."""
+    first, *others = heads
+    if not others and first.weight == 1:
+        return [Node(LOSS, CrossEntropy(), (first.logits, LABELS), (LOSS,))]
+    own = [f"{LOSS}.{head.logits}" for head in heads]
+    nodes = [Node(name, CrossEntropy(), (head.logits, LABELS), (name,)) for name, head in zip(own, heads, strict=True)]
+    sums = [f"{LOSS}.sum{place}" for place in range(len(others))] + [LOSS]
+    nodes.append(Node(sums[0], Scale(first.weight), (own[0],), (sums[0],)))
+    for place, head in enumerate(others, 1):
+        added = Binary("add", 1.0, head.weight)
+        nodes.append(Node(sums[place], added, (sums[place - 1], own[place]), (sums[place],)))
+    return nodes
 
 
 def dropout_states(graph: Graph, seed: int, step: int) -> Mapping[str, np.ndarray]:

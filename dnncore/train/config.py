@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+_FOR_FILES = "false when net.path is empty"
+_FOR_PROTOTXT = "empty unless net.path is a .prototxt; other files bring their weights"
+
+
 def _require(condition: bool, key: str, value: object, rule: str) -> None:
     if not condition:
         raise ConfigError(f"{key} is {value}; it must be {rule}")
@@ -41,12 +45,33 @@ def _require(condition: bool, key: str, value: object, rule: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:
-    """Which net of dnncore.nn.zoo; its input and number of classes follow from preprocessing and data. Immutable."""
+    """Which net. Immutable.
+
+    Args:
+        name: One of dnncore.nn.zoo; its input and number of classes follow from preprocessing and data.
+        path: A net in a file in place of one of the zoo, which must fit preprocessing and data: a .prototxt, whose losses and
+            lr_mult and decay_mult count; an .onnx file or a model package (a folder), whose weights training starts from. A
+            relative path counts from the working directory.
+        weights: The .caffemodel that a .prototxt starts from. Empty: what its fillers make.
+        allow_missing: Whether layers without weights in that file begin as their fillers say, as when their names were changed to
+            train them afresh.
+        auxiliary_weight: Of the losses of auxiliary heads, in nets of the zoo that have some (GoogLeNet) and files with several
+            outputs, of which the first is the net's own; 0 leaves them out. Losses of a .prototxt have weights of their own.
+    """
 
     name: str = "lenet"
+    path: str = ""
+    weights: str = ""
+    allow_missing: bool = False
+    auxiliary_weight: float = 0.3
 
     def __post_init__(self) -> None:
         _require(self.name in ZOO, "net.name", repr(self.name), f"one of {', '.join(ZOO)}")
+        if self.path and self.name != "lenet":
+            raise ConfigError(f"net.name is {self.name!r} and net.path {self.path!r}; give one of them")
+        _require(not self.weights or self.path.endswith(".prototxt"), "net.weights", repr(self.weights), _FOR_PROTOTXT)
+        _require(not self.allow_missing or self.weights != "", "net.allow_missing", "true", "false without net.weights")
+        _require(self.auxiliary_weight >= 0, "net.auxiliary_weight", self.auxiliary_weight, "0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,8 @@ class PreprocessingConfig:
         std: Divided by, one a channel.
         steps: A whole pipeline in place of all that: tables such as {step = "resize", height = 256, width = 256}, in the order of
             `dnncore.preprocessing.STEPS`.
+        of_net: Take what the file of net.path says in place of all that: a package its preprocessing, a .prototxt what its data
+            layer does.
     """
 
     color: Literal["gray", "rgb", "bgr"] = "gray"
@@ -92,14 +119,16 @@ class PreprocessingConfig:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     steps: tuple[dict[str, object], ...] = ()
+    of_net: bool = False
 
     def __post_init__(self) -> None:
-        others = [f.name for f in dataclasses.fields(self) if f.name != "steps" and getattr(self, f.name) != f.default]
-        if self.steps and others:
-            raise ConfigError(
-                f"preprocessing.steps takes the place of preprocessing.{', '.join(others)}; give one of them"
-            )
-        self.build()
+        given = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        for whole in ("of_net", "steps"):
+            if whole in given and len(given) > 1:
+                others = ", ".join(name for name in given if name != whole)
+                raise ConfigError(f"preprocessing.{whole} takes the place of preprocessing.{others}; give one of them")
+        if not self.of_net:
+            self.build()
 
     def build(self) -> Preprocessing:
         """The preprocessing that these values describe.
@@ -248,6 +277,8 @@ _FREE = (
     "name",
     "device",
     "data.path",
+    "net.path",  # what is in the files counts: Recipe.identity
+    "net.weights",
     "training.report_every",
     "training.prefetch",
     "training.stop_after",
@@ -283,6 +314,7 @@ class Config:
         legal = plain.isascii() and plain.isalnum()
         _require(legal, "name", repr(self.name), 'made of ASCII letters, digits, "_", "-" and ".", not of signs alone')
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        _require(not self.preprocessing.of_net or self.net.path != "", "preprocessing.of_net", "true", _FOR_FILES)
 
     def to_dict(self) -> dict[str, object]:
         """Every value, as nested dicts."""

@@ -28,17 +28,18 @@ def export(
         handle: Where the net is evaluated.
         recipe: What was trained.
         state: How far the weights are trained.
-        weights: By parameter name.
+        weights: By parameter name; those of auxiliary heads are left out.
         path: Folder of the package.
 
     Returns:
         The package's evaluation on the held-out images, whose figures are in its provenance.
     """
+    net = recipe.net.served
     provenance: dict[str, object] = {
         "tool": "dnntrain",
         "version": __version__,
         "seed": recipe.config.seed,
-        "config": recipe.config.identity(),
+        "config": recipe.identity,
         "dataset": {
             "name": recipe.dataset.name,
             "num_images": len(recipe.dataset.labels),
@@ -53,8 +54,8 @@ def export(
     def package() -> Package:
         return Package(
             name=recipe.config.name,
-            graph=recipe.net,
-            weights=dict(weights),
+            graph=net,
+            weights={name: weights[name] for name in net.constant},
             preprocessing=recipe.preprocessing,
             labels=recipe.dataset.class_names,
             provenance=provenance,

@@ -10,6 +10,7 @@ import numpy as np
 from dnncore import Handle
 from dnncore.errors import DivergedError
 from dnncore.nn import Executor, Graph, Parameters
+from dnncore.nn.trainable import Trainable
 from dnncore.nn.training import LABELS, LOSS, dropout_states, for_training
 from dnncore.train.config import OptimizerConfig
 from dnncore.train.optimizers import SGD
@@ -22,7 +23,7 @@ class Learner:
 
     Args:
         handle: Where it learns.
-        net: Ends in logits [N, K].
+        net: Ends in logits [N, K], or has several heads.
         weights: To start from.
         config: The optimizer's.
         momenta: To resume with; None starts from zeros.
@@ -32,7 +33,7 @@ class Learner:
     def __init__(
         self,
         handle: Handle,
-        net: Graph,
+        net: Graph | Trainable,
         weights: Mapping[str, np.ndarray],
         config: OptimizerConfig,
         momenta: Mapping[str, np.ndarray] | None = None,
@@ -40,12 +41,13 @@ class Learner:
     ) -> None:
         self._seed = seed
         self._handle = handle
-        (self._data,) = [value.name for value in net.inputs]
+        graph = net if isinstance(net, Graph) else net.graph
+        (self._data,) = [value.name for value in graph.inputs]
         self._training = for_training(net)
         self._executors: dict[int, Executor] = {}
-        self.parameters = Parameters.upload(handle, net, weights)
+        self.parameters = Parameters.upload(handle, graph, weights)
         trainable = {name: self.parameters.values[name] for name in self._training.gradients}
-        self._optimizer = SGD(handle, trainable, config, momenta)
+        self._optimizer = SGD(handle, trainable, config, momenta, {} if isinstance(net, Graph) else net.multipliers)
 
     def step(self, images: np.ndarray, labels: np.ndarray, lr: float, iteration: int = 0) -> float:
         """Learn from one batch: the gradient of its mean cross-entropy, one update.
@@ -57,7 +59,7 @@ class Learner:
             iteration: Steps before this one: with the seed it says what dropout drops.
 
         Returns:
-            Sum of the images' losses before the update.
+            Sum of the images' losses before the update, those of all heads in it.
 
         Raises:
             DivergedError: that sum is not finite; the weights are as they were, running statistics are not.

@@ -8,9 +8,12 @@ import numpy as np
 
 from dnncore import Handle, Tensor, ops
 from dnncore.errors import CheckpointError
+from dnncore.nn.trainable import Multipliers
 from dnncore.train.config import OptimizerConfig
 
 __all__ = ["SGD"]
+
+_ONE = Multipliers()
 
 
 class SGD:
@@ -18,13 +21,15 @@ class SGD:
 
         g = g + weight_decay * w;  v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
 
-    Biases and scales, which are vectors, are not decayed unless the configuration says so.
+    Biases and scales, which are vectors, are not decayed unless the configuration says so. A parameter's multipliers are factors of
+    lr and of weight_decay.
 
     Args:
         handle: Whose device holds the parameters.
         parameters: What is updated, by name.
         config: Momentum and weight decay; its learning rate is the schedule's business.
         momenta: v by name, to resume with; None starts from zeros.
+        multipliers: By name; 1 for parameters that are not among them.
 
     Raises:
         CheckpointError: momenta are not those of the parameters.
@@ -36,10 +41,12 @@ class SGD:
         parameters: Mapping[str, Tensor],
         config: OptimizerConfig,
         momenta: Mapping[str, np.ndarray] | None = None,
+        multipliers: Mapping[str, Multipliers] | None = None,
     ) -> None:
         self._handle = handle
         self._parameters = parameters
         self._config = config
+        self._multipliers = multipliers or {}
         self._momenta: dict[str, Tensor] = {}
         if config.momentum == 0:
             return
@@ -52,17 +59,18 @@ class SGD:
             self._momenta[name] = handle.tensor(value.descriptor)
             self._momenta[name].assign(momenta[name])
 
-    def update(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+    def update(self, gradients: Mapping[str, Tensor], base_lr: float) -> None:
         """Enqueue one step.
 
         Args:
             gradients: By parameter; used as scratch: afterwards they include the weight decay.
-            lr: Learning rate.
+            base_lr: Learning rate.
         """
         handle, momentum = self._handle, self._config.momentum
         for name, w in self._parameters.items():
             g = gradients[name]
-            decay = self._config.weight_decay
+            own = self._multipliers.get(name, _ONE)
+            lr, decay = base_lr * own.lr, self._config.weight_decay * own.decay
             if decay and (self._config.decay_biases or len(w.shape) > 1):
                 ops.add(handle, decay, w, 1.0, g)
             if momentum == 0:

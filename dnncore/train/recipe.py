@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from dnncore.errors import BadParamError, CheckpointError, ConfigError
-from dnncore.nn import Graph
-from dnncore.nn.zoo import ZOO
+import numpy as np
+
+from dnncore.errors import CheckpointError
+from dnncore.nn.trainable import Trainable
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.checkpoint import Checkpoint
 from dnncore.train.config import Config, differences
 from dnncore.train.data import Dataset, Loader, Split, open_dataset
+from dnncore.train.nets import StartingNet, open_net, preprocessing_of
 from dnncore.train.schedule import Schedule, make_schedule
 
 __all__ = ["Recipe"]
@@ -25,7 +28,7 @@ class Recipe:
         preprocessing: What becomes of an image.
         split: The images, in two parts.
         loader: Batches of the part that is trained on.
-        net: Ends in logits, one a class.
+        start: The net, and what it starts from.
         schedule: Learning rate of every iteration.
     """
 
@@ -33,7 +36,7 @@ class Recipe:
     preprocessing: Preprocessing
     split: Split
     loader: Loader
-    net: Graph
+    start: StartingNet
     schedule: Schedule
 
     @classmethod
@@ -41,30 +44,44 @@ class Recipe:
         """Open the data and build what the configuration describes.
 
         Raises:
-            ConfigError: the data are not there, or data, preprocessing and net do not fit each other.
+            ConfigError: data or net are not there, or data, preprocessing and net do not fit each other.
         """
-        preprocessing = config.preprocessing.build()
+        of_net = config.preprocessing.of_net
+        preprocessing = preprocessing_of(config.net) if of_net else config.preprocessing.build()
         dataset = open_dataset(config.data, preprocessing)
         split = Split(dataset, config.seed, config.data.holdout)
         training = config.training
         loader = Loader(
             split.training, preprocessing, training.batch, config.seed, drop_last=training.last_batch == "drop"
         )
-        try:
-            net = ZOO[config.net.name](len(dataset.class_names), preprocessing.input_shape)
-        except BadParamError as error:
-            raise ConfigError(
-                f"net.name {config.net.name} does not take [C, height, width] = {list(preprocessing.input_shape)}: {error}; "
-                "change preprocessing.height and preprocessing.width, or preprocessing.steps"
-            ) from error
+        start = open_net(config.net, len(dataset.class_names), preprocessing.input_shape)
         iterations = training.epochs * loader.batches_per_epoch
         schedule = make_schedule(config.schedule, config.optimizer.lr, loader.batches_per_epoch, iterations)
-        return cls(config, preprocessing, split, loader, net, schedule)
+        return cls(config, preprocessing, split, loader, start, schedule)
 
     @property
     def dataset(self) -> Dataset:
         """All the images."""
         return self.split.dataset
+
+    @property
+    def net(self) -> Trainable:
+        """What is trained."""
+        return self.start.net
+
+    @cached_property
+    def identity(self) -> dict[str, object]:
+        """What decides which weights come out, the data aside: the configuration's identity, and that of the net's file."""
+        found = self.config.identity()
+        if self.start.digest:
+            found["net.sha256"] = self.start.digest
+        if self.config.preprocessing.of_net:
+            found["preprocessing"] = self.preprocessing.to_dict()
+        return found
+
+    def initial_weights(self) -> dict[str, np.ndarray]:
+        """What training starts from."""
+        return self.start.initialize(self.config.seed)
 
     @property
     def iterations(self) -> int:
@@ -77,7 +94,7 @@ class Recipe:
         Raises:
             CheckpointError: its configuration or its data differ; the message lists the keys.
         """
-        changed = differences(checkpoint.identity, self.config.identity())
+        changed = differences(checkpoint.identity, self.identity)
         if changed:
             raise CheckpointError(
                 f"{source} is of another run ({'; '.join(changed)}); use its configuration, or start again with --fresh"

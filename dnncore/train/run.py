@@ -114,12 +114,12 @@ def dry_run(config: Config, stream: TextIO) -> None:
     recipe = Recipe.of(config)
     with Handle(_device(config)) as handle:
         stream.write(_description(recipe, handle, 0) + "\n")
-        learner = Learner(handle, recipe.net, recipe.net.initialize(config.seed), config.optimizer)
+        learner = Learner(handle, recipe.net, recipe.initial_weights(), config.optimizer)
         batch = next(recipe.loader.batches(0, 0))
         loss = learner.step(batch.images, batch.labels, recipe.schedule.rate(0)) / len(batch.labels)
         held_out = recipe.split.held_out
         some = Subset(held_out, np.arange(min(config.training.batch, len(held_out.labels))))
-        net = with_probabilities(recipe.net)
+        net = with_probabilities(recipe.net.served)
         evaluator = Evaluator(handle, net, learner.parameters, recipe.preprocessing, config.training.batch)
         top1 = evaluator.evaluate(some).top1
         stream.write(
@@ -179,11 +179,12 @@ def _starting_point(store: CheckpointStore, recipe: Recipe, *, resume: bool, fre
 
 
 def _description(recipe: Recipe, handle: Handle, first: int) -> str:
-    parameters = sum(constant.spec.size for constant in recipe.net.constants)
+    graph = recipe.net.graph
+    parameters = sum(constant.spec.size for constant in graph.constants)
     training, held_out = len(recipe.split.training.labels), len(recipe.split.held_out.labels)
     start = f", resumed after iteration {first}" if first else ""
     return (
-        f"{recipe.config.name}: net {recipe.net.name} with {parameters} parameters on {handle.info.name} ({handle.info.model}); "
+        f"{recipe.config.name}: net {graph.name} with {parameters} parameters on {handle.info.name} ({handle.info.model}); "
         f"{recipe.dataset.name}: {training} images to train on, {held_out} held out, {len(recipe.dataset.class_names)} classes; "
         f"{recipe.iterations} iterations{start}"
     )

@@ -64,13 +64,13 @@ class Solver:
         self._saved_iteration = checkpoint.state.iteration if checkpoint else None
         self.state = checkpoint.state if checkpoint else TrainingState()
         config = recipe.config
-        weights = checkpoint.weights if checkpoint else recipe.net.initialize(config.seed)
+        weights = checkpoint.weights if checkpoint else recipe.initial_weights()
         self.learner = Learner(
             handle, recipe.net, weights, config.optimizer, checkpoint.momenta if checkpoint else None, config.seed
         )
         self._evaluator = Evaluator(
             handle,
-            with_probabilities(recipe.net),
+            with_probabilities(recipe.net.served),
             self.learner.parameters,
             recipe.preprocessing,
             config.training.batch,
@@ -172,7 +172,7 @@ class Solver:
         recipe = self._recipe
         return Checkpoint(
             self.state,
-            recipe.config.identity(),
+            recipe.identity,
             recipe.dataset.fingerprint,
             self.learner.weights(),
             self.learner.momenta(),

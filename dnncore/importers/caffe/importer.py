@@ -11,16 +11,19 @@ import numpy as np
 from dnncore.errors import BadParamError, ModelImportError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import LayerParameter, NetParameter
 from dnncore.importers.caffe.layers import LAYERS, SINKS
+from dnncore.importers.caffe.losses import heads_of
 from dnncore.importers.caffe.net import Net, Site, Stored, UnknownInputError
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
 from dnncore.importers.caffe.weights import read_weights
 from dnncore.nn.graph import Constant, Graph, Node, Role
+from dnncore.nn.heads import Head, with_flat_outputs
 from dnncore.nn.model import Model
 from dnncore.nn.operators import BatchNorm, Binary
+from dnncore.nn.trainable import Multipliers, Trainable
 
-__all__ = ["Translated", "import_caffe", "translate"]
+__all__ = ["Translated", "import_caffe", "import_trainable", "translate"]
 
 _MAX_PARAMETERS = 1 << 28
 """1 GiB of them; VGG-19 has 0.14 G."""
@@ -69,20 +72,70 @@ def import_caffe(
     return Model(found.graph, weights | fresh)
 
 
+def import_trainable(
+    prototxt: Source,
+    caffemodel: Source | None = None,
+    *,
+    level: int = 0,
+    stages: Collection[str] = (),
+    image_shape: Sequence[int] | None = None,
+    allow_missing: bool = False,
+) -> tuple[Trainable, dict[str, np.ndarray]]:
+    """Import a classifier to train it: its layers in phase "train", with lr_mult and decay_mult of their parameters.
+
+    Each layer SoftmaxWithLoss is a head, with its loss_weight. The one with the largest, of equals the last, is what the net is
+    for. A file without losses has its output as the only head.
+
+    Args:
+        prototxt, caffemodel, level, stages, allow_missing: As of `import_caffe`.
+        image_shape: [C, H, W] of images whose extents the file does not say, because a database holds them.
+
+    Returns:
+        The net, and the weights that the file holds; those that are not among them begin as their fillers say.
+
+    Raises:
+        ModelImportError: as `import_caffe`; or the net has losses that are not trained with; the message lists them all.
+    """
+    found = translate(prototxt, NetState("train", level, frozenset(stages)), {}, image_shape, for_losses=True)
+    try:
+        graph = with_flat_outputs(found.graph) if found.heads else found.graph
+        weights = dict(zip(graph.outputs, (head.weight for head in found.heads), strict=False))
+        heads = tuple(Head(name, weight) for name, weight in weights.items())
+        kept = {name: one for name, one in found.multipliers.items() if name in graph.constant}
+        net = Trainable(graph, heads, kept) if heads else Trainable.of(graph, 0, kept)
+    except BadParamError as error:
+        raise ModelImportError(name_of(prototxt), [str(error)]) from error
+    if caffemodel is None:
+        return net, {}
+    constants = net.graph.constant
+    return net, read_weights(caffemodel, found.stored, constants, allow_missing=allow_missing)
+
+
 class Translated(NamedTuple):
     """A net without weights. Immutable.
 
     Args:
         graph: The net.
         stored: What a weights file has to hold for it, by the names of layers.
+        heads: What it is trained with, the main one first; none where the file has no losses.
+        multipliers: Of constants, by their names.
     """
 
     graph: Graph
     stored: dict[str, Stored]
+    heads: tuple[Head, ...]
+    multipliers: dict[str, Multipliers]
 
 
-def translate(prototxt: Source, state: NetState, input_shapes: Mapping[str, Sequence[int]]) -> Translated:
-    """The structure of a net, as `import_caffe` says.
+def translate(
+    prototxt: Source,
+    state: NetState,
+    input_shapes: Mapping[str, Sequence[int]],
+    image_shape: Sequence[int] | None = None,
+    *,
+    for_losses: bool = False,
+) -> Translated:
+    """The structure of a net, as `import_caffe` says, or, for its losses, as `import_trainable` does.
 
     Raises:
         ModelImportError: the file is malformed, or has what cannot be imported; the message lists all layers of which that is so.
@@ -94,12 +147,16 @@ def translate(prototxt: Source, state: NetState, input_shapes: Mapping[str, Sequ
     own = definition.state
     state = replace(state, level=state.level or own.level, stages=state.stages | frozenset(own.stage))
     layers = state.kept(layers)
-    net = Net(layers, state.phase, input_shapes)
+    net = Net(layers, state.phase, input_shapes, image_shape)
     problems += [problem for layer in layers if (problem := _add(net, layer)) is not None]
+    heads: tuple[Head, ...] = ()
+    if for_losses:
+        heads, wrong = heads_of(net)
+        problems += wrong
     if problems:
         raise ModelImportError(what, problems)
     try:
-        graph = _with_scales_absorbed(_graph(definition.name or "net", net, layers))
+        graph = _with_scales_absorbed(_graph(definition.name or "net", net, layers, [head.logits for head in heads]))
     except BadParamError as error:
         raise ModelImportError(what, [str(error)]) from error
     if (count := sum(constant.spec.size for constant in graph.constants)) > _MAX_PARAMETERS:
@@ -109,7 +166,7 @@ def translate(prototxt: Source, state: NetState, input_shapes: Mapping[str, Sequ
         fills = {constant: fill for constant, fill in one.fills.items() if constant in graph.constant}
         if fills or not one.fills:
             stored[name] = replace(one, fills=fills)
-    return Translated(graph, stored)
+    return Translated(graph, stored, heads, net.multipliers)
 
 
 def _read(prototxt: Source) -> NetParameter:
@@ -138,6 +195,8 @@ def _unknown(layer: LayerParameter) -> str:
 def _add(net: Net, layer: LayerParameter) -> str | None:
     """Translate a layer; returns what is wrong with it."""
     if layer.type in SINKS:
+        if layer.bottom and net.is_known(layer.bottom[0]):
+            net.losses.append((layer, net.value_of(layer.bottom[0])))
         return None
     if layer.type not in LAYERS:
         net.lose(layer)
@@ -154,8 +213,26 @@ def _add(net: Net, layer: LayerParameter) -> str | None:
     return None
 
 
-def _graph(name: str, net: Net, layers: Sequence[LayerParameter]) -> Graph:
-    """What is needed of the net for the blobs that no layer reads."""
+def _graph(name: str, net: Net, layers: Sequence[LayerParameter], logits: Sequence[str]) -> Graph:
+    """What is needed of the net for its heads, or, where it has none, for the blobs that no layer reads."""
+    outputs = tuple(logits) or _unread(net, layers)
+    needed = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(net.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.reads)
+            kept.append(node)
+    inputs = tuple(value for value in net.inputs if value.name in needed)
+    constants = tuple(constant for constant in net.constants.values() if constant.name in needed)
+    return Graph(name, inputs, outputs, tuple(reversed(kept)), constants)
+
+
+def _unread(net: Net, layers: Sequence[LayerParameter]) -> tuple[str, ...]:
+    """The values of the blobs that no layer reads.
+
+    Raises:
+        BadParamError: there are none.
+    """
     read: set[str] = set()
     for layer in layers:
         silent = layer.type in SINKS and layer.type != "Silence"
@@ -167,15 +244,7 @@ def _graph(name: str, net: Net, layers: Sequence[LayerParameter]) -> Graph:
     outputs = tuple(value for value in found if value not in given)
     if not outputs:
         raise BadParamError("the net has no layer whose result nobody reads, so that it has no outputs")
-    needed = set(outputs)
-    kept: list[Node] = []
-    for node in reversed(net.nodes):
-        if needed.intersection(node.outputs):
-            needed.update(node.reads)
-            kept.append(node)
-    inputs = tuple(value for value in net.inputs if value.name in needed)
-    constants = tuple(constant for constant in net.constants.values() if constant.name in needed)
-    return Graph(name, inputs, outputs, tuple(reversed(kept)), constants)
+    return outputs
 
 
 def _with_scales_absorbed(graph: Graph) -> Graph:

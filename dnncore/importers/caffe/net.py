@@ -21,6 +21,7 @@ from dnncore.importers.caffe.fillers import initializer
 from dnncore.nn.graph import BATCH, Constant, Extent, Node, Role, Value
 from dnncore.nn.initializers import Filled, Initializer
 from dnncore.nn.operator import Operator, Spec
+from dnncore.nn.trainable import Multipliers
 
 __all__ = ["MissingShapeError", "Net", "Site", "Stored", "UnknownInputError", "at_least", "decimal", "with_batch"]
 
@@ -57,16 +58,21 @@ class Net:
         layers: All that will be added, which tells what the last writer of each blob is.
         phase: "train" or "test".
         input_shapes: Extents of inputs, without the batch, in place of those in the file.
+        image_shape: Of images whose extents the file does not say.
     """
 
     layers: Sequence[LayerParameter]
     phase: str
     input_shapes: Mapping[str, Sequence[int]]
+    image_shape: Sequence[int] | None = None
     inputs: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Constant] = field(default_factory=dict)
     stored: dict[str, Stored] = field(default_factory=dict)
     declared_batch: int | None = None
+    losses: list[tuple[LayerParameter, str]] = field(default_factory=list)
+    """Layers that end the net, and what their first bottom stands for."""
+    multipliers: dict[str, Multipliers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._blobs: dict[str, str | None] = {}  # the value a blob stands for now; None where it could not be made
@@ -309,6 +315,8 @@ class Site:
                 lambda blobs: blobs[place] if convert is None else convert(blobs[place]),
             )
             self.net.share(spec, name, blob)
+            if (found := Multipliers(decimal(spec.lr_mult), decimal(spec.decay_mult))) != Multipliers():
+                self.net.multipliers[name] = found
         return name
 
     def blob(self, shape: Sequence[int]) -> int:

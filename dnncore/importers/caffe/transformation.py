@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from dnncore.errors import ModelImportError
+from dnncore.errors import ModelImportError, PreprocessingError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import NetParameter
+from dnncore.importers.caffe.mean import read_mean
 from dnncore.importers.caffe.net import decimal
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
+from dnncore.preprocessing import Preprocessing, from_caffe
 
-__all__ = ["Transformation", "read_transformation"]
+__all__ = ["Transformation", "read_preprocessing", "read_transformation"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Transformation:
         crop_size: Extent of the square crop; 0 for none. A mean image is cropped at the same place.
         mean_value: One for all channels, or one for each; () for none.
         mean_file: Path of the mean image as the file says it, for `read_mean`; "" for none. It is not opened.
+        force_color: Whether images are in color, whatever was stored.
+        force_gray: Whether they are in gray.
+        resize: (rows, columns) that images are brought to before; None where the layer leaves them as they were stored.
     """
 
     scale: float = 1.0
@@ -33,6 +39,9 @@ class Transformation:
     crop_size: int = 0
     mean_value: tuple[float, ...] = ()
     mean_file: str = ""
+    force_color: bool = False
+    force_gray: bool = False
+    resize: tuple[int, int] | None = None
 
 
 def read_transformation(prototxt: Source, *, phase: str = "test") -> Transformation | None:
@@ -56,5 +65,59 @@ def read_transformation(prototxt: Source, *, phase: str = "test") -> Transformat
             if found.mean_file and found.mean_value:
                 raise ModelImportError(name_of(prototxt), [f"layer {layer.name!r} has both mean_file and mean_value"])
             means = tuple(map(decimal, found.mean_value))
-            return Transformation(decimal(found.scale), found.mirror, found.crop_size, means, found.mean_file)
+            image = layer.image_data_param
+            size = (image.new_height, image.new_width) if image.new_height and image.new_width else None
+            gray = found.force_gray or not image.is_color
+            return Transformation(
+                *(decimal(found.scale), found.mirror, found.crop_size, means, found.mean_file),
+                *(found.force_color, gray, size),
+            )
     return None
+
+
+def read_preprocessing(
+    prototxt: Source, *, mean: Source | None = None, size: tuple[int, int] | None = None, channels: int = 3
+) -> Preprocessing:
+    """What a net's data layer does to images when the net is run, as `from_caffe` has it: that of phase "test", or of "train"
+    without mirroring where there is no other.
+
+    Args:
+        prototxt: Path of the net's definition, train_val.prototxt say, or its text as bytes.
+        mean: Path of the mean image that the layer names, or the file's bytes; None looks for it where the layer says, counted
+            from the working directory, as Caffe does, and from the folder of the prototxt.
+        size: (rows, columns) that images were brought to when they were put in a database; None for what the layer says, or
+            256 x 256 where it crops.
+        channels: Of the net's input, where the layer forces neither color nor gray.
+
+    Raises:
+        ModelImportError: the file is malformed, has no layer with a transform_param, or says too little; the message tells what.
+    """
+    what = name_of(prototxt)
+    found = read_transformation(prototxt, phase="test")
+    if found is None:
+        trained = read_transformation(prototxt, phase="train")
+        found = None if trained is None else replace(trained, mirror=False)
+    if found is None:
+        raise ModelImportError(what, ["has no data layer with a transform_param, as train_val.prototxt has one"])
+    size = found.resize or size or ((256, 256) if found.crop_size else None)
+    if size is None:
+        raise ModelImportError(what, ["does not say how large images are: no crop_size, no new_height and new_width"])
+    image = None
+    if found.mean_file:
+        image = read_mean(_mean_beside(prototxt, found.mean_file) if mean is None else mean)
+    try:
+        return from_caffe(found, resize=size, channels=channels, mean_image=image)
+    except PreprocessingError as error:
+        raise ModelImportError(what, [str(error)]) from error
+
+
+def _mean_beside(prototxt: Source, name: str) -> Path:
+    places = [Path(name)]
+    if not isinstance(prototxt, bytes):
+        places.append(Path(prototxt).parent / name)
+    for place in places:
+        if place.is_file():
+            return place
+    raise ModelImportError(
+        name_of(prototxt), [f"mean_file {name!r} is not there; looked at {', '.join(map(str, places))}"]
+    )

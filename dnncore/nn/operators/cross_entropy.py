@@ -39,14 +39,20 @@ class CrossEntropy(Operator):
 
 @dataclass(frozen=True)
 class MeanCrossEntropyBackward(Operator):
-    """dx [N, K] of the mean over the batch of `CrossEntropy`."""
+    """dx [N, K] of the mean over the batch of `CrossEntropy`.
+
+    Args:
+        weight: Factor of that mean.
+    """
 
     kind: ClassVar[str] = "mean_cross_entropy_backward"
     input_names: ClassVar[tuple[str, ...]] = ("x", "labels")
+
+    weight: float = 1.0
 
     def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
         return (inputs[0],)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         x, labels = inputs
-        ops.cross_entropy_backward(handle, 1 / x.shape[0], x, labels, 0.0, outputs[0])
+        ops.cross_entropy_backward(handle, self.weight / x.shape[0], x, labels, 0.0, outputs[0])

@@ -40,12 +40,22 @@ def _inception(net: NetBuilder, name: str, x: str) -> str:
     return net.concat(name, *branches)
 
 
-def googlenet(num_classes: int = 1000, input_shape: tuple[int, ...] = (3, 224, 224)) -> Graph:
-    """Nine inceptions (Szegedy et al., arXiv 1409.4842), with batch normalisation and without auxiliary heads.
+def _auxiliary(net: NetBuilder, name: str, x: str, num_classes: int) -> str:
+    """Logits from the midst of the net, which give the layers before it gradients of their own."""
+    x = _basic(net, f"{name}.conv", net.adaptive_average_pooling(f"{name}.pool", x, (4, 4)), 128, 1)
+    x = net.relu(f"{name}.relu", net.inner_product(f"{name}.fc1", x, 1024))
+    return net.inner_product(f"{name}.fc2", net.dropout(f"{name}.dropout", x, 0.7), num_classes)
+
+
+def googlenet(
+    num_classes: int = 1000, input_shape: tuple[int, ...] = (3, 224, 224), *, auxiliary: bool = False
+) -> Graph:
+    """Nine inceptions (Szegedy et al., arXiv 1409.4842), with batch normalisation.
 
     Args:
         num_classes: K.
         input_shape: [C, H, W].
+        auxiliary: Whether the heads behind inceptions 4a and 4d are there; their logits are outputs behind the net's own.
     """
     net = NetBuilder("googlenet")
     x = _basic(net, "conv1", net.input("data", (BATCH, *input_shape)), 64, 7, 2)
@@ -55,10 +65,13 @@ def googlenet(num_classes: int = 1000, input_shape: tuple[int, ...] = (3, 224, 2
     for part in ("3a", "3b"):
         x = _inception(net, f"inception{part}", x)
     x = net.pooling("maxpool3", x, "max", 3, stride=2, ceil_mode=True)
+    heads: list[str] = []
     for part in ("4a", "4b", "4c", "4d", "4e"):
         x = _inception(net, f"inception{part}", x)
+        if auxiliary and part in ("4a", "4d"):
+            heads.append(_auxiliary(net, f"aux{len(heads) + 1}", x, num_classes))
     x = net.pooling("maxpool4", x, "max", 2, stride=2, ceil_mode=True)
     for part in ("5a", "5b"):
         x = _inception(net, f"inception{part}", x)
     x = net.dropout("dropout", net.global_pooling("avgpool", x), 0.2)
-    return net.build(net.inner_product("fc", x, num_classes))
+    return net.build(net.inner_product("fc", x, num_classes), *heads)

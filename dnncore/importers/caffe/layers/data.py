@@ -73,6 +73,8 @@ def _declare(site: Site, shapes: Sequence[tuple[int, ...] | None]) -> None:
             net.input(blob, (BATCH, *net.input_shapes[blob]))
         elif place < len(shapes):
             shape = shapes[place]
+            if shape is None and place == 0 and net.image_shape is not None:
+                shape = (1, *net.image_shape)
             if shape and net.declared_batch is None:
                 net.declared_batch = shape[0]
             net.input(blob, None if shape is None else with_batch(shape))
