@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dnncore.errors import BackendUnavailableError, BadParamError, ConfigError, ModelImportError, PackageError
-from dnncore.importers.loading import load_model
+from dnncore.importers.loading import caffe_of, load_model
 from dnncore.nn import Package
 from dnncore.nn.package import MODEL_FILE
 from dnncore.nn.trainable import Trainable
@@ -63,17 +63,17 @@ def preprocessing_of(config: NetConfig) -> Preprocessing:
     Raises:
         ConfigError: it says nothing, or cannot be read.
     """
-    path = Path(config.path)
+    path, found = Path(config.path), None
     try:
-        if path.is_dir() and (found := Package.load(path).preprocessing) is not None:
-            return found
-        if path.suffix == ".prototxt":
-            from dnncore.importers.caffe import read_preprocessing
-
-            return read_preprocessing(path)
-    except (ImportError, ModelImportError, OSError, PackageError) as error:
+        if path.is_dir():
+            found = Package.load(path).preprocessing
+        elif path.suffix == ".prototxt":
+            found = caffe_of(path).read_preprocessing(path)
+    except (BackendUnavailableError, ModelImportError, OSError, PackageError) as error:
         raise ConfigError(f"net.path {config.path}: {error}") from error
-    raise ConfigError(f"net.path {config.path} says nothing about images; give [preprocessing] instead of of_net")
+    if found is None:
+        raise ConfigError(f"net.path {config.path} says nothing about images; give [preprocessing] instead of of_net")
+    return found
 
 
 def _of_zoo(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) -> Trainable:
@@ -91,11 +91,9 @@ def _of_zoo(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) -
 
 def _of_file(config: NetConfig, path: Path, weights: Path | None, input_shape: Sequence[int]) -> StartingNet:
     if path.suffix == ".prototxt":
-        try:
-            from dnncore.importers.caffe import import_trainable
-        except ModuleNotFoundError as error:  # protobuf
-            raise ConfigError(f"it is read with {error.name}: pip install dnncore[caffe]") from error
-        net, arrays = import_trainable(path, weights, image_shape=input_shape, allow_missing=config.allow_missing)
+        net, arrays = caffe_of(path).import_trainable(
+            path, weights, image_shape=input_shape, allow_missing=config.allow_missing
+        )
         return StartingNet(net, arrays, _digest(path, weights))
     model = load_model(path, weights)
     net = Trainable.of(model.graph, config.auxiliary_weight)

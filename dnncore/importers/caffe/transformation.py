@@ -76,7 +76,7 @@ def read_transformation(prototxt: Source, *, phase: str = "test") -> Transformat
 
 
 def read_preprocessing(
-    prototxt: Source, *, mean: Source | None = None, size: tuple[int, int] | None = None, channels: int = 3
+    prototxt: Source, *, mean: Source | None = None, input_shape: tuple[int, ...] | None = None
 ) -> Preprocessing:
     """What a net's data layer does to images when the net is run, as `from_caffe` has it: that of phase "test", or of "train"
     without mirroring where there is no other.
@@ -85,9 +85,8 @@ def read_preprocessing(
         prototxt: Path of the net's definition, train_val.prototxt say, or its text as bytes.
         mean: Path of the mean image that the layer names, or the file's bytes; None looks for it where the layer says, counted
             from the working directory, as Caffe does, and from the folder of the prototxt.
-        size: (rows, columns) that images were brought to when they were put in a database; None for what the layer says, or
-            256 x 256 where it crops.
-        channels: Of the net's input, where the layer forces neither color nor gray.
+        input_shape: [C, H, W] of the net. One channel is gray; rows and columns are those that images are brought to where the
+            layer neither says them nor crops. What it crops is brought to 256 x 256, as convert_imageset was mostly told to do.
 
     Raises:
         ModelImportError: the file is malformed, has no layer with a transform_param, or says too little; the message tells what.
@@ -99,8 +98,9 @@ def read_preprocessing(
         found = None if trained is None else replace(trained, mirror=False)
     if found is None:
         raise ModelImportError(what, ["has no data layer with a transform_param, as train_val.prototxt has one"])
-    size = found.resize or size or ((256, 256) if found.crop_size else None)
-    if size is None:
+    channels, *extents = input_shape or (3,)
+    size = found.resize or ((256, 256) if found.crop_size else tuple(extents))
+    if len(size) != 2:
         raise ModelImportError(what, ["does not say how large images are: no crop_size, no new_height and new_width"])
     image = None
     if found.mean_file:

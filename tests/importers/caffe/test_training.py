@@ -92,7 +92,7 @@ def test_what_a_data_layer_does_to_images_is_a_specification() -> None:
     steps = (Color("bgr"), Resize(256, 256, antialias=False), CenterCrop(4, 4, rounding="down"))
     assert read_preprocessing(of_training.encode()) == Preprocessing(steps)
     gray = _data("force_gray: true", kind="Data")
-    assert read_preprocessing(gray.encode(), size=(8, 9)).input_shape == (1, 8, 9)
+    assert read_preprocessing(gray.encode(), input_shape=(1, 8, 9)).input_shape == (1, 8, 9)
 
 
 def test_mean_images_are_found_where_the_layer_says_or_beside_the_file(tmp_path: Path) -> None:
