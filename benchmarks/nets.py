@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.comparison import DEFAULT_STREAM, release
 from benchmarks.document import Document
+from benchmarks.twins import twin
 from dnncore import Handle
 from dnncore.dtypes import DType
 from dnncore.nn import Executor, Parameters
@@ -31,7 +31,6 @@ from dnncore.nn.zoo import ZOO
 NETS = ("resnet50", "vgg16", "alexnet", "googlenet", "mobilenet_v2")
 _ROUNDS = 7
 _ROUND_SECONDS = 0.05
-_TORCH_NAMES = {"scale": "weight", "mean": "running_mean", "variance": "running_var"}
 
 
 def main() -> None:
@@ -72,25 +71,10 @@ def _model(name: str) -> Model:
     return Model(graph, graph.initialize(0))
 
 
-def _twin(name: str, model: Model) -> torch.nn.Module:
-    """torchvision's net with the same weights."""
-    from torchvision import models
-
-    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
-    net = getattr(models, name)(**extra)
-    state = net.state_dict()
-    for ours, array in model.weights.items():
-        node, _, part = ours.rpartition(".")
-        theirs = ours if ours in state and part != "scale" else f"{node}.{_TORCH_NAMES[part]}"
-        state[theirs] = torch.from_numpy(np.ascontiguousarray(array))
-    net.load_state_dict(state)
-    return net.eval().cuda()
-
-
 def _measure(name: str, model: Model, precision: DType, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     dtype = getattr(torch, precision.value)
     narrow = precision is not DType.FLOAT32
-    net = _twin(name, model).to(dtype)
+    net = twin(name, model.weights, **({"aux_logits": False} if name == "googlenet" else {})).eval().cuda().to(dtype)
     if narrow:
         net = net.to(memory_format=torch.channels_last)
     faster = for_inference(model, precision)

@@ -91,9 +91,12 @@ class NetBuilder:
     def adaptive_average_pooling(self, name: str, x: str, extents: tuple[int, int]) -> str:
         """As many windows as wanted along both dimensions of [N, C, H, W], each averaged.
 
-        Windows of equal extents are a pooling. Others are a product with a matrix that nothing changes, "matrix".
+        Windows of equal extents are a pooling, of one place each nothing at all. Others are a product with a matrix that nothing
+        changes, "matrix".
         """
         channels, *source = self.shape(x)[1:]
+        if tuple(source) == extents:
+            return x
         if all(have % want == 0 for have, want in zip(source, extents, strict=True)):
             window = tuple(have // want for have, want in zip(source, extents, strict=True))
             return self.pooling(name, x, "average_exclude_padding", window)

@@ -35,7 +35,7 @@ LABELS = "labels"
 LOSS = "loss"
 """What it gives: the loss of each image [N]."""
 
-DROPOUT = "dropout"
+DROPOUT = "dropout_states"
 """What it reads where there are dropouts: their states, int32 [dropouts, 4]."""
 
 
@@ -91,6 +91,7 @@ def for_training(net: Graph | Trainable) -> Differentiated:
         if len(net.outputs) != 1:
             raise BadParamError(f"net {net.name!r} has {len(net.outputs)} outputs; a classifier has one")
         net = Trainable(net, (Head(net.outputs[0]),))
+    net = _without_names(net, (LABELS, LOSS, DROPOUT))
     graph, nodes, seeds = in_training(net.graph), [], {}
     for head in net.heads:
         seeds[head.logits] = seed = f"d.{LOSS}" if head is net.heads[0] else f"d.{LOSS}.{head.logits}"
@@ -98,6 +99,22 @@ def for_training(net: Graph | Trainable) -> Differentiated:
     labels = Value(LABELS, DType.INT32, (BATCH,))
     nodes = [*graph.nodes, *_losses(net.heads), *nodes]
     return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), seeds)
+
+
+def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
+    """The net with other names for what is computed under these: a layer "loss" or "labels" is no rarity."""
+    graph = net.graph
+    new = {name: graph.free_name(f"{name}.of_net") for name in names if name in graph.producer}
+    if not new:
+        return net
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(None if name is None else new.get(name, name) for name in node.inputs)
+        outputs = tuple(new.get(name, name) for name in node.outputs)
+        nodes.append(Node(new.get(node.name, node.name), node.operator, inputs, outputs))
+    heads = tuple(replace(head, logits=new.get(head.logits, head.logits)) for head in net.heads)
+    graph = replace(graph, nodes=tuple(nodes), outputs=tuple(head.logits for head in heads))
+    return Trainable(graph, heads, net.multipliers)
 
 
 def _losses(heads: Sequence[Head]) -> list[Node]:

@@ -1,0 +1,193 @@
+"""Losses of nets of the zoo beside those of torchvision's in PyTorch: from the same weights, on the same images, dropping the same.
+
+    python -m benchmarks.training [--device cuda:0] [--nets googlenet ...] [--batch 8] [--size 64] [--steps 20] [--double]
+
+Stochastic gradient descent with momentum and weight decay; batch normalisation with statistics of the batch; GoogLeNet with its
+auxiliary heads, whose losses count 0.3. PyTorch computes in float32, without TF32, on the same device; `--double` lets it do the
+same in float64 too, on which both are then measured: how far PyTorch's own float32 is off is the yardstick. Five batches take
+turns, so that the losses fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.twins import twin
+from dnncore import Handle, ops
+from dnncore.dtypes import DType
+from dnncore.nn.operator import Spec
+from dnncore.nn.operators import Dropout
+from dnncore.nn.trainable import Trainable
+from dnncore.nn.training import DROPOUT, dropout_states, in_training
+from dnncore.nn.zoo import AUXILIARY, ZOO
+from dnncore.train.config import OptimizerConfig
+from dnncore.train.learner import Learner
+
+__all__ = ["NETS", "Settings", "largest_difference", "our_losses", "torch_losses"]
+
+NETS = ("alexnet", "googlenet", "resnet50", "mobilenet_v2")
+_BATCHES = 5
+_AUXILIARY_WEIGHT = 0.3
+
+
+class Settings(NamedTuple):
+    """What is trained, on how much. Immutable.
+
+    Args:
+        net: A name of `NETS`.
+        batch: Images a step.
+        size: Rows and columns of an image.
+        steps: Updates.
+        classes: K.
+        lr: Learning rate.
+    """
+
+    net: str
+    batch: int = 8
+    size: int = 64
+    steps: int = 20
+    classes: int = 1000
+    lr: float = 0.001
+
+    @property
+    def trainable(self) -> Trainable:
+        """Our net."""
+        make = AUXILIARY.get(self.net, ZOO[self.net])
+        return Trainable.of(make(self.classes, (3, self.size, self.size)), _AUXILIARY_WEIGHT)
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """As PyTorch's SGD is set up in both."""
+        return OptimizerConfig(self.lr, momentum=0.9, weight_decay=1e-4, decay_biases=True)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """What both start from."""
+        return self.trainable.graph.initialize(seed=0)
+
+    def data(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Images float32 [N, 3, size, size] and labels int32 [N] of each step."""
+        rng, shape = np.random.default_rng(1), (self.batch, 3, self.size, self.size)
+        batches = [
+            (rng.standard_normal(shape).astype(np.float32), rng.integers(0, self.classes, self.batch).astype(np.int32))
+            for _ in range(min(_BATCHES, self.steps))
+        ]
+        return [batches[step % len(batches)] for step in range(self.steps)]
+
+
+def our_losses(settings: Settings, handle: Handle) -> list[float]:
+    """The mean loss of each step, before its update."""
+    learner = Learner(handle, settings.trainable, settings.weights, settings.optimizer)
+    try:
+        return [
+            learner.step(images, labels, settings.lr, step) / settings.batch
+            for step, (images, labels) in enumerate(settings.data())
+        ]
+    finally:
+        learner.close()
+
+
+def torch_losses(settings: Settings, handle: Handle, dtype: torch.dtype = torch.float32) -> list[float]:
+    """The same of PyTorch.
+
+    Args:
+        settings: What is trained.
+        handle: Whose device PyTorch computes on; what dropout drops is computed by it.
+        dtype: PyTorch's.
+    """
+    device = "cuda" if handle.info.name.startswith("cuda") else "cpu"
+    net = twin(settings.net, settings.weights, num_classes=settings.classes).to(device, dtype).train()
+    masks = _replace_dropouts(net)
+    config = settings.optimizer
+    optimizer = torch.optim.SGD(net.parameters(), settings.lr, config.momentum, weight_decay=config.weight_decay)
+    losses = []
+    for step, (images, labels) in enumerate(settings.data()):
+        for name, mask in _kept(settings, handle, step).items():
+            masks[name].mask = torch.from_numpy(mask).to(device, dtype)
+        optimizer.zero_grad()
+        outputs = net(torch.from_numpy(images).to(device, dtype))
+        classes = torch.from_numpy(labels).long().to(device)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        heads = [torch.nn.functional.cross_entropy(one, classes) for one in outputs]
+        loss = heads[0] + _AUXILIARY_WEIGHT * sum(heads[1:])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.item()))
+    return losses
+
+
+def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float:
+    """The largest of the relative differences."""
+    return float(np.max(np.abs(np.subtract(found, expected)) / np.abs(expected)))
+
+
+class _Masked(torch.nn.Module):  # type: ignore[misc]
+    """Dropout that is told what stays."""
+
+    mask: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.mask.reshape(x.shape)
+
+
+def _replace_dropouts(net: torch.nn.Module) -> dict[str, _Masked]:
+    replaced = {name: _Masked() for name, module in net.named_modules() if isinstance(module, torch.nn.Dropout)}
+    for name, masked in replaced.items():
+        parent, _, own = name.rpartition(".")
+        setattr(net.get_submodule(parent), own, masked)
+    return replaced
+
+
+def _kept(settings: Settings, handle: Handle, step: int) -> dict[str, np.ndarray]:
+    """What our dropouts multiply with in a step: 0, or 1 over the probability of staying."""
+    graph = settings.trainable.graph
+    dropouts = [node for node in graph.nodes if isinstance(node.operator, Dropout)]
+    states = dropout_states(in_training(graph), 0, step).get(DROPOUT, np.zeros((0, 4), np.int32))
+    found: dict[str, np.ndarray] = {}
+    for node, state in zip(dropouts, states, strict=True):
+        assert isinstance(node.operator, Dropout)
+        spec = graph.values[node.outputs[0]].spec(settings.batch)
+        with handle.tensor(spec.descriptor()) as x, handle.tensor(Spec(DType.INT32, (4,)).descriptor()) as on_device:
+            on_device.assign(state)
+            ops.set_tensor(handle, 1.0, x)
+            ops.dropout_forward(handle, node.operator.probability, 1.0, x, on_device, 0.0, x)
+            found[node.name] = x.numpy()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help='"cpu" or "cuda:0"')
+    parser.add_argument("--nets", nargs="+", default=NETS, choices=NETS)
+    for name in ("batch", "size", "steps", "classes"):
+        parser.add_argument(f"--{name}", type=int, default=Settings._field_defaults[name])
+    parser.add_argument("--lr", type=float, default=Settings._field_defaults["lr"])
+    parser.add_argument("--double", action="store_true", help="PyTorch in float64 too")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    rows = []
+    for net in options.nets:
+        settings = Settings(net, options.batch, options.size, options.steps, options.classes, options.lr)
+        with Handle(options.device) as handle:
+            ours, theirs = our_losses(settings, handle), torch_losses(settings, handle)
+            exact = torch_losses(settings, handle, torch.float64) if options.double else None
+        print(
+            f"{net}: batch {settings.batch}, {settings.size} x {settings.size}, {settings.steps} steps on {options.device}"
+        )
+        print("  dnncore", *(f"{loss:.5f}" for loss in ours))
+        print("  PyTorch", *(f"{loss:.5f}" for loss in theirs), flush=True)
+        row = f"| {net} | {theirs[0]:.4f} | {theirs[-1]:.4f} | {largest_difference(ours, theirs):.1e} |"
+        if exact is not None:
+            row += f" {largest_difference(ours, exact):.1e} | {largest_difference(theirs, exact):.1e} |"
+        rows.append(row)
+    print("\n| net | first loss | last | largest relative difference |", end="")
+    print(" dnncore to float64 | PyTorch to float64 |" if options.double else "", *rows, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""torchvision's nets with the weights of those of our zoo, which have the same layers under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["torch_name", "twin"]
+
+_PARTS = {"scale": "weight", "mean": "running_mean", "variance": "running_var"}
+
+
+def twin(name: str, weights: Mapping[str, np.ndarray], **options: Any) -> torch.nn.Module:
+    """torchvision's net of a name, in float32 on the CPU.
+
+    Args:
+        name: Of a net of the zoo.
+        weights: Of ours; matrices that nothing trains, which torchvision computes, are passed over.
+        options: Of torchvision's function.
+    """
+    if torch.version.cuda is None:
+        # torchvision from PyPI is built for CUDA, and cannot load its operators beside a PyTorch without; nets need none.
+        for operator in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, operator):
+                torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float t) -> Tensor")
+    from torchvision import models
+
+    if name == "googlenet":
+        options = {"init_weights": False, **options}
+    net: torch.nn.Module = getattr(models, name)(**options)
+    state = net.state_dict()
+    for ours, array in weights.items():
+        if not ours.endswith(".matrix"):
+            state[torch_name(ours)] = torch.from_numpy(np.ascontiguousarray(array))
+    net.load_state_dict(state)
+    return net
+
+
+def torch_name(ours: str) -> str:
+    """What torchvision calls a constant."""
+    node, _, part = ours.rpartition(".")
+    return f"{node}.{_PARTS.get(part, part)}"
