@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.twins import twin
+from benchmarks.twins import twin, weights_of
 from dnncore import Handle, ops
 from dnncore.dtypes import DType
 from dnncore.nn.operator import Spec
@@ -52,7 +52,7 @@ class Settings(NamedTuple):
     size: int = 64
     steps: int = 20
     classes: int = 1000
-    lr: float = 0.001
+    lr: float = 0.01
 
     @property
     def trainable(self) -> Trainable:
@@ -65,10 +65,10 @@ class Settings(NamedTuple):
         """As PyTorch's SGD is set up in both."""
         return OptimizerConfig(self.lr, momentum=0.9, weight_decay=1e-4, decay_biases=True)
 
-    @property
-    def weights(self) -> dict[str, np.ndarray]:
-        """What both start from."""
-        return self.trainable.graph.initialize(seed=0)
+    def twin(self) -> torch.nn.Module:
+        """torchvision's net as it is made: what both start from."""
+        torch.manual_seed(0)
+        return twin(self.net, num_classes=self.classes).train()
 
     def data(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Images float32 [N, 3, size, size] and labels int32 [N] of each step."""
@@ -82,7 +82,8 @@ class Settings(NamedTuple):
 
 def our_losses(settings: Settings, handle: Handle) -> list[float]:
     """The mean loss of each step, before its update."""
-    learner = Learner(handle, settings.trainable, settings.weights, settings.optimizer)
+    net = settings.trainable
+    learner = Learner(handle, net, weights_of(settings.twin(), net.graph), settings.optimizer)
     try:
         return [
             learner.step(images, labels, settings.lr, step) / settings.batch
@@ -101,7 +102,7 @@ def torch_losses(settings: Settings, handle: Handle, dtype: torch.dtype = torch.
         dtype: PyTorch's.
     """
     device = "cuda" if handle.info.name.startswith("cuda") else "cpu"
-    net = twin(settings.net, settings.weights, num_classes=settings.classes).to(device, dtype).train()
+    net = settings.twin().to(device, dtype)
     masks = _replace_dropouts(net)
     config = settings.optimizer
     optimizer = torch.optim.SGD(net.parameters(), settings.lr, config.momentum, weight_decay=config.weight_decay)

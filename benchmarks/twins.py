@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["torch_name", "twin"]
+from dnncore.nn import Graph
+
+__all__ = ["torch_name", "twin", "weights_of"]
 
 _PARTS = {"scale": "weight", "mean": "running_mean", "variance": "running_var"}
 
 
-def twin(name: str, weights: Mapping[str, np.ndarray], **options: Any) -> torch.nn.Module:
+def twin(name: str, weights: Mapping[str, np.ndarray] | None = None, **options: Any) -> torch.nn.Module:
     """torchvision's net of a name, in float32 on the CPU.
 
     Args:
         name: Of a net of the zoo.
-        weights: Of ours; matrices that nothing trains, which torchvision computes, are passed over.
+        weights: Of ours; None for those that torchvision makes.
         options: Of torchvision's function.
     """
     if torch.version.cuda is None:
@@ -32,11 +34,18 @@ def twin(name: str, weights: Mapping[str, np.ndarray], **options: Any) -> torch.
         options = {"init_weights": False, **options}
     net: torch.nn.Module = getattr(models, name)(**options)
     state = net.state_dict()
-    for ours, array in weights.items():
-        if not ours.endswith(".matrix"):
-            state[torch_name(ours)] = torch.from_numpy(np.ascontiguousarray(array))
+    for ours, array in (weights or {}).items():
+        state[torch_name(ours)] = torch.from_numpy(np.ascontiguousarray(array))
     net.load_state_dict(state)
     return net
+
+
+def weights_of(net: torch.nn.Module, graph: Graph) -> dict[str, np.ndarray]:
+    """Its weights under our names; matrices that nothing trains, which it computes, are ours."""
+    state, own = net.state_dict(), graph.initialize(seed=0)
+    return {
+        name: state[torch_name(name)].numpy() if torch_name(name) in state else own[name] for name in graph.constant
+    }
 
 
 def torch_name(ours: str) -> str:

@@ -24,7 +24,7 @@ from dnncore.errors import CheckpointError, DivergedError
 __all__ = ["Checkpoint", "CheckpointStore", "TrainingState", "replace_file"]
 
 _METADATA_KEY = "dnntrain"
-_VERSION = 1
+_VERSION = 2
 _BEST = "best.safetensors"
 _LATEST = "iteration-*.safetensors"
 
@@ -39,7 +39,7 @@ class TrainingState:
         position: Batches of the running epoch that are done.
         epoch_loss: Sum of the losses of the running epoch's images.
         epoch_images: Number of those.
-        evaluated: Epochs after which the net was last evaluated.
+        evaluated: Iterations after which the net was last evaluated.
         best_top1: Best top-1 so far; None before the first evaluation.
     """
 

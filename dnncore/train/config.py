@@ -16,6 +16,7 @@ from typing import Literal
 from dnncore.errors import ConfigError, PreprocessingError
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Preprocessing
+from dnncore.train.caffe_solver import solver_table
 from dnncore.train.schema import apply_override, build, flatten, to_toml
 
 __all__ = [
@@ -79,20 +80,31 @@ class DataConfig:
     """Where the images come from, and which part of them is held out. Immutable.
 
     Args:
-        kind: "digits" (scikit-learn's 1,797 handwritten digits) or "folder" (PATH/class/*.png, *.jpg, *.webp, ...).
-        path: The folder; of no use for "digits". A relative path counts from the working directory.
+        kind: "digits" (scikit-learn's 1,797 handwritten digits), "folder" (PATH/class/*.png, *.jpg, *.webp, ...), "list" (a text
+            file, "image.png 3" in each line: Caffe's ImageData) or "hdf5" (a text file that names HDF5 files: Caffe's HDF5Data).
+        path: The folder or the file; of no use for "digits". A relative path counts from the working directory.
+        root: What is put before the paths in a list, as Caffe's root_folder.
+        classes: A text file with the classes' names, a line each; without one they are numbers. For "list" and "hdf5".
         holdout: Fraction of every class that is never trained on.
+        held_out: Another folder or file of that kind, whose images are held out, and no others.
     """
 
-    kind: Literal["digits", "folder"] = "digits"
+    kind: Literal["digits", "folder", "list", "hdf5"] = "digits"
     path: str = ""
+    root: str = ""
+    classes: str = ""
     holdout: float = 0.2
+    held_out: str = ""
 
     def __post_init__(self) -> None:
         _require(0 < self.holdout < 1, "data.holdout", self.holdout, "greater than 0 and less than 1")
-        _require(
-            self.kind != "folder" or self.path != "", "data.path", repr(self.path), "a folder when data.kind is folder"
-        )
+        of_files = self.kind != "digits"
+        what = "a folder" if self.kind == "folder" else "a file"
+        _require(not of_files or self.path != "", "data.path", repr(self.path), f"{what} when data.kind is {self.kind}")
+        _require(self.root == "" or self.kind == "list", "data.root", repr(self.root), "empty but for lists")
+        numbered = self.kind in ("list", "hdf5")
+        _require(self.classes == "" or numbered, "data.classes", repr(self.classes), "empty but for lists and HDF5")
+        _require(self.held_out == "" or of_files, "data.held_out", repr(self.held_out), "empty for digits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +162,24 @@ class TrainingConfig:
 
     Args:
         epochs: Passes over the training images.
+        iterations: Length of the run in place of `epochs`; 0 for that.
         batch: Images an iteration.
         last_batch: What becomes of the images left over at an epoch's end: "keep" trains on the smaller batch, "drop" does not.
-        evaluate_every: Epochs between evaluations on the held-out images; the last epoch is always evaluated.
+        mirror: Whether each image is mirrored left to right with probability 1/2 before it is trained on.
+        evaluate_every: Epochs between evaluations on the held-out images; the end of the run is always evaluated.
+        evaluate_iterations: Iterations between them, in place of `evaluate_every`; 0 for that.
         report_every: Iterations between lines in the journal, and on an output that is no terminal.
         prefetch: Batches that are made ready ahead of time.
         stop_after: Stop and checkpoint at this iteration, as a signal would; 0 runs to the end.
     """
 
     epochs: int = 10
+    iterations: int = 0
     batch: int = 32
     last_batch: Literal["keep", "drop"] = "keep"
+    mirror: bool = False
     evaluate_every: int = 1
+    evaluate_iterations: int = 0
     report_every: int = 50
     prefetch: int = 2
     stop_after: int = 0
@@ -169,7 +187,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "evaluate_every", "report_every", "prefetch"):
             _require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
-        _require(self.stop_after >= 0, "training.stop_after", self.stop_after, "0 (to the end) or more")
+        for name in ("iterations", "evaluate_iterations", "stop_after"):
+            _require(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +198,8 @@ class OptimizerConfig:
     Args:
         lr: Learning rate that the schedule starts from.
         momentum: 0 is plain SGD.
+        momentum_style: Whether a gradient is multiplied with the learning rate when the weights move ("torch"), or when it goes
+            into the momentum ("caffe"), where it stays as it is when the rate changes. At a constant rate both are the same.
         nesterov: Look ahead; needs momentum.
         weight_decay: L2 penalty, added to the gradient.
         decay_biases: Whether biases are decayed too. By default they are not: a bias does not make a net steeper.
@@ -186,6 +207,7 @@ class OptimizerConfig:
 
     lr: float = 0.05
     momentum: float = 0.9
+    momentum_style: Literal["torch", "caffe"] = "torch"
     nesterov: bool = False
     weight_decay: float = 0.0005
     decay_biases: bool = False
@@ -201,34 +223,48 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """How the learning rate changes; all lengths are in epochs, so that they keep their meaning for any batch. Immutable.
+    """How the learning rate changes. Lengths in epochs keep their meaning for any batch. Immutable.
 
     Args:
         kind: "constant"; "step" (times gamma every step_epochs); "multistep" (times gamma at each of milestones);
-            "cosine" (from lr to final_lr over what warm-up leaves of the run).
+            "cosine" (from lr to final_lr over what warm-up leaves of the run); and, of the iteration i from 0, "exp" (lr gamma^i),
+            "inv" (lr (1 + gamma i)^-power), "poly" (lr (1 - i / iterations of the run)^power), and "sigmoid"
+            (lr / (1 + exp(-gamma (i - step_iterations)))).
         warmup_epochs: Linear rise to the schedule's rate at the start; 0 is none.
         step_epochs: For "step".
-        milestones: For "multistep", ascending.
-        gamma: For "step" and "multistep".
+        step_iterations: In place of step_epochs, where it is not 0.
+        milestones: For "multistep", ascending, in epochs.
+        milestone_iterations: In place of milestones, where there are some.
+        gamma: For all but "constant", "cosine" and "poly".
+        power: For "inv" and "poly".
         final_lr: For "cosine".
     """
 
-    kind: Literal["constant", "step", "multistep", "cosine"] = "cosine"
+    kind: Literal["constant", "step", "multistep", "cosine", "exp", "inv", "poly", "sigmoid"] = "cosine"
     warmup_epochs: float = 0.0
     step_epochs: float = 10.0
+    step_iterations: int = 0
     milestones: tuple[float, ...] = ()
+    milestone_iterations: tuple[int, ...] = ()
     gamma: float = 0.1
+    power: float = 1.0
     final_lr: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.warmup_epochs >= 0, "schedule.warmup_epochs", self.warmup_epochs, "0 or more")
         _require(self.step_epochs > 0, "schedule.step_epochs", self.step_epochs, "greater than 0")
-        _require(self.gamma > 0, "schedule.gamma", self.gamma, "greater than 0")
+        _require(self.step_iterations >= 0, "schedule.step_iterations", self.step_iterations, "0 or more")
+        least = min(self.milestone_iterations, default=0)
+        _require(least >= 0, "schedule.milestone_iterations", list(self.milestone_iterations), "0 or more")
+        _require(
+            self.gamma > 0 or self.kind == "sigmoid", "schedule.gamma", self.gamma, "greater than 0, but for a sigmoid"
+        )
         _require(self.final_lr >= 0, "schedule.final_lr", self.final_lr, "0 or more")
         ascending = list(self.milestones) == sorted(set(self.milestones)) and min(self.milestones, default=1) > 0
         _require(ascending, "schedule.milestones", list(self.milestones), "ascending and greater than 0")
         if self.kind == "multistep":
-            _require(self.milestones != (), "schedule.milestones", "[]", "given when schedule.kind is multistep")
+            given = self.milestones + self.milestone_iterations
+            _require(given != (), "schedule.milestones", "[]", "given when schedule.kind is multistep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +313,8 @@ _FREE = (
     "name",
     "device",
     "data.path",
+    "data.held_out",
+    "data.root",
     "net.path",  # what is in the files counts: Recipe.identity
     "net.weights",
     "training.report_every",
@@ -337,9 +375,19 @@ class Config:
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a file and apply overrides "key.path=value", the later ones over the earlier.
 
+    Args:
+        path: A TOML file, or a solver of Caffe, solver.prototxt.
+        overrides: What to change.
+
     Raises:
-        ConfigError: the file cannot be read or is not TOML, a key is unknown, or a value has the wrong type or range.
+        ConfigError: the file cannot be read or is not TOML, a key is unknown, or a value has the wrong type or range; or a solver
+            has settings that cannot be mapped.
     """
+    if path.suffix == ".prototxt":
+        try:
+            return _built(solver_table(path, [override.partition("=")[0].strip() for override in overrides]), overrides)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -360,6 +408,10 @@ def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
         table: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from error
+    return _built(table, overrides)
+
+
+def _built(table: dict[str, object], overrides: Sequence[str]) -> Config:
     for override in overrides:
         apply_override(Config, table, override)
     return build(Config, table)

@@ -21,6 +21,10 @@ class SGD:
 
         g = g + weight_decay * w;  v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
 
+    or as Caffe defines them, with the learning rate within v:
+
+        v' = momentum * v + lr * g;  w = w - v',  or with Nesterov  w = w - ((1 + momentum) * v' - momentum * v)
+
     Biases and scales, which are vectors, are not decayed unless the configuration says so. A parameter's multipliers are factors of
     lr and of weight_decay.
 
@@ -77,12 +81,23 @@ class SGD:
                 ops.add(handle, -lr, g, 1.0, w)
                 continue
             v = self._momenta[name]
+            if self._config.momentum_style == "caffe":
+                self._move_as_caffe(w, v, g, lr)
+                continue
             ops.add(handle, 1.0, g, momentum, v)
             if self._config.nesterov:
                 ops.add(handle, -lr, g, 1.0, w)
                 ops.add(handle, -lr * momentum, v, 1.0, w)
             else:
                 ops.add(handle, -lr, v, 1.0, w)
+
+    def _move_as_caffe(self, w: Tensor, v: Tensor, g: Tensor, lr: float) -> None:
+        handle, momentum = self._handle, self._config.momentum
+        ahead = momentum if self._config.nesterov else 0.0
+        if ahead:
+            ops.add(handle, ahead, v, 1.0, w)
+        ops.add(handle, lr, g, momentum, v)
+        ops.add(handle, -1.0 - ahead, v, 1.0, w)
 
     def download(self) -> dict[str, np.ndarray]:
         """v by name, for a checkpoint; empty without momentum. Waits."""

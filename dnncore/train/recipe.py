@@ -12,7 +12,7 @@ from dnncore.nn.trainable import Trainable
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.checkpoint import Checkpoint
 from dnncore.train.config import Config, differences
-from dnncore.train.data import Dataset, Loader, Split, open_dataset
+from dnncore.train.data import Dataset, Loader, Split, open_split
 from dnncore.train.nets import StartingNet, open_net, preprocessing_of
 from dnncore.train.schedule import Schedule, make_schedule
 
@@ -48,14 +48,18 @@ class Recipe:
         """
         of_net = config.preprocessing.of_net
         preprocessing = preprocessing_of(config.net) if of_net else config.preprocessing.build()
-        dataset = open_dataset(config.data, preprocessing)
-        split = Split(dataset, config.seed, config.data.holdout)
+        split = open_split(config.data, preprocessing, config.seed)
         training = config.training
         loader = Loader(
-            split.training, preprocessing, training.batch, config.seed, drop_last=training.last_batch == "drop"
+            split.training,
+            preprocessing,
+            training.batch,
+            config.seed,
+            drop_last=training.last_batch == "drop",
+            mirror=training.mirror,
         )
-        start = open_net(config.net, len(dataset.class_names), preprocessing.input_shape)
-        iterations = training.epochs * loader.batches_per_epoch
+        start = open_net(config.net, len(split.dataset.class_names), preprocessing.input_shape)
+        iterations = training.iterations or training.epochs * loader.batches_per_epoch
         schedule = make_schedule(config.schedule, config.optimizer.lr, loader.batches_per_epoch, iterations)
         return cls(config, preprocessing, split, loader, start, schedule)
 
@@ -86,7 +90,8 @@ class Recipe:
     @property
     def iterations(self) -> int:
         """Length of the run."""
-        return self.config.training.epochs * self.loader.batches_per_epoch
+        training = self.config.training
+        return training.iterations or training.epochs * self.loader.batches_per_epoch
 
     def check(self, checkpoint: Checkpoint, source: str) -> None:
         """Refuse a checkpoint of another run.

@@ -16,7 +16,7 @@ from dnncore.nn import Package
 from dnncore.nn.heads import with_probabilities
 from dnncore.train.checkpoint import Checkpoint, CheckpointStore, replace_file
 from dnncore.train.config import Config
-from dnncore.train.data import Split, Subset, open_dataset
+from dnncore.train.data import Subset, open_split
 from dnncore.train.evaluate import Evaluation, Evaluator, evaluate
 from dnncore.train.export import export
 from dnncore.train.interruption import Interruption
@@ -136,7 +136,7 @@ def evaluate_package(config: Config, path: Path, stream: TextIO) -> Evaluation:
         ConfigError: the data are not there, or have other classes than the package.
     """
     package = Package.load(path)
-    split = Split(open_dataset(config.data, package.of_images[0]), config.seed, config.data.holdout)
+    split = open_split(config.data, package.of_images[0], config.seed)
     if package.provenance.get("split") != split.to_dict():
         stream.write(
             f"note: {path} was not trained with this split (seed {split.seed}, holdout {split.holdout}): "

@@ -9,7 +9,10 @@ from typing import Protocol
 from dnncore.errors import BadParamError
 from dnncore.train.config import ScheduleConfig
 
-__all__ = ["Constant", "Cosine", "Multistep", "Schedule", "Step", "Warmup", "make_schedule"]
+__all__ = [
+    *("Constant", "Cosine", "Exponential", "Inverse", "Multistep", "Polynomial", "Schedule", "Sigmoid", "Step"),
+    *("Warmup", "make_schedule"),
+]
 
 
 class Schedule(Protocol):
@@ -62,6 +65,60 @@ class Multistep:
 
 
 @dataclass(frozen=True, slots=True)
+class Exponential:
+    """lr * gamma ** iteration. Immutable."""
+
+    lr: float
+    gamma: float
+
+    def rate(self, iteration: int) -> float:
+        """See the class."""
+        return self.lr * self.gamma**iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """lr * (1 + gamma * iteration) ** -power. Immutable."""
+
+    lr: float
+    gamma: float
+    power: float
+
+    def rate(self, iteration: int) -> float:
+        """See the class."""
+        return self.lr * math.pow(1 + self.gamma * iteration, -self.power)
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """lr * (1 - iteration / iterations) ** power, and 0 from there on. Immutable."""
+
+    lr: float
+    iterations: int
+    power: float
+
+    def rate(self, iteration: int) -> float:
+        """See the class."""
+        return self.lr * math.pow(max(1 - iteration / self.iterations, 0.0), self.power)
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid:
+    """lr / (1 + exp(-gamma * (iteration - middle))). Immutable."""
+
+    lr: float
+    gamma: float
+    middle: int
+
+    def rate(self, iteration: int) -> float:
+        """See the class; the same without an overflow where the exponent is large."""
+        exponent = self.gamma * (iteration - self.middle)
+        if exponent < 0:
+            return self.lr * math.exp(exponent) / (1 + math.exp(exponent))
+        return self.lr / (1 + math.exp(-exponent))
+
+
+@dataclass(frozen=True, slots=True)
 class Cosine:
     """Half a cosine from lr at `start` to final_lr at `end`, and those two rates before and after. Immutable.
 
@@ -101,7 +158,7 @@ def make_schedule(config: ScheduleConfig, lr: float, iterations_per_epoch: int, 
     """The schedule that a configuration describes, its epochs turned into whole iterations.
 
     Args:
-        config: Lengths in epochs.
+        config: Lengths in epochs or in iterations.
         lr: Learning rate that it starts from.
         iterations_per_epoch: Batches an epoch.
         iterations: Length of the run.
@@ -116,9 +173,18 @@ def make_schedule(config: ScheduleConfig, lr: float, iterations_per_epoch: int, 
         case "constant":
             schedule = Constant(lr)
         case "step":
-            schedule = Step(lr, max(whole(config.step_epochs), 1), config.gamma)
+            schedule = Step(lr, config.step_iterations or max(whole(config.step_epochs), 1), config.gamma)
         case "multistep":
-            schedule = Multistep(lr, tuple(whole(epochs) for epochs in config.milestones), config.gamma)
+            milestones = config.milestone_iterations or tuple(whole(epochs) for epochs in config.milestones)
+            schedule = Multistep(lr, milestones, config.gamma)
+        case "exp":
+            schedule = Exponential(lr, config.gamma)
+        case "inv":
+            schedule = Inverse(lr, config.gamma, config.power)
+        case "poly":
+            schedule = Polynomial(lr, iterations, config.power)
+        case "sigmoid":
+            schedule = Sigmoid(lr, config.gamma, config.step_iterations)
         case "cosine":
             schedule = Cosine(lr, warmup, iterations, config.final_lr)
     return Warmup(schedule, warmup) if warmup else schedule

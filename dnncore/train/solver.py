@@ -146,8 +146,13 @@ class Solver:
 
     def _evaluation_is_due(self) -> bool:
         state, training = self.state, self._recipe.config.training
-        is_boundary = state.position == 0 and state.epoch > state.evaluated
-        return is_boundary and (state.epoch % training.evaluate_every == 0 or state.epoch == training.epochs)
+        if state.iteration == state.evaluated:
+            return False
+        if state.iteration == self._recipe.iterations:
+            return True
+        if training.evaluate_iterations:
+            return state.iteration % training.evaluate_iterations == 0
+        return state.position == 0 and state.epoch % training.evaluate_every == 0
 
     def _evaluate(self) -> None:
         before = self._clock()
@@ -155,7 +160,7 @@ class Solver:
         best = self.state.best_top1
         is_best = best is None or evaluation.top1 > best
         self.state = dataclasses.replace(
-            self.state, evaluated=self.state.epoch, best_top1=evaluation.top1 if is_best else best
+            self.state, evaluated=self.state.iteration, best_top1=evaluation.top1 if is_best else best
         )
         self._journal.write(
             "evaluation", epoch=self.state.epoch, iteration=self.state.iteration, best=is_best, **evaluation.summary()

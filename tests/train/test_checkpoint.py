@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_refused_unless_it_changes_nothing() -> None:
         (safetensors.numpy.save({"w": np.ones(3)}, {"dnntrain": "nonsense"}), "damaged"),
         (
             safetensors.numpy.save({"w": np.ones(3)}, {"dnntrain": '{"version": 99, "sha256": "", "run": ""}'}),
-            "has format version 99; this dnntrain reads 1",
+            "has format version 99; this dnntrain reads 2",
         ),
     ],
     ids=["empty", "zip", "safetensors", "bfloat16", "no fields", "list", "no JSON", "version"],

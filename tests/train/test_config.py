@@ -70,7 +70,7 @@ def test_a_float_written_as_an_integer_becomes_a_float() -> None:
             (),
             "preprocessing.steps takes the place of preprocessing.height; give one of them",
         ),
-        ("[schedule]\nkind = 'poly'", (), "schedule.kind is 'poly'; it must be one of"),
+        ("[schedule]\nkind = 'zigzag'", (), "schedule.kind is 'zigzag'; it must be one of"),
         ("[schedule]\nkind = 'multistep'", (), "schedule.milestones is []; it must be given"),
         ("[schedule]\nmilestones = [3, 2]", (), "schedule.milestones is [3.0, 2.0]; it must be ascending"),
         ("[net]\nname = 'resnet'", (), "net.name is 'resnet'; it must be one of alexnet, "),

@@ -11,7 +11,7 @@ import numpy as np
 from dnncore.errors import ConfigError, PreprocessingError
 from dnncore.preprocessing import SUFFIXES, Preprocessing
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "decoded"]
 
 
 class Folder:
@@ -76,10 +76,16 @@ class Folder:
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """See Dataset."""
-        return np.stack([self._decode(self._files[index]) for index in indices])
+        return np.stack([decoded(self._files[index], self._preprocessing) for index in indices])
 
-    def _decode(self, path: Path) -> np.ndarray:
-        try:
-            return self._preprocessing.decode(path.read_bytes())
-        except (OSError, PreprocessingError) as error:
-            raise PreprocessingError(f"{path}: {error}; repair or remove the file") from error
+
+def decoded(path: Path, preprocessing: Preprocessing) -> np.ndarray:
+    """Pixels of an image file: uint8 [height, width, C].
+
+    Raises:
+        PreprocessingError: it cannot be read; the message names it.
+    """
+    try:
+        return preprocessing.decode(path.read_bytes())
+    except (OSError, PreprocessingError) as error:
+        raise PreprocessingError(f"{path}: {error}; repair or remove the file") from error

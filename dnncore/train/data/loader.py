@@ -28,6 +28,10 @@ class Batch:
     labels: np.ndarray
 
 
+_MIRRORING = 0x3F11B
+"""Keeps these random numbers apart from those of the orders, which come from the same seed."""
+
+
 class Loader:
     """Cuts a dataset into batches, in another order every epoch. Thread-safe: it has no state.
 
@@ -39,18 +43,27 @@ class Loader:
         batch: Images a batch.
         seed: Of the orders.
         drop_last: Whether the images left over at an epoch's end are left out, instead of making a smaller batch.
+        mirror: Whether half of the images, others in each epoch, are mirrored left to right.
 
     Raises:
         ConfigError: there would be no batch at all.
     """
 
     def __init__(
-        self, dataset: Dataset, preprocessing: Preprocessing, batch: int, seed: int, *, drop_last: bool
+        self,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+        batch: int,
+        seed: int,
+        *,
+        drop_last: bool,
+        mirror: bool = False,
     ) -> None:
         self._dataset = dataset
         self._preprocessing = preprocessing
         self._batch = batch
         self._seed = seed
+        self._mirror = mirror
         self._count = len(dataset.labels) // batch * batch if drop_last else len(dataset.labels)
         if self._count == 0:
             raise ConfigError(
@@ -75,7 +88,12 @@ class Loader:
         """
         while True:
             order = self.order(epoch)
+            mirrored = permutation(len(order), self._seed, epoch, _MIRRORING) % 2 == 1
             for start in range(position * self._batch, self._count, self._batch):
                 indices = order[start : start + self._batch]
-                yield Batch(self._preprocessing.normalize(self._dataset.read(indices)), self._dataset.labels[indices])
+                images = self._preprocessing.normalize(self._dataset.read(indices))
+                if self._mirror:
+                    turned = mirrored[indices]
+                    images[turned] = images[turned, ..., ::-1]
+                yield Batch(images, self._dataset.labels[indices])
             epoch, position = epoch + 1, 0

@@ -24,13 +24,17 @@ class Split:
         dataset: The whole.
         seed: Which of the possible splits.
         holdout: Fraction of every class that is held out, rounded, but at least one image stays on either side.
+        first_held_out: Index from which on all images are held out, in place of all that; None where there is none.
     """
 
     dataset: Dataset
     seed: int
     holdout: float
+    first_held_out: int | None = None
 
     def __post_init__(self) -> None:
+        if self.first_held_out is not None:
+            return
         counts = np.bincount(self.dataset.labels, minlength=len(self.dataset.class_names))
         if counts.min() < 2:
             name = self.dataset.class_names[int(counts.argmin())]
@@ -39,6 +43,9 @@ class Split:
             )
 
     def _indices(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.first_held_out is not None:
+            everything = np.arange(len(self.dataset.labels))
+            return everything[: self.first_held_out], everything[self.first_held_out :]
         order = permutation(len(self.dataset.labels), self.seed, _STREAM)
         is_held_out = np.zeros(len(order), bool)
         for label in range(len(self.dataset.class_names)):

@@ -1,0 +1,268 @@
+"""solver.prototxt as a configuration: rates and updates by Caffe's formulas, runs from images in its own kinds of lists."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from dnncore import Handle, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.errors import ConfigError, PreprocessingError
+from dnncore.nn import Package
+from dnncore.preprocessing import Preprocessing
+from dnncore.train.__main__ import main
+from dnncore.train.caffe_solver import solver_table
+from dnncore.train.config import DataConfig, OptimizerConfig, load_config
+from dnncore.train.data.hdf5 import HDF5Images
+from dnncore.train.data.image_list import ImageList
+from dnncore.train.optimizers import SGD
+from dnncore.train.recipe import Recipe
+from dnncore.train.schedule import make_schedule
+from tests.importers.caffe.files import layer
+from tests.train.fixtures import make_folder
+from tests.train.test_nets import PROTOTXT
+
+MAX_ITER = 40
+
+
+def _caffe_rates(policy: str, settings: dict[str, float], values: tuple[int, ...] = ()) -> list[float]:
+    """The rate of each iteration by the formulas of Caffe's documents, its counter of steps included."""
+    gamma, power, stepsize = (settings.get(name, 0.0) for name in ("gamma", "power", "stepsize"))
+    rates, current = [], 0
+    for i in range(MAX_ITER):
+        if policy == "multistep" and current < len(values) and i >= values[current]:
+            current += 1
+        match policy:
+            case "fixed":
+                factor = 1.0
+            case "step":
+                factor = gamma ** math.floor(i / stepsize)
+            case "exp":
+                factor = gamma**i
+            case "inv":
+                factor = (1 + gamma * i) ** -power
+            case "multistep":
+                factor = gamma**current
+            case "poly":
+                factor = (1 - i / MAX_ITER) ** power
+            case _:
+                factor = 1 / (1 + math.exp(-gamma * (i - stepsize)))
+        rates.append(0.01 * factor)
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "values"),
+    [
+        ("fixed", {}, ()),
+        ("step", {"gamma": 0.1, "stepsize": 7}, ()),
+        ("exp", {"gamma": 0.9}, ()),
+        ("inv", {"gamma": 0.0001, "power": 0.75}, ()),
+        ("multistep", {"gamma": 0.5}, (5, 5, 9, 8, 30)),
+        ("poly", {"power": 0.5}, ()),
+        ("sigmoid", {"gamma": -0.3, "stepsize": 20}, ()),
+    ],
+)
+def test_rates_are_those_of_caffes_formulas(
+    tmp_path: Path, policy: str, settings: dict[str, float], values: tuple[int, ...]
+) -> None:
+    text = f'base_lr: 0.01 lr_policy: "{policy}" max_iter: {MAX_ITER} '
+    text += " ".join(f"{name}: {value}" for name, value in settings.items())
+    text += "".join(f" stepvalue: {value}" for value in values)
+    path = tmp_path / "solver.prototxt"
+    path.write_text(text)
+    config = load_config(path, ["net.name=lenet", "data.kind=digits"])
+    schedule = make_schedule(config.schedule, config.optimizer.lr, 10, config.training.iterations)
+    assert [schedule.rate(i) for i in range(MAX_ITER)] == pytest.approx(
+        _caffe_rates(policy, settings, values), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("nesterov", [False, True], ids=["SGD", "Nesterov"])
+def test_momentum_has_the_rate_of_the_time_when_a_gradient_came(nesterov: bool) -> None:
+    rng = np.random.default_rng(0)
+    w, v = rng.standard_normal((3, 4)), np.zeros((3, 4))
+    config = OptimizerConfig(0.1, 0.9, "caffe", nesterov, 0.05, True)
+    with Handle("cpu") as handle:
+        ours, gradient = (handle.tensor(TensorDescriptor.packed((3, 4), DType.FLOAT32)) for _ in range(2))
+        ours.assign(w.astype(np.float32))
+        optimizer = SGD(handle, {"w": ours}, config)
+        for rate in (0.1, 0.1, 0.001, 0.5):
+            g = rng.standard_normal((3, 4))
+            gradient.assign(g.astype(np.float32))
+            optimizer.update({"w": gradient}, rate)
+            before, v = v, 0.9 * v + rate * (g + 0.05 * w)
+            w = w - (1.9 * v - 0.9 * before if nesterov else v)
+        np.testing.assert_allclose(ours.numpy(), w, rtol=2e-5, atol=1e-6)
+        optimizer.close()
+
+
+SOLVER = """
+net: "train_val.prototxt"
+base_lr: 0.01 lr_policy: "step" gamma: 0.5 stepsize: 6
+momentum: 0.9 weight_decay: 0.0005
+max_iter: 10 test_iter: 3 test_interval: 5 display: 2 snapshot: 4 snapshot_prefix: "snap/stripes"
+random_seed: 3 solver_mode: CPU average_loss: 4
+"""
+
+
+def _listed(folder: Path, name: str, files: list[tuple[Path, int]]) -> None:
+    folder.joinpath(name).write_text("".join(f"{path} {label}\n" for path, label in files))
+
+
+@pytest.fixture
+def caffe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as users of Caffe have it: a solver, a net, lists of images, of which one part is tested on."""
+    root = make_folder(tmp_path / "images")
+    monkeypatch.chdir(tmp_path)
+    classes = sorted(path.name for path in root.iterdir())
+    files = [(path, label) for label, name in enumerate(classes) for path in sorted((root / name).iterdir())]
+    _listed(tmp_path, "train.txt", [one for place, one in enumerate(files) if place % 5])
+    _listed(tmp_path, "test.txt", files[::5])
+    sized = "image_data_param { is_color: false new_height: 8 new_width: 8"
+    net = PROTOTXT.replace(sized, f'{sized} source: "train.txt" batch_size: 8')
+    transform = "include { phase: TEST } transform_param { scale: 0.0078125 mean_value: 127.5 }"
+    tested = f'{transform} {sized} source: "test.txt" batch_size: 2 }}'
+    net += f'layer {{ name: "t" type: "ImageData" top: "data" top: "label" {tested} }}'
+    (tmp_path / "train_val.prototxt").write_text(net)
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    return tmp_path
+
+
+def test_a_solver_is_one_command_from_a_package(caffe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solver.prototxt"]) == 0, capsys.readouterr().err
+    lines = [json.loads(line) for line in (caffe / "snap/stripes/journal.jsonl").read_text().splitlines()]
+    rates = {line["iteration"]: line["lr"] for line in lines if line["event"] == "step"}
+    assert rates == {2: 0.01, 4: 0.01, 6: 0.01, 8: 0.005, 10: 0.005}
+    assert [line["iteration"] for line in lines if line["event"] == "evaluation"] == [5, 10]
+    assert [line["iteration"] for line in lines if line["event"] == "checkpoint"] == [4, 8, 10]
+    evaluation = json.loads((caffe / "snap/stripes/evaluation.json").read_text())
+    assert evaluation["num_images"] == 6
+    package = Package.load(caffe / "snap/stripes/package")
+    assert package.labels == ("0", "1", "2")
+    assert package.provenance["split"]["held_out"] == list(range(24, 30))
+    config = load_config(caffe / "solver.prototxt")
+    assert (config.seed, config.device, config.training.batch, config.training.mirror) == (3, "cpu", 8, True)
+    assert load_config(caffe / "solver.prototxt", ["training.batch=4", "data.classes=n.txt"]).training.batch == 4
+
+
+def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) -> None:
+    (caffe / "solver.prototxt").write_text(
+        """train_net: "none.prototxt" type: "AdaGrad" lr_policy: "cyclic" clip_gradients: 35 regularization_type: "L1"
+        weight_decay: 1 iter_size: 2 weights: "a" weights: "b" train_state { stage: "x" }"""
+    )
+    with pytest.raises(ConfigError) as caught:
+        solver_table(caffe / "solver.prototxt", ["net.path"])
+    for expected in (
+        "max_iter",
+        "base_lr",
+        "type 'AdaGrad'",
+        "lr_policy 'cyclic'",
+        "clip_gradients 35",
+        "'L1'",
+        "2 files",
+        "stages",
+    ):
+        assert expected in str(caught.value)
+    text = SOLVER + 'iter_size: 2 weights: "none.caffemodel"'
+    (caffe / "solver.prototxt").write_text(text)
+    net = (caffe / "train_val.prototxt").read_text()
+    (caffe / "train_val.prototxt").write_text(
+        net.replace('type: "ImageData"', 'type: "Data"').replace("scale: 0.0078125", "scale: 0.0078125 crop_size: 7")
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(caffe / "solver.prototxt")
+    for expected in (
+        "iter_size 2 for a net with BatchNorm",
+        "layer 'd' (Data): crop_size 7",
+        "source",
+        "none.caffemodel",
+    ):
+        assert expected in str(caught.value)
+    overrides = ["net.path=train_val.prototxt", "data.kind=folder", "data.path=images"]
+    assert load_config(caffe / "solver.prototxt", overrides).data == DataConfig("folder", "images")
+    with pytest.raises(ConfigError, match="is no text of a SolverParameter"):
+        load_config(caffe / "train_val.prototxt")
+
+
+def test_accumulated_batches_are_one_where_no_statistics_are_taken(caffe: Path) -> None:
+    (caffe / "solver.prototxt").write_text(SOLVER + 'iter_size: 3 type: "Nesterov"')
+    net = (
+        (caffe / "train_val.prototxt")
+        .read_text()
+        .replace(layer("BatchNorm", "bn", "conv"), "")
+        .replace('"bn"', '"conv"')
+    )
+    (caffe / "train_val.prototxt").write_text(net)
+    config = load_config(caffe / "solver.prototxt")
+    assert config.training.batch == 24
+    assert config.optimizer == OptimizerConfig(0.01, 0.9, "caffe", True, 0.0005, True)
+
+
+def test_mirrored_images_are_those_of_an_epoch_and_half_of_them(caffe: Path) -> None:
+    recipes = [Recipe.of(load_config(caffe / "solver.prototxt", [f"training.mirror={on}"])) for on in ("false", "true")]
+    turned = []
+    for epoch in (0, 1, 0):
+        plain, mirrored = (next(recipe.loader.batches(epoch, 0)).images for recipe in recipes)
+        is_turned = [not np.array_equal(a, b) for a, b in zip(plain, mirrored, strict=True)]
+        for a, b, turn in zip(plain, mirrored, is_turned, strict=True):
+            assert np.array_equal(a[..., ::-1] if turn else a, b)
+        turned.append(is_turned)
+    assert turned[0] == turned[2] != turned[1]
+    assert 0 < sum(turned[0]) < 8
+
+
+def test_lists_of_images_are_refused_with_the_line(tmp_path: Path) -> None:
+    gray = Preprocessing.squash("gray", 4, 4, 1.0, (0.0,), (1.0,))
+    path = tmp_path / "list.txt"
+    Image.fromarray(np.full((4, 4), 7, np.uint8)).save(tmp_path / "a b.png")
+    path.write_text("a b.png 1\n\na b.png 0\n")
+    images = ImageList(path, f"{tmp_path}/", gray, ("no", "yes"))
+    assert images.labels.tolist() == [1, 0]
+    assert images.read(np.array([1])).tolist() == np.full((1, 4, 4, 1), 7).tolist()
+    assert images.fingerprint != ImageList(path, f"{tmp_path}/./", gray, ("no", "yes")).name
+    wrong = [("a.png\n", "list.txt:1: 'a.png' is no path"), ("a -1", "no path"), ("", "no images"), ("a 2", "label 2")]
+    for text, message in wrong:
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            ImageList(path, "", gray, ("no", "yes"))
+
+
+def _hdf5(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
+    with h5py.File(path, "w") as file:
+        file["data"], file["label"] = images, labels
+
+
+def test_arrays_of_hdf5_are_images_if_they_are_pixels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (5, 3, 4, 4))
+    _hdf5(tmp_path / "a.h5", pixels[:2].astype(np.float32), np.array([[1.0], [0.0]]))
+    _hdf5(tmp_path / "b.h5", pixels[2:].astype(np.uint8), np.array([2, 0, 1]))
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{tmp_path / 'a.h5'}\nb.h5\n")
+    images = HDF5Images(listed, (3, 4, 4))
+    assert (images.labels.tolist(), images.class_names) == ([1, 0, 2, 0, 1], ("0", "1", "2"))
+    order = np.array([4, 0, 2])
+    np.testing.assert_array_equal(images.read(order), np.moveaxis(pixels[order], 1, -1))
+    _hdf5(tmp_path / "a.h5", pixels[:2] / 255, np.array([1, 0]))
+    with pytest.raises(PreprocessingError, match=r"a.h5: image 1 has values that are no whole numbers"):
+        HDF5Images(listed, (3, 4, 4)).read(np.array([1]))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["data"], file["label"] = h5py.ExternalLink("a.h5", "data"), np.zeros(2)
+    with pytest.raises(ConfigError, match=r"b.h5.*/data is a ExternalLink"):
+        HDF5Images(listed, (3, 4, 4))
+    whole, other = (2, 3, 4, 4), (2, 1, 4, 4)
+    wrong = [(np.zeros(3), whole, "2 images and 3 labels"), (np.array([0.5, 1]), whole, "labels that are no whole")]
+    for labels, shape, message in [*wrong, (np.zeros(2), other, r"images \[1, 4, 4\]")]:
+        _hdf5(tmp_path / "b.h5", np.zeros(shape, np.uint8), labels)
+        with pytest.raises(ConfigError, match=message):
+            HDF5Images(listed, (3, 4, 4))
+    (tmp_path / "b.h5").write_bytes(b"\x89HDF\r\n\x1a\nnothing")
+    with pytest.raises(ConfigError, match=r"b.h5.*is no HDF5 file, or damaged"):
+        HDF5Images(listed, (3, 4, 4))
