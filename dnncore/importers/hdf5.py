@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from dnncore.errors import BackendUnavailableError, ModelImportError
+from dnncore.errors import BackendUnavailableError, DnncoreError, ModelImportError
 
 __all__ = ["array_at", "is_hdf5", "member", "opened"]
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _MAX_BYTES = (2 << 30) - 1
 """Of one array."""
+
+_MAX_CHUNK = 1 << 20
+"""Elements that are unpacked together, where an array has fewer."""
 
 
 def is_hdf5(path: Path) -> bool:
@@ -43,6 +47,8 @@ def opened(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
+    except DnncoreError:
+        raise
     except (OSError, RuntimeError, KeyError, ValueError) as error:  # what h5py makes of a damaged file
         raise ModelImportError(str(path), [f"is no HDF5 file, or damaged: {error}"]) from error
 
@@ -86,4 +92,8 @@ def array_at(group: Any, name: str) -> Any | None:
         raise ModelImportError(group.file.filename, [f"{what} is of {found.dtype}; numbers are read"])
     if found.size * max(found.dtype.itemsize, np.dtype(np.float32).itemsize) > _MAX_BYTES:
         raise ModelImportError(group.file.filename, [f"{what} has {found.size} elements, which are too many"])
+    if found.chunks is not None and math.prod(found.chunks) > max(found.size, _MAX_CHUNK):
+        raise ModelImportError(
+            group.file.filename, [f"{what} lies in chunks {found.chunks}, which are larger than itself"]
+        )
     return found

@@ -194,7 +194,7 @@ class _Reading:
         if not any(key.startswith("preprocessing.") for key in self._overridden):
             if layer.transforms:
                 tables["preprocessing"] = {"of_net": True}
-            elif layer.type != "HDF5Data":
+            else:
                 self._refuse(f"{where}no transform_param: give preprocessing", "preprocessing")
         if {"data.kind", "data.path"} & self._overridden:
             return

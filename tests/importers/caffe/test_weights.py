@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
-from dnncore.errors import ModelImportError
+from dnncore.errors import BackendUnavailableError, ModelImportError
 from dnncore.importers.caffe import import_caffe, read_mean
 from dnncore.importers.caffe.dnncore_caffe_pb2 import BlobProto, NetParameter
 from tests.importers.caffe.files import blob, caffemodel, data, layer, random_blobs
@@ -43,6 +45,62 @@ def test_files_are_read_by_path(tmp_path: Path) -> None:
     assert read_mean(tmp_path / "mean.binaryproto").shape == (3, 2, 2)
     with pytest.raises(ModelImportError, match=r"nothing\.prototxt: cannot be read"):
         import_caffe(tmp_path / "nothing.prototxt")
+
+
+def _hdf5(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, arrays in BLOBS.items():
+            for place, array in enumerate(arrays):
+                file[f"data/{name}/{place}"] = array
+    return path
+
+
+def test_weights_are_read_from_hdf5_and_only_from_the_file_itself(tmp_path: Path) -> None:
+    path = _hdf5(tmp_path / "net.caffemodel.h5")
+    found = import_caffe(TEXT.encode(), path).weights
+    for name, (weight, bias) in BLOBS.items():
+        assert np.array_equal(found[f"{name}.weight"], weight)
+        assert np.array_equal(found[f"{name}.bias"], bias)
+    other = h5py.VirtualSource(path, "data/ip1/1", (500,))
+    cases: list[tuple[object, str]] = [
+        (h5py.ExternalLink(path, "data/ip1/1"), "/data/ip1/1 is a ExternalLink"),
+        (h5py.SoftLink("/data/ip1/0"), "/data/ip1/1 is a SoftLink"),
+        (np.array([b"text"]), "numbers are read"),
+        (np.zeros(7), r"layer 'ip1': blob 1 is \[7\] in the file"),
+        (None, "layer 'ip1' has 1 blobs in the file"),
+    ]
+    for value, message in cases:
+        changed = _hdf5(tmp_path / "changed.h5")
+        with h5py.File(changed, "a") as file:
+            del file["data/ip1/1"]
+            if value is not None:
+                file["data/ip1/1"] = value
+        with pytest.raises(ModelImportError, match=message):
+            import_caffe(TEXT.encode(), changed)
+    with h5py.File(_hdf5(changed), "a") as file:
+        del file["data/ip1/1"]
+        layout = h5py.VirtualLayout((500,), np.float32)
+        layout[:] = other
+        file.create_virtual_dataset("data/ip1/1", layout)
+        del file["data/ip2/1"]
+        file.create_dataset("data/ip2/1", (10,), "f4", chunks=(1 << 24,), maxshape=(None,), compression="gzip")
+    with pytest.raises(ModelImportError, match="ip1/1 lies in other files"):
+        import_caffe(TEXT.encode(), changed)
+    with h5py.File(changed, "a") as file:
+        del file["data/ip1/1"]
+        file["data/ip1/1"] = BLOBS["ip1"][1]
+    with pytest.raises(ModelImportError, match="ip2/1 lies in chunks"):
+        import_caffe(TEXT.encode(), changed)
+    changed.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(ModelImportError, match=r"changed\.h5.*is no HDF5 file, or damaged"):
+        import_caffe(TEXT.encode(), changed)
+
+
+def test_h5py_is_asked_for_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _hdf5(tmp_path / "net.caffemodel.h5")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(BackendUnavailableError, match=r"pip install dnncore\[hdf5\]"):
+        import_caffe(TEXT.encode(), path)
 
 
 def test_layers_without_weights_are_listed_and_may_be_allowed() -> None:
