@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
         ([f"net.path={other}", "preprocessing.of_net=true"], "other.onnx says nothing about images"),
         ([f"net.path={broken}"], r"broken.prototxt: .*layer 'auxloss' \(HingeLoss\): no loss"),
         ([f"net.path={tmp_path / 'none.onnx'}"], "none.onnx: .*none.onnx"),
-        (["net.path=net.txt"], "net.txt: .*neither a model package"),
+        (["net.path=net.txt"], "net.txt: .*none of a model package"),
     ):
         with pytest.raises(ConfigError, match=message):
             train(small_config(tmp_path / "run", folder, *overrides), io.StringIO())
