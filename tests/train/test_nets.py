@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dnncore.errors import CheckpointError, ConfigError
 from dnncore.nn import Package
-from dnncore.nn.zoo import lenet
+from dnncore.nn.zoo import googlenet, lenet
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.config import parse_config
-from dnncore.train.nets import preprocessing_of
+from dnncore.train.nets import open_net, preprocessing_of
 from dnncore.train.run import evaluate_package, train
 from tests.importers.caffe.files import caffemodel, layer
 from tests.train.fixtures import CLASSES, make_folder, small_config
@@ -154,6 +154,15 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
     ):
         with pytest.raises(ConfigError, match=message):
             parse_config(text)
+
+
+@pytest.mark.parametrize(("weight", "heads"), [("0.3", 3), ("0.5", 3), ("0", 1)])
+def test_googlenet_is_trained_with_auxiliary_heads_and_served_without(weight: str, heads: int) -> None:
+    config = parse_config("", ["net.name=googlenet", f"net.auxiliary_weight={weight}"])
+    net = open_net(config.net, 3, (1, 32, 32)).net
+    assert [head.weight for head in net.heads] == [1.0, *[float(weight)] * 2][:heads]
+    assert any(name.startswith("aux") for name in net.graph.constant) == (heads == 3)
+    assert net.served.constant.keys() == googlenet(3, (1, 32, 32)).constant.keys()
 
 
 def test_preprocessing_of_the_net_is_that_of_its_data_layer(tmp_path: Path) -> None:
