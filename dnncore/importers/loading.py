@@ -13,7 +13,7 @@ from dnncore.nn.package import Package
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Preprocessing
 
-__all__ = ["caffemodel_beside", "load_model", "load_preprocessing"]
+__all__ = ["caffemodel_beside", "load_model", "load_preprocessing", "protobuf_for"]
 
 
 def load_model(
@@ -47,7 +47,7 @@ def load_model(
 
         return import_onnx(path, shapes=shapes)
     if path.suffix == ".prototxt":
-        with _protobuf_for(path):
+        with protobuf_for(path):
             from dnncore.importers.caffe import import_caffe
         weights = weights or caffemodel_beside(path)
         return import_caffe(path, weights, phase=phase, input_shapes=_without_batch(path, shapes or {}))
@@ -58,19 +58,24 @@ def load_model(
     raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
 
 
-def load_preprocessing(path: Path, input_shape: tuple[int, ...]) -> Preprocessing:
+def load_preprocessing(path: Path, input_shape: tuple[int, ...] | None = None) -> Preprocessing:
     """What the .prototxt by which a net of Caffe was trained does to images; as `dnncore.importers.caffe.read_preprocessing`.
 
     Raises:
         BackendUnavailableError: protobuf is not there.
     """
-    with _protobuf_for(path):
+    with protobuf_for(path):
         from dnncore.importers.caffe import read_preprocessing
     return read_preprocessing(path, input_shape)
 
 
 @contextmanager
-def _protobuf_for(path: Path) -> Iterator[None]:
+def protobuf_for(path: Path) -> Iterator[None]:
+    """Around imports of what reads a .prototxt.
+
+    Raises:
+        BackendUnavailableError: protobuf is not there; the message says how to install it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

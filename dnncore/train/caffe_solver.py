@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnncore.errors import BackendUnavailableError, ConfigError, ModelImportError
-from dnncore.importers.loading import caffe_of
+from dnncore.importers.loading import protobuf_for
 
 if TYPE_CHECKING:
     from dnncore.importers.caffe.dnncore_caffe_pb2 import SolverParameter
@@ -47,9 +47,8 @@ def solver_table(path: Path, overridden: Collection[str] = ()) -> dict[str, obje
         ConfigError: it cannot be read, or has what cannot be mapped; the message lists it all.
     """
     try:
-        caffe_of(path)
-        from dnncore.importers.caffe.solver import read_solver
-
+        with protobuf_for(path):
+            from dnncore.importers.caffe.solver import read_solver
         reading = _Reading(path, read_solver(path), overridden)
         table = reading.table()
     except (BackendUnavailableError, ModelImportError, OSError) as error:

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dnncore.errors import BackendUnavailableError, BadParamError, ConfigError, ModelImportError, PackageError
-from dnncore.importers.loading import caffe_of, load_model
+from dnncore.errors import (
+    BackendUnavailableError,
+    BadParamError,
+    ConfigError,
+    ModelImportError,
+    PackageError,
+    PreprocessingError,
+)
+from dnncore.importers.loading import load_model, load_preprocessing, protobuf_for
 from dnncore.nn import Package
 from dnncore.nn.package import MODEL_FILE
 from dnncore.nn.trainable import Trainable
@@ -68,8 +75,8 @@ def preprocessing_of(config: NetConfig) -> Preprocessing:
         if path.is_dir():
             found = Package.load(path).preprocessing
         elif path.suffix == ".prototxt":
-            found = caffe_of(path).read_preprocessing(path)
-    except (BackendUnavailableError, ModelImportError, OSError, PackageError) as error:
+            found = load_preprocessing(path)
+    except (BackendUnavailableError, ModelImportError, OSError, PackageError, PreprocessingError) as error:
         raise ConfigError(f"net.path {config.path}: {error}") from error
     if found is None:
         raise ConfigError(f"net.path {config.path} says nothing about images; give [preprocessing] instead of of_net")
@@ -91,9 +98,9 @@ def _of_zoo(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) -
 
 def _of_file(config: NetConfig, path: Path, weights: Path | None, input_shape: Sequence[int]) -> StartingNet:
     if path.suffix == ".prototxt":
-        net, arrays = caffe_of(path).import_trainable(
-            path, weights, image_shape=input_shape, allow_missing=config.allow_missing
-        )
+        with protobuf_for(path):
+            from dnncore.importers.caffe import import_trainable
+        net, arrays = import_trainable(path, weights, image_shape=input_shape, allow_missing=config.allow_missing)
         return StartingNet(net, arrays, _digest(path, weights))
     model = load_model(path, weights)
     net = Trainable.of(model.graph, config.auxiliary_weight)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from dnncore.errors import ModelImportError, PreprocessingError
+from dnncore.errors import ModelImportError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import NetParameter
-from dnncore.importers.caffe.mean import read_mean
 from dnncore.importers.caffe.net import decimal
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
-from dnncore.preprocessing import Preprocessing, from_caffe
 
-__all__ = ["Transformation", "read_preprocessing", "read_transformation"]
+__all__ = ["Transformation", "read_transformation"]
 
 
 @dataclass(frozen=True)
@@ -73,51 +70,3 @@ def read_transformation(prototxt: Source, *, phase: str = "test") -> Transformat
                 *(found.force_color, gray, size),
             )
     return None
-
-
-def read_preprocessing(
-    prototxt: Source, *, mean: Source | None = None, input_shape: tuple[int, ...] | None = None
-) -> Preprocessing:
-    """What a net's data layer does to images when the net is run, as `from_caffe` has it: that of phase "test", or of "train"
-    without mirroring where there is no other.
-
-    Args:
-        prototxt: Path of the net's definition, train_val.prototxt say, or its text as bytes.
-        mean: Path of the mean image that the layer names, or the file's bytes; None looks for it where the layer says, counted
-            from the working directory, as Caffe does, and from the folder of the prototxt.
-        input_shape: [C, H, W] of the net. One channel is gray; rows and columns are those that images are brought to where the
-            layer neither says them nor crops. What it crops is brought to 256 x 256, as convert_imageset was mostly told to do.
-
-    Raises:
-        ModelImportError: the file is malformed, has no layer with a transform_param, or says too little; the message tells what.
-    """
-    what = name_of(prototxt)
-    found = read_transformation(prototxt, phase="test")
-    if found is None:
-        trained = read_transformation(prototxt, phase="train")
-        found = None if trained is None else replace(trained, mirror=False)
-    if found is None:
-        raise ModelImportError(what, ["has no data layer with a transform_param, as train_val.prototxt has one"])
-    channels, *extents = input_shape or (3,)
-    size = found.resize or ((256, 256) if found.crop_size else tuple(extents))
-    if len(size) != 2:
-        raise ModelImportError(what, ["does not say how large images are: no crop_size, no new_height and new_width"])
-    image = None
-    if found.mean_file:
-        image = read_mean(_mean_beside(prototxt, found.mean_file) if mean is None else mean)
-    try:
-        return from_caffe(found, resize=size, channels=channels, mean_image=image)
-    except PreprocessingError as error:
-        raise ModelImportError(what, [str(error)]) from error
-
-
-def _mean_beside(prototxt: Source, name: str) -> Path:
-    places = [Path(name)]
-    if not isinstance(prototxt, bytes):
-        places.append(Path(prototxt).parent / name)
-    for place in places:
-        if place.is_file():
-            return place
-    raise ModelImportError(
-        name_of(prototxt), [f"mean_file {name!r} is not there; looked at {', '.join(map(str, places))}"]
-    )

@@ -50,9 +50,25 @@ def test_a_net_is_served_as_it_was_trained(tmp_path: Path) -> None:
     assert package.preprocessing == from_caffe({"scale": 0.00390625}, resize=(28, 28), channels=1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), [("", "has no data layer"), ("transform_param { mirror: true }", "mirror")]
-)
-def test_what_cannot_be_served_so_is_refused(tmp_path: Path, settings: str, message: str) -> None:
-    with pytest.raises(PreprocessingError, match=message):
-        read_preprocessing(_definition(tmp_path, settings), (3, 8, 8))
+def test_images_that_are_read_from_files_have_the_size_and_the_colors_that_the_layer_says(tmp_path: Path) -> None:
+    sized = "image_data_param { new_height: 20 new_width: 30 is_color: false }"
+    path = _definition(tmp_path, f"transform_param {{ crop_size: 8 scale: 2 }} {sized}")
+    path.write_text(path.read_text().replace('"Data"', '"ImageData"'))
+    expected = from_caffe({"crop_size": 8, "scale": 2, "force_gray": True}, resize=(20, 30))
+    assert read_preprocessing(path) == expected
+
+
+def test_without_a_layer_of_phase_test_that_of_training_counts_but_for_mirroring(tmp_path: Path) -> None:
+    path = _definition(tmp_path, "")
+    assert read_preprocessing(path, (3, 8, 9)) == from_caffe({}, resize=(8, 9))
+    with pytest.raises(PreprocessingError, match="does not say how large images are"):
+        read_preprocessing(path)
+
+
+def test_what_cannot_be_served_so_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PreprocessingError, match="mirror"):
+        read_preprocessing(_definition(tmp_path, "transform_param { mirror: true }"), (3, 8, 8))
+    deploy = tmp_path / "deploy.prototxt"
+    deploy.write_text(NETS["lenet"][0](4))
+    with pytest.raises(PreprocessingError, match="has no data layer"):
+        read_preprocessing(deploy, (1, 28, 28))
