@@ -32,6 +32,7 @@
 #include "dnncore/ptx/matrix_store.cuh"
 #include "dnncore/ptx/mbarrier.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/warpgroup.cuh"
 #include "dnncore/ptx/warpgroup_matrix.cuh"
 
 namespace dnncore::wgmma {
@@ -57,7 +58,6 @@ struct alignas(64) Params {
 };
 
 inline constexpr int kSlab = 64;                                // channels: 128 bytes
-inline constexpr int kWarpgroup = 128;                          // threads
 inline constexpr int kConsumers = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerFilters = 64;
@@ -176,10 +176,7 @@ private:
     return params_.epilogue.widened ? __uint_as_float(bits) : first_of<T>(bits);
   }
 
-  // The consumer's own barrier; 0 is that of the block.
-  __device__ __forceinline__ void synchronize() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(consumer_ + 1), "n"(kWarpgroup) : "memory");
-  }
+  __device__ __forceinline__ void synchronize() const { synchronize_warpgroup(consumer_ + 1); }
 
   __device__ __forceinline__ void load(const TensorMap& map, uint32 box, const Place& place) {
     if (!leads_) return;
@@ -283,10 +280,10 @@ struct Kernel {
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == kConsumers) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      leave_registers<40>();
       if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
     } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      take_registers<232>();
       consume(params, shared, warpgroup);
     }
   }
