@@ -11,7 +11,7 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Reshape
+from dnncore.nn.operators import Binary, Cast, Reshape, Zeros
 from dnncore.nn.passes import (
     PASSES,
     channels_last,
@@ -125,6 +125,17 @@ def test_precision_leaves_inputs_outputs_and_what_is_added_late_in_float32() -> 
     assert values["data"].dtype is values["probabilities"].dtype is DType.FLOAT32
     assert values["join"].dtype is DType.FLOAT16
     assert in_precision(model, DType.FLOAT32) is model
+
+
+def test_what_is_made_of_bool_is_narrow_too(handle: Handle) -> None:
+    net = NetBuilder("masked")
+    x = net.relu("relu", net.input("x", (BATCH, 4)))
+    positive = net.add("positive", Binary("greater"), x, net.add("zeros", Zeros(), x))
+    graph = net.build(net.add("masked", Binary("mul"), x, net.add("mask", Cast("float32"), positive)))
+    found = _run(handle, in_precision(Model(graph, {}), DType.FLOAT16))
+    assert found.keys() == {"masked"}
+    assert found["masked"].dtype == np.float32
+    assert np.allclose(found["masked"], _run(handle, Model(graph, {}))["masked"], rtol=1e-3)
 
 
 def test_channels_last_is_for_what_lies_inside() -> None:

@@ -23,7 +23,7 @@ _WIDE = {
 
 
 def in_precision(model: Model, dtype: DType) -> Model:
-    """Cast float32 inputs and constants to another dtype, and what comes out back.
+    """Cast float32 inputs and constants to another dtype, as well as what becomes float32 inside, and what comes out back.
 
     Biases, and the parameters of batch normalisations, stay in float32.
 
@@ -52,6 +52,8 @@ def in_precision(model: Model, dtype: DType) -> Model:
         operator = node.operator
         if isinstance(operator, ImageNormalization):
             operator = replace(operator, dtype=dtype.value)
+        elif operator == Cast(DType.FLOAT32.value):
+            operator = Cast(dtype.value)
         nodes.append(Node(node.name, operator, inputs, outputs))
     for name, inner in handed_out.items():
         back = graph.values[name].dtype.value
