@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing.pool import Pool
@@ -22,7 +23,7 @@ import numpy as np
 
 from benchmarks.document import Document
 from dnncore import Handle
-from dnncore.errors import DnncoreError
+from dnncore.errors import ModelImportError
 from dnncore.importers.onnx import import_onnx
 from dnncore.nn import Executor, Parameters
 from dnncore.nn.passes import for_inference
@@ -139,8 +140,9 @@ def _row(folder: Path, device: str, net: str) -> dict[str, object]:
             row["error"] = _error(_file(folder, net), handle)
     except FileNotFoundError as error:
         row["why"] = f"not exported: {error}"
-    except DnncoreError as error:
-        row["why"] = str(error)
+    except ModelImportError as error:
+        kinds = dict.fromkeys(problem.partition("' ")[2] or problem for problem in error.problems)  # without nodes' names
+        row["why"] = textwrap.shorten("; ".join(kinds), 200)
     return row
 
 
@@ -148,7 +150,7 @@ def _error(file: Path, handle: Handle) -> float:
     """The largest difference from PyTorch's output, as a part of its largest element.
 
     Raises:
-        DnncoreError: the net is refused.
+        ModelImportError: the net is refused.
         FileNotFoundError: it was not exported.
     """
     with np.load(file.with_suffix(".npz")) as stored:
