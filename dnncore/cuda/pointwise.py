@@ -9,7 +9,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convert import seconds_by_element
-from dnncore.cuda.elementwise import BINARY_OPERATORS, Layout
+from dnncore.cuda.elementwise import Layout
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, TENSOR_VIEW, generate, record, struct, view
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import BinaryOperator
@@ -25,7 +25,7 @@ _INPUTS = tuple(f"input_{i}" for i in range(_MAX_INPUTS))
 _TYPES = {dtype: i for i, dtype in enumerate((*ELEMENT_TYPES, DType.BOOL))}
 """`dnncore::ElementType`, and kBool behind them."""
 
-_FUNCTIONS = {name: i for i, name in enumerate(("one", "first", "where", *BinaryOperator))}
+_FUNCTIONS = {name: i for i, name in enumerate(("one", "first", "where", "quotient", *BinaryOperator))}
 """`dnncore::PointwiseFunction`."""
 
 _PARAMS = struct(
@@ -52,9 +52,7 @@ class Pointwise:
     name: str = "pointwise"
 
     def offer(self, problem: PointwiseProblem, figures: DeviceFigures) -> Offer | str:
-        """See `backend.Algorithm`; it takes what the other algorithms of its kinds of problem do not."""
-        if _has_others(problem):
-            return "there are kernels for this operator and these element types"
+        """See `backend.Algorithm`; it takes every problem, most of which others compute faster."""
         layout = Layout.of(problem)
         return Offer(seconds_by_element(layout, figures), partial(_prepare, problem, figures, layout))
 
@@ -63,15 +61,10 @@ class Pointwise:
         return (_UNIT,)
 
 
-def _has_others(problem: PointwiseProblem) -> bool:
-    if isinstance(problem, BinaryProblem):
-        return problem.a.dtype.is_floating and problem.operator in BINARY_OPERATORS
-    has_bool = any(tensor.dtype is DType.BOOL for tensor in (*problem.inputs, *problem.outputs))
-    return not has_bool
-
-
 def _function(problem: PointwiseProblem) -> int:
     match problem:
+        case BinaryProblem(operator=BinaryOperator.DIV) if problem.a.dtype.is_floating:
+            return _FUNCTIONS["quotient"]
         case BinaryProblem():
             return _FUNCTIONS[problem.operator]
         case WhereProblem():

@@ -18,6 +18,7 @@ enum class PointwiseFunction : int32 {
   kOne,
   kFirst,
   kWhere,
+  kQuotient,
   kAdd,
   kSub,
   kMul,
@@ -72,12 +73,13 @@ __device__ __forceinline__ double evaluate(PointwiseFunction function, double a,
     case PointwiseFunction::kOne: return 1.0;
     case PointwiseFunction::kFirst: return a;
     case PointwiseFunction::kWhere: return a != 0.0 ? b : c;
+    case PointwiseFunction::kQuotient: return a / b;
     case PointwiseFunction::kAdd: return a + b;
     case PointwiseFunction::kSub: return a - b;
     case PointwiseFunction::kMul: return a * b;
-    case PointwiseFunction::kDiv: return trunc(a / b);  // of integers only
-    case PointwiseFunction::kMin: return a < b ? a : b;
-    case PointwiseFunction::kMax: return a > b ? a : b;
+    case PointwiseFunction::kDiv: return trunc(a / b);  // of integers
+    case PointwiseFunction::kMin: return a < b || isnan(a) ? a : b;
+    case PointwiseFunction::kMax: return a > b || isnan(a) ? a : b;
     case PointwiseFunction::kFmod: return fmod(a, b);
     case PointwiseFunction::kMod: return floored_remainder(a, b);
     case PointwiseFunction::kPow: return pow(a, b);
