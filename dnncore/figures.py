@@ -15,7 +15,7 @@ from enum import Enum
 from dnncore.descriptors.settings import HashedOnce
 from dnncore.dtypes import DType
 
-__all__ = ["A100", "CPU", "H100", "H200", "DeviceFigures", "Maths"]
+__all__ = ["A100", "CPU", "GPUS", "H100", "H200", "DeviceFigures", "Maths"]
 
 
 class Maths(Enum):
@@ -89,6 +89,9 @@ H100 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 50 << 20, 2.97e1
 
 A100 = DeviceFigures("sm_80", 108, 1.41e9, _AMPERE, 163 << 10, 40 << 20, 1.81e12, 4e-6)
 """NVIDIA A100, 80 GB."""
+
+GPUS = {"h200": H200, "h100": H100, "a100": A100}
+"""Those known, by the names that commands take."""
 
 CPU = DeviceFigures("cpu", 1, 3e9, ((Maths.FP64, 8), (Maths.FP32, 16)), 32 << 10, 1 << 20, 1e10, 1e-6)
 """One core: NumPy's loops; what the reference backend's algorithms are ranked by."""

@@ -13,7 +13,7 @@ import numpy as np
 from dnncore import devices, find, interchange
 from dnncore.aliasing import check_apart
 from dnncore.arena import Arena
-from dnncore.backend import Address, DeviceInfo, Enqueue, Event, Memory, Stream, Wired
+from dnncore.backend import Address, Device, DeviceInfo, Enqueue, Event, Memory, Stream, Wired
 from dnncore.belongings import Belongings, Closable
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.descriptors.settings import number
@@ -23,7 +23,7 @@ from dnncore.errors import BadParamError, ClosedError, OwnerError
 from dnncore.interchange import SupportsCudaStream
 from dnncore.plan import AlgorithmPerformance, Plan, Preference
 from dnncore.planner import Planner
-from dnncore.problems import Problem
+from dnncore.problems import FusedConvolutionProblem, Problem
 from dnncore.program import Program, Step, WiredStep
 from dnncore.tensor import Tensor
 from dnncore.workspace import Workspace
@@ -38,7 +38,7 @@ class Handle:
     handle. Operations are enqueued on the stream and return before they have run; `synchronize` and `Tensor.numpy` wait.
 
     Args:
-        device: "cpu" or "cuda:N".
+        device: "cpu" or "cuda:N"; or a device that is open already, which the handle closes.
         preference: What algorithms may take, unless an operation says otherwise.
         stream: A stream of another library to enqueue on, as a CUstream or an object with `__cuda_stream__`; 0 and 1 are the legacy
             default stream. Whoever made it destroys it, after the handle is closed or has another stream (`set_stream`). None for a
@@ -53,7 +53,7 @@ class Handle:
 
     def __init__(
         self,
-        device: str = "cpu",
+        device: str | Device = "cpu",
         *,
         preference: Preference = Preference.PREFER_FASTEST,
         stream: int | SupportsCudaStream | None = None,
@@ -61,7 +61,7 @@ class Handle:
     ) -> None:
         self._thread = threading.get_ident()
         self._thread_name = threading.current_thread().name
-        self.device = devices.open_device(device)
+        self.device = devices.open_device(device) if isinstance(device, str) else device
         self._planner = Planner(self.device, preference, self._fastest)
         self._planner.autotune = autotune
         self._stream_owner = stream  # lives as long as we enqueue on it
@@ -80,6 +80,13 @@ class Handle:
     def preference(self, preference: Preference) -> None:
         self.check_owner()
         self._planner.preference = preference
+
+    @contextmanager
+    def preferring(self, preference: Preference) -> Iterator[None]:
+        """Let algorithms take this, in the block, instead of what the handle's own preference allows."""
+        self.check_owner()
+        with self._planner.preferring(preference):
+            yield
 
     @property
     def autotune(self) -> bool:
@@ -369,11 +376,16 @@ class Handle:
             outputs: Likewise.
 
         Raises:
-            BadParamError: the plan belongs to another handle, or alpha or beta is no number.
+            BadParamError: the plan belongs to another handle, alpha or beta is no number, or beta is not 0 where the problem
+                overwrites its output.
         """
         self._check_own(plan)
         if type(alpha) is not float or type(beta) is not float:
             alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+        if beta and isinstance(plan.problem, FusedConvolutionProblem) and plan.problem.overwrites:
+            raise BadParamError(
+                f"beta is {beta}, but the plan is for a y that is overwritten; plan it with overwrites=False"
+            )
         if self._recording is not None:
             self._recording.steps.append(Step(plan, alpha, beta, (*inputs, *outputs)))
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from dnncore.backend import Device
 from dnncore.plan import AlgorithmPerformance, Plan, Preference, make_plan, rank
@@ -47,6 +48,16 @@ class Planner:
     def preference(self, preference: Preference) -> None:
         self._preference = preference
         self._called.clear()  # what is in it was chosen by the preference before
+
+    @contextmanager
+    def preferring(self, preference: Preference) -> Iterator[None]:
+        """Choose by another preference in this block; what was chosen before it is found again behind it."""
+        before = self._preference, self._called
+        self._preference, self._called = preference, {}
+        try:
+            yield
+        finally:
+            self._preference, self._called = before
 
     def plan(self, problem: Problem, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
         """The plan for a problem.

@@ -65,6 +65,7 @@ def convolution_bias_activation_forward(
         activation,
         number(alpha1, "alpha1"),
         number(alpha2, "alpha2"),
+        z is None or z.locate() != y.locate(),
     )
     inputs = (x, w, *(tensor for tensor in further if tensor is not None))
     handle.execute(FusedConvolutionProblem, arguments, 1.0, inputs, 0.0, (y,), algorithm=algorithm)

@@ -40,6 +40,8 @@ class FusedConvolutionProblem(OptionalOperands):
         activation: None for the identity.
         alpha1: Factor of the convolution.
         alpha2: Factor of z; with 0 z is not read. Without z it must be 0 or 1, which says nothing.
+        overwrites: Whether y may hold anything until the launch is over: its beta is 0, and z lies elsewhere. An algorithm that has
+            sums to keep then needs no workspace for them.
 
     Raises:
         BadParamError: dtypes or shapes disagree, or a factor is not finite.
@@ -55,9 +57,14 @@ class FusedConvolutionProblem(OptionalOperands):
     activation: ActivationDescriptor | None = None
     alpha1: float = 1.0
     alpha2: float = 1.0
+    overwrites: bool = False
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "w", "scale", "bias", "z")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
-    in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("z", "y")})
+
+    @property
+    def in_place(self) -> frozenset[tuple[str, str]]:  # type: ignore[override]
+        """z and y, unless y is overwritten while z is still to be read."""
+        return frozenset() if self.overwrites else frozenset({("z", "y")})
 
     def __post_init__(self) -> None:
         settle(self, alpha1=number(self.alpha1, "alpha1"), alpha2=number(self.alpha2, "alpha2"))

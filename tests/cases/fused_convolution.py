@@ -15,6 +15,7 @@ __all__ = ["CASES"]
 F16, BF16, F32, F64, I8 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, DType.INT8
 RELU = ActivationDescriptor(ActivationMode.RELU)
 LEAKY = ActivationDescriptor.make("leaky_relu", 0.125)
+CEILING = ActivationDescriptor.make("clipped_relu", 0.5)
 SILU = ActivationDescriptor(ActivationMode.SILU)
 
 
@@ -37,12 +38,19 @@ class Fused:
     alpha2: float = 1.0
     alpha: float = 1.0
     beta: float = 0.0
+    overwrites: bool = False
 
 
 _WIDE = (1, 2, 4, 5, 3), (5, 2, 2, 3, 2), "sbz", {"spatial_ndim": 3, "padding": 1}
 
 FUSED = (
     Fused("everything", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}),
+    Fused("overwrites", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}, alpha=2.0, overwrites=True),
+    Fused("overwrites-gaps", (2, 3, 5, 6), (4, 3, 3, 3), "bz", {"padding": 1}, layouts=("gaps", "gaps"), overwrites=True),
+    Fused("overwrites-fp16-depthwise", (2, 9, 7, 5), (9, 1, 3, 3), "b", {"groups": 9}, F16, parameters=F32, overwrites=True),
+    Fused("clamped", (2, 5, 8, 6), (130, 5, 1, 1), "bz", overwrites=True),
+    Fused("clamped-ceiling-blend", (2, 5, 4, 5), (6, 5, 1, 1), "bz", activation=CEILING, alpha=-0.5, beta=2.0),
+    Fused("clamped-groups", (2, 12, 5, 6), (8, 6, 3, 3), "b", {"groups": 2, "padding": 1}, activation=None),
     Fused("bias", (2, 3, 9, 8), (6, 3, 3, 3), "b", {"padding": 1, "stride": 2}),
     Fused("scale", (1, 4, 6, 5), (3, 4, 1, 1), "s", activation=None),
     Fused("residual", (2, 3, 5, 5), (4, 3, 3, 3), "z", {"padding": 1}, activation=LEAKY, alpha1=-0.5, alpha2=2.0),
@@ -107,6 +115,7 @@ def _case(fused: Fused) -> Case:
         fused.activation,
         fused.alpha1,
         fused.alpha2,
+        fused.overwrites,
     )
     return Case(f"fused-convolution-{fused.name}", problem, fused.alpha, fused.beta)
 

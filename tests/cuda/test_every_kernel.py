@@ -15,11 +15,11 @@ from dnncore import Handle
 from dnncore.backend import Device, Offer
 from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.calls import Calls, KernelCall, WhereAligned
-from dnncore.cuda.gemm import algorithm, kernel, precomputed
+from dnncore.cuda.gemm import algorithm, clamped, kernel, precomputed
 from dnncore.cuda.gemm.algorithm import whole_schedule
 from dnncore.cuda.gemm.index_space import Product
-from dnncore.cuda.gemm.kernel import Variant, choose_variant, variants
-from dnncore.cuda.gemm.tiling import AnyTile, MatrixTile, Walk
+from dnncore.cuda.gemm.kernel import Variant, choose_variant, clamped_variants, variants
+from dnncore.cuda.gemm.tiling import CLAMPED_TILES, AnyTile, MatrixTile, Walk
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
@@ -146,6 +146,26 @@ def test_an_epilogue_of_a_product_that_fills_one_tile_and_begins_another(
     variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _check_with(variant, _fused(variant), "implicit_gemm", fresh_handle, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", clamped_variants(), ids=lambda variant: variant.unit.entry)
+def test_a_clamped_product_that_fills_one_tile_and_begins_another(
+    variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """320 columns, of which 16 bytes are written at once where they may be."""
+    taps, conv = (3, ConvolutionDescriptor.make(padding=1)) if variant.padded else (1, ConvolutionDescriptor.make())
+    rows = variant.tile.rows + 3
+    x, w, y, bias = (
+        TensorDescriptor.packed(shape, variant.tile.dtype)
+        for shape in ((4, 5, 8, 10), (rows, 5, taps, taps), (4, rows, 8, 10), (1, rows, 1, 1))
+    )
+    relu = ActivationDescriptor.make("relu")
+    problem = FusedConvolutionProblem(x, w, y, conv, bias=bias, z=y, activation=relu)
+    monkeypatch.setitem(CLAMPED_TILES, variant.tile.dtype, (variant.tile,))
+    monkeypatch.setattr(clamped, "clamped_variant", lambda _product, _tile: variant)
+    for guard in (GUARD, GUARD + 1):
+        case = Case(f"{variant.unit.entry}-{guard}", problem, beta=float(guard == GUARD))
+        check(fresh_handle, case, "implicit_gemm_clamped", guard=guard)
 
 
 @pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)

@@ -9,7 +9,7 @@ from dnncore import RELU, DType, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import KernelCall
-from dnncore.cuda.convolution.composed import ComposedConvolution
+from dnncore.cuda.convolution.composed import COMPOSED
 from dnncore.cuda.convolution.plain import best_offer
 from dnncore.descriptors import ConvolutionDescriptor, Layout
 from dnncore.figures import A100, H200, DeviceFigures
@@ -54,7 +54,8 @@ def _entries(offer: Offer) -> list[str]:
 def test_a_composed_convolution_is_the_fastest_one_on_the_same_device_and_an_epilogue(
     layer: str, figures: DeviceFigures
 ) -> None:
-    composed = ComposedConvolution().offer(_fused(layer), figures)
+    composed = COMPOSED.offer(_fused(layer), figures)
+    assert isinstance(composed, Offer)
     plain = best_offer(_LAYERS[layer].problem(Direction.FORWARD), figures)
     *convolution, epilogue = _entries(composed)
     assert convolution == _entries(plain)

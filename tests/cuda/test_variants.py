@@ -12,10 +12,18 @@ from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.product import convolution_product
 from dnncore.cuda.gemm.algorithm import batches
 from dnncore.cuda.gemm.index_space import Product
-from dnncore.cuda.gemm.kernel import TABLE_ENTRY_BYTES, choose_variant, tiles_for, variants
+from dnncore.cuda.gemm.kernel import (
+    TABLE_ENTRY_BYTES,
+    choose_variant,
+    clamped_variant,
+    clamped_variants,
+    tiles_for,
+    variants,
+    why_wide,
+)
 from dnncore.cuda.gemm.params import Store, choose_store
 from dnncore.cuda.gemm.schedule import choose_schedule
-from dnncore.cuda.gemm.tiling import TILES, Walk, choose_walks
+from dnncore.cuda.gemm.tiling import CLAMPED_TILES, TILES, Walk, choose_walks
 from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
@@ -178,6 +186,16 @@ def test_every_extended_variant_that_is_chosen_is_among_those_that_are_built(lay
         for product in _for_each_dtype(*geometry, layout):
             for tile in tiles_for(product, extended=True):
                 assert choose_variant(product, tile, extended=True) in built
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_clamped_variant_that_is_chosen_is_among_those_that_are_built(layout: Layout) -> None:
+    built = set(clamped_variants())
+    assert len({variant.unit.entry for variant in built}) == len(built)
+    for geometry in GEOMETRIES.values():
+        for product in _for_each_dtype(*geometry, layout):
+            for tile in () if why_wide(product) else CLAMPED_TILES.get(product.dtype, ()):
+                assert clamped_variant(product, tile) in built
 
 
 @pytest.mark.parametrize("extended", [False, True])

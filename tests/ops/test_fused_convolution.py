@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, Preference, Tensor, ops
+from dnncore.cuda.absent import AbsentDevice
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
+from dnncore.figures import H200
 from dnncore.plan import rank
 from dnncore.problems import FusedConvolutionProblem
 from dnncore.testing import assert_close
@@ -74,6 +76,27 @@ def test_the_residual_may_be_the_output_where_vectors_are_read_ahead(handle: Han
         with handle.upload(x, "NHWC") as tx, handle.upload(w, "NHWC") as tw, handle.upload(z, "NHWC") as y:
             ops.convolution_bias_activation_forward(handle, 1.0, tx, tw, conv, None, None, y, z=y, algorithm=algorithm)
             assert_close(y.numpy(), expected, np.full(expected.shape, 17.0), DType.FLOAT16, 17, algorithm)
+
+
+def test_what_is_overwritten_is_neither_blended_with_nor_the_residual(handle: Handle) -> None:
+    problem = FusedConvolutionProblem(X_, W_, Y_, CONV, z=Y_, overwrites=True)
+    plan = handle.plan(problem)
+    with handle.upload(X) as x, handle.upload(W) as w, handle.upload(Z) as z, handle.upload(Z) as y:
+        with pytest.raises(BadParamError, match=r"beta is 1\.0, but the plan is for a y that is overwritten"):
+            handle.run(plan, 1.0, (x, w, z), 1.0, (y,))
+        with pytest.raises(BadParamError, match="shares memory with z"):
+            handle.run(plan, 1.0, (x, w, y), 0.0, (y,))
+
+
+def test_sums_in_y_take_no_workspace() -> None:
+    x, w, y = (TensorDescriptor.packed(shape) for shape in ((32, 64, 56, 56), (64, 64, 1, 1), (32, 64, 56, 56)))
+    conv = ConvolutionDescriptor.make()
+    taken, refused = (
+        {one.name: one.workspace_bytes for one in rank(problem, AbsentDevice(H200), Preference()) if one.status is None}
+        for problem in (FusedConvolutionProblem(x, w, y, conv, overwrites=overwrites) for overwrites in (True, False))
+    )
+    assert (taken["composed_in_place"], taken["composed"]) == (0, y.nbytes)
+    assert "composed_in_place" not in refused
 
 
 def test_a_residual_with_factor_0_is_not_read(handle: Handle) -> None:

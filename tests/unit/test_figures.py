@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from dnncore import ConvolutionDescriptor, Preference, TensorDescriptor
-from dnncore.backend import Algorithm, Offer
+from dnncore import ConvolutionDescriptor, Handle, Preference, TensorDescriptor, ops
+from dnncore.backend import Offer
+from dnncore.cuda.absent import AbsentDevice
 from dnncore.cuda.algorithms import algorithms_for
+from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
+from dnncore.errors import BackendUnavailableError
 from dnncore.figures import A100, CPU, H100, H200, DeviceFigures, Maths
 from dnncore.plan import rank
-from dnncore.problems import ConvolutionProblem, Direction, Problem
+from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import CASES
-
-
-@dataclass(frozen=True)
-class Absent:
-    """As much of a device as ranking looks at: one that this machine does not have."""
-
-    figures: DeviceFigures
-
-    def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
-        return algorithms_for(problem)
 
 
 def _convolution(dtype: str = "float32") -> ConvolutionProblem:
@@ -41,7 +35,7 @@ def test_rates_are_those_of_the_data_sheets() -> None:
 
 
 def test_a_ranking_needs_no_device() -> None:
-    ranked = rank(_convolution(), Absent(H200), Preference())  # type: ignore[arg-type]
+    ranked = rank(_convolution(), AbsentDevice(H200), Preference())
     usable = [found.offer.seconds for found in ranked if found.status is None and found.offer is not None]
     assert len(usable) > 3
     assert usable == sorted(usable)
@@ -59,8 +53,22 @@ def test_no_estimate_is_lower_on_a_slower_device(slower: DeviceFigures) -> None:
 
 def test_the_ranking_follows_the_figures() -> None:
     def names(figures: DeviceFigures) -> list[str]:
-        return [found.name for found in rank(_convolution(), Absent(figures), Preference())]  # type: ignore[arg-type]
+        return [found.name for found in rank(_convolution(), AbsentDevice(figures), Preference())]
 
     usual, dear = names(H200), names(replace(H200, launch_seconds=1e-3))
     assert usual.index("winograd_nonfused") < usual.index("implicit_gemm")
     assert dear.index("winograd_nonfused") > dear.index("implicit_gemm")  # three launches for one
+
+
+def test_a_device_that_is_not_there_plans_and_refuses_to_run() -> None:
+    shape = (64, 64, 56, 56)
+    with Handle(AbsentDevice(H200)) as handle, handle.tensor(shape) as x, handle.tensor(shape) as y:
+        relu = ActivationDescriptor.make("relu")
+        with handle.record() as program:
+            ops.activation_forward(handle, relu, 1.0, x, 0.0, y)
+        assert "1 steps" in program.describe()
+        assert x.pointer + x.nbytes <= y.pointer
+        refused: tuple[Callable[[], object], ...] = (program.run, program.capture, x.numpy, handle.record_event)
+        for run in refused:
+            with pytest.raises(BackendUnavailableError, match="of which only the figures are known"):
+                run()

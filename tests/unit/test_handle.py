@@ -288,6 +288,14 @@ class TestFind:
         assert (allowed.status, refused.status) == (None, "is not deterministic, which the preference demands")
         assert handle.plan(convolution, preference=Preference(deterministic=True)).deterministic
 
+    def test_another_preference_holds_in_a_block(self, handle: Handle, convolution: ConvolutionProblem) -> None:
+        usual = handle.plan(convolution)
+        with handle.preferring(Preference.NO_WORKSPACE):
+            assert handle.preference is Preference.NO_WORKSPACE
+            assert handle.plan(convolution).workspace_bytes == 0
+        assert handle.preference is Preference.PREFER_FASTEST
+        assert handle.plan(convolution) is usual
+
 
 class TestEvents:
     def test_the_time_between_two_is_the_works(self, handle: Handle) -> None:

@@ -1,7 +1,8 @@
-"""Fused convolution in two steps: any algorithm's convolution into the workspace, then its epilogue as a kernel of its own.
+"""Fused convolution in two steps: any algorithm's convolution, then its epilogue as a kernel of its own.
 
 For what has no tiled kernel, or a better one: depthwise convolutions, a residual that is laid out otherwise than y. The sums
-are stored in x's dtype (of int8: float32), so with 16 bits they are rounded once more than by the other algorithms.
+are stored in x's dtype (of int8: float32), so with 16 bits they are rounded once more than by the other algorithms. They lie in the
+workspace or, where y may be overwritten and is of their dtype, in y.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
-__all__ = ["ComposedConvolution"]
+__all__ = ["COMPOSED", "COMPOSED_IN_PLACE"]
 
 _THREADS = 128
 _PACK_BYTES = 16
@@ -71,15 +72,19 @@ def _unit(sums: DType, y: DType) -> Unit:
     )
 
 
+def _sums_dtype(problem: FusedConvolutionProblem) -> DType:
+    return problem.x.dtype if problem.x.dtype.is_floating else DType.FLOAT32
+
+
 def _sums(problem: FusedConvolutionProblem) -> TensorDescriptor:
     """The convolution's result in the workspace: without gaps, its dimensions in the order of y's."""
-    dtype, shape = problem.x.dtype if problem.x.dtype.is_floating else DType.FLOAT32, problem.y.shape
+    shape = problem.y.shape
     order = sorted(range(len(shape)), key=lambda axis: (problem.y.strides[axis], -axis))
     strides, step = [0] * len(shape), 1
     for axis in order:
         strides[axis] = step
         step *= max(shape[axis], 1)
-    return TensorDescriptor(dtype, shape, tuple(strides))
+    return TensorDescriptor(_sums_dtype(problem), shape, tuple(strides))
 
 
 def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndarray:
@@ -98,41 +103,60 @@ def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndar
 
 @dataclass(frozen=True)
 class ComposedConvolution:
-    """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable."""
+    """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable.
 
-    name: str = "composed"
+    Args:
+        name: Its name.
+        in_place: Whether the sums lie in y.
+    """
+
+    name: str
+    in_place: bool = False
 
     def units(self) -> tuple[Unit, ...]:
         """Those of the epilogue; the others are the convolution's own."""
         return (*(_unit(dtype, dtype) for dtype in FLOATING), _unit(DType.FLOAT32, DType.INT8))
 
-    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer:
-        """What the best plain offer and the epilogue take; it computes everything that is legal.
-
-        The workspace has the sums, and behind them what the convolution takes.
-        """
-        sums = _sums(problem)
+    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What the best plain offer and the epilogue take; with the sums in the workspace it computes everything that is legal."""
+        if self.in_place and not problem.overwrites:
+            return "y is blended with, or is z, so that it cannot hold the sums"
+        if self.in_place and problem.y.dtype is not _sums_dtype(problem):
+            return f"the sums are {_sums_dtype(problem).value}, y is {problem.y.dtype.value}"
+        sums = problem.y if self.in_place else _sums(problem)
         plain = ConvolutionProblem(Direction.FORWARD, problem.x, problem.w, sums, problem.convolution)
         convolution = best_offer(plain, figures)
         nbytes = sum(tensor.nbytes for tensor in (sums, problem.y, problem.z) if tensor is not None)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        own_bytes = 0 if self.in_place else aligned(sums.nbytes)
+        of_sums = Place(len(problem.inputs)) if self.in_place else Place(WORKSPACE)
         return Offer(
             convolution.seconds + _LAUNCHES * figures.launch_seconds + memory,
-            partial(_calls, problem, sums, convolution, figures),
-            aligned(sums.nbytes) + convolution.workspace_bytes,
+            partial(_calls, problem, sums, of_sums, convolution, own_bytes, figures),
+            own_bytes + convolution.workspace_bytes,
         )
 
 
 def _calls(
-    problem: FusedConvolutionProblem, sums: TensorDescriptor, convolution: Offer, figures: DeviceFigures
+    problem: FusedConvolutionProblem,
+    sums: TensorDescriptor,
+    of_sums: Place,
+    convolution: Offer,
+    own_bytes: int,
+    figures: DeviceFigures,
 ) -> Calls:
     if not problem.y.size:
         return ()
-    of_sums, rest = Place(WORKSPACE), Place(WORKSPACE, aligned(sums.nbytes))
     params = _params(problem, sums)
     blocks = blocks_for(figures, int(params["rows"]) * int(params["row_packs"]["value"]), _THREADS)
     fields = in_order(None, None, *fields_of(problem.input_names[2:]), "y")
+    operands, rest = (Place(0), Place(1), of_sums), Place(WORKSPACE, own_bytes)
     return (
-        *rewired(convolution.prepare(), (Place(0), Place(1), of_sums), rest, alpha=1.0, beta=0.0),
+        *rewired(convolution.prepare(), operands, rest, alpha=1.0, beta=0.0),
         *kernel_call(_unit(sums.dtype, problem.y.dtype), blocks, _THREADS, params, {**fields, "sums": of_sums}),
     )
+
+
+COMPOSED = ComposedConvolution("composed")
+COMPOSED_IN_PLACE = ComposedConvolution("composed_in_place", in_place=True)
+"""No workspace for the sums; where y has gaps, as a part of a concatenation has, some convolutions write it more slowly."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
@@ -52,6 +54,7 @@ def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
     return _OF[direction]
 
 
+@lru_cache(maxsize=64)
 def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
     """What the fastest algorithm offers for a problem."""
     found = fastest(algorithms(problem.direction), problem, figures)

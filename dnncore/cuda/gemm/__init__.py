@@ -1,12 +1,14 @@
 """The tiled GEMM that convolutions and the matrix product share: index arithmetic, choice of tiles, calls."""
 
 from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
+from dnncore.cuda.gemm.clamped import ClampedGemm
 from dnncore.cuda.gemm.index_space import Digit, Epilogue, Phase, Product
 from dnncore.cuda.gemm.params import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
 
 __all__ = [
     "EPILOGUE",
+    "ClampedGemm",
     "Digit",
     "Epilogue",
     "Phase",

@@ -5,6 +5,8 @@ and tables in the workspace and would cost the plain ones registers, in the few 
 types and of int8, which the tensor cores compute, are always extended; those of int8 write int8, int32 or fp32. Where both operands
 can be read 16 bytes at a time (vectors.py), these have *pipelined* ones, `dnncore::gemm::Pipeline`.
 
+Of fp32 there are *clamped* kernels, too, which are plain ones but for the simplest epilogues: bias, residual, floor and ceiling.
+
 Of tiles that join there are *joined* kernels beside these, which add up the parts of a reduction and do nothing else.
 """
 
@@ -17,6 +19,7 @@ from functools import cache
 from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Product
 from dnncore.cuda.gemm.params import PARAMS
 from dnncore.cuda.gemm.tiling import (
+    CLAMPED_TILES,
     EXTENDED_TILES,
     PIPELINED_TILES,
     TILES,
@@ -37,6 +40,8 @@ __all__ = [
     "TABLE_THREADS",
     "Variant",
     "choose_variant",
+    "clamped_variant",
+    "clamped_variants",
     "general_tile",
     "sum_unit",
     "table_unit",
@@ -70,6 +75,7 @@ class Variant:
         wide: Whether it has 64-bit offsets, all digits and all coordinates; it can compute everything that the struct can hold.
         extended: Whether it knows epilogues and, where it is not joined, tables.
         joined: Whether the last block of each tile adds up the parts of the reduction, which are two or more.
+        clamped: Whether it knows the simplest epilogues; such a one is neither extended nor joined.
     """
 
     tile: AnyTile
@@ -78,6 +84,7 @@ class Variant:
     wide: bool = False
     extended: bool = False
     joined: bool = False
+    clamped: bool = False
 
     @property
     def stages(self) -> int:
@@ -122,6 +129,7 @@ def _unit(variant: Variant) -> Unit:
             variant.kind,
         )
         + ("joined",) * variant.joined
+        + ("clamped",) * variant.clamped
     )
     arguments: tuple[object, ...] = (
         variant.tile.cpp, f"Walk::{walk_a.value}", f"Walk::{walk_b.value}", variant.stages, digits,
@@ -130,7 +138,7 @@ def _unit(variant: Variant) -> Unit:
     header, template = ("pipeline", "Pipeline") if variant.pipelined else ("kernel", "Kernel")
     if not variant.pipelined:
         arguments += (str(variant.extended).lower(),)
-    arguments += (str(variant.joined).lower(),)
+    arguments += (str(variant.joined).lower(),) + ("true",) * variant.clamped
     return Unit(
         source=(
             f'#include "dnncore/gemm/{header}.cuh"\n'
@@ -206,6 +214,22 @@ def variants(*, extended: bool = False, joined: bool = False) -> tuple[Variant, 
         if widened:
             found += _pipelined(dtype)
     return tuple(found)
+
+
+def clamped_variants() -> tuple[Variant, ...]:
+    """Those that know the simplest epilogues: for rows of images with and without padding, and for what a stride reads of them."""
+    return tuple(
+        Variant(tile, (Walk.REDUCTION, walk), padded, clamped=True)
+        for tiles in CLAMPED_TILES.values()
+        for tile in tiles
+        for walk, padded in ((Walk.OUTER, False), (Walk.OUTER, True), (Walk.REDUCTION, True))
+    )
+
+
+def clamped_variant(product: Product, tile: AnyTile) -> Variant:
+    """The one of them for a product that no wide kernel is needed for."""
+    _, walk = choose_walks(product)
+    return Variant(tile, (Walk.REDUCTION, walk), padded=bool(product.bounds) or walk is Walk.REDUCTION, clamped=True)
 
 
 def why_wide(product: Product) -> str | None:

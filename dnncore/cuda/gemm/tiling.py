@@ -13,6 +13,7 @@ from dnncore.descriptors.settings import HashedOnce
 from dnncore.dtypes import DType
 
 __all__ = [
+    "CLAMPED_TILES",
     "EXTENDED_TILES",
     "LONGEST_INT8_SUM",
     "PIPELINED_TILES",
@@ -232,6 +233,9 @@ EXTENDED_TILES: dict[DType, tuple[AnyTile, ...]] = {
 
 The larger one of fp32 would spill a few registers if three blocks had to fit on a multiprocessor.
 """
+
+CLAMPED_TILES: dict[DType, tuple[AnyTile, ...]] = {DType.FLOAT32: _tiles(DType.FLOAT32)[:2]}
+"""Tiles of the kernels that know the simplest epilogues; what smaller ones would gain, extended ones gain too."""
 
 PIPELINED_TILES: dict[DType, tuple[AnyTile, ...]] = {
     dtype: _pipelined_tiles(dtype) for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.INT8)

@@ -17,6 +17,7 @@
 //           +------+  +----------------+                k advances by kDepth per slab
 #pragma once
 
+#include "dnncore/gemm/clamped_store.cuh"
 #include "dnncore/gemm/loader.cuh"
 #include "dnncore/gemm/matrix_tile.cuh"
 #include "dnncore/gemm/params.cuh"
@@ -28,10 +29,10 @@ namespace dnncore::gemm {
 
 // Index is the type of offsets into the operands: 32 bits only where the launcher proved that they suffice. Extended
 // kernels support epilogues, tables in the workspace, and operands of 16 and 8 bits. Joined ones add up the parts of a
-// reduction (parts.cuh), for which there are no tables.
+// reduction (parts.cuh), for which there are no tables. Clamped ones support the simplest epilogues (clamped_store.cuh).
 template <
     typename Tile, Walk kWalkA, Walk kWalkB, int kStages, int kDigits, int kCoordinates, typename Index,
-    bool kExtended, bool kJoined>
+    bool kExtended, bool kJoined, bool kClamped = false>
 struct Kernel {
   using T = typename Tile::T;
   using Entry = Reduction<Index, kCoordinates>;
@@ -136,6 +137,8 @@ struct Kernel {
       wait_for_copies<0>();
       __syncthreads();  // the slabs' memory is free now
       StagedStore<T, Tile, kDigits>::store(sums, shared.staged, place, phase, params);
+    } else if constexpr (kClamped) {
+      ClampedStore<T, Tile, kDigits>::store(sums, place, phase, params);
     } else {
       PlainStore<T, Tile, kDigits>::store(sums, place, phase, params);
     }
