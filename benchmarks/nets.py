@@ -104,7 +104,7 @@ def _measure(name: str, model: Model, precision: DType, arguments: argparse.Name
                     "torch_ms": dict(zip(contestants, theirs, strict=True)),
                     "torch_images_per_s": batch / best * 1e3,
                     "ratio": best / ours,
-                    "ours_bytes": executor.arena_bytes + executor.workspace_bytes,
+                    "ours_bytes": executor.arena_bytes,
                     "torch_bytes": torch_bytes,
                     "error": error,
                 }

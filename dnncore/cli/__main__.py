@@ -10,9 +10,12 @@ from pathlib import Path
 from dnncore import devices
 from dnncore.cli import describing, drawing, importing, verifying
 from dnncore.errors import DnncoreError
+from dnncore.figures import GPUS
 from dnncore.handle import Handle
 from dnncore.importers.loading import load_model
+from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
+from dnncore.nn.passes import for_inference
 from dnncore.nn.timing import time_nodes
 from dnncore.nn.training import in_training
 from dnncore.version import __version__
@@ -39,6 +42,11 @@ def _time(options: argparse.Namespace) -> int:
     model = load_model(options.model, options.weights, phase=options.phase)
     if options.phase == "train":
         model = Model(in_training(model.graph), model.weights)
+    if options.device in GPUS:
+        estimated = estimate(for_inference(model).graph, GPUS[options.device], options.batch)
+        print(f"{model.graph.name}: batch {options.batch}, as it is served, estimated for {options.device}")
+        print(estimated.table())
+        return 0
     with Handle(options.device) as handle:
         timing = time_nodes(model, handle, options.batch, options.iterations)
     print(f"{model.graph.name}: batch {options.batch}, {options.iterations} iterations, {options.device}")
@@ -57,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         "--model", required=True, type=Path, help="a model package, an .onnx file, a .prototxt, or a name of the zoo"
     )
     time.add_argument("--weights", type=Path, help="a .caffemodel; without one, those that fillers make")
-    time.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
+    time.add_argument(
+        "--device", default="cpu", help=f'"cpu", "cuda:0", ... (default: cpu); {", ".join(GPUS)}: estimated'
+    )
     time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
     time.add_argument("--iterations", type=int, default=50, help="how often each layer runs (default: 50)")
     time.add_argument(

@@ -8,15 +8,16 @@ from typing import Self
 import numpy as np
 
 from dnncore import ops
-from dnncore.backend import Device
+from dnncore.backend import TICKET_BYTES, Device
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.handle import Handle
 from dnncore.nn.graph import Graph
 from dnncore.nn.parameters import Parameters
 from dnncore.nn.placement import Place
+from dnncore.nn.schedule import lower, schedule
 from dnncore.nn.shared_memory import SharedMemory
-from dnncore.nn.slices import lay_out
+from dnncore.nn.slices import images_of_a_slice, lay_out
 from dnncore.program import CapturedProgram, Program, Step
 from dnncore.tensor import Tensor
 
@@ -26,7 +27,7 @@ __all__ = ["Executor"]
 class Executor:
     """A graph bound to a handle, for batches of one size. Owned by one thread; checked by the handle.
 
-    Making one finds places for all values, chooses every algorithm and captures the operations: a run is one launch.
+    Making one chooses how every node is computed, finds places for all values and captures the operations: a run is one launch.
 
     Args:
         graph: What to run; with gradients it trains (`dnncore.nn.gradient`).
@@ -36,6 +37,8 @@ class Executor:
         slice_images: Images that are computed at a time, of which the batch is a multiple; None for all at once. Each slice is
             computed as if it were alone, by the same launches: with 1, an image's results have the same bits in any company.
         memory: Where values and scratch lie, shared with other executors of the handle; None for memory of its own.
+        limit_bytes: What values and scratch memory of a slice may take together, as far as algorithms allow; None for what
+            `schedule` chooses.
 
     Raises:
         BadParamError: there are no images, the batch is no multiple of the slice, or the graph cannot be run in slices.
@@ -44,8 +47,8 @@ class Executor:
     Attributes:
         inputs: Host arrays by name, page-locked on CUDA, made when they are first asked for and zero then: write rows straight into
             them, then call `run`.
-        arena_bytes: Device memory of all values together, constants and workspace aside.
-        workspace_bytes: Scratch memory beside it.
+        schedule: How the nodes are computed.
+        arena_bytes: Device memory of all values and of the scratch memory of their operations, constants aside.
     """
 
     def __init__(
@@ -57,25 +60,27 @@ class Executor:
         *,
         slice_images: int | None = None,
         memory: SharedMemory | None = None,
+        limit_bytes: int | None = None,
     ) -> None:
         self.graph = graph
         self.batch = batch
         self._handle = handle
         self._parameters = parameters
-        self._layout = layout = lay_out(graph, batch, slice_images)
+        images = images_of_a_slice(batch, slice_images)
+        self.schedule = schedule(graph, handle, images, limit_bytes)
+        self._layout = layout = lay_out(graph, batch, self.schedule.placement, images)
         self.arena_bytes = layout.nbytes
         self._shared = memory is not None
-        self._block = handle.tensor((layout.nbytes,), "int8") if memory is None else memory.values(layout.nbytes)
+        self._memory = memory if memory is not None else SharedMemory(handle)
+        self._block = self._memory.block(layout.nbytes)
         self._program: CapturedProgram | None = None
         try:
             self._slice = {name: self._tensor(place) for name, place in layout.slice.places.items()}
             self._tensors = self._slice | {name: self._tensor(place) for name, place in layout.whole.items()}
             self.inputs: Mapping[str, np.ndarray] = self._host_arrays([value.name for value in graph.inputs])
             self._results = self._host_arrays(graph.outputs)
-            program = self._record()
-            self.workspace_bytes = program.workspace_bytes
-            scratch = memory.workspace(program.workspace_bytes) if memory and program.workspace_bytes else None
-            self._program = program.capture(workspace=scratch)
+            # Scratch memory is at the beginning of the values, right behind the tickets.
+            self._program = self._record().capture(workspace=self._block)
         except BaseException:
             self.close()  # a caller that tries a smaller batch next needs the room
             raise
@@ -84,16 +89,15 @@ class Executor:
         if place.storage in self._parameters.values:
             constant = self._parameters.values[place.storage]
             return constant.view(place.descriptor, place.offset_bytes // constant.dtype.itemsize)
-        offset = self._layout.offsets[place.storage] + place.offset_bytes
-        return Tensor(self._handle, place.descriptor, self._block.memory, offset, owned=False)
+        offset = TICKET_BYTES + self._layout.offsets[place.storage] + place.offset_bytes
+        return self._block.view(place.descriptor, offset)
 
     def _record(self) -> Program:
         """The calls of all nodes, for each slice between copies of its inputs and of its outputs."""
         with self._handle.record() as program:
-            for node in self.graph.nodes:
-                if node.name not in self._layout.slice.idle:
-                    operands = [None if name is None else self._slice[name] for name in node.inputs]
-                    node.operator.lower(self._handle, operands, [self._slice[name] for name in node.outputs])
+            for computation in self.schedule.computations:
+                if computation.plans:
+                    lower(self._handle, computation, self._slice)
         if not self._layout.whole:
             return program
         steps, inputs, outputs = program.steps, [value.name for value in self.graph.inputs], self.graph.outputs
@@ -202,7 +206,7 @@ class Executor:
             self._program.close()
             self._program = None
         if not self._shared:
-            self._block.close()
+            self._memory.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["ALIGNMENT_BYTES", "Lifetime", "assign_offsets"]
+__all__ = ["ALIGNMENT_BYTES", "Lifetime", "assign_offsets", "live_bytes"]
 
 ALIGNMENT_BYTES = 256
 """What every offset is a multiple of, as allocations of their own are."""
@@ -25,26 +25,53 @@ class Lifetime(NamedTuple):
     last: int
 
 
-def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Give each its place, the largest first, each as low as those that live at the same time allow.
+def assign_offsets(lifetimes: Sequence[Lifetime], scratch: Mapping[int, int] | None = None) -> tuple[list[int], int]:
+    """Give each its place as low as those that live at the same time allow: in three orders, of which the best one counts.
+
+    The largest first; those first that live at the step at which most is needed, then at the next such step; or the largest first,
+    but at last those that are needed all along, so that they lie above what comes and goes.
+
+    Args:
+        lifetimes: What needs a place.
+        scratch: Bytes from offset 0 on that a step needs for itself, by the step: nothing that lives then may lie there.
 
     Returns:
-        The offsets in bytes, and how many bytes they take together.
+        The offsets in bytes, and how many bytes everything takes together.
     """
+    fixed = [Lifetime(nbytes, step, step) for step, nbytes in (scratch or {}).items() if nbytes]
+    by_size = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first))
+    steps = {one.first for one in (*lifetimes, *fixed)}  # what is needed grows at these alone
+    needed = {step: live_bytes((*lifetimes, *fixed), step) for step in steps}
+    widest = sorted(steps, key=lambda step: (-needed[step], step))
+    by_need = [i for step in widest for i in by_size if lifetimes[i].first <= step <= lifetimes[i].last]
+    end = max((one.last for one in lifetimes), default=0)
+    lasting_last = sorted(by_size, key=lambda i: lifetimes[i].first < 0 and lifetimes[i].last == end)
+    orders = (by_size, list(dict.fromkeys(by_need)), lasting_last)
+    found = (_offsets_in_order(lifetimes, fixed, order) for order in orders)
+    return min(found, key=lambda one: one[1])
+
+
+def _offsets_in_order(
+    lifetimes: Sequence[Lifetime], fixed: Sequence[Lifetime], order: Sequence[int]
+) -> tuple[list[int], int]:
+    placed: list[tuple[int, Lifetime]] = [(0, one) for one in fixed]
     offsets = [0] * len(lifetimes)
-    placed: list[int] = []
-    for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first)):
+    for index in order:
         own = lifetimes[index]
-        neighbours = [i for i in placed if lifetimes[i].first <= own.last and own.first <= lifetimes[i].last]
+        neighbours = [other for other in placed if other[1].first <= own.last and own.first <= other[1].last]
         offset = 0
-        for i in sorted(neighbours, key=offsets.__getitem__):
-            if offset + _padded(own.nbytes) <= offsets[i]:
+        for taken, other in sorted(neighbours):
+            if offset + _padded(own.nbytes) <= taken:
                 break
-            offset = max(offset, offsets[i] + _padded(lifetimes[i].nbytes))
+            offset = max(offset, taken + _padded(other.nbytes))
         offsets[index] = offset
-        placed.append(index)
-    ends = (offset + _padded(one.nbytes) for offset, one in zip(offsets, lifetimes, strict=True))
-    return offsets, max(ends, default=0)
+        placed.append((offset, own))
+    return offsets, max((offset + _padded(one.nbytes) for offset, one in placed), default=0)
+
+
+def live_bytes(lifetimes: Iterable[Lifetime], step: int) -> int:
+    """What those take together that are needed at a step."""
+    return sum(_padded(one.nbytes) for one in lifetimes if one.first <= step <= one.last)
 
 
 def _padded(nbytes: int) -> int:

@@ -150,6 +150,9 @@ class Operator(ABC):
     in_place: ClassVar[frozenset[int]] = frozenset()
     """Inputs whose memory the first output may take, when nobody else reads them."""
 
+    batched: ClassVar[frozenset[int]] = frozenset()
+    """Inputs that have a row for each row of the outputs, which follow from nothing else: the batch may be computed in parts."""
+
     def infer_checked(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         """`infer`, once the number of inputs is right.
 

@@ -7,12 +7,12 @@ a, b  --> concat --> ...                     a and b are written where concat's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.nn.graph import Graph, Node
-from dnncore.nn.memory import Lifetime, assign_offsets
+from dnncore.nn.memory import Lifetime, assign_offsets, live_bytes
 
 __all__ = ["Place", "Placement", "place"]
 
@@ -38,14 +38,29 @@ class Placement:
     Args:
         places: Of every value that is read or written, by name.
         idle: Names of the nodes whose outputs are views of their inputs, so that they have nothing to do.
-        offsets: Of the storages that are no constants, in bytes from the beginning of one block.
+        lifetimes: Of the storages that are no constants, by name: sizes, and the nodes, by number, between which they are needed.
+        offsets: Of these storages, in bytes from the beginning of one block.
         nbytes: Of that block.
     """
 
     places: Mapping[str, Place]
     idle: frozenset[str]
+    lifetimes: Mapping[str, Lifetime]
     offsets: Mapping[str, int]
     nbytes: int
+
+    def beside(self, scratch: Mapping[int, int]) -> Placement:
+        """The same places in a block that begins with room for scratch memory, which only one node needs at a time.
+
+        Args:
+            scratch: Bytes, by the number of the node.
+        """
+        offsets, nbytes = assign_offsets(list(self.lifetimes.values()), scratch)
+        return replace(self, offsets=dict(zip(self.lifetimes, offsets, strict=True)), nbytes=nbytes)
+
+    def live_bytes(self, step: int) -> int:
+        """What the storages take that are needed while a node, by its number, is computed."""
+        return live_bytes(self.lifetimes.values(), step)
 
 
 @dataclass
@@ -82,10 +97,12 @@ class _Placer:
         self._find_lifetimes()
         for node in graph.nodes:
             self._place_in_place(node)
-        inner = [name for name in self.storages if name not in graph.constant]
-        found = [self.storages[name] for name in inner]
-        offsets, nbytes = assign_offsets([Lifetime(one.nbytes, one.first, one.last) for one in found])
-        return Placement(self.places, frozenset(self.idle), dict(zip(inner, offsets, strict=True)), nbytes)
+        lifetimes = {
+            name: Lifetime(one.nbytes, one.first, one.last)
+            for name, one in self.storages.items()
+            if name not in graph.constant
+        }
+        return Placement(self.places, frozenset(self.idle), lifetimes, {}, 0).beside({})
 
     def _own(self, name: str) -> Place:
         return Place(name, 0, self.graph.descriptor(name, self.specs[name]))

@@ -15,11 +15,11 @@ __all__ = ["SharedMemory"]
 
 
 class SharedMemory:
-    """One block for values and one for scratch, as large as its first executor needs. Owned by one thread; its handle checks.
+    """One block for values and scratch, as large as its first executor needs. Owned by one thread; its handle checks.
 
     Its executors never run at the same time: all enqueue on the handle's stream, and each `run` brings its inputs and takes its
-    outputs away. Make the one for the most images first: for one that needs more than there is new blocks are made, which
-    those after it use too.
+    outputs away. Make the one for the most images first: for one that needs more than there is a new block is made, which those
+    after it use too.
 
     Args:
         handle: Whose executors share.
@@ -27,43 +27,31 @@ class SharedMemory:
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
-        self._values: list[Tensor] = []
-        self._workspaces: list[Tensor] = []
+        self._blocks: list[Tensor] = []
 
     @property
     def nbytes(self) -> int:
         """Device memory held now."""
-        return sum(block.nbytes for block in (*self._values, *self._workspaces))
+        return sum(block.nbytes for block in self._blocks)
 
-    def values(self, nbytes: int) -> Tensor:
-        """A block of at least so many bytes, contents undefined.
-
-        Raises:
-            OutOfMemoryError: the device has no room.
-        """
-        if not self._values or self._values[-1].nbytes < nbytes:
-            self._values.append(self.handle.tensor((nbytes,), "int8"))
-        return self._values[-1]
-
-    def workspace(self, nbytes: int) -> Tensor:
-        """At least so many bytes of scratch, contents undefined, behind the tickets, which are 0: for `Program.capture`.
+    def block(self, nbytes: int) -> Tensor:
+        """At least so many bytes, contents undefined, behind the tickets, which are 0.
 
         Raises:
             OutOfMemoryError: the device has no room.
         """
         wanted = TICKET_BYTES + nbytes
-        if not self._workspaces or self._workspaces[-1].nbytes < wanted:
-            self._workspaces.append(self.handle.tensor((wanted,), "int8"))
-            tickets = self._workspaces[-1].view(TensorDescriptor.packed((TICKET_BYTES,), "int8"))
+        if not self._blocks or self._blocks[-1].nbytes < wanted:
+            self._blocks.append(self.handle.tensor((wanted,), "int8"))
+            tickets = self._blocks[-1].view(TensorDescriptor.packed((TICKET_BYTES,), "int8"))
             tickets.assign(np.zeros(TICKET_BYTES, np.int8))
-        return self._workspaces[-1]
+        return self._blocks[-1]
 
     def close(self) -> None:
         """Give the memory back, once the executors are closed; a second call does nothing."""
-        for block in (*self._values, *self._workspaces):
+        for block in self._blocks:
             block.close()  # which waits for the stream
-        self._values.clear()
-        self._workspaces.clear()
+        self._blocks.clear()
 
     def __enter__(self) -> Self:
         return self

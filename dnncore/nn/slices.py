@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import BATCH, Graph
 from dnncore.nn.memory import ALIGNMENT_BYTES
-from dnncore.nn.placement import Place, Placement, place
+from dnncore.nn.placement import Place, Placement
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "images_of_a_slice", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +35,32 @@ class Layout:
     nbytes: int
 
 
-def lay_out(graph: Graph, batch: int, slice_images: int | None = None) -> Layout:
-    """Find places for a graph's values.
-
-    Args:
-        graph: The net.
-        batch: Number of images.
-        slice_images: Of a slice; None for all.
+def images_of_a_slice(batch: int, slice_images: int | None = None) -> int:
+    """How many images are computed at a time; None for all.
 
     Raises:
-        BadParamError: there are no images, the batch is no multiple of the slice, an input or output does not begin with the batch,
-            or the graph updates constants.
+        BadParamError: there are none, or the batch is no multiple of them.
     """
     if batch < 1:
         raise BadParamError(f"batch {batch} must be 1 or more")
     images = batch if slice_images is None else slice_images
     if images < 1 or batch % images:
         raise BadParamError(f"slices of {images} images do not make a batch of {batch}; use a divisor")
-    placement = place(graph, images)
+    return images
+
+
+def lay_out(graph: Graph, batch: int, placement: Placement, images: int) -> Layout:
+    """Find places for a graph's inputs and outputs beside the values of a slice.
+
+    Args:
+        graph: The net.
+        batch: Number of images.
+        placement: Of a slice's values.
+        images: Of a slice.
+
+    Raises:
+        BadParamError: an input or output does not begin with the batch, or the graph updates constants.
+    """
     if images == batch:
         return Layout(1, placement, {}, placement.offsets, placement.nbytes)
     handed = [*(value.name for value in graph.inputs), *graph.outputs]

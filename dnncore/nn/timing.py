@@ -14,7 +14,7 @@ from dnncore.nn.gradient import differentiate
 from dnncore.nn.graph import Node, Value
 from dnncore.nn.model import Model
 from dnncore.nn.parameters import Parameters
-from dnncore.nn.placement import place
+from dnncore.nn.schedule import Computation, lower
 
 __all__ = ["NodeTime", "Timing", "time_nodes"]
 
@@ -137,13 +137,13 @@ class _NodeTimer(Executor):
         """The cost of every node, by name."""
         rng = np.random.default_rng(0)
         self.run({name: rng.standard_normal(a.shape).astype(a.dtype) for name, a in self.inputs.items()}, wanted=())
-        idle = place(self.graph, self.batch).idle
-        return {node.name: _Cost() if node.name in idle else self._time(node, iterations) for node in self.graph.nodes}
+        return {
+            one.node.name: self._time(one, iterations) if one.plans else _Cost() for one in self.schedule.computations
+        }
 
-    def _time(self, node: Node, iterations: int) -> _Cost:
+    def _time(self, computation: Computation, iterations: int) -> _Cost:
         with self._handle.record() as program:
-            inputs = [None if name is None else self._tensors[name] for name in node.inputs]
-            node.operator.lower(self._handle, inputs, [self._tensors[name] for name in node.outputs])
+            lower(self._handle, computation, self._tensors)
         program.run()
         before = self._handle.record_event()
         for _ in range(iterations):

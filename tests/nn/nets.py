@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from dnncore.nn import BATCH, Graph, NetBuilder
+from dnncore.nn.model import Model
 from dnncore.nn.zoo import lenet
 
 f = torch.nn.functional
@@ -97,3 +99,26 @@ def torch_residual(x: torch.Tensor, w: Weights) -> tuple[torch.Tensor, ...]:
     y = norm(f.conv2d(y, w["b.weight"], padding=1), "b.norm")
     y = torch.relu(y + stem).mean((2, 3))
     return (f.softmax(f.linear(y, w["logits.weight"], w["logits.bias"]), 1),)
+
+
+def siblings() -> Graph:
+    """Two inceptions in a row: 1x1 convolutions of one input, of which one is the first part of a concatenation."""
+    net = NetBuilder("siblings")
+    x = net.relu("stem.relu", net.convolution("stem", net.input("data", (BATCH, 3, 8, 8)), 6, 3, padding=1))
+    for name in ("first", "second"):
+
+        def branch(part: str, x: str, channels: int, kernel: int, name: str = name) -> str:
+            conv = net.convolution(f"{name}.{part}", x, channels, kernel, padding=kernel // 2)
+            return net.relu(f"{name}.{part}.relu", conv)
+
+        one = branch("one", x, 4, 1)
+        two = branch("two", branch("two.before", x, 3, 1), 5, 3)
+        three = branch("three", branch("three.before", x, 2, 1), 3, 3)
+        pooled = branch("four", net.pooling(f"{name}.pool", x, "max", 3, stride=1, padding=1), 2, 1)
+        x = net.concat(name, one, two, three, pooled)
+    return net.build(net.inner_product("logits", net.global_pooling("pool", x), 5))
+
+
+def weightless(graph: Graph) -> Model:
+    """A model for estimates, whose weights are all 0 and take no memory."""
+    return Model(graph, {one.name: np.broadcast_to(one.dtype.numpy.type(0), one.shape) for one in graph.constants})

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnncore.nn.memory import ALIGNMENT_BYTES, Lifetime, assign_offsets
+from dnncore.nn.memory import ALIGNMENT_BYTES, Lifetime, assign_offsets, live_bytes
 
 
 def _padded(nbytes: int) -> int:
@@ -20,19 +20,20 @@ _LIFETIMES = st.builds(
 )
 
 
-@given(st.lists(_LIFETIMES, max_size=25))
-def test_what_lives_at_the_same_time_keeps_apart(lifetimes: list[Lifetime]) -> None:
-    offsets, total = assign_offsets(lifetimes)
+@given(st.lists(_LIFETIMES, max_size=25), st.dictionaries(st.integers(0, 35), st.integers(0, 9000), max_size=5))
+def test_what_lives_at_the_same_time_keeps_apart(lifetimes: list[Lifetime], scratch: dict[int, int]) -> None:
+    offsets, total = assign_offsets(lifetimes, scratch)
     placed = list(zip(lifetimes, offsets, strict=True))
     for one, offset in placed:
         assert offset % ALIGNMENT_BYTES == 0
         assert 0 <= offset <= offset + one.nbytes <= total
+        of_steps = (nbytes for step, nbytes in scratch.items() if one.first <= step <= one.last)
+        assert not one.nbytes or offset >= max(of_steps, default=0)
     for (one, a), (other, b) in itertools.combinations(placed, 2):
         if one.first <= other.last and other.first <= one.last:
             assert a + one.nbytes <= b or b + other.nbytes <= a
-    steps = range(-1, 40)
-    assert total >= max((sum(_padded(x.nbytes) for x in lifetimes if x.first <= s <= x.last) for s in steps), default=0)
-    assert total <= sum(_padded(one.nbytes) for one in lifetimes)
+    assert total >= max(live_bytes(lifetimes, step) + _padded(scratch.get(step, 0)) for step in range(-1, 40))
+    assert total <= sum(_padded(one.nbytes) for one in lifetimes) + max(map(_padded, scratch.values()), default=0)
 
 
 def test_a_chain_needs_no_more_than_two_at_a_time() -> None:

@@ -53,6 +53,7 @@ class Convolution(_Geometry):
     kind: ClassVar[str] = "convolution"
     input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "bias")
     optional: ClassVar[int] = 1
+    batched: ClassVar[frozenset[int]] = frozenset({0})
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         x, w = inputs[:2]
@@ -110,6 +111,7 @@ class FusedConvolution(Convolution):
     input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "bias", "residual")
     optional: ClassVar[int] = 2
     in_place: ClassVar[frozenset[int]] = frozenset({3})
+    batched: ClassVar[frozenset[int]] = frozenset({0, 3})
 
     activation: str | None = None
     coefficient: float = 0.0
