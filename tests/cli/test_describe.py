@@ -41,9 +41,12 @@ def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     passes = [line.removeprefix("  pass    ") for line in said.splitlines() if line.startswith("  pass")]
     assert passes == [
+        "drop_unused: 4 nodes -> 4",
         "drop_identities: 4 nodes -> 3 (-1 identity)",
         "fold_batch_norms: 3 nodes -> 2 (-1 batch_norm)",
         "fuse_convolutions: 2 nodes -> 1 (-1 activation, -1 convolution, +1 fused_convolution)",
+        "fuse_inner_products: 1 nodes -> 1",
+        "merge_siblings: 1 nodes -> 1",
     ]
     assert "fused_convolution" in said.split("net net")[1]
 

@@ -94,7 +94,7 @@ def test_passes_are_drawn_too(tmp_path: Path) -> None:
     assert "<B>fused convolution</B>" in text
     assert "float16" in text
     assert main([*command, "--without", "fuse_convolutions"]) == 0
-    assert "fused" not in (tmp_path / "net.dot").read_text()
+    assert "fused convolution" not in (tmp_path / "net.dot").read_text()
 
 
 def test_what_cannot_be_drawn_is_told(

@@ -65,3 +65,13 @@ def test_a_net_without_gradients_is_timed_forward(tmp_path: Path, capsys: pytest
     (tmp_path / "net.prototxt").write_text(text)
     assert main(["time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "1"]) == 0
     assert "; no backward: net 'net': node " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_gpu_that_is_not_there_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.prototxt").write_text(NETS["cifar10_full"][0](4))
+    assert main(["time", "--model", str(tmp_path / "net.prototxt"), "--device", "h200", "--batch", "64"]) == 0
+    head, titles, *rows, total = capsys.readouterr().out.splitlines()
+    assert head == "net: batch 64, as it is served, estimated for h200"
+    assert titles.split() == ["layer", "operator", "algorithm", "parts", "scratch", "B", "us"]
+    assert next(row for row in rows if row.startswith("conv1")).split()[1] in ("convolution", "fused_convolution")
+    assert "ms estimated" in total

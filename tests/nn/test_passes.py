@@ -9,22 +9,28 @@ from dnncore import Handle
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
+from dnncore.figures import H200
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
+from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Binary, Cast, Reshape, Zeros
 from dnncore.nn.passes import (
     PASSES,
     channels_last,
     drop_identities,
+    drop_unused,
     fold_batch_norms,
     for_inference,
     fuse_convolutions,
+    fuse_inner_products,
     in_precision,
+    merge_siblings,
 )
+from dnncore.nn.zoo import googlenet
 from dnncore.testing import tolerance
-from tests.nn.nets import TWINS, residual
+from tests.nn.nets import TWINS, residual, siblings, weightless
 
-GRAPHS = [*(twin.graph for twin in TWINS), residual()]
+GRAPHS = [*(twin.graph for twin in TWINS), residual(), siblings()]
 
 
 def _model(graph: Graph) -> Model:
@@ -78,7 +84,7 @@ def test_in_16_bits_results_are_near(handle: Handle, graph: Graph, dtype: DType)
 
 def test_a_residual_block_is_three_convolutions() -> None:
     model = for_inference(_model(residual()))
-    assert _kinds(model) == [*["fused_convolution"] * 3, "global_pooling", "flatten", "inner_product", "softmax"]
+    assert _kinds(model) == [*["fused_convolution"] * 3, "global_pooling", "flatten", "fused_inner_product", "softmax"]
     stem, a, b = model.graph.nodes[:3]
     assert [node.operator.attributes["activation"] for node in (stem, a, b)] == ["relu"] * 3
     assert (stem.outputs, b.inputs[3], b.outputs) == (("stem.relu",), "stem.relu", ("join.relu",))
@@ -145,7 +151,7 @@ def test_channels_last_is_for_what_lies_inside() -> None:
 
 
 def test_an_unknown_pass_is_refused() -> None:
-    with pytest.raises(BadParamError, match="no pass fold_everything; there are drop_identities"):
+    with pytest.raises(BadParamError, match="no pass fold_everything; there are drop_unused, drop_identities"):
         for_inference(_model(residual()), without=["fold_everything"])
     assert "batch_norm" in _kinds(for_inference(_model(residual()), without=["fold_batch_norms"]))
 
@@ -161,3 +167,67 @@ def test_what_is_reshaped_stays_row_major_between_what_lies_channels_last(handle
     assert not {"cut", "again"} & layouts.keys()
     expected = _run(handle, model)["relu"]
     np.testing.assert_allclose(_run(handle, channels_last(model))["relu"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_siblings_are_one_convolution_and_nothing_is_copied() -> None:
+    model = for_inference(_model(siblings()))
+    merged = [node for node in model.graph.nodes if "+" in node.name]
+    assert [node.name for node in merged] == [
+        f"{part}.two.before+{part}.three.before+{part}.one" for part in ("first", "second")
+    ]
+    assert [model.weights[str(node.inputs[1])].shape[0] for node in merged] == [9, 9]
+    planned = estimate(model.graph, H200, 3)
+    moved = {
+        one.node.name for one in planned.computations if one.node.operator.kind in ("concat", "slice") and one.plans
+    }
+    assert moved == set()
+    places = planned.placement.places
+    whole = places["first.wide"]
+    assert places["first"].descriptor.strides == whole.descriptor.strides
+    assert places["first"].offset_bytes == 5 * 8 * 8 * 4  # behind the channels that only the branches read
+
+
+def test_siblings_that_differ_or_are_handed_out_stay_apart() -> None:
+    net = NetBuilder("strangers")
+    x = net.input("x", (BATCH, 4, 4, 4))
+    convs = {
+        "plain": net.convolution("plain", x, 2, 1),
+        "strided": net.convolution("strided", x, 2, 1, stride=2),
+        "unbiased": net.convolution("unbiased", x, 2, 1, bias=False),
+        "wide": net.convolution("wide", x, 2, 3, padding=1),
+        "other": net.convolution("other", net.relu("relu", x), 2, 1),
+        "given": net.convolution("given", x, 2, 1),
+    }
+    graph = net.build(*(net.activation(f"{name}.tanh", y, "tanh") for name, y in convs.items()), convs["given"])
+    assert _kinds(merge_siblings(_model(graph))) == _kinds(_model(graph))
+
+
+@pytest.mark.parametrize("precision", [DType.FLOAT32, DType.FLOAT16])
+def test_by_estimate_merging_and_fusing_pays_on_an_h200(precision: DType) -> None:
+    model = weightless(googlenet())
+    best, apart, unfused = (
+        for_inference(model, precision, without).graph for without in ((), ["merge_siblings"], ["fuse_inner_products"])
+    )
+    for batch, gain in ((1, 0.15), (32, 0.04), (256, 0.005)):
+        seconds = estimate(best, H200, batch).seconds
+        assert seconds < estimate(apart, H200, batch).seconds * (1 - gain)
+        assert seconds < estimate(unfused, H200, batch).seconds
+
+
+def test_an_inner_product_takes_bias_and_activation_along(handle: Handle) -> None:
+    net = NetBuilder("dense")
+    hidden = net.relu("relu", net.inner_product("hidden", net.input("x", (BATCH, 300)), 7))
+    model = _model(net.build(net.inner_product("logits", hidden, 3, bias=False), hidden))
+    assert _kinds(fuse_inner_products(model)) == ["fused_inner_product", "inner_product"]
+    expected, found = _run(handle, model), _run(handle, fuse_inner_products(model))
+    for name in ("relu", "logits"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_what_no_output_depends_on_is_left_out() -> None:
+    net = NetBuilder("auxiliary")
+    x = net.convolution("conv", net.input("x", (BATCH, 3, 4, 4)), 2, 1)
+    net.inner_product("auxiliary", net.relu("side", x), 5)
+    model = drop_unused(_model(net.build(net.activation("main", x, "tanh"))))
+    assert [node.name for node in model.graph.nodes] == ["conv", "main"]
+    assert set(model.weights) == {"conv.weight", "conv.bias"}

@@ -18,6 +18,7 @@ from dnncore.nn.operators.convolution import (
 )
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
 from dnncore.nn.operators.dropout import Dropout, DropoutTraining
+from dnncore.nn.operators.fused_inner_product import FusedInnerProduct
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.image_normalization import ImageNormalization
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
@@ -60,6 +61,7 @@ __all__ = [
     "Expand",
     "Flatten",
     "FusedConvolution",
+    "FusedInnerProduct",
     "GlobalPooling",
     "GroupNorm",
     "Identity",
@@ -108,6 +110,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     Expand,
     Flatten,
     FusedConvolution,
+    FusedInnerProduct,
     GlobalPooling,
     GroupNorm,
     Identity,

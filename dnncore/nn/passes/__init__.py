@@ -13,24 +13,38 @@ from dnncore.nn.model import Model
 from dnncore.nn.passes.batch_norms import fold_batch_norms
 from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
+from dnncore.nn.passes.inner_products import fuse_inner_products
 from dnncore.nn.passes.layouts import channels_last
 from dnncore.nn.passes.pixels import from_pixels
 from dnncore.nn.passes.precision import in_precision
+from dnncore.nn.passes.siblings import merge_siblings
+from dnncore.nn.passes.unused import drop_unused
 
 __all__ = [
     "PASSES",
     "applied_passes",
     "channels_last",
     "drop_identities",
+    "drop_unused",
     "fold_batch_norms",
     "for_inference",
     "from_pixels",
     "fuse_convolutions",
+    "fuse_inner_products",
     "in_precision",
+    "merge_siblings",
 ]
 
 PASSES: dict[str, Callable[[Model], Model]] = {
-    pass_.__name__: pass_ for pass_ in (drop_identities, fold_batch_norms, fuse_convolutions)
+    pass_.__name__: pass_
+    for pass_ in (
+        drop_unused,
+        drop_identities,
+        fold_batch_norms,
+        fuse_convolutions,
+        fuse_inner_products,
+        merge_siblings,
+    )
 }
 """What every net that is run goes through, by name and in this order."""
 
