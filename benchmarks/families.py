@@ -141,8 +141,8 @@ def _row(folder: Path, device: str, net: str) -> dict[str, object]:
     except FileNotFoundError as error:
         row["why"] = f"not exported: {error}"
     except ModelImportError as error:
-        kinds = dict.fromkeys(problem.partition("' ")[2] or problem for problem in error.problems)  # without nodes' names
-        row["why"] = textwrap.shorten("; ".join(kinds), 200)
+        unnamed = (problem.partition("' ")[2] or problem for problem in error.problems)
+        row["why"] = textwrap.shorten("; ".join(dict.fromkeys(unnamed)), 200)
     return row
 
 
