@@ -52,7 +52,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     exporting = commands.add_parser("export", help="write ONNX files; those that are there stay")
-    exporting.add_argument("nets", nargs="*", metavar="LIBRARY/NET", help="default: all")
     exporting.set_defaults(run=_export_all)
     comparing = commands.add_parser("compare", help="import them and compare their outputs with PyTorch's")
     comparing.add_argument("--out", type=Path, required=True, help="folder of the JSON file")
@@ -61,6 +60,7 @@ def main() -> None:
     for command in (exporting, comparing):
         command.add_argument("folder", type=Path)
         command.add_argument("--jobs", type=int, default=1, help="nets at a time (default: %(default)s)")
+    exporting.add_argument("nets", nargs="*", metavar="LIBRARY/NET", help="default: all")  # behind the folder
     options = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:
         options.run(options, pool)
