@@ -67,6 +67,8 @@ class Net:
 
     def __init__(self, reserved: Iterable[str], most: int, budget: Budget) -> None:
         self.budget = budget
+        self.images: Computed | None = None
+        """An input whose first extent is the number of images; None where there is none."""
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.weights: dict[str, np.ndarray] = {}
@@ -75,6 +77,7 @@ class Net:
         self._node_names: set[str] = set()
         self._most = most
         self._constant_of: dict[int, tuple[Known, str]] = {}  # by identity, which the Known beside it keeps
+        self._image_of: dict[int, tuple[Known, Known]] = {}  # as well
 
     def _free(self, wanted: str, taken: set[str]) -> str:
         number, name = 1, wanted
@@ -102,12 +105,15 @@ class Net:
         return name
 
     def constant_of(self, known: Known, role: Role) -> Computed:
-        """Known elements as a constant of the net, one however often it is asked for.
+        """Known elements as a constant of the net, one however often it is asked for; repeated where all images have the same.
 
         Raises:
-            NotSupportedError: they depend on the batch.
+            NotSupportedError: they depend on the batch in another way.
             BadParamError: no device has their dtype.
         """
+        if not known.is_fixed and self.images is not None and (image := known.image) is not None:
+            _, one = self._image_of.setdefault(id(known), (known, Known(f"{known.name}.image", image, image)))
+            return self.emit(known.name, Expand((1,) * image.ndim), (self.constant_of(one, role), self.images))[0]
         array = known.fixed
         if id(known) in self._constant_of:
             name = self._constant_of[id(known)][1]
@@ -312,6 +318,21 @@ class Call:
                 f"extents {list(few)} for {FEW} images and {list(many)} for {MANY}: several depend on the batch"
             )
         return self.emit(Reshape(tuple(target)), x)
+
+    def expand(self, x: Computed, shape: Sequence[int], *, to_images: bool = False) -> Computed:
+        """x broadcast.
+
+        Args:
+            x: The value.
+            shape: What to, 1 where an extent of x stays.
+            to_images: Whether there is another dimension in front of `shape`, the images.
+
+        Raises:
+            NotSupportedError: no input of the net counts images.
+        """
+        if to_images and self._net.images is None:
+            raise NotSupportedError(f"{x} cannot be broadcast to the images: no input of the net has any")
+        return self.emit(Expand(tuple(shape)), x, self._net.images) if to_images else self.emit(Expand(tuple(shape)), x)
 
     def reshape_like(self, x: Computed, of: Computed) -> Computed:
         """x with the extents of another value."""

@@ -105,6 +105,14 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)) if x.size else x
 
 
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray((1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype))
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
+
+
 def _many(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Fold:
     """Of any number of operands."""
 
@@ -167,6 +175,49 @@ def _gather(node: Folding) -> Sequence[np.ndarray]:
     axis = _axis(axis, x.ndim)
     node.claim((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.itemsize)
     return (np.take(x, indices, axis),)
+
+
+def _gather_nd(node: Folding) -> Sequence[np.ndarray]:
+    x, indices, lead = node[0], node[1], node.attributes.integer("batch_dims", 0)
+    depth = indices.shape[-1] if indices.ndim else 0
+    if (
+        not 0 <= lead < min(indices.ndim, x.ndim)
+        or not 1 <= depth <= x.ndim - lead
+        or x.shape[:lead] != indices.shape[:lead]
+    ):
+        raise BadParamError(f"indices {list(indices.shape)} and batch_dims {lead} do not fit {list(x.shape)}")
+    node.claim((*indices.shape[:-1], *x.shape[lead + depth :]), x.itemsize)
+    own = np.ogrid[tuple(slice(extent) for extent in indices.shape[:-1])][:lead]  # where x and the indices go together
+    return (np.asarray(x[(*own, *np.moveaxis(indices, -1, 0))]),)
+
+
+def _scatter_nd(node: Folding) -> Sequence[np.ndarray]:
+    x, indices, updates = node[0], node[1], node[2]
+    if (reduction := node.attributes.text("reduction", "none")) != "none":
+        raise NotSupportedError(f"reduction {reduction!r} is not supported")
+    depth = indices.shape[-1] if indices.ndim else 0
+    if not 1 <= depth <= x.ndim or updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
+        raise BadParamError(
+            f"indices {list(indices.shape)} and updates {list(updates.shape)} do not fit {list(x.shape)}"
+        )
+    node.claim(x.shape, x.itemsize)
+    y = x.copy()
+    y[tuple(np.moveaxis(indices, -1, 0))] = updates
+    return (y,)
+
+
+def _cumulative_sum(node: Folding) -> Sequence[np.ndarray]:
+    x, axis = node[0], _axis(int(node[1].reshape(())), node[0].ndim)
+    exclusive, reverse = (bool(node.attributes.integer(name, 0)) for name in ("exclusive", "reverse"))
+    node.claim(x.shape, x.itemsize)
+    turned = np.moveaxis(np.flip(x, axis) if reverse else x, axis, 0)
+    sums = np.zeros_like(turned)
+    if exclusive:
+        sums[1:] = np.cumsum(turned[:-1], 0, dtype=x.dtype)
+    else:
+        sums[:] = np.cumsum(turned, 0, dtype=x.dtype)
+    sums = np.moveaxis(sums, 0, axis)
+    return (np.flip(sums, axis) if reverse else sums,)
 
 
 def _axis(axis: int, ndim: int) -> int:
@@ -338,6 +389,7 @@ FOLDS: Mapping[str, Fold] = {
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "Cos": _elementwise(np.cos),
+    "CumSum": _cumulative_sum,
     "Div": _elementwise(_divide),
     "Dropout": _identity,
     "Equal": _elementwise(np.equal),
@@ -347,6 +399,7 @@ FOLDS: Mapping[str, Fold] = {
     "Flatten": _flatten,
     "Floor": _elementwise(np.floor),
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "Greater": _elementwise(np.greater),
     "GreaterOrEqual": _elementwise(np.greater_equal),
     "Identity": _identity,
@@ -370,8 +423,11 @@ FOLDS: Mapping[str, Fold] = {
     "ReduceMin": _reduction(np.min, 18),
     "ReduceProd": _reduction(np.prod, 18),
     "ReduceSum": _reduction(np.sum, 13),
+    "Relu": _elementwise(_relu),
     "Reshape": _reshape,
     "Round": _elementwise(np.rint),
+    "ScatterND": _scatter_nd,
+    "Sigmoid": _elementwise(_sigmoid),
     "Sign": _elementwise(np.sign),
     "Sin": _elementwise(np.sin),
     "Slice": _slice,

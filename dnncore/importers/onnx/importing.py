@@ -30,6 +30,9 @@ _REFUSED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
 """What Python and NumPy raise where a file makes no sense that was not foreseen. BadParamError is among them."""
 
 _NO_LIMITS = Limits()
+_MOST_LETTERS = 1000
+"""Of what is said of one node."""
+
 _ONLY_CONSTANT = "this operator is supported only where its operands are constant"
 
 
@@ -134,8 +137,10 @@ def import_nodes(
 
 
 def _text(error: BaseException) -> str:
+    """What a message says of an error; cut off where the file makes it long, as lists of numbers in it may."""
     known = isinstance(error, BadParamError | NotSupportedError)
-    return str(error) if known else f"is malformed: {type(error).__name__}: {error}"
+    text = str(error) if known else f"is malformed: {type(error).__name__}: {error}"
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]} ..."
 
 
 class _Importer:
@@ -223,7 +228,10 @@ class _Importer:
                 self._problems.append(f"input {one.name!r}: {_text(error)}")
                 continue
             inputs.append(value)
-            self._values[one.name] = Computed(one.name, value.spec(FEW), value.spec(MANY))
+            found = Computed(one.name, value.spec(FEW), value.spec(MANY))
+            self._values[one.name] = found
+            if value.shape[:1] == (BATCH,) and self._net.images is None:
+                self._net.images = found
         return inputs
 
     def _input(self, declared: ValueInfoProto, batch: str | None) -> tuple[Value, str | None]:

@@ -77,10 +77,7 @@ class Known:
     @property
     def is_fixed(self) -> bool:
         """Whether the batch does not matter."""
-        return self.few is self.many or (
-            self.few.shape == self.many.shape
-            and np.array_equal(self.few, self.many, equal_nan=self.few.dtype.kind == "f")
-        )
+        return self.few is self.many or _same(self.few, self.many)
 
     @property
     def fixed(self) -> np.ndarray:
@@ -90,8 +87,24 @@ class Known:
             NotSupportedError: they do.
         """
         if not self.is_fixed:
-            raise NotSupportedError(f"{self.name!r} depends on the batch: {self.few.tolist()} for {FEW} images")
+            raise NotSupportedError(
+                f"{self.name!r} depends on the batch: "
+                f"{self.few.dtype}{list(self.few.shape)} for {FEW} images, {list(self.many.shape)} for {MANY}"
+            )
         return self.few
+
+    @property
+    def image(self) -> np.ndarray | None:
+        """The elements for one image where the first dimension counts images and all have the same; None elsewhere."""
+        if (self.few.shape[:1], self.many.shape[:1]) != ((FEW,), (MANY,)) or self.few.shape[1:] != self.many.shape[1:]:
+            return None
+        image: np.ndarray = self.few[0]
+        all_same = all(_same(array, np.broadcast_to(image, array.shape)) for array in (self.few, self.many))
+        return image if all_same else None
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 Imported = Computed | Known

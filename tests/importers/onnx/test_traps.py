@@ -26,6 +26,24 @@ def _i(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
+def _as_strided() -> list[NodeProto]:
+    """x by indices into all images, as PyTorch writes as_strided: the places of one image, and where each begins."""
+    return [
+        node("Shape", ["x"], ["s"]),
+        node("Split", ["s"], ["n", "length"], axis=0),
+        node("Squeeze", ["n"], ["images"]),
+        node("Range", ["zero", "images", "one"], ["r"]),
+        node("Mul", ["r", "length"], ["m"]),
+        node("Unsqueeze", ["m", "axes"], ["first"]),
+        node("Add", ["first", "places"], ["i"]),
+        node("Reshape", ["x", "flat"], ["f"]),
+        node("Gather", ["f", "i"], ["y"]),
+    ]
+
+
+_AS_STRIDED = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64), "axes": _i(1, 2, 3), "flat": _i(-1)}
+
+
 class Trap(NamedTuple):
     """A small net; its input is x."""
 
@@ -307,6 +325,69 @@ TRAPS = (
     ),
     Trap("a broadcast channel", [node("Expand", ["x", "s"], ["y"])], ("N", 1, 4), {"s": _i(3, 1)}),
     Trap("tiles", [node("Tile", ["x", "s"], ["y"])], ("N", 2, 3), {"s": _i(1, 2, 3)}),
+    Trap(
+        "a token before those of each image",
+        [
+            node("Shape", ["x"], ["n"], end=1),
+            node("Concat", ["n", "rest"], ["s"], axis=0),
+            node("Expand", ["token", "s"], ["t"]),
+            node("Concat", ["t", "x"], ["y"], axis=1),
+        ],
+        ("N", 2, 3),
+        {"token": _w(1, 1, 3), "rest": _i(1, 3)},
+    ),
+    Trap(
+        "a mean of all images for each",
+        [
+            node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+            node("Shape", ["x"], ["s"]),
+            node("Expand", ["m", "s"], ["e"]),
+            node("Concat", ["x", "e"], ["y"], axis=1),
+        ],
+        ("N", 2, 3),
+    ),
+    *(
+        Trap(name, _as_strided(), ("N", 12), {**_AS_STRIDED, "places": places})
+        for name, places in (
+            ("each image as it is, by indices", np.arange(12).reshape(1, 3, 1, 4)),
+            ("each image turned, by indices", np.arange(12).reshape(1, 3, 2, 2).transpose(0, 2, 3, 1)),
+            ("some of each image, by indices", np.array([[[[1, 2], [2, 7]]]])),
+        )
+    ),
+    Trap(
+        "constants cut out of constants",
+        [
+            node("ScatterND", ["c", "rows", "new"], ["d"]),
+            node("GatherND", ["d", "places"], ["e"], batch_dims=1),
+            node("CumSum", ["e", "one"], ["f"], exclusive=1, reverse=1),
+            node("CumSum", ["f", "zero"], ["g"]),
+            node("Add", ["x", "g"], ["y"]),
+        ],
+        ("N", 2, 3),
+        {
+            "c": _w(2, 2, 4),
+            "rows": _i(1, 0).reshape(1, 2),
+            "new": _w(1, 4),
+            "one": _i(1),
+            "zero": _i(0),
+            "places": _rng.integers(0, 2, (2, 3, 2)),
+        },
+    ),
+    *(
+        Trap(
+            f"einsum {equation}",
+            [node("Einsum", ["x", "c"][: 1 + equation.count(",")], ["y"], equation=equation)],
+            ("N", 2, 3, 4),
+            {"c": _rng.standard_normal(shape).astype(np.float32)},
+        )
+        for equation, shape in (
+            ("nhid, hjd -> nhij", (2, 5, 4)),
+            ("nhwc,kchp->nkwp", (6, 4, 2, 5)),
+            ("nhwc,w", (3,)),
+            ("nhwc,pq->qnwp", (5, 2)),
+            ("nhwc -> wn", (1,)),
+        )
+    ),
 )
 
 

@@ -99,6 +99,74 @@ def test_a_file_that_makes_no_sense_is_refused_with_the_reason(change: Any, mess
         import_onnx(proto)
 
 
+def test_what_is_said_of_an_array_is_short_however_large_it_is() -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"], end=1),
+        node("Concat", ["many", "n"], ["s"], axis=0),
+        node("Expand", ["c", "s"], ["e"], name="behind"),
+        node("Conv", ["x", "e"], ["y"], name="reads"),
+        node("Pad", ["x", "pads"], ["z"], name="list"),
+    ]
+    constants = {"c": _ONE, "many": np.array([100, 100], np.int64), "pads": np.arange(5000)}
+    with pytest.raises(ModelImportError) as caught:
+        import_onnx(model_of(nodes, {"x": ("N", 1, 4)}, constants, outputs=("y", "z")))
+    reads, pads = caught.value.problems
+    assert reads.endswith("'e' depends on the batch: float32[100, 100, 2] for 2 images, [100, 100, 3] for 3")
+    assert pads.startswith("node 'list' (Pad, opset 17): pads (0, 1, 2, 3,")
+    assert len(pads) < 1100
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (node("ScatterND", ["c", "i", "c"], ["y"], reduction="add"), "reduction 'add' is not supported"),
+        (node("ScatterND", ["c", "i", "i"], ["y"]), r"indices \[3, 1\] and updates \[3, 1\] do not fit \[3\]"),
+        (node("GatherND", ["c", "i"], ["y"], batch_dims=1), r"indices \[3, 1\] and batch_dims 1 do not fit \[3\]"),
+        (node("GatherND", ["c", "i"], ["y"]), "IndexError: index 7 is out of bounds"),
+        (node("CumSum", ["c", "i"], ["y"]), "is malformed: ValueError"),
+        (node("Einsum", ["x", "x"], ["y"], equation="nii,nij->nj"), "and with no letter twice in one"),
+        (node("Einsum", ["x", "x"], ["y"], equation="...i,...i->..."), "without an ellipsis"),
+        (node("Einsum", ["x", "x", "x"], ["y"], equation="i,i,i->i"), "of one or two operands"),
+        (node("Einsum", ["x", "c"], ["y"], equation="nij,i->nj"), r"does not fit float32\[2, 4, 5\], float32\[3\]"),
+        (node("Einsum", ["x"], ["y"], equation="nij,i->nj"), "is of 2 operands, there are 1"),
+        (node("Einsum", ["x"], ["y"], equation="nij->k"), "makes no sense"),
+    ],
+)
+def test_places_and_letters_that_do_not_fit_are_refused(made: onnx.NodeProto, message: str) -> None:
+    proto = model_of(
+        [made], {"x": ("N", 4, 5)}, {"c": np.ones(3, np.float32), "i": np.array([[0], [7], [1]])}, opset=18
+    )
+    with pytest.raises(ModelImportError, match=message):
+        import_onnx(proto)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([[0, 4], [6, 11]], r"indices \[2, 2\] into float32\[12\] are not the same places of each image"),
+        ([[0, 6], [6, 12], [12, 18]], r"indices \[3, 2\] into float32\[12\] are not the same places of each image"),
+    ],
+)
+def test_indices_that_mix_images_are_refused(places: list[list[int]], message: str) -> None:
+    nodes = [node("Reshape", ["x", "flat"], ["f"]), node("Gather", ["f", "i"], ["y"])]
+    constants = {"flat": np.array([-1]), "i": np.array(places)}
+    with pytest.raises(ModelImportError, match=message):
+        import_onnx(model_of(nodes, {"x": ("N", 6)}, constants))
+
+
+def test_a_constant_that_differs_from_image_to_image_is_refused() -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"], end=1),
+        node("Squeeze", ["n"], ["images"]),
+        node("Range", ["zero", "images", "one"], ["numbers"]),
+        node("Cast", ["numbers"], ["c"], to=TensorProto.FLOAT),
+        node("Add", ["x", "c"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1)}
+    with pytest.raises(ModelImportError, match=r"'c' depends on the batch: float32\[2\] for 2 images, \[3\] for 3"):
+        import_onnx(model_of(nodes, {"x": ("N",)}, constants))
+
+
 def _wide_average() -> onnx.NodeProto:
     """A window whose weights would be large."""
     return node("AveragePool", ["x"], ["y"], kernel_shape=[1 << 32], dilations=[2], pads=[1 << 33, 1 << 33])

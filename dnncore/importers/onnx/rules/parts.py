@@ -12,8 +12,8 @@ from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.folding import slices, split_sizes
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.rules.shape import known_pair
-from dnncore.importers.onnx.values import Computed, Imported
-from dnncore.nn.operators import Concat, Pad, Slice, Split
+from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported
+from dnncore.nn.operators import Concat, Pad, Slice, Split, Transpose
 
 __all__ = ["RULES", "take"]
 
@@ -116,8 +116,11 @@ def _arguments(call: Call) -> list[tuple[_Numbers | None, _Numbers | None]]:
 
 
 def _gather(call: Call) -> Sequence[Imported]:
-    x, indices = call.tensor(0), call.known(1, "indices")
+    x = call.tensor(0)
     axis = call.axis(call.attributes.integer("axis", 0), x.ndim)
+    if x.ndim == 1 and x.few.shape != x.many.shape:
+        return (_of_each_image(call, x),)
+    indices = call.known(1, "indices")
     extent = x.extent(axis)
     wanted = [int(index) for index in indices.reshape(-1)]
     if any(not -extent <= index < extent for index in wanted):
@@ -127,6 +130,38 @@ def _gather(call: Call) -> Sequence[Imported]:
     y = take(call, x, axis, [index % extent for index in wanted])
     few, many = ((*shape[:axis], *indices.shape, *shape[axis + 1 :]) for shape in x.shapes)
     return (call.reshape(y, few, many),)
+
+
+def _of_each_image(call: Call, x: Computed) -> Computed:
+    """Elements of images that lie one behind the other in x: the same of each, in any order, as PyTorch's as_strided is written."""
+    pair = known_pair(call, 1, "indices")
+    length = x.many.shape[0] - x.few.shape[0]
+    taken = pair[0][0] if pair[0].ndim else pair[0]
+    for indices, images, (size,) in zip(pair, (FEW, MANY), x.shapes, strict=True):
+        first = np.arange(images).reshape(-1, *(1,) * taken.ndim) * length
+        if size != images * length or not np.array_equal(indices, first + taken):
+            raise NotSupportedError(f"indices {list(indices.shape)} into {x} are not the same places of each image")
+    if not taken.size or taken.min() < 0 or taken.max() >= length:
+        raise NotSupportedError(f"indices {list(taken.shape)} into an image of {length} elements reach beyond it")
+    if (order := _order(taken, length)) is not None:
+        inner = [taken.shape[axis] for axis in order]
+        y = call.reshape(x, (FEW, *inner), (MANY, *inner))
+        if list(order) == sorted(order):
+            return y
+        return call.emit(Transpose((0, *(1 + order.index(axis) for axis in range(taken.ndim)))), y)
+    y = take(call, call.reshape(x, (FEW, length), (MANY, length)), 1, taken.reshape(-1).tolist())
+    return call.reshape(y, (FEW, *taken.shape), (MANY, *taken.shape))
+
+
+def _order(indices: np.ndarray, length: int) -> tuple[int, ...] | None:
+    """The order of dimensions in which indices count all of an image's elements from 0 on; None where they do not."""
+    steps = [
+        int(np.take(indices, 1, axis).flat[0] - indices.flat[0]) if extent > 1 else 0
+        for axis, extent in enumerate(indices.shape)
+    ]
+    order = tuple(sorted(range(indices.ndim), key=lambda axis: -steps[axis]))
+    counted = indices.transpose(order).reshape(-1)
+    return order if np.array_equal(counted, np.arange(length)) else None
 
 
 def _pad(call: Call) -> Sequence[Imported]:

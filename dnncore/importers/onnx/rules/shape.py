@@ -13,7 +13,7 @@ from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.tensors import dtype_of
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
-from dnncore.nn.operators import Binary, Cast, Dropout, Expand, Identity, Transpose, Zeros
+from dnncore.nn.operators import Binary, Cast, Dropout, Identity, Transpose, Zeros
 
 __all__ = ["RULES"]
 
@@ -123,21 +123,27 @@ def expanded(call: Call, x: Computed, few: Sequence[int], many: Sequence[int]) -
     """x broadcast.
 
     Raises:
-        NotSupportedError: to a number of images that x does not have.
+        NotSupportedError: to an extent that depends on the batch, and is neither one of x nor the number of images in front.
     """
     if len(few) != len(many):
         raise NotSupportedError("the number of dimensions depends on the batch")
     ndim = max(x.ndim, len(few))
     wanted = []
+    has_images = x.ndim == ndim and (*x.few.shape[:1], *x.many.shape[:1]) == (FEW, MANY)
+    to_images = len(few) == ndim and (*few[:1], *many[:1]) == (FEW, MANY) and not has_images
+    if to_images:
+        few, many = few[1:], many[1:]
     for axis, (a, b) in enumerate(zip(few, many, strict=True), x.ndim - len(few)):
         if a != b and not (axis >= 0 and (x.few.shape[axis], x.many.shape[axis]) == (a, b)):
             raise NotSupportedError(f"broadcasting {x} to the batch is not supported")
         wanted.append(a if a == b else 1)
+    if to_images:
+        return call.expand(x, wanted, to_images=True)
     if ndim == x.ndim and all(
         extent in (1, of) for extent, of in zip(reversed(wanted), reversed(x.few.shape), strict=False)
     ):
         return x
-    return call.emit(Expand(tuple(wanted)), x)
+    return call.expand(x, wanted)
 
 
 def _tile(call: Call) -> Sequence[Imported]:
