@@ -107,7 +107,7 @@ def test_what_is_said_of_an_array_is_short_however_large_it_is() -> None:
         node("Conv", ["x", "e"], ["y"], name="reads"),
         node("Pad", ["x", "pads"], ["z"], name="list"),
     ]
-    constants = {"c": _ONE, "many": np.array([100, 100], np.int64), "pads": np.arange(5000)}
+    constants: dict[str, np.ndarray] = {"c": _ONE, "many": np.array([100, 100], np.int64), "pads": np.arange(5000)}
     with pytest.raises(ModelImportError) as caught:
         import_onnx(model_of(nodes, {"x": ("N", 1, 4)}, constants, outputs=("y", "z")))
     reads, pads = caught.value.problems

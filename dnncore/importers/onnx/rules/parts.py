@@ -9,7 +9,7 @@ import numpy as np
 
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.onnx.conversion import Call
-from dnncore.importers.onnx.folding import slices, split_sizes
+from dnncore.importers.onnx.folding.parts import slices, split_sizes
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.rules.shape import known_pair
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported
@@ -143,25 +143,25 @@ def _of_each_image(call: Call, x: Computed) -> Computed:
             raise NotSupportedError(f"indices {list(indices.shape)} into {x} are not the same places of each image")
     if not taken.size or taken.min() < 0 or taken.max() >= length:
         raise NotSupportedError(f"indices {list(taken.shape)} into an image of {length} elements reach beyond it")
-    if (order := _order(taken, length)) is not None:
+    call.claim(taken.shape, _INDEX_BYTES)
+    is_turned = taken.size == length and not np.array_equal(taken.reshape(-1), np.arange(length))
+    if is_turned and (order := _order(taken)) is not None:
         inner = [taken.shape[axis] for axis in order]
         y = call.reshape(x, (FEW, *inner), (MANY, *inner))
-        if list(order) == sorted(order):
-            return y
         return call.emit(Transpose((0, *(1 + order.index(axis) for axis in range(taken.ndim)))), y)
     y = take(call, call.reshape(x, (FEW, length), (MANY, length)), 1, taken.reshape(-1).tolist())
     return call.reshape(y, (FEW, *taken.shape), (MANY, *taken.shape))
 
 
-def _order(indices: np.ndarray, length: int) -> tuple[int, ...] | None:
-    """The order of dimensions in which indices count all of an image's elements from 0 on; None where they do not."""
+def _order(indices: np.ndarray) -> tuple[int, ...] | None:
+    """The order of dimensions in which indices count from 0 on; None where they do not."""
     steps = [
         int(np.take(indices, 1, axis).flat[0] - indices.flat[0]) if extent > 1 else 0
         for axis, extent in enumerate(indices.shape)
     ]
     order = tuple(sorted(range(indices.ndim), key=lambda axis: -steps[axis]))
     counted = indices.transpose(order).reshape(-1)
-    return order if np.array_equal(counted, np.arange(length)) else None
+    return order if np.array_equal(counted, np.arange(indices.size)) else None
 
 
 def _pad(call: Call) -> Sequence[Imported]:
