@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from dnncore.descriptors import BinaryOperator, CrossEntropyDescriptor, ReduceOperator, TensorDescriptor
+from dnncore.dlpack import CPU
 from dnncore.errors import BadParamError
 from dnncore.formats import with_leading
 from dnncore.functional.operands import Operand, compute
@@ -109,4 +112,12 @@ def cross_entropy(
         raise BadParamError("weight is given, but weights of classes are not supported")
     if reduction not in _REDUCTIONS:
         raise BadParamError(f"reduction {reduction!r} is none of {', '.join(_REDUCTIONS)}")
-    return compute(_cross_entropy, (ignore_index, reduction, label_smoothing), input, target)[0]
+    return compute(_cross_entropy, (ignore_index, reduction, label_smoothing), input, _widened(target))[0]
+
+
+def _widened(target: Operand) -> Operand:
+    """Labels on the host that are bytes, which tensors can be, as int32; anything else as it is."""
+    is_bytes = str(getattr(target, "dtype", "")).endswith("uint8")  # of NumPy or PyTorch
+    if not is_bytes or isinstance(target, Tensor) or target.__dlpack_device__() != CPU:
+        return target
+    return np.asarray(target).astype(np.int32)

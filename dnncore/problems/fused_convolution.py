@@ -60,11 +60,12 @@ class FusedConvolutionProblem(OptionalOperands):
     overwrites: bool = False
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "w", "scale", "bias", "z")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
+    possible_in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("z", "y")})
 
     @property
     def in_place(self) -> frozenset[tuple[str, str]]:  # type: ignore[override]
         """z and y, unless y is overwritten while z is still to be read."""
-        return frozenset() if self.overwrites else frozenset({("z", "y")})
+        return frozenset() if self.overwrites else self.possible_in_place
 
     def __post_init__(self) -> None:
         settle(self, alpha1=number(self.alpha1, "alpha1"), alpha2=number(self.alpha2, "alpha2"))

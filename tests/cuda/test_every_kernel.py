@@ -206,7 +206,7 @@ def _units_of(cases: Iterable[Case], device: Device) -> Iterator[Unit]:
 def test_the_cases_of_all_tests_together_run_every_kernel(
     handles: dict[str, Handle], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED, *JOINED, *JOINED_EXTENDED)}
+    covered = {variant.unit for variant in (*CHOSEN, *EXTENDED, *JOINED, *JOINED_EXTENDED, *clamped_variants())}
     covered.update(_units_of(CASES, handles[device].device))
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))

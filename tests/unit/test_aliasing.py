@@ -102,13 +102,19 @@ def test_what_is_called_interleaved_has_no_common_element(seed: int) -> None:
         assert not places[0] & places[1]
 
 
+def _in_place(kind: Any) -> frozenset[tuple[str, str]]:
+    """What some problem of a kind may have in place."""
+    found: frozenset[tuple[str, str]] = getattr(kind, "possible_in_place", None) or kind.in_place
+    return found
+
+
 @pytest.mark.parametrize(
     "problem", [getattr(problems, name) for name in problems.__all__ if name not in ("Direction", "Problem")]
 )
 def test_what_may_be_in_place_are_operands(problem: Any) -> None:
     inputs: Any = getattr(problem, "possible_inputs", None) or problem.input_names
     outputs: Any = getattr(problem, "possible_outputs", None) or problem.output_names
-    for source, target in problem.in_place:
+    for source, target in _in_place(problem):
         assert source in inputs
         assert target in outputs
 
@@ -148,12 +154,8 @@ IN_PLACE: tuple[Problem, ...] = (
 
 
 def test_every_problem_that_may_be_in_place_is_tried() -> None:
-    declared = {
-        name for name in problems.__all__ if isinstance(getattr(getattr(problems, name), "in_place", 0), frozenset)
-    }
-    assert {type(problem).__name__ for problem in IN_PLACE} == {
-        name for name in declared if getattr(problems, name).in_place
-    }
+    kinds = [getattr(problems, name) for name in problems.__all__ if name not in ("Direction", "Problem")]
+    assert {type(problem) for problem in IN_PLACE} == {kind for kind in kinds if _in_place(kind)}
 
 
 @pytest.mark.parametrize("problem", IN_PLACE, ids=lambda problem: type(problem).__name__)
