@@ -48,8 +48,8 @@ PARTS = {
     "passes": "folding and fusing",
     "device": "driver and context",
     "weights": "to the device",
-    "places": "of all values in memory",
-    "plans": "choosing algorithms, and recording",
+    "plans": "choosing algorithms, and where all values lie",
+    "recording": "what is to be launched",
     "kernels": "found on disk or compiled, and loaded",
     "captures": "CUDA graphs",
     "runs": "one of each executor",
@@ -108,8 +108,8 @@ def measure(package: Path, device: str, precision: str, max_batch_rows: int, beg
     places: tuple[tuple[Any, str, str], ...] = (
         (instance, "Handle", "device"),
         (Parameters, "upload", "weights"),
-        (Executor, "__init__", "plans"),
-        (executor, "lay_out", "places"),
+        (Executor, "__init__", "recording"),
+        (executor, "schedule", "plans"),
         (LoadedKernels, "_load", "kernels"),
         (Program, "capture", "captures"),
         (Executor, "run", "runs"),
@@ -126,7 +126,7 @@ def measure(package: Path, device: str, precision: str, max_batch_rows: int, beg
     finally:
         for (owner, name, _), original in zip(places, originals, strict=True):
             setattr(owner, name, original)
-    return {part: round(watch.seconds.get(part, 0.0), 4) for part in PARTS}
+    return {part: round(watch.seconds.get(part, 0.0), 6) for part in PARTS}
 
 
 def _table(starts: Mapping[str, Mapping[str, float]]) -> str:

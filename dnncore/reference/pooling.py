@@ -48,7 +48,7 @@ class _Windows:
         if math.prod(self.y[2:]) != 1:
             return None
         window = padded[:, :, *map(slice, self.pooling.window)]
-        return window.reshape(*window.shape[:2], -1)
+        return window.reshape(*window.shape[:2], math.prod(self.pooling.window))
 
     def _frame(self) -> tuple[tuple[int, ...], tuple[slice, ...]]:
         """The shape of an array large enough for every window, and where x lies in it."""

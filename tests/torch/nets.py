@@ -207,22 +207,26 @@ class Arithmetic(nn.Module):
 
 
 class Pointwise(nn.Module):
-    """Functions, comparisons and choices of elements; vectors of length 1, as swin v2 has them."""
+    """Functions of elements; vectors of length 1, as swin v2 has them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.power = nn.Parameter(torch.tensor([3.0]))
-        self.register_buffer("mask", torch.arange(5) % 2 == 0, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         unit = f.normalize(x, dim=-1) / torch.linalg.vector_norm(x, ord=1) + x.abs().norm(dim=1, keepdim=True)
         positive = f.softplus(x, beta=2) + f.mish(x) + torch.sqrt(x.abs() + 0.1).log() + torch.erf(x).exp()
         waves = torch.sin(x) * torch.cos(3 * x) + torch.rsqrt(x.square() + 1) + f.softplus(x)
-        steps = (
-            torch.floor(x) + torch.ceil(4 * x).remainder(3) - torch.round(8 * x).fmod(3) * torch.sign(x).reciprocal()
-        )
         powers = positive.abs().pow(self.power) + 2 ** waves.clamp(-1, 1) + unit.abs() ** 0.5
-        return unit, powers, steps
+        return unit, powers
+
+
+class Steps(nn.Module):
+    """Functions of elements that jump."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.floor(x) + torch.ceil(4 * x).remainder(3)
+        return steps - torch.round(8 * x).fmod(3) * torch.sign(x).reciprocal()
 
 
 class Choices(nn.Module):
@@ -296,6 +300,7 @@ NETS = {
     "norms": Net(Norms, ((4, 6, 5),)),
     "lines": Net(Lines, ((3, 6),)),
     "pointwise": Net(Pointwise, ((4, 5),)),
+    "steps": Net(Steps, ((4, 5),)),
     "choices": Net(Choices, ((4, 5),)),
     "forms": Net(Forms, ((2, 6, 6),)),
     "arithmetic": Net(Arithmetic, ((4,), (4,))),

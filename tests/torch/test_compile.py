@@ -44,6 +44,10 @@ def _inputs(batch: int) -> Tensor:
     return NETS["residual"].inputs(batch)[0]
 
 
+JUMP = {"steps", "choices"}
+"""Nets of which a rounding changes results altogether."""
+
+
 def test_convolutions_are_fused_and_16_bits_lie_inside(residual: nn.Module) -> None:
     with dt.compile(residual, _inputs(1), precision="bfloat16") as run:
         kinds = [node.operator.kind for node in run.graph.nodes]
@@ -53,7 +57,7 @@ def test_convolutions_are_fused_and_16_bits_lie_inside(residual: nn.Module) -> N
         assert run(_inputs(3)).dtype is torch.float32
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", [name for name in NETS if name not in JUMP])
 def test_in_16_bits_results_are_near(name: str) -> None:
     net, inputs = NETS[name].build(), NETS[name].inputs(3)
     with dt.compile(net, NETS[name].inputs(1), precision="float16") as run, torch.no_grad():
