@@ -18,7 +18,7 @@ from dnncore.arena import Arena
 from dnncore.backend import Event
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.errors import BadParamError, PreprocessingError
+from dnncore.errors import BadParamError, ClosedError, PreprocessingError
 from dnncore.handle import Handle
 from dnncore.preprocessing import CenterCrop, Preprocessing, Resize
 from dnncore.preprocessing.geometry import GeometricStep
@@ -34,6 +34,7 @@ _ALIGNMENT = 16
 """Of an image's first byte, so that a block of one size of images is read in whole vectors."""
 
 _LONGEST_REMEMBERED = 8192
+_MOST = 2**31 - 1  # offsets on the device have 32 bits
 """Rows or columns of an image whose taps are kept: those of a thin image of millions would fill the memory."""
 
 
@@ -60,6 +61,7 @@ class ImagePipeline:
         self._table = handle.upload(table)
         self._mean = None if mean is None else handle.upload(mean)
         self._batch: _Batch | None = None
+        self._is_closed = False
 
     def run(self, images: Sequence[np.ndarray], y: Tensor) -> None:
         """Copy images to the device and enqueue what makes the net's input of them. They may be changed as soon as it returns.
@@ -122,6 +124,8 @@ class ImagePipeline:
                 tensor.close()
         if self._batch is not None:
             self._batch.arena.close()
+            self._batch = None
+        self._is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +143,8 @@ class ImagePipeline:
 
     def _batch_for(self, images: Sequence[np.ndarray]) -> _Batch:
         """Room for these images: what there is, or more."""
+        if self._is_closed:
+            raise ClosedError("an image pipeline was used after close()")
         sizes = {image.shape[:2] for image in images}
         geometry = self.preprocessing.geometry
         needed = (
@@ -146,6 +152,8 @@ class ImagePipeline:
             sum(words.size for size in sizes for words in _taps(geometry, *size)),
             sum(_aligned(image.nbytes) for image in images),
         )
+        if max(needed) > _MOST:
+            raise BadParamError(f"{len(images)} images have {needed[2]} bytes; at most {_MOST} go at a time")
         there = (0, 0, 0) if self._batch is None else self._batch.room
         if self._batch is None or any(wanted > had for wanted, had in zip(needed, there, strict=True)):
             if self._batch is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from dnncore.backend import TICKET_BYTES, Address, Bound, BoundGraph, Memory, Move, Stream
+from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.plan import Plan, summary
 from dnncore.workspace import allocate
@@ -157,7 +158,7 @@ class CapturedProgram:
                 _check_takes_the_place(
                     workspace, handle, TICKET_BYTES + program.workspace_bytes, "the workspace needed"
                 )
-                scratch = workspace.memory.at(TICKET_BYTES)
+                scratch = workspace.view(TensorDescriptor.packed((1,), "int8"), TICKET_BYTES).address
             elif program.workspace_bytes:
                 self._memory = allocate(handle.device, program.workspace_bytes)
                 undo.callback(self._memory.close)

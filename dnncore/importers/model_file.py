@@ -111,11 +111,14 @@ def _shape(text: str) -> tuple[str, tuple[Extent, ...]]:
 def _text(path: Path) -> str:
     if path.stat().st_size > _MAX_TEXT_BYTES:
         raise ConfigError(f"{path} has {path.stat().st_size} bytes; at most {_MAX_TEXT_BYTES} are read")
-    return path.read_text()
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error}") from error
 
 
 def _preprocessing(how: str, model: Model) -> Preprocessing:
-    input_shape = tuple(map(int, model.graph.inputs[0].shape[1:]))
+    input_shape = _image_shape(model)
     if how in PRESETS:
         return preset(how, input_shape)
     path = Path(how)
@@ -130,6 +133,22 @@ def _preprocessing(how: str, model: Model) -> Preprocessing:
     if not isinstance(document, dict):
         raise PreprocessingError(f"{path} must hold an object, as Preprocessing.to_dict() gives it")
     return Preprocessing.from_dict(document)
+
+
+def _image_shape(model: Model) -> tuple[int, ...]:
+    """[C, H, W] of the net's first input.
+
+    Raises:
+        PreprocessingError: there is none, or it does not read a number of images.
+    """
+    graph = model.graph
+    shape = graph.inputs[0].shape if graph.inputs else ()
+    extents = tuple(extent for extent in shape[1:] if isinstance(extent, int))
+    if shape[:1] != (BATCH,) or len(extents) != len(shape) - 1:
+        raise PreprocessingError(
+            f"net {graph.name} reads {list(shape)}, which are no images: preprocessing is for [N, ...]"
+        )
+    return extents
 
 
 def _with_flat_output(model: Model) -> Model:
@@ -149,4 +168,7 @@ def _with_flat_output(model: Model) -> Model:
 def _numbers(model: Model) -> tuple[str, ...] | None:
     """The classes of a net that gives [N, K], by number; None for others, which are no classifiers."""
     shapes = [model.graph.values[name].shape for name in model.graph.outputs]
-    return tuple(map(str, range(int(shapes[0][1])))) if list(map(len, shapes)) == [2] else None
+    match shapes:
+        case [(batch, int(classes))] if batch == BATCH:
+            return tuple(map(str, range(classes)))
+    return None

@@ -7,6 +7,7 @@ in frames, where a net is large enough to need them.
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -114,11 +115,15 @@ class _Frame:
         return len(self.nodes) + sum(map(len, self.frames.values()))
 
 
+_MAX_PREFIXES = 32
+"""Of a name that are looked at: frames lie in one another as often."""
+
+
 def _prefixes(name: str) -> Iterator[str]:
     """What a name begins with, from nothing to all but its last part."""
     yield ""
-    ends = [found.start() for found in re.finditer(r"[./]", name) if found.start() > 0]
-    yield from (name[:end] for end in ends)
+    ends = (found.start() for found in re.finditer(r"[./]", name) if found.start() > 0)
+    yield from (name[:end] for end in itertools.islice(ends, _MAX_PREFIXES))
 
 
 def _framed(graph: Graph, frame: _Frame, ids: dict[str, str], indent: str, depth: int = 0) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -97,7 +98,11 @@ class Executor:
         with self._handle.record() as program:
             for computation in self.schedule.computations:
                 if computation.plans:
+                    first = len(program.steps)
                     lower(self._handle, computation, self._slice)
+                    # Those that memory was laid out for, though the handle may have forgotten them and chosen anew.
+                    chosen = zip(program.steps[first:], computation.plans, strict=True)
+                    program.steps[first:] = [replace(step, plan=plan) for step, plan in chosen]
         if not self._layout.whole:
             return program
         steps, inputs, outputs = program.steps, [value.name for value in self.graph.inputs], self.graph.outputs

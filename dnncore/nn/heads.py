@@ -45,7 +45,9 @@ def with_probabilities(graph: Graph) -> Graph:
 
 def with_logits(graph: Graph) -> Graph:
     """A classifier without the softmaxes that its outputs end in, if any do."""
-    logits = tuple(_before_softmax(graph, name) for name in graph.outputs)
+    logits = tuple(
+        dict.fromkeys(_before_softmax(graph, name) for name in graph.outputs)
+    )  # one may be given with its softmax
     return pruned(graph.rewritten(graph.nodes, outputs=logits))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -48,6 +49,7 @@ MAX_EXAMPLE_BYTES = 64 << 20
 """What an example may have; an image of ImageNet has 0.6 MB."""
 
 _MAX_MODEL_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 1 << 20
 _INPUT, _OUTPUT = "input ", "output "
 """How names of tensors in `EXAMPLE_FILE` begin."""
 
@@ -260,12 +262,17 @@ def _read_document(path: Path) -> dict[str, Any]:
 def _read_example(path: Path, document: Mapping[str, Any] | None) -> Example | None:
     if document is None:
         return None
+    tolerance, most = float(document["tolerance"]), MAX_EXAMPLE_BYTES + _MAX_HEADER_BYTES
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise PackageError(f"the example's tolerance {tolerance} is no number of 0 or more")
+    if path.is_file() and path.stat().st_size > most:
+        raise PackageError(f"{path} has {path.stat().st_size} B; an example has at most {most} B")
     tensors = _read_tensors(path, document["tensors"])
     inputs, outputs = (
         {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
         for prefix in (_INPUT, _OUTPUT)
     )
-    return Example(inputs, outputs, float(document["tolerance"]))
+    return Example(inputs, outputs, tolerance)
 
 
 def _read_tensors(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
