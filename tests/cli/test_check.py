@@ -186,6 +186,20 @@ def test_packages_of_before_have_no_example(tmp_path: Path) -> None:
     assert Package.load(tmp_path / "digits").example is None
 
 
+@pytest.mark.parametrize("tolerance", [float("inf"), float("nan"), -1.0])
+def test_a_package_cannot_allow_every_difference(tolerance: float, tmp_path: Path) -> None:
+    graph = lenet()
+    weights = graph.initialize(0)
+    example = Example.random(Model(graph, weights), batch=1)
+    Package("digits", graph, weights, None, None, example=example).save(tmp_path / "digits")
+    path = tmp_path / "digits" / "model.json"
+    document = json.loads(path.read_text())
+    document["example"]["tolerance"] = tolerance
+    path.write_text(json.dumps(document))
+    with pytest.raises(PackageError, match="tolerance"):
+        Package.load(tmp_path / "digits")
+
+
 def test_an_example_is_one_of_its_net_and_small() -> None:
     graph = lenet()
     weights = graph.initialize(0)

@@ -12,6 +12,7 @@ from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Constant, Executor, Graph, NetBuilder, Node, Parameters, Role, Value
 from dnncore.nn.gradient import differentiate
 from dnncore.nn.operators import Activation, Reduce
+from dnncore.nn.trainable import Trainable
 from dnncore.nn.training import dropout_states, for_training, in_training
 from dnncore.nn.zoo import lenet, resnet18
 from dnncore.testing import tolerance
@@ -160,3 +161,10 @@ def test_what_cannot_be_trained_is_refused_with_the_reason() -> None:
     with pytest.raises(BadParamError, match=r"node 'norm'.*reduce .*no gradient"):
         differentiate(largest.build(largest.add("norm", Reduce("norm2", (1,)), x)), {"norm": "a"})
     assert dropout_states(for_training(lenet()).graph, 0, 0) == {}
+
+
+def test_logits_that_are_given_with_their_softmax_are_one_head() -> None:
+    net = NetBuilder("both")
+    logits = net.inner_product("logits", net.input("data", (BATCH, 4)), 3)
+    graph = net.build(logits, net.softmax("probabilities", logits))
+    assert [head.logits for head in Trainable.of(graph).heads] == ["logits"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dnncore import Handle
-from dnncore.errors import BadParamError, PreprocessingError
+from dnncore.errors import BadParamError, ClosedError, PreprocessingError
 from dnncore.image_pipeline import ImagePipeline
 from dnncore.preprocessing import (
     CenterCrop,
@@ -187,3 +187,12 @@ def test_what_does_not_fit_is_refused() -> None:
                 pipeline.run([wrong], y)
         with pytest.raises(PreprocessingError, match="would take"):
             pipeline.run([np.broadcast_to(image[:1, :1], (1, 9_000_000, 3))], y)
+
+
+def test_nothing_runs_after_close(handle: Handle) -> None:
+    preprocessing = from_caffe({}, resize=(8, 8))
+    with handle.tensor((1, 3, 8, 8)) as y:
+        pipeline = ImagePipeline(preprocessing, handle)
+        pipeline.close()
+        with pytest.raises(ClosedError):
+            pipeline.run([np.zeros((8, 8, 3), np.uint8)], y)
