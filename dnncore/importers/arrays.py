@@ -13,6 +13,8 @@ __all__ = ["data_set", "read_array"]
 
 _MAX_BYTES = 1 << 30
 
+_ZIP = b"PK\x03\x04"
+
 
 def read_array(path: Path) -> np.ndarray:
     """The array in a file.
@@ -25,13 +27,20 @@ def read_array(path: Path) -> np.ndarray:
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ModelImportError(str(path), [f"has {size} B; at most {_MAX_BYTES} B are read"])
         if path.suffix == ".npy":
-            # A map is as long as the file, whatever the header says.
-            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+            return _npy(path)
         if path.suffix == ".pb":
             return _tensor(path)
     except (OSError, ValueError, EOFError) as error:
         raise ModelImportError(str(path), [f"cannot be read: {error}"]) from error
     raise ModelImportError(str(path), ["it is neither a .npy file nor a .pb"])
+
+
+def _npy(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        if file.read(len(_ZIP)) == _ZIP:
+            raise ModelImportError(str(path), ["is a zip, as .npz is; a .npy, of one array, is read"])
+    # A map is as long as the file, whatever the header says; pickled objects are never mapped.
+    return np.array(np.lib.format.open_memmap(path, mode="r"))
 
 
 def _tensor(path: Path) -> np.ndarray:

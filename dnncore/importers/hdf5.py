@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[Any]:
 
     Raises:
         BackendUnavailableError: h5py is not there; the message says how to install it.
-        ModelImportError: it is no HDF5 file, or a damaged one.
+        ModelImportError: it is not there, no HDF5 file, or a damaged one.
     """
     try:
         import h5py
@@ -49,7 +49,9 @@ def opened(path: Path) -> Iterator[Any]:
             yield file
     except DnncoreError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError) as error:  # what h5py makes of a damaged file
+    except FileNotFoundError as error:
+        raise ModelImportError(str(path), ["is not there"]) from error
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # what h5py makes of a damaged file
         raise ModelImportError(str(path), [f"is no HDF5 file, or damaged: {error}"]) from error
 
 

@@ -28,6 +28,9 @@ _POLICIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Each lr_policy: the kind of our schedule, and the fields that it needs."""
 
+_IN_EPOCHS = {"stepsize": "schedule.step_epochs", "stepvalue": "schedule.milestones"}
+"""Keys that say in epochs what a field says in iterations, which would win over them."""
+
 _KINDS = {"ImageData": "list", "HDF5Data": "hdf5"}
 """Sources of images that dnntrain reads too."""
 
@@ -103,11 +106,12 @@ class _Reading:
         solver = self._solver
         self._needs("max_iter")
         length = max(solver.max_iter, 1)
-        return {
-            "iterations": length,
-            "evaluate_iterations": solver.test_interval or length,
-            "report_every": solver.display or length,
-        }
+        values: dict[str, object] = {"report_every": solver.display or length}
+        if "training.epochs" not in self._overridden:
+            values["iterations"] = length
+        if "training.evaluate_every" not in self._overridden:
+            values["evaluate_iterations"] = solver.test_interval or length
+        return values
 
     def _optimizer(self) -> dict[str, object]:
         from dnncore.importers.caffe.solver import solver_type
@@ -134,8 +138,11 @@ class _Reading:
         if solver.lr_policy not in _POLICIES:
             self._refuse(f"lr_policy {solver.lr_policy!r}: there are {', '.join(_POLICIES)}")
             return {}
-        kind, needed = _POLICIES[solver.lr_policy]
+        kind, fields = _POLICIES[solver.lr_policy]
+        needed = [name for name in fields if _IN_EPOCHS.get(name) not in self._overridden]
         self._needs(*needed)
+        if "stepsize" in needed and solver.HasField("stepsize") and solver.stepsize < 1:
+            self._refuse(f"stepsize {solver.stepsize}: it must be 1 or more", "schedule.step_iterations")
         values: dict[str, Callable[[], object]] = {
             "gamma": lambda: _decimal(solver.gamma),
             "power": lambda: _decimal(solver.power),
@@ -176,8 +183,8 @@ class _Reading:
         if layer is not None:
             self._data(layer, tables)
             held_out = data_layer(path if not solver.test_net else self._found(solver.test_net[0]), "test")
-            if held_out is not None and held_out.source and tables.get("data", {}).get("path"):
-                tables["data"]["held_out"] = str(self._found(held_out.source))
+            if held_out is not None and tables.get("data", {}).get("path"):
+                self._held_out(layer, held_out, tables)
         else:
             self._refuse("the net has no data layer: give data.kind and data.path", "data.kind", "data.path")
 
@@ -204,6 +211,18 @@ class _Reading:
         else:
             problem = f"source {layer.source!r} is none that dnntrain reads: give data.kind=folder data.path=FOLDER"
             self._refuse(f"{where}{problem}", "data.kind", "data.path")
+
+    def _held_out(self, layer: DataLayer, held_out: DataLayer, tables: _Table) -> None:
+        where = f"layer {held_out.name!r} ({held_out.type}) of phase TEST: "
+        if held_out.type != layer.type:
+            self._refuse(f"{where}{layer.name!r}, which is trained on, is of type {layer.type}", "data.held_out")
+        elif held_out.root != layer.root:
+            problem = (
+                f"root_folder {held_out.root!r} is not the {layer.root!r} of {layer.name!r}: there is one data.root"
+            )
+            self._refuse(f"{where}{problem}", "data.held_out")
+        elif held_out.source:
+            tables["data"]["held_out"] = str(self._found(held_out.source))
 
     def _found(self, name: str) -> Path:
         places = (Path(name), self._path.parent / name)

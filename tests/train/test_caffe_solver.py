@@ -191,6 +191,35 @@ def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) 
         load_config(caffe / "train_val.prototxt")
 
 
+def test_images_to_test_on_that_are_found_in_another_way_are_refused(caffe: Path) -> None:
+    net = (caffe / "train_val.prototxt").read_text()
+    wrong = [
+        ('source: "test.txt"', 'source: "test.txt" root_folder: "other/"', "root_folder 'other/' is not the ''"),
+        ('"t" type: "ImageData"', '"t" type: "HDF5Data"', r"'t' \(HDF5Data\) of phase TEST"),
+    ]
+    for old, new, message in wrong:
+        assert old in net
+        (caffe / "train_val.prototxt").write_text(net.replace(old, new))
+        with pytest.raises(ConfigError, match=message):
+            load_config(caffe / "solver.prototxt")
+        assert load_config(caffe / "solver.prototxt", ["data.held_out=test.txt"]).data.held_out == "test.txt"
+
+
+def test_lengths_in_epochs_that_are_given_besides_win(caffe: Path) -> None:
+    path = caffe / "solver.prototxt"
+    config = load_config(path, ["training.epochs=3", "training.evaluate_every=2", "schedule.step_epochs=1.5"])
+    training, schedule = config.training, config.schedule
+    assert (training.epochs, training.iterations, training.evaluate_iterations) == (3, 0, 0)
+    assert (schedule.step_epochs, schedule.step_iterations) == (1.5, 0)
+    path.write_text(SOLVER.replace('"step"', '"multistep" stepvalue: 4'))
+    schedule = load_config(path, ["schedule.milestones=[1.0, 2.0]"]).schedule
+    assert (schedule.milestones, schedule.milestone_iterations) == ((1.0, 2.0), ())
+    path.write_text(SOLVER.replace("stepsize: 6", "stepsize: 0"))
+    with pytest.raises(ConfigError, match="stepsize 0: it must be 1 or more"):
+        load_config(path)
+    assert load_config(path, ["schedule.step_epochs=2.0"]).schedule.step_epochs == 2
+
+
 def test_accumulated_batches_are_one_where_no_statistics_are_taken(caffe: Path) -> None:
     (caffe / "solver.prototxt").write_text(SOLVER + 'iter_size: 3 type: "Nesterov"')
     net = (
@@ -263,6 +292,9 @@ def test_arrays_of_hdf5_are_images_if_they_are_pixels(tmp_path: Path) -> None:
         _hdf5(tmp_path / "b.h5", np.zeros(shape, np.uint8), labels)
         with pytest.raises(ConfigError, match=message):
             HDF5Images(listed, (3, 4, 4))
+    (tmp_path / "b.h5").unlink()
+    with pytest.raises(ConfigError, match=r"b.h5.*is not there"):
+        HDF5Images(listed, (3, 4, 4))
     (tmp_path / "b.h5").write_bytes(b"\x89HDF\r\n\x1a\nnothing")
     with pytest.raises(ConfigError, match=r"b.h5.*is no HDF5 file, or damaged"):
         HDF5Images(listed, (3, 4, 4))

@@ -106,6 +106,8 @@ def test_a_dropped_last_batch_leaves_out_other_images_every_epoch() -> None:
     seen = [sorted(chain(*indices(loader, epoch, 0, 2))) for epoch in range(3)]
     assert all(len(set(epoch)) == 8 for epoch in seen)
     assert seen[0] != seen[1]
+    mirroring = Loader(Numbers(10), GRAY, 4, seed=3, drop_last=True, mirror=True)
+    assert [sorted(chain(*indices(mirroring, epoch, 0, 2))) for epoch in range(3)] == seen
 
 
 def test_dropping_every_batch_is_refused() -> None:

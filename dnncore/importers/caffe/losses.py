@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dnncore.importers.caffe.dnncore_caffe_pb2 import LayerParameter, LossParameter
+from dnncore.importers.caffe.layers import SINKS
 from dnncore.importers.caffe.net import Net, decimal
 from dnncore.nn.heads import Head
 
@@ -20,7 +23,12 @@ def heads_of(net: Net) -> tuple[tuple[Head, ...], list[str]]:
     problems = [
         f"layer {layer.name!r} ({layer.type}): propagate_down: false: gradients go through every layer"
         for layer in net.layers
-        if False in layer.propagate_down
+        if False in _of_gradients(layer)
+    ]
+    problems += [
+        f"layer {layer.name!r} ({layer.type}): loss_weight: no loss that nets are trained with"
+        for layer in net.layers
+        if layer.type not in SINKS and any(layer.loss_weight)
     ]
     labels: set[str] = set()
     for layer, logits in net.losses:
@@ -40,6 +48,13 @@ def heads_of(net: Net) -> tuple[tuple[Head, ...], list[str]]:
         (Head(logits, weight) for logits, weight in reversed(weights.items())), key=lambda head: -head.weight
     )
     return tuple(heads), problems
+
+
+def _of_gradients(layer: LayerParameter) -> Sequence[bool]:
+    """The entries of propagate_down that decide something: of a loss that of the logits, as labels have no gradients."""
+    if layer.type in _NOT_LOSSES:
+        return ()
+    return layer.propagate_down[:1] if layer.type in SINKS else layer.propagate_down
 
 
 def _problem(net: Net, layer: LayerParameter) -> str | None:

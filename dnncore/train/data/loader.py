@@ -80,6 +80,10 @@ class Loader:
         """Indices of an epoch's images in the order of training: int64 [n]."""
         return permutation(len(self._dataset.labels), self._seed, epoch)[: self._count]
 
+    def _mirrored(self, epoch: int) -> np.ndarray:
+        """Which images of the dataset are mirrored in an epoch: bool [images], those left out included."""
+        return np.asarray(permutation(len(self._dataset.labels), self._seed, epoch, _MIRRORING) % 2 == 1)
+
     def batches(self, epoch: int, position: int) -> Iterator[Batch]:
         """Every batch from `position` (batches into the epoch) of `epoch` (from 0) on, without end.
 
@@ -88,11 +92,11 @@ class Loader:
         """
         while True:
             order = self.order(epoch)
-            mirrored = permutation(len(order), self._seed, epoch, _MIRRORING) % 2 == 1
+            mirrored = self._mirrored(epoch) if self._mirror else None
             for start in range(position * self._batch, self._count, self._batch):
                 indices = order[start : start + self._batch]
                 images = self._preprocessing.normalize(self._dataset.read(indices))
-                if self._mirror:
+                if mirrored is not None:
                     turned = mirrored[indices]
                     images[turned] = images[turned, ..., ::-1]
                 yield Batch(images, self._dataset.labels[indices])

@@ -33,9 +33,9 @@ def test_losses_are_heads_of_which_the_heaviest_is_served() -> None:
         + _classes("aux", "conv")
         + _loss("aux/loss", "aux", "loss_weight: 0.3")
         + _classes("own", "conv", "param { lr_mult: 10 } param { lr_mult: 20 decay_mult: 0 }")
-        + _loss("own/loss", "own")
+        + _loss("own/loss", "own", "propagate_down: true propagate_down: false")
         + _loss("shown", "conv", "loss_weight: 0", "EuclideanLoss")
-        + layer("Accuracy", "accuracy", "own label")
+        + layer("Accuracy", "accuracy", "own label", "propagate_down: false propagate_down: false")
     )
     net, weights = import_trainable(text.encode(), image_shape=(3, 6, 6))
     assert net.heads == (Head("own"), Head("aux", 0.3))
@@ -67,8 +67,10 @@ def test_losses_that_are_not_trained_with_are_listed_by_name() -> None:
         + _loss("l2", "a", "loss_param { ignore_label: 255 }")
         + _loss("l3", "a", "loss_param { normalization: NONE }")
         + layer("SoftmaxWithLoss", "l4", "a conv")
+        + layer("Power", "l5", "conv", "loss_weight: 2")
+        + _loss("l6", "a", "propagate_down: false propagate_down: true")
     )
     with pytest.raises(ModelImportError) as caught:
         import_trainable(text.encode(), image_shape=(3, 6, 6))
     wrong = [problem for problem in caught.value.problems if "layer" in problem]
-    assert [problem.split("'")[1] for problem in wrong] == ["a", "l1", "l2", "l3", "l4"]
+    assert [problem.split("'")[1] for problem in wrong] == ["a", "l6", "l5", "l1", "l2", "l3", "l4"]

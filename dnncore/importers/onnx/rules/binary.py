@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dnncore.errors import BadParamError
+from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported, Known
@@ -87,6 +87,10 @@ def _pow(call: Call) -> Sequence[Imported]:
         power = call.constant("exponent", exponent.fixed.astype(dtype.numpy if dtype.is_floating else np.float64))
     else:
         power = exponent
+    if not dtype.is_floating and power.few.dtype.is_floating and not _is_whole(exponent):
+        raise NotSupportedError(
+            f"{dtype.value} to a power that may be no whole number: ONNX cuts fractions off, devices here round"
+        )
     if power.few.dtype is dtype:
         return (call.emit(Binary("pow"), x, power),)
     wide = dtype if dtype.is_floating else power.few.dtype
@@ -94,6 +98,14 @@ def _pow(call: Call) -> Sequence[Imported]:
         Binary("pow"), *(one if one.few.dtype is wide else call.emit(Cast(wide.value), one) for one in (x, power))
     )
     return (y if wide is dtype else call.emit(Cast(dtype.value), y),)
+
+
+def _is_whole(exponent: Imported) -> bool:
+    """Whether all powers of whole numbers are whole."""
+    if not isinstance(exponent, Known):
+        return False
+    values = exponent.fixed
+    return bool(np.all((values >= 0) & (np.floor(values) == values)))
 
 
 def _mod(call: Call) -> Sequence[Imported]:

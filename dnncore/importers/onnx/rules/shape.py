@@ -197,8 +197,10 @@ def _as_dtype(call: Call, dtype: np.dtype) -> Computed:
     x, wanted = call.tensor(0), DType.of(dtype)
     if x.few.dtype is not wanted and x.few.dtype.is_floating and not wanted.is_floating:
         raise NotSupportedError(f"{x.few.dtype.value} as {wanted.value}: ONNX cuts fractions off, devices here round")
-    if x.few.dtype is not wanted and wanted is DType.UINT8:
-        raise NotSupportedError(f"{x.few.dtype.value} as uint8: ONNX cuts upper bits off, devices here saturate")
+    if x.few.dtype not in (wanted, DType.BOOL) and wanted in (DType.UINT8, DType.INT8):
+        raise NotSupportedError(
+            f"{x.few.dtype.value} as {wanted.value}: ONNX cuts upper bits off, devices here saturate"
+        )
     return call.emit(Cast(wanted.value), x)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from dnncore.dtypes import DType
 from dnncore.errors import NotSupportedError
 from dnncore.nn.graph import Value
-from dnncore.nn.operators import Binary, GlobalPooling, Reduce, Scale
+from dnncore.nn.operators import Binary, Cast, GlobalPooling, Reduce, Scale
 from dnncore.torch.export.call import Call
 from dnncore.torch.export.rules.shapes import axis_of, reshaped
 
@@ -35,7 +36,7 @@ def _subtract_from(call: Call, x: _Operand, other: _Operand, alpha: float = 1) -
 
 def _multiply(call: Call, x: _Operand, other: _Operand) -> str:
     for value, factor in ((x, other), (other, x)):
-        if isinstance(value, Value) and isinstance(factor, int | float):
+        if isinstance(value, Value) and value.dtype is not DType.BOOL and isinstance(factor, int | float):
             return call.add(Scale(float(factor)), value)
     return call.add(Binary("mul"), *both(call, x, other))
 
@@ -46,8 +47,18 @@ def of_two(operator: str, call: Call, x: _Operand, other: _Operand) -> str:
 
 
 def both(call: Call, *operands: _Operand) -> list[str]:
-    """Their names; a number becomes a constant."""
-    return [each.name if isinstance(each, Value) else call.number(_number(each)) for each in operands]
+    """Their names; a number becomes a constant, and bool beside floating point a number of that dtype."""
+    found = (each.dtype for each in operands if isinstance(each, Value) and each.dtype.is_floating)
+    floating = next(found, DType.FLOAT32 if any(isinstance(each, float) for each in operands) else None)
+    return [_operand(call, each, floating) for each in operands]
+
+
+def _operand(call: Call, operand: _Operand, floating: DType | None) -> str:
+    if not isinstance(operand, Value):
+        return call.number(_number(operand))
+    if operand.dtype is DType.BOOL and floating is not None:
+        return call.add(Cast(floating.value), operand, part="cast")
+    return operand.name
 
 
 def _number(value: object) -> float:
