@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from dnncore.cli.__main__ import main
-from dnncore.errors import BadParamError, PackageError
+from dnncore.errors import BadParamError, ModelImportError, PackageError
+from dnncore.importers.arrays import read_array
 from dnncore.nn.example import Difference, Example
 from dnncore.nn.model import Model
 from dnncore.nn.package import EXAMPLE_FILE, WEIGHTS_FILE, Package
@@ -81,6 +82,10 @@ def test_a_package_keeps_what_it_was_checked_by_and_is_verified_by_it(
 
 
 def test_a_package_that_is_wrong_is_not_written(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("zip.npz", np.zeros(1))
+    Path("zip.npz").rename("zip.npy")
+    with pytest.raises(ModelImportError, match=r"zip.npy: is a zip"):
+        read_array(Path("zip.npy"))
     wrong = np.load("y.npy")
     wrong[2, 3] += 0.5
     np.save("wrong.npy", wrong)

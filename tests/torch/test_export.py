@@ -114,6 +114,17 @@ def test_a_model_is_left_as_it_was() -> None:
     assert model.weights["fc.bias"].all()
 
 
+class _Masking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > 0) * x + (x < 1) * 0.5
+
+
+def test_bool_beside_floating_point_is_a_number(handle: Handle) -> None:
+    x = torch.linspace(-2, 2, 12).reshape(3, 4)
+    imported = import_model(_Masking(), (x[:2],))
+    assert_near(imported.assemble(_run(handle, imported.model, (x,))), _Masking()(x), 4)
+
+
 class _Unsupported(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from dnncore import Handle
+from dnncore.errors import ModelImportError
 from dnncore.importers.onnx import import_onnx
 from dnncore.nn.graph import BATCH
 from tests.importers.onnx.nets import close, model_of, onnxruntime_run, run
@@ -412,6 +413,33 @@ def test_broadcasting_before_opset_7_begins_where_an_attribute_says(handle: Hand
     proto = model_of([node("Mul", ["x", "b"], ["y"], broadcast=1, axis=1)], {"x": ("N", 3, 2)}, {"b": b}, opset=6)
     x = _w(2, 3, 2)
     close(run(handle, import_onnx(proto), {"x": x}, 2), {"y": x * b[:, None]}, 1e-6)
+
+
+@pytest.mark.parametrize("exponent", [None, 0.5, -1.0], ids=str)
+def test_whole_numbers_to_powers_that_are_not_whole_are_refused(exponent: float | None) -> None:
+    constants = {} if exponent is None else {"p": np.array([2, exponent, 1], np.float32)}
+    proto = model_of([node("Pow", ["i", "p"], ["y"])], {"i": ("N", 3), "p": ("N", 3)}, constants)
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+    if constants:
+        del proto.graph.input[1]
+    with pytest.raises(ModelImportError, match="int32 to a power that may be no whole number"):
+        import_onnx(proto)
+
+
+@pytest.mark.parametrize("to", [TensorProto.INT8, TensorProto.UINT8])
+def test_whole_numbers_are_not_cut_to_a_byte_but_bool_is_one(handle: Handle, to: int) -> None:
+    nodes = [
+        node("Greater", ["x", "c"], ["b"]),
+        node("Cast", ["b"], ["byte"], to=to),
+        node("Cast", ["byte"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = model_of(nodes, {"x": ("N", 4)}, {"c": np.zeros(1, np.float32)})
+    x = _w(2, 4)
+    close(run(handle, import_onnx(proto), {"x": x}, 2), {"y": (x > 0).astype(np.float32)}, 0)
+    proto = model_of([node("Cast", ["x"], ["y"], to=to)], {"x": ("N", 4)})
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+    with pytest.raises(ModelImportError, match="ONNX cuts upper bits off"):
+        import_onnx(proto)
 
 
 def test_several_inputs_and_outputs_some_of_which_are_others_or_constant(handle: Handle) -> None:
