@@ -158,7 +158,9 @@ class CapturedProgram:
                 _check_takes_the_place(
                     workspace, handle, TICKET_BYTES + program.workspace_bytes, "the workspace needed"
                 )
-                scratch = workspace.view(TensorDescriptor.packed((1,), "int8"), TICKET_BYTES).address
+                if program.workspace_bytes:
+                    behind = TensorDescriptor.packed((program.workspace_bytes,), "int8")
+                    scratch = workspace.view(behind, TICKET_BYTES).address
             elif program.workspace_bytes:
                 self._memory = allocate(handle.device, program.workspace_bytes)
                 undo.callback(self._memory.close)
