@@ -52,6 +52,12 @@ class RunningServer:
         self.grpc = self.metrics = ""
         self.devices: list[str] = []
 
+    @property
+    def pid(self) -> int:
+        """Of the server's process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> RunningServer:
         self._process = subprocess.Popen(self._command, env=os.environ.copy())
         give_up = time.monotonic() + _START_SECONDS

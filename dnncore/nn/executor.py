@@ -78,7 +78,7 @@ class Executor:
         try:
             self._slice = {name: self._tensor(place) for name, place in layout.slice.places.items()}
             self._tensors = self._slice | {name: self._tensor(place) for name, place in layout.whole.items()}
-            self.inputs: Mapping[str, np.ndarray] = self._host_arrays([value.name for value in graph.inputs])
+            self.inputs = self._host_arrays([value.name for value in graph.inputs])
             self._results = self._host_arrays(graph.outputs)
             # Scratch memory is at the beginning of the values, right behind the tickets.
             self._program = self._record().capture(workspace=self._block)
@@ -167,27 +167,39 @@ class Executor:
         return self._program
 
     def run(
-        self, feeds: Mapping[str, np.ndarray] | None = None, wanted: Sequence[str] | None = None
+        self,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        wanted: Sequence[str] | None = None,
+        *,
+        sources: Mapping[str, np.ndarray] | None = None,
     ) -> Mapping[str, np.ndarray]:
         """Copy the inputs to the device, run, and wait for the outputs.
 
         Args:
             feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
             wanted: Names of the outputs that are copied to the host; None for all.
+            sources: Arrays by name that go to the device from where they are, in place of `inputs`: memory that is shared with
+                somebody, and that `Device.page_lock` may have locked.
 
         Returns:
             The outputs by name; overwritten by the next run.
 
         Raises:
-            BadParamError: an array is of another shape or dtype, or has the name of no input.
+            BadParamError: an array is of another shape or dtype, or has the name of no input; a source is not contiguous.
             ClosedError: this executor was closed.
         """
         program = self._open()
         for name, array in (feeds or {}).items():
-            self._feed(name, array)
+            self._check_feed(name, array)
+            self.inputs[name][...] = array
+        sources = sources or {}
+        for name, array in sources.items():
+            self._check_feed(name, array)
         device, stream = self._handle.device, self._handle.stream
-        for name, buffer in self.inputs.items():
-            device.copy_to_device(stream, self._tensors[name].address, buffer)
+        for name in self.inputs:
+            device.copy_to_device(
+                stream, self._tensors[name].address, sources[name] if name in sources else self.inputs[name]
+            )
         program.run()
         results = {name: self._results[name] for name in (self.graph.outputs if wanted is None else wanted)}
         for name, result in results.items():
@@ -195,15 +207,12 @@ class Executor:
         stream.synchronize()
         return results
 
-    def _feed(self, name: str, array: np.ndarray) -> None:
+    def _check_feed(self, name: str, array: np.ndarray) -> None:
         if name not in self.inputs:
             raise BadParamError(f"net {self.graph.name!r} has no input {name!r}; it has {', '.join(self.inputs)}")
-        buffer = self.inputs[name]
-        if array.shape != buffer.shape or array.dtype != buffer.dtype:
-            raise BadParamError(
-                f"{name} is {array.dtype}{list(array.shape)}, this executor takes {buffer.dtype}{list(buffer.shape)}"
-            )
-        buffer[...] = array
+        dtype, shape = self.inputs.form(name)
+        if array.shape != shape or array.dtype != dtype:
+            raise BadParamError(f"{name} is {array.dtype}{list(array.shape)}, this executor takes {dtype}{list(shape)}")
 
     def close(self) -> None:
         """Give activations and program back; a second call does nothing."""
@@ -238,6 +247,10 @@ class _HostArrays(Mapping[str, np.ndarray]):
             array[...] = 0
             self._made[name] = array
         return self._made[name]
+
+    def form(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """Element type and shape of one, which need not be made for that."""
+        return self._descriptors[name].dtype.numpy, self._shapes[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._descriptors

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import grpc
 from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
@@ -25,17 +26,21 @@ from dnnserve.batcher import Limits
 from dnnserve.calls import Gate, WaitingCalls
 from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
+from dnnserve.engine.host import HostFactory
+from dnnserve.engine.link import Assignment
+from dnnserve.engine.net import NetHost
+from dnnserve.engine.process import EngineProcesses
+from dnnserve.engine.restarts import Restarts
+from dnnserve.engine.runner import Runner
+from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.health import Health, enable_reflection
-from dnnserve.instance import HostFactory, NetHost
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.repository import import_model_file, load_package_folder, load_repository
-from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
 from dnnserve.servicer import ClassifierServicer, InferenceServicer, Service
 from dnnserve.statistics import Statistics
-from dnnserve.watchdog import Watchdog
 from dnnserve.web import WebServer
 
 __all__ = ["Addresses", "Server", "make_server", "model_spec"]
@@ -67,6 +72,8 @@ class Server:
         specs: The models, with the rows of a batch asked for.
         open_host: Opens a device; called in its runner's thread.
         clock: Monotonic nanoseconds.
+        restartable: Whether a lost device may be opened again.
+        close: Called at the end, when every device is closed.
 
     Raises:
         StartError: a port cannot be had.
@@ -79,8 +86,11 @@ class Server:
         specs: Sequence[ModelSpec],
         open_host: HostFactory,
         clock: Callable[[], int] = time.monotonic_ns,
+        restartable: bool = False,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
+        self._close_engines = close
         self._specs = tuple(specs)
         self._clock = clock
         self._lock = threading.Lock()
@@ -96,7 +106,16 @@ class Server:
         self._gate = Gate()
         rows = {spec.key: spec.max_batch_rows for spec in specs}
         self._runners = [
-            Runner(label, name, rows, open_host, self.scheduler, self._on_device_lost, clock)
+            Runner(
+                label,
+                name,
+                rows,
+                open_host,
+                self.scheduler,
+                self._on_device_changed,
+                Restarts() if restartable else None,
+                clock,
+            )
             for label, name in _labelled(device_names)
         ]
         # The CPU does not hang: a batch that takes long there is a long batch.
@@ -242,9 +261,12 @@ class Server:
         classifier_grpc.add_ClassifierServiceServicer_to_server(ClassifierServicer(service), self._grpc)
         enable_reflection(self._grpc)
 
-    def _on_device_lost(self, label: str, reason: str) -> None:
-        left = sorted(self.scheduler.healthy_devices)
-        _log.error("device %s is out of service: %s; left: %s", label, reason, ", ".join(left) or "none")
+    def _on_device_changed(self, label: str, reason: str | None) -> None:
+        there = ", ".join(sorted(self.scheduler.healthy_devices)) or "none"
+        if reason is None:
+            _log.info("device %s is back in service; in service: %s", label, there)
+        else:
+            _log.error("device %s is out of service: %s; left: %s", label, reason, there)
         self._announce_health()
 
     def _announce_health(self) -> None:
@@ -274,6 +296,7 @@ class Server:
             if not runner.join(max(0, deadline_ns - self._clock()) / 1e9):
                 _log.error("device %s did not finish its batch within %g s", runner.label, _CLOSE_S)
                 closed = False
+        self._close_engines()
         self._web.close()
         return closed
 
@@ -290,8 +313,12 @@ def make_server(config: ServerConfig) -> Server:
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
     precision = PRECISIONS[config.precision]
     models = {key: for_inference(package.serving_model, precision) for key, package in packages.items()}
-    invariant = config.batch_invariant
-    return Server(config, names, specs, lambda device: NetHost(device, models, batch_invariant=invariant))
+    in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
+    open_host = partial(NetHost, models=models, batch_invariant=config.batch_invariant, num_slots=1 + in_processes)
+    if not in_processes:
+        return Server(config, names, specs, open_host)
+    engines = EngineProcesses(Assignment(open_host, config.log_format))
+    return Server(config, names, specs, engines, restartable=True, close=engines.close)
 
 
 def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:

@@ -12,12 +12,15 @@ from dnncore.errors import ConfigError
 from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
 from dnncore.nn.graph import Extent
 
-__all__ = ["PRECISIONS", "ServerConfig", "parse_arguments"]
+__all__ = ["ENGINES", "PRECISIONS", "ServerConfig", "parse_arguments"]
 
 _MAX_PORT = 65535
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
 """What a model may be computed in, by the name that users give."""
+
+ENGINES = ("auto", "process", "thread")
+"""Where devices may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class ServerConfig:
         grpc_port: 0: any free one.
         metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
         devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
+        engines: Where a device runs: "process", in a process of its own, which can be lost and started again; "thread", in the
+            server's; "auto": processes for GPUs, threads for the CPU.
         precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`.
         batch_invariant: An image's answer has the same bits whatever it is batched with, because each is computed alone.
         max_batch_rows: Rows of a batch.
@@ -69,6 +74,7 @@ class ServerConfig:
     grpc_port: int = 8001
     metrics_port: int = 8002
     devices: str | None = None
+    engines: str = "auto"
     precision: str = "fp32"
     batch_invariant: bool = False
     max_batch_rows: int = 32
@@ -88,6 +94,8 @@ class ServerConfig:
             raise ConfigError("give exactly one of --model-repository DIR and --model PATH")
         if self.model is None and self.file_arguments:
             raise ConfigError(f"{', '.join(self.file_arguments)}: for an .onnx file or a .prototxt, given with --model")
+        if self.engines not in ENGINES:
+            raise ConfigError(f"--engines {self.engines} is unknown; use one of {', '.join(ENGINES)}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
         for flag, value, low, high in (
@@ -153,6 +161,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         "--devices",
         metavar="LIST",
         help='"cuda:0,cuda:1" or "cpu"; without it every GPU, or the CPU where there is none',
+    )
+    work.add_argument(
+        "--engines",
+        choices=ENGINES,
+        default="auto",
+        help="where a device runs: in a process of its own, which is started again when it is lost, or in a thread of the "
+        "server; auto: processes for GPUs",
     )
     work.add_argument(
         "--precision",

@@ -17,8 +17,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dnnserve.catalog import ModelSpec
+from dnnserve.engine.runner import Runner
 from dnnserve.envelope import Answer, Completion, ModelKey
-from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
 from dnnserve.statistics import Statistics
 from dnnserve.triton_metrics import render_triton_metrics
@@ -104,11 +104,16 @@ class StateCollector:
             "dnnserve_device_busy_seconds", "Time that the device spent on batches", labels=("device",)
         )
         healthy = GaugeMetricFamily("dnnserve_device_healthy", "1: the device takes batches", labels=("device",))
+        restarts = CounterMetricFamily(
+            "dnnserve_device_restarts", "How often the device was lost and opened again", labels=("device",)
+        )
         devices = self._scheduler.healthy_devices
         for runner in self._runners:
             busy.add_metric((runner.label,), runner.busy_seconds)
             healthy.add_metric((runner.label,), runner.label in devices)
+            restarts.add_metric((runner.label,), runner.restarts)
         yield busy
+        yield restarts
         yield healthy
 
 

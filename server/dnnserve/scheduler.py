@@ -161,6 +161,14 @@ class Scheduler:
             if batch is not None:
                 return batch
 
+    def take_ahead(self) -> Batch | None:
+        """A batch for a device that is still busy: one that is full already, None while there is none."""
+        with self._lock:
+            full = any(batcher.rows >= batcher.limits.max_batch_rows for batcher in self._batchers.values())
+            batch, expired = self._take() if full and not self._stopped else (None, [])
+        self._deliver(expired)
+        return batch
+
     def try_take(self) -> Batch | None:
         """As `take`, but None at once when there is nothing to run."""
         with self._lock:

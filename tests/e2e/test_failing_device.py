@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from benchmarks.serving import untrained_package
 from examples.demo import encode_png
 from tests.conftest import EMULATOR
 from tests.e2e.emulated import use_emulator
+from tests.server.fakes import wait_until
 from tests.server.packages import probabilities
 
 pytestmark = [
@@ -21,37 +26,94 @@ pytestmark = [
 ]
 
 REQUESTS = 480
+DEVICES = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+FLAGS = ("--devices", ",".join(DEVICES), "--max-batch", "4")
+
+
+THREAD = "--engines=thread"
+PROCESS = "--engines=process"
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("engines", "fault"),
     [
-        pytest.param("cuda:2 launch=300 sticky", id="sticky-error"),
-        pytest.param("cuda:2 launch=300 hang", id="kernel-that-never-ends"),
-        pytest.param("cuda:2 launch=300 disappear", id="device-that-disappears"),
+        pytest.param(THREAD, "cuda:2 launch=300 sticky", id="sticky-error"),
+        pytest.param(THREAD, "cuda:2 launch=300 hang", id="kernel-that-never-ends"),
+        pytest.param(THREAD, "cuda:2 launch=300 disappear", id="device-that-disappears"),
         pytest.param(
-            "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300", id="sticky-error-beside-slow-devices"
+            *(THREAD, "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300"),
+            id="sticky-error-beside-slow-devices",
         ),
+        pytest.param(PROCESS, "cuda:2 launch=300 hang", id="kernel-that-never-ends-in-a-process"),
     ],
 )
 def test_every_request_is_answered_though_a_device_fails(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engines: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_emulator(monkeypatch, devices=4, build="fast", faults=fault)
-    package = untrained_package()
-    package.save(tmp_path / "digits")
-    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
-    expected = probabilities(package, package.of_images[0].normalize(pixels))
+    load = Load(tmp_path)
+    with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, engines, "--batch-timeout-seconds", "2") as server:
+        load.run(server)
+        if engines == PROCESS:  # it comes back, as a process that has launched nothing yet
+            wait_until(lambda: load.healthy(server) == dict.fromkeys(DEVICES, 1.0))
+            assert load.restarts(server)["cuda:2"] >= 1, "the fault did not strike"
+        else:
+            assert load.healthy(server) == {**dict.fromkeys(DEVICES, 1.0), "cuda:2": 0.0}, "the fault did not strike"
 
-    flags = ("--devices", "cuda:0,cuda:1,cuda:2,cuda:3", "--max-batch", "4", "--batch-timeout-seconds", "2")
-    with RunningServer(tmp_path / "digits", tmp_path, *flags) as server:
-        images = [encode_png(image) for image in pixels]
+
+def test_every_request_is_answered_though_engines_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_emulator(monkeypatch, devices=4, build="fast")
+    load = Load(tmp_path)
+    with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, PROCESS) as server:
+        victims = children(server.pid)
+        assert len(victims) == len(DEVICES)
+        killer = threading.Thread(target=kill_one_after_another, args=(victims[:3], load.underway))
+        killer.start()
+        load.run(server)
+        killer.join()
+        wait_until(lambda: sum(load.restarts(server).values()) == 3)
+        wait_until(lambda: load.healthy(server) == dict.fromkeys(DEVICES, 1.0))
+    assert not [pid for pid in children(os.getpid()) if pid in victims]
+
+
+class Load:
+    """The same images again and again, from 16 clients, each answer compared with the net's own."""
+
+    def __init__(self, folder: Path) -> None:
+        package = untrained_package()
+        package.save(folder / "digits")
+        pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
+        self._images = [encode_png(image) for image in pixels]
+        self._expected = probabilities(package, package.of_images[0].normalize(pixels)).argmax(axis=1)
+        self.underway = threading.Event()
+
+    def run(self, server: RunningServer) -> None:
+        self.underway.set()
         report = run_load(
-            server.grpc, images, model="digits", arrivals=ClosedLoop(16), requests=REQUESTS, keep_results=True
+            *(server.grpc, self._images), model="digits", arrivals=ClosedLoop(16), requests=REQUESTS, keep_results=True
         )
-        healthy = {
-            dict(labels)["device"]: value for labels, value in server.counters("dnnserve_device_healthy").items()
-        }
-    assert healthy == {"cuda:0": 1.0, "cuda:1": 1.0, "cuda:2": 0.0, "cuda:3": 1.0}, "the fault did not strike"
-    assert report.statuses == {"OK": REQUESTS}
-    assert list(report.results) == [int(expected[i % len(images)].argmax()) for i in range(REQUESTS)]
+        assert report.statuses == {"OK": REQUESTS}
+        assert list(report.results) == [int(self._expected[i % len(self._images)]) for i in range(REQUESTS)]
+
+    def healthy(self, server: RunningServer) -> dict[str, float]:
+        return self._by_device(server, "dnnserve_device_healthy")
+
+    def restarts(self, server: RunningServer) -> dict[str, float]:
+        return self._by_device(server, "dnnserve_device_restarts_total")
+
+    @staticmethod
+    def _by_device(server: RunningServer, name: str) -> dict[str, float]:
+        return {dict(labels)["device"]: value for labels, value in server.counters(name).items()}
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one has started and that have not ended."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def kill_one_after_another(victims: list[int], underway: threading.Event) -> None:
+    underway.wait()
+    for victim in victims:
+        time.sleep(0.2)
+        os.kill(victim, signal.SIGKILL)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from dnnserve.catalog import ModelSpec
+from dnnserve.engine.host import Buffers
 from dnnserve.envelope import Completion, InferenceRequest, ModelKey
 
+from dnncore.errors import DeviceFaultError
 from dnncore.preprocessing import Preprocessing
 
 CLASSES = 3
@@ -91,7 +93,10 @@ class Inbox:
 class Lab:
     """All fake devices of a test. Programmed by the test's thread, obeyed by the runners'."""
 
-    def __init__(self, max_batch_rows: dict[str, int] | None = None) -> None:
+    def __init__(self, max_batch_rows: dict[str, int] | None = None, slots: int = 1) -> None:
+        self.slots = slots
+        self.killable = False
+        self.begun: list[str] = []
         self._changed = threading.Condition()
         self._paused: set[str] = set()
         self._running: dict[str, int] = {}
@@ -149,6 +154,29 @@ class Lab:
         sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
         return sums * np.arange(1, CLASSES + 1, dtype=np.float32)
 
+    def began(self, device: str) -> None:
+        with self._changed:
+            self.begun.append(device)
+            self._changed.notify_all()
+
+    def wait_begun(self, count: int) -> None:
+        """Wait until so many batches have been begun."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.begun) >= count, PATIENCE_S), "no batch was begun"
+
+    def kill(self, device: str) -> bool:
+        """What hangs on this device fails with a fault, if it may."""
+        with self._changed:
+            if self.killable:
+                self._faults.setdefault(device, deque()).append(DeviceFaultError("killed"))
+                self._paused -= {device}
+                self._changed.notify_all()
+        return self.killable
+
+    def shrink(self, device: str, max_batch_rows: int) -> None:
+        """What is loaded on this device from now on has room for so many rows."""
+        self._max_batch_rows[device] = max_batch_rows
+
     def limit(self, device: str, max_batch_rows: int) -> int:
         return min(max_batch_rows, self._max_batch_rows.get(device, max_batch_rows))
 
@@ -159,10 +187,14 @@ class FakeHost:
     def __init__(self, lab: Lab, device: str) -> None:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()
 
-    def load(self, model: ModelKey, max_batch_rows: int) -> FakeInstance:
+    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FakeInstance:
+        assert buffers is None
         if self._lab.load_error is not None:
             raise self._lab.load_error
         return FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows))
+
+    def kill(self) -> bool:
+        return self._lab.kill(self._device)
 
     def close(self) -> None:
         assert threading.get_ident() == self._thread
@@ -170,16 +202,19 @@ class FakeHost:
 
 
 class FakeInstance:
+    output_shape = (CLASSES,)
+
     def __init__(self, lab: Lab, device: str, max_batch_rows: int) -> None:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()
         self.max_batch_rows = max_batch_rows
-        self._rows: np.ndarray | None = None
+        self.slots = [make_rows(0, max_batch_rows) for _ in range(lab.slots)]
+        self._begun: deque[np.ndarray] = deque()
 
-    def stage(self, blocks: Sequence[np.ndarray]) -> None:
+    def begin(self, slot: int, rows: int) -> None:
         assert threading.get_ident() == self._thread
-        self._rows = np.concatenate(blocks)
-        assert len(self._rows) <= self.max_batch_rows
+        assert rows <= self.max_batch_rows
+        self._lab.began(self._device)
+        self._begun.append(self.slots[slot][:rows])
 
-    def infer(self) -> np.ndarray:
-        assert self._rows is not None
-        return self._lab.run(self._device, self._rows)
+    def finish(self) -> np.ndarray:
+        return self._lab.run(self._device, self._begun.popleft())

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dnnserve.config import PRECISIONS
+from dnnserve.engine.net import NetHost, NetInstance
 from dnnserve.envelope import ModelKey
-from dnnserve.instance import NetHost
 
 from dnncore import Handle
 from dnncore.backend import TICKET_BYTES, Memory
@@ -19,6 +19,13 @@ from dnncore.nn.passes import for_inference
 from tests.server.packages import make_package
 
 KEY = ModelKey("digits", 1)
+
+
+def run(instance: NetInstance, rows: np.ndarray) -> np.ndarray:
+    """Outputs of some rows, as a runner has them computed."""
+    instance.slots[0][: len(rows)] = rows
+    instance.begin(0, len(rows))
+    return instance.finish().copy()
 
 
 @pytest.fixture
@@ -31,22 +38,18 @@ def host() -> Iterator[NetHost]:
 def test_rows_have_the_same_answer_alone_in_a_batch_and_beside_padding(host: NetHost) -> None:
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
     instance = host.load(KEY, 8)
-    instance.stage([rows[:3], rows[3:4], rows[4:]])
-    together = instance.infer().copy()
+    together = run(instance, rows)
     assert together.shape == (7, 10)
     np.testing.assert_allclose(together.sum(axis=1), 1, rtol=1e-5)
     for index, row in enumerate(rows):
-        instance.stage([row[None]])
-        np.testing.assert_allclose(instance.infer()[0], together[index], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(run(instance, row[None])[0], together[index], rtol=1e-5, atol=1e-7)
 
 
 def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
     instance = host.load(KEY, 4)
-    instance.stage([np.full((4, 1, 8, 8), np.nan, np.float32)])
-    instance.infer()
-    instance.stage([np.ones((3, 1, 8, 8), np.float32)])
-    assert np.isfinite(instance.infer()).all()
-    assert not instance._staged.inputs["data"][3:].any()
+    run(instance, np.full((4, 1, 8, 8), np.nan, np.float32))
+    assert np.isfinite(run(instance, np.ones((3, 1, 8, 8), np.float32))).all()
+    assert not instance.slots[0][3:].any()
 
 
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
@@ -60,10 +63,10 @@ def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
 
         return bind
 
-    monkeypatch.setattr("dnnserve.instance.Executor", up_to(4))
+    monkeypatch.setattr("dnnserve.engine.net.Executor", up_to(4))
     assert host.load(KEY, 16).max_batch_rows == 4
     assert "a batch of 8 does not fit" in caplog.text
-    monkeypatch.setattr("dnnserve.instance.Executor", up_to(0))
+    monkeypatch.setattr("dnnserve.engine.net.Executor", up_to(0))
     with pytest.raises(OutOfMemoryError):
         host.load(KEY, 16)
 
@@ -88,11 +91,9 @@ def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> No
     host = NetHost("cpu", {KEY: make_package().serving_model}, batch_invariant=True)
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
     instance = host.load(KEY, 8)
-    instance.stage([rows])
-    together = instance.infer().copy()
+    together = run(instance, rows)
     for index, row in enumerate(rows):
-        instance.stage([row[None]])
-        assert np.array_equal(instance.infer()[0], together[index])
+        assert np.array_equal(run(instance, row[None])[0], together[index])
     host.close()
 
 
@@ -102,8 +103,7 @@ def test_in_16_bits_answers_are_near() -> None:
     for precision in PRECISIONS.values():
         host = NetHost("cpu", {KEY: for_inference(model, precision)})
         instance = host.load(KEY, 4)
-        instance.stage([rows])
-        answers.append(instance.infer().copy())
+        answers.append(run(instance, rows))
         host.close()
     wide, *narrow = answers
     for answer in narrow:

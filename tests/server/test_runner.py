@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 from dnnserve.batcher import Limits
+from dnnserve.engine.net import batch_buckets
+from dnnserve.engine.restarts import Restarts
+from dnnserve.engine.runner import Runner
+from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import Answer, InferenceRequest
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
-from dnnserve.instance import batch_buckets
-from dnnserve.runner import Runner
 from dnnserve.scheduler import Scheduler
-from dnnserve.watchdog import Watchdog
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, wait_until
@@ -21,12 +22,16 @@ SPEC = make_spec()
 class Fleet:
     """Runners over a lab's fake devices, behind one scheduler."""
 
-    def __init__(self, lab: Lab, *devices: str) -> None:
+    def __init__(self, lab: Lab, *devices: str, restarts: Restarts | None = None) -> None:
         self.inbox, self.scheduler = Inbox(), Scheduler()
-        self.lost: list[tuple[str, str]] = []
+        self.changes: list[tuple[str, str | None]] = []
         models = {SPEC.key: SPEC.max_batch_rows}
         self.runners = [
-            Runner(device, device, models, lab.open_host, self.scheduler, lambda *lost: self.lost.append(lost))
+            Runner(
+                *(device, device, models, lab.open_host, self.scheduler),
+                on_change=lambda *change: self.changes.append(change),
+                restarts=restarts,
+            )
             for device in devices
         ]
         self.scheduler.start()
@@ -88,7 +93,7 @@ def test_an_exception_fails_its_batch_alone(lab: Lab, fleets: list[Fleet]) -> No
         assert isinstance(outcome, ExecutionError)
         assert "secret" not in str(outcome)
     assert isinstance(fleet.inbox.of(good).outcome, Answer)
-    assert not fleet.lost
+    assert not fleet.changes
 
 
 def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets: list[Fleet]) -> None:
@@ -104,7 +109,7 @@ def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets:
     fleet.inbox.wait(4)
     answers = [fleet.inbox.of(request).outcome for request in (*first, *later)]
     assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers), answers
-    assert fleet.lost == [("cuda:0", "an illegal memory access")]
+    assert fleet.changes == [("cuda:0", "an illegal memory access")]
     assert fleet.scheduler.healthy_devices == {"cuda:1"}
     assert fleet.runners[0].join(PATIENCE_S)
     assert lab.closed == ["cuda:0"]
@@ -155,8 +160,9 @@ def test_a_batch_that_never_ends_goes_to_another_device_and_its_late_answer_is_d
     outcomes = [fleet.inbox.of(request).outcome for request in requests]
     assert all(isinstance(outcome, Answer) and outcome.device == "cuda:1" for outcome in outcomes), outcomes
     assert fleet.scheduler.healthy_devices == {"cuda:1"}
-    ((device, reason),) = fleet.lost
+    ((device, reason),) = fleet.changes
     assert device == "cuda:0"
+    assert reason is not None
     assert "has not ended" in reason
     watchdog.stop()
     assert fleet.runners[0].join(0.0), "who stops the server would wait for a device that hangs"
@@ -209,3 +215,88 @@ def test_busy_time_grows_with_batches(lab: Lab, fleets: list[Fleet]) -> None:
 )
 def test_buckets_are_powers_of_two_and_the_maximum(rows: int, buckets: tuple[int, ...]) -> None:
     assert batch_buckets(rows) == buckets
+
+
+def test_a_lost_device_comes_back_and_its_requests_are_answered(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.fail_next("cuda:0", DeviceFaultError("an illegal memory access"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    refused = fleet.submit(1.0)
+    fleet.inbox.wait(1)  # no other device was there
+    assert isinstance(fleet.inbox.of(refused).outcome, DeviceLostError)
+    wait_until(lambda: bool(fleet.scheduler.healthy_devices))
+    answered = fleet.submit(2.0)
+    fleet.inbox.wait(2)
+    assert isinstance(fleet.inbox.of(answered).outcome, Answer)
+    assert fleet.changes == [("cuda:0", "an illegal memory access"), ("cuda:0", None)]
+    assert fleet.runners[0].restarts == 1
+    assert lab.closed == ["cuda:0"]
+
+
+def test_a_device_that_is_lost_again_and_again_stays_out_of_service(lab: Lab, fleets: list[Fleet]) -> None:
+    for _ in range(3):
+        lab.fail_next("cuda:0", DeviceFaultError("gone"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=2, first_s=0.0)).open())
+    for count in range(1, 4):
+        wait_until(lambda: bool(fleet.scheduler.healthy_devices))
+        fleet.submit(1.0)
+        fleet.inbox.wait(count)
+    assert fleet.runners[0].join(PATIENCE_S)
+    assert not fleet.scheduler.healthy_devices
+    assert [reason for _, reason in fleet.changes] == ["gone", None, "gone", None, "gone"]
+
+
+def test_a_device_that_comes_back_with_less_room_is_not_used(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.fail_next("cuda:0", DeviceFaultError("gone"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=1, first_s=0.0)).open())
+    lab.shrink("cuda:0", 4)
+    fleet.submit(1.0)
+    assert fleet.runners[0].join(PATIENCE_S)
+    assert not fleet.scheduler.healthy_devices
+
+
+def test_a_host_that_hangs_and_can_be_killed_is_opened_again(lab: Lab, fleets: list[Fleet]) -> None:
+    lab.killable = True
+    lab.pause("cuda:0")
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    fleet.submit(1.0)
+    lab.wait_running("cuda:0")
+    assert fleet.runners[0].give_up_when_stuck(0)
+    wait_until(lambda: len(fleet.changes) == 2)
+    (_, reason), (_, back) = fleet.changes
+    assert reason is not None
+    assert "has not ended" in reason
+    assert back is None
+    assert not fleet.runners[0].given_up
+
+
+def test_the_next_full_batch_is_begun_while_one_runs_and_a_partial_one_is_not(fleets: list[Fleet]) -> None:
+    lab = Lab(slots=2)
+    lab.pause("cpu")
+    fleets.append(fleet := Fleet(lab, "cpu").open(hold_until_requests=3))
+    first, full, partial = fleet.submit(1.0, 8), fleet.submit(2.0, 8), fleet.submit(3.0, 4)
+    lab.wait_begun(2)
+    lab.wait_running("cpu")
+    assert lab.begun == ["cpu", "cpu"]
+    assert [rows for _, rows in lab.batches] == [8], "the first still runs"
+    lab.resume()
+    fleet.inbox.wait(3)
+    for request, value in ((first, 1.0), (full, 2.0), (partial, 3.0)):
+        answer = fleet.inbox.of(request).outcome
+        assert isinstance(answer, Answer)
+        assert answer.outputs[0, 0] == value
+    assert [rows for _, rows in lab.batches] == [8, 8, 4]
+
+
+def test_a_fault_hands_over_what_runs_and_what_was_begun_behind_it(fleets: list[Fleet]) -> None:
+    lab = Lab(slots=2)
+    for device in ("cuda:0", "cuda:1"):
+        lab.pause(device)
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open(hold_until_requests=4))
+    lab.fail_next("cuda:0", DeviceFaultError("gone"))
+    requests = [fleet.submit(float(value), 8) for value in range(4)]
+    lab.wait_begun(4)
+    lab.resume()
+    fleet.inbox.wait(4)
+    answers = [fleet.inbox.of(request).outcome for request in requests]
+    assert [answer.outputs[0, 0] for answer in answers if isinstance(answer, Answer)] == [0.0, 1.0, 2.0, 3.0]
+    assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers)

@@ -1,66 +1,24 @@
-"""A model on a device: the seam that the runner drives, and its implementation over dnncore.
-
-A host is what one runner thread opens on its device; an instance is one model loaded there. Tests put fakes with programmable
-latency and faults behind the same Protocols.
-"""
+"""Models on a device of this process, over dnncore."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
 
 import numpy as np
 
 from dnncore import Handle
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Model, Parameters, SharedMemory
+from dnnserve.engine.host import Buffers
 from dnnserve.envelope import ModelKey
 
-__all__ = ["Host", "HostFactory", "Instance", "NetHost", "NetInstance", "batch_buckets"]
+__all__ = ["NetHost", "NetInstance", "batch_buckets"]
 
 _log = logging.getLogger(__name__)
-
-
-class Instance(Protocol):
-    """One model, loaded on one device and warm. Owned by one thread."""
-
-    @property
-    def max_batch_rows(self) -> int:
-        """Rows that one batch may have here: less than asked for where the device's memory ends earlier."""
-        ...
-
-    def stage(self, blocks: Sequence[np.ndarray]) -> None:
-        """Copy the blocks [n_i, C, H, W], in order, into the input buffer of the smallest executor that holds them."""
-        ...
-
-    def infer(self) -> np.ndarray:
-        """Run what was staged.
-
-        Returns:
-            float32 [rows staged, K], valid until the next call.
-
-        Raises:
-            DeviceFaultError: the device is lost for good; any other error fails this batch alone.
-        """
-        ...
-
-
-class Host(Protocol):
-    """A device as one runner thread holds it. Owned by one thread."""
-
-    def load(self, model: ModelKey, max_batch_rows: int) -> Instance:
-        """Load a model and warm it up."""
-        ...
-
-    def close(self) -> None:
-        """Give everything back; must be called by the thread that opened it."""
-        ...
-
-
-HostFactory = Callable[[str], Host]
-"""Opens a device by name, in the thread that will use it."""
 
 
 def batch_buckets(max_batch_rows: int) -> tuple[int, ...]:
@@ -77,13 +35,22 @@ class NetInstance:
         model: What is run.
         max_batch_rows: Largest bucket wanted; buckets that do not fit into the device's memory are left out, with a warning.
         slice_images: Images that are computed at a time, as `Executor` has it.
+        num_slots: Input buffers.
+        buffers: Where they lie; their pages are locked. None: in memory of the device's choice.
 
     Raises:
         OutOfMemoryError: not even a batch of one fits.
     """
 
     def __init__(
-        self, handle: Handle, name: str, model: Model, max_batch_rows: int, slice_images: int | None = None
+        self,
+        handle: Handle,
+        name: str,
+        model: Model,
+        max_batch_rows: int,
+        slice_images: int | None = None,
+        num_slots: int = 1,
+        buffers: Buffers | None = None,
     ) -> None:
         graph = model.graph
         (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
@@ -102,8 +69,10 @@ class NetInstance:
                     *(name, handle.info.name, bucket, smaller[-1], error),
                 )
                 buckets = tuple(smaller)
-        self._staged = self._executors[0]
-        self._rows = 0
+        shape = (self.max_batch_rows, *self._extents(graph, self._input))
+        self.output_shape = self._extents(graph, self._output)
+        self.slots = tuple(_slot(handle, shape, buffers) for _ in range(num_slots))
+        self._begun: deque[tuple[int, int]] = deque()
 
     def _bind(
         self, handle: Handle, graph: Graph, buckets: Sequence[int], slice_images: int | None
@@ -119,24 +88,36 @@ class NetInstance:
             undo.pop_all()
         return executors[::-1]
 
+    @staticmethod
+    def _extents(graph: Graph, name: str) -> tuple[int, ...]:
+        return tuple(int(extent) for extent in graph.values[name].shape[1:])
+
     @property
     def max_batch_rows(self) -> int:
         """Rows of the largest bucket."""
         return self._executors[-1].batch
 
-    def stage(self, blocks: Sequence[np.ndarray]) -> None:
-        """Copy the rows straight into the page-locked buffer; rows of padding are zero."""
-        self._rows = sum(map(len, blocks))
-        self._staged = next(executor for executor in self._executors if executor.batch >= self._rows)
-        buffer, position = self._staged.inputs[self._input], 0
-        for block in blocks:
-            buffer[position : position + len(block)] = block
-            position += len(block)
-        buffer[position:] = 0
+    def begin(self, slot: int, rows: int) -> None:
+        """Remember what `finish` shall run: this process has nothing else to do meanwhile."""
+        self._begun.append((slot, rows))
 
-    def infer(self) -> np.ndarray:
-        """Run the staged executor: probabilities [rows, K]."""
-        return self._staged.run()[self._output][: self._rows]
+    def finish(self) -> np.ndarray:
+        """Run the smallest executor that holds the rows: probabilities [rows, K]. Rows of padding are zero."""
+        slot, rows = self._begun.popleft()
+        executor = next(executor for executor in self._executors if executor.batch >= rows)
+        batch = self.slots[slot][: executor.batch]
+        batch[rows:] = 0
+        return executor.run(sources={self._input: batch})[self._output][:rows]
+
+
+def _slot(handle: Handle, shape: tuple[int, ...], buffers: Buffers | None) -> np.ndarray:
+    nbytes = 4 * math.prod(shape)
+    if buffers is None:
+        slot = handle.device.host_buffer(nbytes)
+    else:
+        slot = buffers(nbytes)
+        handle.device.page_lock(slot)
+    return slot[:nbytes].view(np.float32).reshape(shape)
 
 
 class NetHost:
@@ -146,16 +127,27 @@ class NetHost:
         device: "cpu" or "cuda:N".
         models: What may be loaded.
         batch_invariant: Whether an image's answer has the same bits whatever it is batched with: each is computed alone.
+        num_slots: Input buffers of each model: 2 where one is filled while the other's rows are computed.
     """
 
-    def __init__(self, device: str, models: Mapping[ModelKey, Model], *, batch_invariant: bool = False) -> None:
+    def __init__(
+        self, device: str, models: Mapping[ModelKey, Model], *, batch_invariant: bool = False, num_slots: int = 1
+    ) -> None:
         self._models = models
         self._slice_images = 1 if batch_invariant else None
+        self._num_slots = num_slots
         self._handle = Handle(device)
 
-    def load(self, model: ModelKey, max_batch_rows: int) -> NetInstance:
+    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> NetInstance:
         """Upload a model's weights and bind its buckets."""
-        return NetInstance(self._handle, model.name, self._models[model], max_batch_rows, self._slice_images)
+        return NetInstance(
+            *(self._handle, model.name, self._models[model], max_batch_rows, self._slice_images, self._num_slots),
+            buffers,
+        )
+
+    def kill(self) -> bool:
+        """Nothing ends a kernel of this process but its own end."""
+        return False
 
     def close(self) -> None:
         """Close the handle and with it everything that was loaded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from dnnserve.runner import Runner
+from dnnserve.engine.runner import Runner
 
 __all__ = ["Watchdog"]
 

@@ -1,0 +1,87 @@
+"""What runs batches: the seam between a runner and its device.
+
+A host is what one runner thread opens on its device; an instance is one model loaded there. `net.py` implements them over dnncore,
+`process.py` over a process that does so; tests put fakes with programmable latency and faults behind the same Protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dnnserve.envelope import ModelKey
+
+__all__ = ["Buffers", "Host", "HostFactory", "Instance"]
+
+Buffers = Callable[[int], np.ndarray]
+"""Gives so many bytes of host memory, uint8, that begin at a page."""
+
+
+class Instance(Protocol):
+    """One model, loaded on one device and warm. Owned by one thread."""
+
+    @property
+    def max_batch_rows(self) -> int:
+        """Rows that one batch may have here: less than asked for where the device's memory ends earlier."""
+        ...
+
+    @property
+    def slots(self) -> Sequence[np.ndarray]:
+        """Input buffers, float32 [max_batch_rows, C, H, W] or longer, one for each batch that may be begun and not yet finished."""
+        ...
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Extents of the output of one row."""
+        ...
+
+    def begin(self, slot: int, rows: int) -> None:
+        """Run the first rows of a slot; whether this returns before they are computed is up to the device.
+
+        Raises:
+            DeviceFaultError: the device is lost for good; any other error fails this batch alone.
+        """
+        ...
+
+    def finish(self) -> np.ndarray:
+        """Wait for the oldest batch that was begun.
+
+        Returns:
+            float32 [rows, *output_shape], valid until its slot is begun again.
+
+        Raises:
+            DeviceFaultError: as `begin`; so any other error.
+        """
+        ...
+
+
+class Host(Protocol):
+    """A device as one runner thread holds it. Owned by one thread, but for `kill`."""
+
+    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> Instance:
+        """Load a model and warm it up.
+
+        Args:
+            model: Which.
+            max_batch_rows: Rows that batches are wanted to have.
+            buffers: Where its slots shall lie; None for memory of its own.
+        """
+        ...
+
+    def kill(self) -> bool:
+        """End whatever it does, from any thread, so that the thread which waits for it gets a DeviceFaultError.
+
+        Returns:
+            Whether that can be done here.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back; must be called by the thread that opened it."""
+        ...
+
+
+HostFactory = Callable[[str], Host]
+"""Opens a device by name, in the thread that will use it."""

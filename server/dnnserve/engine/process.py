@@ -1,0 +1,182 @@
+"""A device in a process of its own: whatever happens to its context or hangs on it, this process goes on and starts another one.
+
+The kernels are launched without the interpreter lock of the front end, and a CUDA error that no context survives costs one process,
+not the server.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from dnncore import errors
+from dnncore.errors import DeviceFaultError, DnncoreError
+from dnnserve.engine.host import Buffers
+from dnnserve.engine.link import Assignment, Done, Failed, Link, Load, Loaded, Message, Opened, Run, SharedBuffer
+from dnnserve.engine.parcel import Parcel
+from dnnserve.envelope import ModelKey
+
+__all__ = ["EngineProcesses", "ProcessHost", "ProcessInstance"]
+
+_END_S = 5.0
+_Wanted = TypeVar("_Wanted")
+
+
+class EngineProcesses:
+    """Opens devices in processes of their own: a `HostFactory`. Thread-safe.
+
+    Args:
+        assignment: What each of them is told; packed once, so that all of them and their successors share one copy of the weights.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._parcel = Parcel(assignment)
+
+    def __call__(self, device: str) -> ProcessHost:
+        """Start a process and wait until it has its device.
+
+        Raises:
+            DnncoreError: it cannot open it.
+        """
+        return ProcessHost(device, self._parcel.fd)
+
+    def close(self) -> None:
+        """Give the parcel back; no process can be started any more."""
+        self._parcel.close()
+
+
+class ProcessHost:
+    """A device behind an engine process. Owned by one thread, but for `kill`.
+
+    Args:
+        device: What the process opens.
+        parcel: Descriptor of its assignment.
+
+    Raises:
+        DeviceFaultError: the process ended.
+        DnncoreError: it cannot open the device.
+    """
+
+    def __init__(self, device: str, parcel: int) -> None:
+        self._device = device
+        ours, theirs = Link.pair()
+        command = [sys.executable, "-m", "dnnserve.engine.child", device, str(theirs.fileno()), str(parcel)]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), parcel), stdin=subprocess.DEVNULL)
+        self._link = Link(ours)
+        try:
+            self.answer(Opened)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> ProcessInstance:
+        """Have the process load a model and warm it up; its slots lie in memory that both processes map.
+
+        Raises:
+            DeviceFaultError: the process ended.
+            DnncoreError: it cannot load the model.
+        """
+        if buffers is not None:
+            raise ValueError("an engine process makes its buffers itself")
+        self.ask(Load(model, max_batch_rows))
+        loaded, fds = self.answer(Loaded)
+        return ProcessInstance(self, model, loaded, [SharedBuffer(fd) for fd in fds])
+
+    def ask(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            DeviceFaultError: the process ended.
+        """
+        try:
+            self._link.send(message)
+        except OSError:
+            raise self._ended() from None
+
+    def answer(self, wanted: type[_Wanted]) -> tuple[_Wanted, Sequence[int]]:
+        """Wait for the answer to the oldest question.
+
+        Raises:
+            DeviceFaultError: the process ended.
+            DnncoreError: what was asked for failed; of the class that the process says.
+        """
+        received = self._link.receive()
+        if received is None:
+            raise self._ended()
+        message, fds = received
+        if isinstance(message, Failed):
+            kind = getattr(errors, message.error, DnncoreError)
+            raise kind(message.text)
+        if not isinstance(message, wanted):
+            raise DnncoreError(f"the engine process of {self._device} answered {message} where {wanted} was due")
+        return message, fds
+
+    def kill(self) -> bool:
+        """Kill the process."""
+        self._process.kill()
+        return True
+
+    def close(self) -> None:
+        """Let the process close its device and end; one that does not is killed. A second call does nothing."""
+        self._link.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self) -> DeviceFaultError:
+        self._link.close()
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        return DeviceFaultError(f"the engine process {self.pid} of {self._device} ended by {how}")
+
+
+class ProcessInstance:
+    """A model in an engine process. Owned by its host's thread.
+
+    Args:
+        host: The process.
+        model: Which.
+        loaded: What the process said of it.
+        buffers: Its slots and, last, its outputs.
+    """
+
+    def __init__(self, host: ProcessHost, model: ModelKey, loaded: Loaded, buffers: Sequence[SharedBuffer]) -> None:
+        self._host = host
+        self._model = model
+        self.max_batch_rows = loaded.max_batch_rows
+        self.output_shape = loaded.output_shape
+        rows = loaded.max_batch_rows
+        self.slots = tuple(buffer.view((rows, *loaded.input_shape)) for buffer in buffers[: loaded.slots])
+        self._outputs = buffers[-1].view((loaded.slots, rows, *loaded.output_shape))
+        for buffer in buffers:
+            buffer.close()
+        self._begun: deque[tuple[int, int]] = deque()
+
+    def begin(self, slot: int, rows: int) -> None:
+        """Have the process run the first rows of a slot, after what was begun before; returns at once."""
+        self._host.ask(Run(self._model, slot, rows))
+        self._begun.append((slot, rows))
+
+    def finish(self) -> np.ndarray:
+        """Wait for the oldest batch that was begun."""
+        slot, rows = self._begun.popleft()
+        self._host.answer(Done)
+        return self._outputs[slot, :rows]

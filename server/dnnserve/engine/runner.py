@@ -1,0 +1,314 @@
+"""One thread per device: opens it, loads the models, runs batches, and closes it again in the same thread.
+
+PyCUDA aborts the process when a context outlives its thread's work, so nothing here leaves the thread without `host.close()`.
+
+Where a host runs batches beside this thread, the next one is copied in while one runs, and the last one is answered while the next
+runs. What is taken ahead of time is full: a batch that could still grow waits for the device in its queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnncore.errors import DeviceFaultError, OutOfMemoryError
+from dnnserve.engine.host import Host, HostFactory, Instance
+from dnnserve.engine.restarts import Restarts
+from dnnserve.envelope import Answer, BatchTimes, ModelKey
+from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
+from dnnserve.scheduler import Batch, Scheduler
+
+__all__ = ["DeviceChanged", "Runner"]
+
+_log = logging.getLogger(__name__)
+
+DeviceChanged = Callable[[str, str | None], None]
+"""Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
+once it is back."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch on its way through the device. Owned by one thread."""
+
+    batch: Batch
+    instance: Instance
+    slot: int
+    staged_ns: int = 0
+
+
+class Runner:
+    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung` and `_given_up`; the device itself is touched by
+    its own thread alone.
+
+    Args:
+        label: The device's name in logs and metrics, unique among runners.
+        device: The device's name for `open_host`.
+        models: What to load, with the rows of a batch asked for.
+        open_host: Opens the device; called in the runner's thread.
+        scheduler: Where batches come from and completions go.
+        on_change: Told when the device goes out of service, and when it is back.
+        restarts: When a lost device is opened again; None: never, because its context ends only with this process.
+        clock: The scheduler's clock.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        device: str,
+        models: Mapping[ModelKey, int],
+        open_host: HostFactory,
+        scheduler: Scheduler,
+        on_change: DeviceChanged = lambda _label, _reason: None,
+        restarts: Restarts | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.label = label
+        self.device = device
+        self._models = models
+        self._open_host = open_host
+        self._scheduler = scheduler
+        self._on_change = on_change
+        self._restarts = Restarts(limit=0) if restarts is None else restarts
+        self._clock = clock
+        self._loaded = threading.Event()
+        self._ending = threading.Event()
+        self._load_error: Exception | None = None
+        self._limits: Mapping[ModelKey, int] = {}
+        self._host: Host | None = None
+        self._lock = threading.Lock()
+        self._running: tuple[Batch, int] | None = (
+            None  # the batch on the device, and since when it has been alone there
+        )
+        self._hung = ""
+        self._given_up = False
+        self._busy_ns = 0  # written by the runner's thread alone
+        # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
+        self._thread = threading.Thread(target=self._main, name=f"dnnserve-{label}", daemon=True)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent on batches since the start."""
+        return self._busy_ns / 1e9
+
+    @property
+    def restarts(self) -> int:
+        """How often the device was opened again."""
+        return self._restarts.total
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the device was left alone in a batch that did not end."""
+        with self._lock:
+            return self._given_up
+
+    def start(self) -> None:
+        """Open the device and load the models, in the runner's thread; returns at once."""
+        self._thread.start()
+
+    def wait_loaded(self, timeout_s: float | None = None) -> Mapping[ModelKey, int] | None:
+        """Wait until the models are loaded and warm.
+
+        Returns:
+            Rows that a batch of each model may have on this device; None: not loaded within the time given.
+
+        Raises:
+            Exception: whatever opening the device or loading a model raised.
+        """
+        if not self._loaded.wait(timeout_s):
+            return None
+        if self._load_error is not None:
+            raise self._load_error
+        return self._limits
+
+    def give_up_when_stuck(self, limit_ns: int) -> bool:
+        """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
+
+        The batch goes to other devices. A host that can be killed is, and opened again; else the runner's thread stays where it
+        is, and should it ever come back, it ends.
+        """
+        with self._lock:
+            if self._running is None or self._given_up or self._clock() - self._running[1] < limit_ns:
+                return False
+            batch, since_ns = self._running
+            seconds = (self._clock() - since_ns) / 1e9
+            self._hung = f"a batch of {batch.model} with {batch.rows} rows has not ended for {seconds:.1f} s"
+            self._running = None
+            if self._host is not None and self._host.kill():
+                return True  # the runner's thread wakes up and finds out
+            self._given_up = True
+        self._hand_over([batch], self._hung)
+        return True
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end, after `Scheduler.stop`; False: it still runs. One that was given up is not waited for."""
+        self._ending.set()
+        if self.given_up:
+            return True
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        instances: Mapping[ModelKey, Instance] | None
+        try:
+            try:
+                instances = self._open()
+                self._limits = {model: instance.max_batch_rows for model, instance in instances.items()}
+                self._scheduler.add_device(self.label)
+            except Exception as error:  # noqa: BLE001 - handed over to wait_loaded
+                self._load_error = error
+                return
+            finally:
+                self._loaded.set()
+            while instances is not None:
+                since_ns = self._clock()
+                if not self._serve(instances):
+                    return
+                self._close()
+                instances = self._open_again((self._clock() - since_ns) / 1e9)
+        except Exception as error:  # noqa: BLE001 - a runner that ends for any reason takes its device out of service
+            _log.exception("the runner of device %s failed", self.label)
+            self._lose(f"its runner failed: {error}")
+        finally:
+            self._close()
+
+    def _open(self) -> Mapping[ModelKey, Instance]:
+        host = self._open_host(self.device)
+        with self._lock:
+            self._host = host
+        return {model: host.load(model, rows) for model, rows in self._models.items()}
+
+    def _open_again(self, seconds_in_service: float) -> Mapping[ModelKey, Instance] | None:
+        """Bring a lost device back; None: it is not tried any more, or the server ends."""
+        while (wait_s := self._restarts.after(seconds_in_service)) is not None:
+            if self._ending.wait(wait_s):
+                return None
+            try:
+                instances = self._open()
+                self._check_room(instances)
+            except Exception:  # noqa: BLE001 - whatever it was may be over the next time
+                _log.exception("device %s could not be opened again", self.label)
+                self._close()
+                seconds_in_service = 0.0
+                continue
+            self._scheduler.add_device(self.label)
+            self._on_change(self.label, None)
+            return instances
+        return None
+
+    def _check_room(self, instances: Mapping[ModelKey, Instance]) -> None:
+        """Requests were let in for the batches of the first start."""
+        smaller = [str(model) for model, each in instances.items() if each.max_batch_rows < self._limits[model]]
+        if smaller:
+            raise OutOfMemoryError(f"no room any more for the batches of {', '.join(smaller)}")
+
+    def _serve(self, instances: Mapping[ModelKey, Instance]) -> bool:
+        """Run batches until the scheduler has stopped, or the device was left alone (False), or it is lost (True)."""
+        flights: deque[_Flight] = deque()
+        depth = min(len(instance.slots) for instance in instances.values())
+        slots = {model: itertools.cycle(range(len(instance.slots))) for model, instance in instances.items()}
+        while True:
+            batch = self._scheduler.take_ahead() if flights else self._scheduler.take()
+            if batch is None and not flights:
+                return False
+            try:
+                if batch is not None:
+                    flights.append(_Flight(batch, instances[batch.model], next(slots[batch.model])))
+                    if not self._begin(flights) or len(flights) < depth:
+                        continue
+                outcomes = self._finish(flights[0])
+            except DeviceFaultError as error:
+                with self._lock:
+                    reason, self._hung, self._running = self._hung or str(error), "", None
+                    if self._given_up:
+                        return False
+                _log.error("device %s is lost: %s", self.label, reason)
+                self._hand_over([flight.batch for flight in flights], reason)
+                return True
+            done = flights.popleft()
+            if not self._pass_on(done, flights[0] if flights else None):
+                return False
+            self._scheduler.complete(done.batch, outcomes)
+
+    def _begin(self, flights: deque[_Flight]) -> bool:
+        """Copy the last batch's rows into its slot and begin to run them; False: it failed, and is answered so."""
+        flight = flights[-1]
+        batch, buffer, position = flight.batch, flight.instance.slots[flight.slot], 0
+        if len(flights) == 1:
+            with self._lock:
+                self._running = batch, batch.taken_ns
+        for request in batch.requests:
+            buffer[position : position + len(request.rows)] = request.rows
+            position += len(request.rows)
+        flight.staged_ns = self._clock()
+        try:
+            flight.instance.begin(flight.slot, position)
+        except DeviceFaultError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
+            outcomes = self._failure(batch)
+            flights.pop()
+            self._scheduler.complete(batch, outcomes)
+            return False
+        return True
+
+    def _finish(self, flight: _Flight) -> Sequence[Answer | RequestError]:
+        """Wait for a batch: what each of its requests is answered."""
+        batch = flight.batch
+        try:
+            outputs = flight.instance.finish()
+        except DeviceFaultError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
+            return self._failure(batch)
+        inferred_ns = self._clock()
+        # One copy frees the slot; the requests share it.
+        parts = np.split(outputs.copy(), np.cumsum([len(request.rows) for request in batch.requests])[:-1])
+        times = BatchTimes(batch.taken_ns, flight.staged_ns, inferred_ns, self._clock())
+        return [Answer(part, self.label, batch.rows, times) for part in parts]
+
+    def _failure(self, batch: Batch) -> Sequence[RequestError]:
+        _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
+        failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
+        return [ExecutionError(failed) for _ in batch.requests]
+
+    def _pass_on(self, done: _Flight, following: _Flight | None) -> bool:
+        """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
+        now_ns = self._clock()
+        with self._lock:
+            if self._given_up:
+                return False
+            since_ns = done.batch.taken_ns if self._running is None else self._running[1]
+            self._busy_ns += now_ns - since_ns
+            self._running = None if following is None else (following.batch, now_ns)
+        return True
+
+    def _hand_over(self, batches: Sequence[Batch], reason: str) -> None:
+        """Let other devices run what this one could not."""
+        self._lose(reason)  # first: neither the batches nor a client that retries must meet this device again
+        lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
+        for batch in reversed(batches):  # each goes to the head of its queue
+            again = self._scheduler.put_back(batch, DeviceLostError(lost))
+            total = len(batch.requests)
+            _log.warning("of %d requests of %s on %s, %d go to other devices", total, batch.model, self.label, again)
+
+    def _lose(self, reason: str) -> None:
+        self._scheduler.lose_device(self.label, reason)
+        self._on_change(self.label, reason)
+
+    def _close(self) -> None:
+        with self._lock:
+            host, self._host = self._host, None
+        try:
+            if host is not None:
+                host.close()
+        except Exception:  # noqa: BLE001 - after a fault even giving back fails; the process still has to end in order
+            _log.exception("closing device %s failed", self.label)

@@ -1,0 +1,148 @@
+"""Devices in processes of their own: what is answered, and what happens when such a process dies, hangs or cannot start."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from dnnserve.engine.link import Assignment
+from dnnserve.engine.net import NetHost
+from dnnserve.engine.parcel import Parcel, unpack
+from dnnserve.engine.process import EngineProcesses
+from dnnserve.envelope import ModelKey
+
+from dnncore.errors import BackendUnavailableError, DeviceFaultError, DeviceNotFoundError, OutOfMemoryError
+from tests.server.fakes import PATIENCE_S, wait_until
+from tests.server.packages import make_package, probabilities
+
+KEY = ModelKey("digits", 1)
+ROWS = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
+
+
+class OutOfRoom(NetHost):
+    """A device whose memory is full."""
+
+    def load(self, *_: object) -> NoReturn:
+        raise OutOfMemoryError("no room for the weights")
+
+
+class Hanging(NetHost):
+    """A device that never ends."""
+
+    def load(self, *_: object) -> NoReturn:
+        time.sleep(PATIENCE_S)
+        raise AssertionError("nobody killed it")
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[EngineProcesses]:
+    models = {KEY: make_package().serving_model}
+    engines = EngineProcesses(Assignment(functools.partial(NetHost, models=models, num_slots=2), "text"))
+    yield engines
+    engines.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_parcel_holds_what_was_put_in_and_what_is_written_stays_here() -> None:
+    value: dict[str, Any] = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([7], np.uint8), "c": "text"}
+    with Parcel(value) as parcel:
+        first, second = unpack(parcel.fd), unpack(parcel.fd)
+    first["a"][0, 0] = 9.0
+    assert second["a"].tolist() == value["a"].tolist()
+    assert (second["b"].tolist(), second["c"]) == ([7], "text")
+
+
+def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_with_its_host(
+    engines: EngineProcesses,
+) -> None:
+    host = engines("cpu")
+    instance = host.load(KEY, 8)
+    assert (instance.max_batch_rows, instance.output_shape, len(instance.slots)) == (8, (10,), 2)
+    instance.slots[0][:7] = ROWS
+    instance.begin(0, 7)
+    instance.slots[1][:2] = ROWS[:2] + 1
+    instance.begin(1, 2)
+    package = make_package()
+    np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS[:2] + 1), rtol=1e-5, atol=1e-7)
+    host.close()
+    assert not is_running(host.pid)
+
+
+def test_a_killed_process_is_a_lost_device_and_another_one_can_be_started(engines: EngineProcesses) -> None:
+    host = engines("cpu")
+    instance = host.load(KEY, 4)
+    os.kill(host.pid, signal.SIGKILL)
+    with pytest.raises(DeviceFaultError, match="ended by SIGKILL"):  # noqa: PT012 - whichever notices first
+        instance.begin(0, 1)
+        instance.finish()
+    host.close()
+    again = engines("cpu")
+    assert again.load(KEY, 4).max_batch_rows == 4
+    again.close()
+
+
+def test_signals_for_the_server_do_not_end_an_engine(engines: EngineProcesses) -> None:
+    host = engines("cpu")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(host.pid, number)
+    assert host.load(KEY, 1).max_batch_rows == 1
+    host.close()
+
+
+def test_what_cannot_be_opened_or_loaded_is_an_error_of_its_own_class(engines: EngineProcesses) -> None:
+    with pytest.raises((DeviceNotFoundError, BackendUnavailableError)):
+        engines("cuda:99")
+    full = EngineProcesses(Assignment(functools.partial(OutOfRoom, models={}), "text"))
+    host = full("cpu")
+    with pytest.raises(OutOfMemoryError, match="no room for the weights"):
+        host.load(KEY, 1)
+    host.close()
+    full.close()
+
+
+def test_a_process_that_hangs_is_killed_from_another_thread() -> None:
+    hanging = EngineProcesses(Assignment(functools.partial(Hanging, models={}), "text"))
+    host = hanging("cpu")
+    timer = threading.Timer(0.2, host.kill)
+    timer.start()
+    with pytest.raises(DeviceFaultError, match="ended by SIGKILL"):
+        host.load(KEY, 1)
+    timer.join()
+    host.close()
+    hanging.close()
+
+
+def test_an_engine_ends_with_a_server_that_is_killed() -> None:
+    script = (
+        "import functools, time\n"
+        "from dnnserve.engine.link import Assignment\n"
+        "from dnnserve.engine.net import NetHost\n"
+        "from dnnserve.engine.process import EngineProcesses\n"
+        "engines = EngineProcesses(Assignment(functools.partial(NetHost, models={}), 'text'))\n"
+        "print(engines('cpu').pid, flush=True)\n"
+        f"time.sleep({PATIENCE_S})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        assert is_running(pid)
+        server.kill()
+    wait_until(lambda: not is_running(pid))
