@@ -28,7 +28,7 @@ from typing import Any  # noqa: E402
 from dnnserve.app import model_spec  # noqa: E402
 from dnnserve.config import PRECISIONS  # noqa: E402
 from dnnserve.engine import net as instance  # noqa: E402
-from dnnserve.engine.net import NetHost  # noqa: E402
+from dnnserve.engine.net import NetHost, ServedModel  # noqa: E402
 from dnnserve.repository import load_package_folder  # noqa: E402
 
 from benchmarks.document import Document  # noqa: E402
@@ -120,7 +120,7 @@ def measure(package: Path, device: str, precision: str, max_batch_rows: int, beg
             setattr(owner, name, watch.timed(part, original))
         ((key, loaded),) = watch.timed("package", load_package_folder)(package).items()
         model = watch.timed("passes", for_inference)(loaded.serving_model, PRECISIONS[precision])
-        host = NetHost(device, {key: model})
+        host = NetHost(device, {key: ServedModel(model, loaded.preprocessing)})
         host.load(key, model_spec(key, loaded, max_batch_rows).max_batch_rows)
         host.close()
     finally:

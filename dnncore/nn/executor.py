@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -171,15 +171,16 @@ class Executor:
         feeds: Mapping[str, np.ndarray] | None = None,
         wanted: Sequence[str] | None = None,
         *,
-        sources: Mapping[str, np.ndarray] | None = None,
+        sources: Mapping[str, np.ndarray | Callable[[Tensor], None]] | None = None,
     ) -> Mapping[str, np.ndarray]:
         """Copy the inputs to the device, run, and wait for the outputs.
 
         Args:
             feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
             wanted: Names of the outputs that are copied to the host; None for all.
-            sources: Arrays by name that go to the device from where they are, in place of `inputs`: memory that is shared with
-                somebody, and that `Device.page_lock` may have locked.
+            sources: What an input comes from in place of `inputs`, by name: an array that goes to the device from where it is,
+                such as memory that is shared with somebody and that `Device.page_lock` has locked; or what is called with the
+                input's tensor and enqueues on the handle whatever writes it.
 
         Returns:
             The outputs by name; overwritten by the next run.
@@ -192,14 +193,15 @@ class Executor:
         for name, array in (feeds or {}).items():
             self._check_feed(name, array)
             self.inputs[name][...] = array
-        sources = sources or {}
-        for name, array in sources.items():
-            self._check_feed(name, array)
+        for name, source in (sources or {}).items():
+            self._check_feed(name, source)
         device, stream = self._handle.device, self._handle.stream
         for name in self.inputs:
-            device.copy_to_device(
-                stream, self._tensors[name].address, sources[name] if name in sources else self.inputs[name]
-            )
+            source = self.inputs[name] if sources is None or name not in sources else sources[name]
+            if isinstance(source, np.ndarray):
+                device.copy_to_device(stream, self._tensors[name].address, source)
+            else:
+                source(self._tensors[name])
         program.run()
         results = {name: self._results[name] for name in (self.graph.outputs if wanted is None else wanted)}
         for name, result in results.items():
@@ -207,9 +209,11 @@ class Executor:
         stream.synchronize()
         return results
 
-    def _check_feed(self, name: str, array: np.ndarray) -> None:
+    def _check_feed(self, name: str, array: np.ndarray | Callable[[Tensor], None]) -> None:
         if name not in self.inputs:
             raise BadParamError(f"net {self.graph.name!r} has no input {name!r}; it has {', '.join(self.inputs)}")
+        if not isinstance(array, np.ndarray):
+            return
         dtype, shape = self.inputs.form(name)
         if array.shape != shape or array.dtype != dtype:
             raise BadParamError(f"{name} is {array.dtype}{list(array.shape)}, this executor takes {dtype}{list(shape)}")

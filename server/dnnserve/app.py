@@ -28,7 +28,7 @@ from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.engine.host import HostFactory
 from dnnserve.engine.link import Assignment
-from dnnserve.engine.net import NetHost
+from dnnserve.engine.net import NetHost, ServedModel
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.engine.restarts import Restarts
 from dnnserve.engine.runner import Runner
@@ -312,7 +312,10 @@ def make_server(config: ServerConfig) -> Server:
     packages = _packages(config)
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
     precision = PRECISIONS[config.precision]
-    models = {key: for_inference(package.serving_model, precision) for key, package in packages.items()}
+    models = {
+        key: ServedModel(for_inference(package.serving_model, precision), package.preprocessing)
+        for key, package in packages.items()
+    }
     in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
     open_host = partial(NetHost, models=models, batch_invariant=config.batch_invariant, num_slots=1 + in_processes)
     if not in_processes:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import torch
 
-from dnncore import Handle
+from dnncore import Handle, ops
 from dnncore.backend import Memory
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
@@ -124,6 +126,31 @@ def test_what_is_on_the_device_can_be_run_without_the_host(handle: Handle) -> No
         assert np.array_equal(executor.tensor("logits").numpy(), expected[::-1])
         with pytest.raises(BadParamError, match="no input, output or constant 'relu1'"):
             executor.tensor("relu1")
+
+
+def test_an_input_may_come_from_memory_of_another_or_be_written_on_the_device(handle: Handle) -> None:
+    graph = lenet(4, (1, 8, 8))
+    rows = np.random.default_rng(8).standard_normal((BATCH, 1, 8, 8)).astype(np.float32)
+    shared = np.frombuffer(mmap.mmap(-1, 2 * rows.nbytes), np.uint8)
+    handle.device.page_lock(shared)
+    place = shared[rows.nbytes :].view(np.float32).reshape(rows.shape)
+    place[...] = rows
+    with (
+        Parameters.upload(handle, graph, graph.initialize(2)) as parameters,
+        Executor(graph, handle, parameters, BATCH) as executor,
+        handle.upload(rows / 2) as half,
+    ):
+        (output,) = graph.outputs
+        expected = executor.run({"data": rows})[output].copy()
+        executor.inputs["data"][...] = 0
+        assert np.array_equal(executor.run(sources={"data": place})[output], expected)
+        assert not executor.inputs["data"].any()
+        doubled = executor.run(sources={"data": lambda x: ops.transform(handle, 2.0, half, 0.0, x)})[output]
+        assert np.array_equal(doubled, expected)
+        with pytest.raises(BadParamError, match="takes float32"):
+            executor.run(sources={"data": place[:1]})
+        with pytest.raises(BadParamError, match="no input 'image'"):
+            executor.run(sources={"image": place})
 
 
 def test_a_binding_that_finds_no_room_gives_back_what_it_took(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

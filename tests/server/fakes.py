@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from dnnserve.catalog import ModelSpec
 from dnnserve.engine.host import Buffers
+from dnnserve.engine.slot import Slot
 from dnnserve.envelope import Completion, InferenceRequest, ModelKey
 
 from dnncore.errors import DeviceFaultError
@@ -207,14 +208,21 @@ class FakeInstance:
     def __init__(self, lab: Lab, device: str, max_batch_rows: int) -> None:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()
         self.max_batch_rows = max_batch_rows
-        self.slots = [make_rows(0, max_batch_rows) for _ in range(lab.slots)]
+        self.slots = [self._slot(max_batch_rows) for _ in range(lab.slots)]
         self._begun: deque[np.ndarray] = deque()
 
-    def begin(self, slot: int, rows: int) -> None:
+    @staticmethod
+    def _slot(rows: int) -> Slot:
+        spec = make_spec()
+        memory = np.zeros(Slot.nbytes(rows, spec.input_shape), np.uint8)
+        return Slot(memory, rows, spec.input_shape, spec.preprocessing)
+
+    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+        assert not pixels
         assert threading.get_ident() == self._thread
         assert rows <= self.max_batch_rows
         self._lab.began(self._device)
-        self._begun.append(self.slots[slot][:rows])
+        self._begun.append(self.slots[slot].rows[:rows])
 
     def finish(self) -> np.ndarray:
         return self._lab.run(self._device, self._begun.popleft())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from dnnserve.engine.net import ServedModel
 
 from dnncore import Handle
 from dnncore.nn import Executor, Package, Parameters, zoo
@@ -17,6 +18,12 @@ def make_package(name: str = "digits", seed: int = 5) -> Package:
     net = zoo.lenet(10, (1, 8, 8))
     preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 16, (0.25,), (0.5,))
     return Package(name, net, net.initialize(seed), preprocessing, LABELS)
+
+
+def served(package: Package | None = None) -> ServedModel:
+    """What a host is given of a package."""
+    package = make_package() if package is None else package
+    return ServedModel(package.serving_model, package.preprocessing)
 
 
 def make_repository(root: Path) -> Path:

@@ -23,7 +23,7 @@ from dnnserve.envelope import ModelKey
 
 from dnncore.errors import BackendUnavailableError, DeviceFaultError, DeviceNotFoundError, OutOfMemoryError
 from tests.server.fakes import PATIENCE_S, wait_until
-from tests.server.packages import make_package, probabilities
+from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
 ROWS = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
@@ -46,7 +46,7 @@ class Hanging(NetHost):
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[EngineProcesses]:
-    models = {KEY: make_package().serving_model}
+    models = {KEY: served()}
     engines = EngineProcesses(Assignment(functools.partial(NetHost, models=models, num_slots=2), "text"))
     yield engines
     engines.close()
@@ -75,13 +75,15 @@ def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_wit
     host = engines("cpu")
     instance = host.load(KEY, 8)
     assert (instance.max_batch_rows, instance.output_shape, len(instance.slots)) == (8, (10,), 2)
-    instance.slots[0][:7] = ROWS
-    instance.begin(0, 7)
-    instance.slots[1][:2] = ROWS[:2] + 1
-    instance.begin(1, 2)
+    instance.begin(0, *instance.slots[0].fill([ROWS[:3], ROWS[3:]]))
+    instance.begin(1, *instance.slots[1].fill([ROWS[:2] + 1]))
     package = make_package()
     np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS[:2] + 1), rtol=1e-5, atol=1e-7)
+    pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1), np.uint8)
+    instance.begin(0, *instance.slots[0].fill([pixels]))
+    expected = probabilities(package, package.of_images[0].normalize(pixels))
+    np.testing.assert_allclose(instance.finish(), expected, rtol=1e-5, atol=1e-7)
     host.close()
     assert not is_running(host.pid)
 
@@ -91,7 +93,7 @@ def test_a_killed_process_is_a_lost_device_and_another_one_can_be_started(engine
     instance = host.load(KEY, 4)
     os.kill(host.pid, signal.SIGKILL)
     with pytest.raises(DeviceFaultError, match="ended by SIGKILL"):  # noqa: PT012 - whichever notices first
-        instance.begin(0, 1)
+        instance.begin(0, 1, False)
         instance.finish()
     host.close()
     again = engines("cpu")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dnnserve.config import PRECISIONS
-from dnnserve.engine.net import NetHost, NetInstance
+from dnnserve.engine.net import NetHost, NetInstance, ServedModel
 from dnnserve.envelope import ModelKey
 
 from dnncore import Handle
@@ -16,21 +16,21 @@ from dnncore.backend import TICKET_BYTES, Memory
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.passes import for_inference
-from tests.server.packages import make_package
+from tests.conftest import DEVICES
+from tests.server.packages import make_package, served
 
 KEY = ModelKey("digits", 1)
 
 
 def run(instance: NetInstance, rows: np.ndarray) -> np.ndarray:
     """Outputs of some rows, as a runner has them computed."""
-    instance.slots[0][: len(rows)] = rows
-    instance.begin(0, len(rows))
+    instance.begin(0, *instance.slots[0].fill([rows]))
     return instance.finish().copy()
 
 
 @pytest.fixture
 def host() -> Iterator[NetHost]:
-    host = NetHost("cpu", {KEY: make_package().serving_model})
+    host = NetHost("cpu", {KEY: served()})
     yield host
     host.close()
 
@@ -49,7 +49,7 @@ def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
     instance = host.load(KEY, 4)
     run(instance, np.full((4, 1, 8, 8), np.nan, np.float32))
     assert np.isfinite(run(instance, np.ones((3, 1, 8, 8), np.float32))).all()
-    assert not instance.slots[0][3:].any()
+    assert not instance.slots[0].rows[3:].any()
 
 
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
@@ -71,7 +71,8 @@ def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
         host.load(KEY, 16)
 
 
-def test_buckets_take_turns_with_the_memory_of_the_largest(host: NetHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_take_turns_with_the_memory_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = NetHost("cpu", {KEY: ServedModel(make_package().serving_model, None)})
     device, allocate = host._handle.device, host._handle.device.allocate
     taken: list[int] = []
 
@@ -85,10 +86,11 @@ def test_buckets_take_turns_with_the_memory_of_the_largest(host: NetHost, monkey
     constants = sum(array.nbytes for array in make_package().weights.values())
     assert sum(taken) <= constants + largest.arena_bytes + TICKET_BYTES
     assert [executor.batch for executor in instance._executors] == [1, 2, 4, 8, 16]
+    host.close()
 
 
 def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> None:
-    host = NetHost("cpu", {KEY: make_package().serving_model}, batch_invariant=True)
+    host = NetHost("cpu", {KEY: served()}, batch_invariant=True)
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
     instance = host.load(KEY, 8)
     together = run(instance, rows)
@@ -101,7 +103,7 @@ def test_in_16_bits_answers_are_near() -> None:
     rows = np.random.default_rng(11).normal(size=(4, 1, 8, 8)).astype(np.float32)
     model, answers = make_package().serving_model, []
     for precision in PRECISIONS.values():
-        host = NetHost("cpu", {KEY: for_inference(model, precision)})
+        host = NetHost("cpu", {KEY: ServedModel(for_inference(model, precision), None)})
         instance = host.load(KEY, 4)
         answers.append(run(instance, rows))
         host.close()
@@ -109,3 +111,19 @@ def test_in_16_bits_answers_are_near() -> None:
     for answer in narrow:
         assert answer.dtype == np.float32
         assert 0 < np.abs(answer - wide).max() < 0.02
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_pixels_are_answered_as_the_rows_that_they_make_alone_and_beside_rows(device: str) -> None:
+    package = make_package()
+    pixels = np.random.default_rng(2).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    rows = package.of_images[0].normalize(pixels)
+    host = NetHost(device, {KEY: served(package)})
+    instance = host.load(KEY, 8)
+    expected = run(instance, rows)
+    assert np.array_equal(run(instance, pixels), expected)
+    filled = instance.slots[0].fill([pixels[:2], rows[2:3], pixels[3:]])
+    assert filled == (5, False)
+    instance.begin(0, *filled)
+    assert np.array_equal(instance.finish(), expected)
+    host.close()

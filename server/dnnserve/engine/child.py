@@ -95,7 +95,8 @@ def _load(host: Host, wanted: Load, link: Link) -> _Model:
     shape = (len(slots), instance.max_batch_rows, *instance.output_shape)
     buffers.append(SharedBuffer.of(4 * int(np.prod(shape))))
     outputs = buffers[-1].view(shape)
-    answer = Loaded(instance.max_batch_rows, slots[0].shape[1:], instance.output_shape, len(slots))
+    rows, preprocessing = slots[0].row_shape, slots[0].preprocessing
+    answer = Loaded(instance.max_batch_rows, rows, instance.output_shape, len(slots), preprocessing)
     link.send(answer, [one.fd for one in buffers])
     for one in buffers:
         one.close()
@@ -103,7 +104,7 @@ def _load(host: Host, wanted: Load, link: Link) -> _Model:
 
 
 def _run(model: _Model, wanted: Run) -> None:
-    model.instance.begin(wanted.slot, wanted.rows)
+    model.instance.begin(wanted.slot, wanted.rows, wanted.pixels)
     model.outputs[wanted.slot, : wanted.rows] = model.instance.finish()
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
 __all__ = ["Buffers", "Host", "HostFactory", "Instance"]
@@ -28,8 +29,8 @@ class Instance(Protocol):
         ...
 
     @property
-    def slots(self) -> Sequence[np.ndarray]:
-        """Input buffers, float32 [max_batch_rows, C, H, W] or longer, one for each batch that may be begun and not yet finished."""
+    def slots(self) -> Sequence[Slot]:
+        """Input buffers of `max_batch_rows` each, one for each batch that may be begun and not yet finished."""
         ...
 
     @property
@@ -37,8 +38,8 @@ class Instance(Protocol):
         """Extents of the output of one row."""
         ...
 
-    def begin(self, slot: int, rows: int) -> None:
-        """Run the first rows of a slot; whether this returns before they are computed is up to the device.
+    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+        """Run the first rows of a slot, as `Slot.fill` has left them; whether this returns before that is done is up to the device.
 
         Raises:
             DeviceFaultError: the device is lost for good; any other error fails this batch alone.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnncore.preprocessing import Preprocessing
 from dnnserve.engine.host import HostFactory
 from dnnserve.envelope import ModelKey
 
@@ -55,24 +56,27 @@ class Loaded:
 
     Args:
         max_batch_rows: As `Instance` has it.
-        input_shape: Extents of one row.
+        row_shape: Extents of one row.
         output_shape: Extents of its output.
         slots: Input buffers.
+        preprocessing: What makes rows of pixels, where that is known.
     """
 
     max_batch_rows: int
-    input_shape: tuple[int, ...]
+    row_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     slots: int
+    preprocessing: Preprocessing | None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the first rows of a model's slot. Immutable."""
+    """Run the first rows of a model's slot, pixels or not. Immutable."""
 
     model: ModelKey
     slot: int
     rows: int
+    pixels: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dnncore.errors import DeviceFaultError, DnncoreError
 from dnnserve.engine.host import Buffers
 from dnnserve.engine.link import Assignment, Done, Failed, Link, Load, Loaded, Message, Opened, Run, SharedBuffer
 from dnnserve.engine.parcel import Parcel
+from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessInstance"]
@@ -164,15 +165,17 @@ class ProcessInstance:
         self.max_batch_rows = loaded.max_batch_rows
         self.output_shape = loaded.output_shape
         rows = loaded.max_batch_rows
-        self.slots = tuple(buffer.view((rows, *loaded.input_shape)) for buffer in buffers[: loaded.slots])
+        self.slots = tuple(
+            Slot(buffer.bytes, rows, loaded.row_shape, loaded.preprocessing) for buffer in buffers[: loaded.slots]
+        )
         self._outputs = buffers[-1].view((loaded.slots, rows, *loaded.output_shape))
         for buffer in buffers:
             buffer.close()
         self._begun: deque[tuple[int, int]] = deque()
 
-    def begin(self, slot: int, rows: int) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool) -> None:
         """Have the process run the first rows of a slot, after what was begun before; returns at once."""
-        self._host.ask(Run(self._model, slot, rows))
+        self._host.ask(Run(self._model, slot, rows, pixels))
         self._begun.append((slot, rows))
 
     def finish(self) -> np.ndarray:

@@ -241,16 +241,14 @@ class Runner:
     def _begin(self, flights: deque[_Flight]) -> bool:
         """Copy the last batch's rows into its slot and begin to run them; False: it failed, and is answered so."""
         flight = flights[-1]
-        batch, buffer, position = flight.batch, flight.instance.slots[flight.slot], 0
+        batch = flight.batch
         if len(flights) == 1:
             with self._lock:
                 self._running = batch, batch.taken_ns
-        for request in batch.requests:
-            buffer[position : position + len(request.rows)] = request.rows
-            position += len(request.rows)
+        rows, pixels = flight.instance.slots[flight.slot].fill([request.rows for request in batch.requests])
         flight.staged_ns = self._clock()
         try:
-            flight.instance.begin(flight.slot, position)
+            flight.instance.begin(flight.slot, rows, pixels)
         except DeviceFaultError:
             raise
         except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance

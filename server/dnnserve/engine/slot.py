@@ -1,0 +1,64 @@
+"""Host memory for the rows of one batch: as a net reads them, or as pixels that the device turns into them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnncore.preprocessing import Preprocessing
+
+__all__ = ["Slot"]
+
+
+class Slot:
+    """Room for so many rows. Owned by one thread.
+
+    Args:
+        memory: uint8, `Slot.nbytes` of them or more.
+        rows: As many as fit.
+        row_shape: (C, H, W) of a row.
+        preprocessing: What makes rows of pixels; None where nobody has said it.
+
+    Attributes:
+        row_shape, preprocessing: As above.
+        rows: float32 [rows, C, H, W].
+        pixels: uint8 [rows, H, W, C], in the same memory.
+    """
+
+    def __init__(
+        self, memory: np.ndarray, rows: int, row_shape: Sequence[int], preprocessing: Preprocessing | None
+    ) -> None:
+        shape = (rows, *row_shape)
+        self.rows: np.ndarray = memory[: self.nbytes(rows, row_shape)].view(np.float32).reshape(shape)
+        self.pixels: np.ndarray = memory[: math.prod(shape)].reshape(rows, *row_shape[1:], *row_shape[:1])
+        self.row_shape = tuple(row_shape)
+        self.preprocessing = preprocessing
+
+    @staticmethod
+    def nbytes(rows: int, row_shape: Sequence[int]) -> int:
+        """Bytes of rows of a shape."""
+        return 4 * rows * math.prod(row_shape)
+
+    def fill(self, blocks: Sequence[np.ndarray]) -> tuple[int, bool]:
+        """Copy blocks of rows in, one behind the other.
+
+        Args:
+            blocks: float32 [n, C, H, W] or uint8 [n, H, W, C]; where both come, the pixels are normalised here.
+
+        Returns:
+            How many rows they have, and whether `pixels` holds them.
+        """
+        pixels = all(block.dtype == np.uint8 for block in blocks)
+        target, position = self.pixels if pixels else self.rows, 0
+        for block in blocks:
+            rows: Any = target[position : position + len(block)]
+            if block.dtype == np.uint8 and not pixels:
+                assert self.preprocessing is not None  # else no request with pixels is let in
+                rows[...] = self.preprocessing.normalize(block)
+            else:
+                rows[...] = block
+            position += len(block)
+        return position, pixels
