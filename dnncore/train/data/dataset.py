@@ -6,7 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Dataset", "Subset"]
+from dnncore.errors import ConfigError
+
+__all__ = ["Dataset", "Subset", "names_of_labels"]
 
 
 class Dataset(Protocol):
@@ -52,22 +54,9 @@ class Subset:
     def __init__(self, dataset: Dataset, indices: np.ndarray) -> None:
         self._dataset = dataset
         self._indices = indices
-        self._labels: np.ndarray = dataset.labels[indices]
-
-    @property
-    def name(self) -> str:
-        """The whole's."""
-        return self._dataset.name
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The whole's."""
-        return self._dataset.class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [n]."""
-        return self._labels
+        self.name = dataset.name
+        self.class_names = dataset.class_names
+        self.labels: np.ndarray = dataset.labels[indices]
 
     @property
     def fingerprint(self) -> str:
@@ -77,3 +66,16 @@ class Subset:
     def read(self, indices: np.ndarray) -> np.ndarray:
         """See Dataset."""
         return self._dataset.read(self._indices[indices])
+
+
+def names_of_labels(labels: np.ndarray, class_names: tuple[str, ...] | None, source: object) -> tuple[str, ...]:
+    """The names that were given, or for None the numbers from 0 to the largest label.
+
+    Raises:
+        ConfigError: a label has no name; the message names `source`.
+    """
+    largest = int(labels.max())
+    names = class_names or tuple(map(str, range(largest + 1)))
+    if largest >= len(names):
+        raise ConfigError(f"{source} has the label {largest}, data.classes {len(names)} names")
+    return names

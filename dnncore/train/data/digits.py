@@ -26,9 +26,10 @@ class Digits:
             from sklearn.datasets import load_digits
         except ImportError as error:
             raise ConfigError('data.kind is "digits", which needs scikit-learn: pip install "dnncore[demo]"') from error
+        self.class_names = tuple("0123456789")
         bunch = load_digits()
         self._images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
-        self._labels: np.ndarray = bunch.target.astype(np.int32)
+        self.labels: np.ndarray = bunch.target.astype(np.int32)
 
     @property
     def name(self) -> str:
@@ -36,19 +37,9 @@ class Digits:
         return "digits"
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """ "0" to "9"."""
-        return tuple("0123456789")
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [1797]."""
-        return self._labels
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256 of pixels and labels."""
-        return hashlib.sha256(self._images.tobytes() + self._labels.tobytes()).hexdigest()
+        return hashlib.sha256(self._images.tobytes() + self.labels.tobytes()).hexdigest()
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """uint8 [n, 8, 8, 1]."""

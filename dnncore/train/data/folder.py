@@ -38,7 +38,7 @@ class Folder:
             )
         self._root = root
         self._preprocessing = preprocessing
-        self._class_names = tuple(folder.name for folder in folders)
+        self.class_names = tuple(folder.name for folder in folders)
         self._files: list[Path] = []
         labels: list[int] = []
         for label, folder in enumerate(folders):
@@ -49,22 +49,12 @@ class Folder:
                 raise ConfigError(f"class folder {folder} holds no {', '.join(SUFFIXES)} files; add some or remove it")
             self._files += files
             labels += [label] * len(files)
-        self._labels = np.array(labels, np.int32)
+        self.labels = np.array(labels, np.int32)
 
     @property
     def name(self) -> str:
         """The root's name."""
         return f"folder {self._root.name}"
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The folders' names, sorted."""
-        return self._class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [N]."""
-        return self._labels
 
     @cached_property
     def fingerprint(self) -> str:

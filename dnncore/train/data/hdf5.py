@@ -9,6 +9,7 @@ import numpy as np
 
 from dnncore.errors import BackendUnavailableError, ConfigError, ModelImportError, PreprocessingError
 from dnncore.importers.hdf5 import array_at, opened
+from dnncore.train.data.dataset import names_of_labels
 
 __all__ = ["HDF5Images"]
 
@@ -46,10 +47,8 @@ class HDF5Images:
             self._starts.append(self._starts[-1] + len(labels[-1]))
         if not self._starts[-1]:
             raise ConfigError(f"{path} lists no images")
-        self._labels = np.concatenate(labels)
-        self._class_names = class_names or tuple(map(str, range(int(self._labels.max()) + 1)))
-        if self._labels.max() >= len(self._class_names):
-            raise ConfigError(f"{path} has the label {self._labels.max()}, data.classes {len(self._class_names)} names")
+        self.labels = np.concatenate(labels)
+        self.class_names = names_of_labels(self.labels, class_names, path)
 
     @property
     def name(self) -> str:
@@ -57,19 +56,9 @@ class HDF5Images:
         return f"HDF5 {self._name}"
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """See Dataset."""
-        return self._class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [N]."""
-        return self._labels
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256 of the files' names and sizes, and of all labels."""
-        digest = hashlib.sha256(self._labels.tobytes())
+        digest = hashlib.sha256(self.labels.tobytes())
         for file in self._files:
             digest.update(f"{file.name}\0{file.stat().st_size}\n".encode())
         return digest.hexdigest()

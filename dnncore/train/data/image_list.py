@@ -10,6 +10,7 @@ import numpy as np
 
 from dnncore.errors import ConfigError
 from dnncore.preprocessing import Preprocessing
+from dnncore.train.data.dataset import names_of_labels
 from dnncore.train.data.folder import decoded
 
 __all__ = ["ImageList"]
@@ -50,31 +51,19 @@ class ImageList:
             labels.append(int(label))
         if not labels:
             raise ConfigError(f"{path} lists no images")
-        self._labels = np.array(labels, np.int32)
-        self._class_names = class_names or tuple(map(str, range(max(labels) + 1)))
-        if max(labels) >= len(self._class_names):
-            raise ConfigError(f"{path} has the label {max(labels)}, data.classes {len(self._class_names)} names")
+        self.labels = np.array(labels, np.int32)
+        self.class_names = names_of_labels(self.labels, class_names, path)
 
     @property
     def name(self) -> str:
         """The text file's name."""
         return f"list {self._name}"
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """See Dataset."""
-        return self._class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [N]."""
-        return self._labels
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the files' paths, labels and sizes; reading every byte would cost as much as an epoch."""
         digest = hashlib.sha256()
-        for file, label in zip(self._files, self._labels, strict=True):
+        for file, label in zip(self._files, self.labels, strict=True):
             try:
                 digest.update(f"{file}\0{label}\0{Path(self._root + file).stat().st_size}\n".encode())
             except OSError as error:

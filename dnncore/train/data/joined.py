@@ -30,23 +30,13 @@ class Joined:
                 f"{first.name} has the classes {list(first.class_names)}, {second.name} others: {list(many)}"
             )
         self._first, self._second = first, second
-        self._class_names = many
-        self._labels = np.concatenate([first.labels, second.labels])
+        self.class_names = many
+        self.labels = np.concatenate([first.labels, second.labels])
 
     @property
     def name(self) -> str:
         """Both names."""
         return f"{self._first.name} and {self._second.name}"
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """See Dataset."""
-        return self._class_names
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int32 [N]."""
-        return self._labels
 
     @property
     def fingerprint(self) -> str:
