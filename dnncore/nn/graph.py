@@ -244,6 +244,14 @@ class Graph:
             self, nodes=nodes, constants=kept, outputs=outputs, inputs=self.inputs if inputs is None else inputs
         )
 
+    def without_unused(self) -> Graph:
+        """This graph without the nodes and constants on which neither an output nor an update depends."""
+        needed = {*self.outputs, *self.updates.values()}
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.reads)
+        return self.rewritten(node for node in self.nodes if needed.intersection(node.outputs))
+
     def descriptor(self, name: str, spec: Spec) -> TensorDescriptor:
         """How a value of known extents lies in memory of its own."""
         return spec.descriptor(self.layouts.get(name, Layout.NCHW))

@@ -71,13 +71,9 @@ def with_flat_outputs(graph: Graph) -> Graph:
 
 def pruned(graph: Graph) -> Graph:
     """The graph without the nodes, constants and inputs that no output needs."""
-    needed, nodes = set(graph.outputs), []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            needed.update(node.reads)
-            nodes.append(node)
-    inputs = tuple(value for value in graph.inputs if value.name in needed)
-    return graph.rewritten(reversed(nodes), inputs=inputs)
+    rest = graph.without_unused()
+    read = {name for node in rest.nodes for name in node.reads} | set(rest.outputs)
+    return rest.rewritten(rest.nodes, inputs=tuple(value for value in rest.inputs if value.name in read))
 
 
 def _classes(graph: Graph, name: str) -> Extent | None:

@@ -9,10 +9,5 @@ __all__ = ["drop_unused"]
 
 def drop_unused(model: Model) -> Model:
     """Leave out what no output depends on, and the weights that only it reads."""
-    graph = model.graph
-    needed = {*graph.outputs, *graph.updates.values()}
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            needed.update(node.reads)
-    rewritten = graph.rewritten(node for node in graph.nodes if needed.intersection(node.outputs))
+    rewritten = model.graph.without_unused()
     return Model(rewritten, {name: model.weights[name] for name in rewritten.constant})
