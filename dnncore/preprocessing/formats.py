@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "first_frame"]
+__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "count_pixels", "first_frame"]
 
 DEFAULT_MAX_PIXELS = 50_000_000
 """Larger images are refused where a specification says nothing else."""
@@ -55,6 +55,24 @@ def first_frame(data: bytes, max_pixels: int) -> Iterator[Image]:
         PreprocessingError: not such a file, damaged, too large, or of pixels that have no range from black to white.
         BackendUnavailableError: Pillow is not installed.
     """
+    with _opened(data, max_pixels) as file:
+        yield _in_eight_bits(file)
+
+
+def count_pixels(data: bytes, max_pixels: int) -> int:
+    """Pixels of a file's first frame by its header, without decoding any.
+
+    Raises:
+        PreprocessingError: not such a file as `first_frame` takes, damaged, or too large.
+        BackendUnavailableError: Pillow is not installed.
+    """
+    with _opened(data, max_pixels) as file:
+        return file.width * file.height
+
+
+@contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[ImageFile]:
+    """A file whose header was read and checked, with what Pillow raises translated."""
     try:
         # Image.open would look for the last two by importing every plug-in there is.
         from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401
@@ -67,7 +85,7 @@ def first_frame(data: bytes, max_pixels: int) -> Iterator[Image]:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
             _check_size(file.size, max_pixels)
             _check_coding(file, max_pixels)
-            yield _in_eight_bits(file)
+            yield file
     except PreprocessingError:
         raise
     except Image.DecompressionBombError as error:

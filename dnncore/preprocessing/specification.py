@@ -10,7 +10,7 @@ import numpy as np
 
 from dnncore.errors import PreprocessingError
 from dnncore.preprocessing.decoding import Color, ColorOrder, DecodingStep
-from dnncore.preprocessing.formats import DEFAULT_MAX_PIXELS, first_frame
+from dnncore.preprocessing.formats import DEFAULT_MAX_PIXELS, count_pixels, first_frame
 from dnncore.preprocessing.geometry import CenterCrop, GeometricStep, Resize
 from dnncore.preprocessing.normalization import ArithmeticStep, Normalization, Scale, SubtractMean
 from dnncore.preprocessing.steps import STEPS, Step, step_from_dict, step_to_dict
@@ -138,6 +138,15 @@ class Preprocessing:
     def geometry(self) -> tuple[GeometricStep, ...]:
         """The steps that change the size."""
         return tuple(step for step in self.steps if isinstance(step, GeometricStep))
+
+    def count_pixels(self, data: bytes) -> int:
+        """Pixels of a file's image before it is resized, by its header alone.
+
+        Raises:
+            PreprocessingError: not an image that `decode` takes, or larger than `max_pixels`.
+            BackendUnavailableError: Pillow is not installed.
+        """
+        return count_pixels(data, self.max_pixels)
 
     def decode(self, data: bytes) -> np.ndarray:
         """Decode a file, resize and crop it.

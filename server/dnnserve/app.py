@@ -1,7 +1,8 @@
 """The server put together: what starts in which order, and how it ends.
 
-Start: ports first (a taken one is found before minutes of loading), then devices and models, then RPCs. End: health and readiness
-say no at once, new requests are refused, those inside are answered, then everything is closed in the thread that owns it.
+Start: ports first (a taken one is found before minutes of loading), then devices and models, then calls. End: health and readiness
+say no at once; the server goes on serving for a while, so that clients leave by themselves; then the port is closed, calls inside
+are answered, and everything is closed in the thread that owns it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-
-import grpc
-from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
-from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
 
 from dnncore import devices
 from dnncore.dtypes import DType
 from dnncore.nn import BATCH, Package, Value
 from dnncore.nn.passes import for_inference
 from dnnserve.batcher import Limits
-from dnnserve.calls import Gate, WaitingCalls
 from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.engine.host import HostFactory
@@ -35,11 +30,12 @@ from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.health import Health, enable_reflection
+from dnnserve.front.decoding import DecodePool, PixelLimits
+from dnnserve.front.server import GrpcServer
+from dnnserve.front.service import Service
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.repository import import_model_file, load_package_folder, load_repository
 from dnnserve.scheduler import Scheduler
-from dnnserve.servicer import ClassifierServicer, InferenceServicer, Service
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
@@ -48,10 +44,7 @@ __all__ = ["Addresses", "Server", "make_server", "model_spec"]
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
-_LAME_DUCK_S = (
-    0.25  # refusals go on for so long: RPCs that meet a closing port see CANCELLED, which clients do not retry
-)
-_LAST_ANSWERS_S = 0.25  # for refusals that are on their way when the port closes; an open Watch makes us wait it out
+_LAST_ANSWERS_S = 0.25  # for answers that are on their way when the port closes; an open Watch makes us wait it out
 _CLOSE_S = 5.0
 
 
@@ -96,14 +89,12 @@ class Server:
         self._lock = threading.Lock()
         self._health_lock = threading.Lock()
         self._open = False
-        self._grpc_started = False
         self._stop = threading.Event()
         self._abort = threading.Event()
         keys = [spec.key for spec in specs]
         self.statistics = Statistics(keys)
         self._metrics = Metrics(keys)
         self.scheduler = Scheduler(clock, [self.statistics.record, self._metrics.record])
-        self._gate = Gate()
         rows = {spec.key: spec.max_batch_rows for spec in specs}
         self._runners = [
             Runner(
@@ -124,24 +115,15 @@ class Server:
         self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
-        self._pool = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="dnnserve-rpc")
-        self._grpc = grpc.server(
-            self._pool,
-            options=_grpc_options(config.max_message_mib << 20),
-            # Beyond this an RPC is refused at once; below it waits for a thread. Health checks and Watch streams count too.
-            maximum_concurrent_rpcs=4 * config.grpc_threads,
-        )
-        self._health = Health(self._grpc)
-        host = f"[{config.host}]" if ":" in config.host else config.host
         try:
-            port = self._grpc.add_insecure_port(f"{host}:{config.grpc_port}")
-        except RuntimeError as error:
+            self._front = GrpcServer(config, clock)
+        except StartError:
             self._web.close()
-            raise StartError(
-                f"gRPC port {host}:{config.grpc_port} cannot be had: it is in use or not ours to take; "
-                "choose another with --grpc-port"
-            ) from error
-        self.addresses = Addresses(f"{host}:{port}", f"http://{host}:{self._web.port}/metrics")
+            raise
+        limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
+        self._decoder = DecodePool(limits, config.max_queue_requests)
+        web_host = f"[{config.host}]" if ":" in config.host else config.host
+        self.addresses = Addresses(self._front.address, f"http://{web_host}:{self._web.port}/metrics")
 
     @property
     def device_labels(self) -> tuple[str, ...]:
@@ -186,11 +168,10 @@ class Server:
             return False
         for spec in specs:
             self.scheduler.add_model(spec.key, self._limits(spec))
-        self._add_services(Catalog(specs))
         if self._watchdog is not None:
             self._watchdog.start()
-        self._grpc.start()
-        self._grpc_started = True
+        self._front.start(self._service(Catalog(specs)))
+        _log.info("calls come over the %s front end", self._front.front_end)
         with self._lock:
             self._open = True
         self._announce_health()
@@ -209,15 +190,18 @@ class Server:
             Whether every request that was let in got its answer and every device was closed.
         """
         self._stop.wait()
-        _log.info("draining: %d requests inside, up to %g s", self._gate.inside, self._config.drain_seconds)
         with self._lock:
             self._open = False
-        self._health.shut_down()
-        self._gate.close()
+        self._front.health.shut_down()
+        self._serve_as_lame_duck()
+        _log.info("draining: %d calls inside, up to %g s", self._front.gate.inside, self._config.drain_seconds)
+        # What was taken in before this moment is answered. No refusals of our own after it: a client that is told to leave by gRPC
+        # sends its next call elsewhere by itself, one that is refused counts a failure.
+        # What lasts longer than the drain gets an answer of ours first, and only then gRPC's.
+        self._front.refuse_connections(self._config.drain_seconds + _CLOSE_S)
         self.scheduler.drain()
         # No wait for the gRPC server itself: it counts health Watch streams, which end only when their clients do.
         drained = self._wait_empty(self._config.drain_seconds)
-        self._abort.wait(_LAME_DUCK_S)
         closed = self._close()
         _log.info("stopped") if drained and closed else _log.error("stopped with requests or devices unfinished")
         return drained and closed
@@ -246,20 +230,18 @@ class Server:
             hold_until_requests=config.hold_until_requests,
         )
 
-    def _add_services(self, catalog: Catalog) -> None:
-        service = Service(
+    def _service(self, catalog: Catalog) -> Service:
+        return Service(
             catalog,
-            WaitingCalls(self.scheduler.submit, self.scheduler.cancel),
-            self._gate,
+            self.scheduler,
+            self._decoder,
             self.statistics,
             lambda: self.ready,
-            lambda spec, method, code: self._metrics.record_call(spec, method, code.name),
+            self._metrics.record_call,
             int(self._config.default_deadline_ms * 1e6),
+            self._config.access_log,
             self._clock,
         )
-        inference_grpc.add_GRPCInferenceServiceServicer_to_server(InferenceServicer(service), self._grpc)
-        classifier_grpc.add_ClassifierServiceServicer_to_server(ClassifierServicer(service), self._grpc)
-        enable_reflection(self._grpc)
 
     def _on_device_changed(self, label: str, reason: str | None) -> None:
         there = ", ".join(sorted(self.scheduler.healthy_devices)) or "none"
@@ -271,11 +253,17 @@ class Server:
 
     def _announce_health(self) -> None:
         with self._health_lock:  # judged and said in one step, so that the last to speak knows the latest
-            self._health.set_serving(self.ready)
+            self._front.health.set_serving(self.ready)
+
+    def _serve_as_lame_duck(self) -> None:
+        """Go on serving while health and readiness say no: clients and load balancers that look leave without losing a call."""
+        if self._config.lame_duck_seconds:
+            _log.info("not ready any more; serving for %g s more", self._config.lame_duck_seconds)
+            self._abort.wait(self._config.lame_duck_seconds)
 
     def _wait_empty(self, seconds: float) -> bool:
         deadline_ns = self._clock() + int(seconds * 1e9)
-        while not self._gate.wait_empty(_POLL_S):
+        while not self._front.gate.wait_empty(_POLL_S):
             if self._abort.is_set() or self._clock() >= deadline_ns:
                 return False
         return True
@@ -285,11 +273,9 @@ class Server:
         if self._watchdog is not None:
             self._watchdog.stop()
         self.scheduler.stop()
-        self._gate.wait_empty(_LAST_ANSWERS_S)
-        if not self._grpc_started:
-            self._grpc.start()  # gRPC gives a port back only when it stops serving on it
-        self._grpc.stop(_LAST_ANSWERS_S).wait()
-        self._pool.shutdown(wait=False)
+        self._front.gate.wait_empty(_LAST_ANSWERS_S)
+        self._front.stop(_LAST_ANSWERS_S)
+        self._decoder.close()
         deadline_ns = self._clock() + int(_CLOSE_S * 1e9)
         closed = True
         for runner in self._runners:
@@ -384,14 +370,3 @@ def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
         number = seen[name] = seen.get(name, -1) + 1
         labelled.append((f"{name}#{number}" if number else name, name))
     return labelled
-
-
-def _grpc_options(max_message_bytes: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.so_reuseport", 0),  # with it, two servers share a port in silence
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ]

@@ -12,7 +12,7 @@ from dnncore.errors import ConfigError
 from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
 from dnncore.nn.graph import Extent
 
-__all__ = ["ENGINES", "PRECISIONS", "ServerConfig", "parse_arguments"]
+__all__ = ["ENGINES", "FRONT_ENDS", "PRECISIONS", "ServerConfig", "parse_arguments"]
 
 _MAX_PORT = 65535
 
@@ -21,6 +21,9 @@ PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT
 
 ENGINES = ("auto", "process", "thread")
 """Where devices may run."""
+
+FRONT_ENDS = ("auto", "fast", "public")
+"""What may take calls: the fast lane, grpcio's public server, or the former where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,21 @@ class ServerConfig:
         max_queue_requests: Requests that may wait for a model.
         max_queue_delay_us: How long a request waits for company while a device is idle.
         hold_until_requests: The first batch waits for so many requests; for tests.
-        grpc_threads: Handler threads: the requests that can be decoded, queued or running at once.
+        front_end: What takes calls: "fast", "public", or "auto" for the fast lane where it runs and the public API elsewhere.
+        grpc_threads: Handler threads of the public front end: the requests that can be decoded, queued or running at once there.
+        max_calls: Calls that may be open at the same time on the fast lane.
+        max_connections: Connections that may be open at the same time; 0: any number.
+        max_connection_age_seconds: After so long a client is asked to connect anew; 0: never.
+        max_connection_idle_seconds: A connection without calls is closed after so long; 0: never.
+        max_request_megapixels: Millions of pixels that the images of a request may have.
+        max_decoding_megapixels: Millions of pixels that may be decoded at the same time.
         max_message_mib: Largest message that is read or sent.
         batch_timeout_seconds: A GPU whose batch runs for longer is taken out of service; 0: never.
-        drain_seconds: How long requests may take to finish once the server was told to stop.
+        lame_duck_seconds: How long the server goes on serving, and says that it does not, once it was told to stop.
+        drain_seconds: How long requests may take to finish after that.
         default_deadline_ms: For requests that bring none; 0: none.
         log_format: "text" or "json".
+        access_log: Whether each call's end is logged.
         ready_file: Written when the server is ready.
 
     Raises:
@@ -81,12 +93,21 @@ class ServerConfig:
     max_queue_requests: int = 1024
     max_queue_delay_us: int = 0
     hold_until_requests: int = 0
+    front_end: str = "auto"
     grpc_threads: int = 64
+    max_calls: int = 16_384
+    max_connections: int = 0
+    max_connection_age_seconds: float = 0.0
+    max_connection_idle_seconds: float = 0.0
+    max_request_megapixels: float = 400.0
+    max_decoding_megapixels: float = 800.0
     max_message_mib: int = 64
     batch_timeout_seconds: float = 60.0
+    lame_duck_seconds: float = 5.0
     drain_seconds: float = 30.0
     default_deadline_ms: float = 0.0
     log_format: str = "text"
+    access_log: bool = False
     ready_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +119,8 @@ class ServerConfig:
             raise ConfigError(f"--engines {self.engines} is unknown; use one of {', '.join(ENGINES)}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
+        if self.front_end not in FRONT_ENDS:
+            raise ConfigError(f"--front-end {self.front_end} is unknown; use one of {', '.join(FRONT_ENDS)}")
         for flag, value, low, high in (
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
@@ -106,8 +129,15 @@ class ServerConfig:
             ("--max-queue-delay-us", self.max_queue_delay_us, 0, 60_000_000),
             ("--hold-until-requests", self.hold_until_requests, 0, self.max_queue_requests),
             ("--grpc-threads", self.grpc_threads, 1, 4096),
+            ("--max-calls", self.max_calls, 1, 1_000_000),
+            ("--max-connections", self.max_connections, 0, 1_000_000),
+            ("--max-connection-age-seconds", self.max_connection_age_seconds, 0, 86_400),
+            ("--max-connection-idle-seconds", self.max_connection_idle_seconds, 0, 86_400),
             ("--max-message-mib", self.max_message_mib, 1, 2047),
+            ("--max-decoding-megapixels", self.max_decoding_megapixels, 0.001, 1_000_000),
+            ("--max-request-megapixels", self.max_request_megapixels, 0.001, self.max_decoding_megapixels),
             ("--batch-timeout-seconds", self.batch_timeout_seconds, 0, 86_400),
+            ("--lame-duck-seconds", self.lame_duck_seconds, 0, 86_400),
             ("--drain-seconds", self.drain_seconds, 0, 86_400),
             ("--default-deadline-ms", self.default_deadline_ms, 0, 86_400_000),
         ):
@@ -154,8 +184,45 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     net.add_argument(
         "--metrics-port", type=int, default=8002, metavar="PORT", help="of /metrics, /healthz, /readyz; 0: any free one"
     )
-    net.add_argument("--grpc-threads", type=int, default=64, metavar="N", help="requests that are handled at once")
+    net.add_argument(
+        "--front-end",
+        choices=FRONT_ENDS,
+        default="auto",
+        help="fast: straight from gRPC's core; public: through grpcio's public API; auto: fast where it runs",
+    )
+    net.add_argument(
+        "--grpc-threads", type=int, default=64, metavar="N", help="public front end: requests that are handled at once"
+    )
+    net.add_argument(
+        "--max-calls", type=int, default=16_384, metavar="N", help="fast front end: calls that may be open at once"
+    )
+    net.add_argument("--max-connections", type=int, default=0, metavar="N", help="open at once; 0: any number")
+    net.add_argument(
+        "--max-connection-age-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="ask a client to connect anew after so long; 0: never",
+    )
+    net.add_argument(
+        "--max-connection-idle-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="close a connection without calls after so long; 0: never",
+    )
     net.add_argument("--max-message-mib", type=int, default=64, metavar="MIB", help="largest message")
+    images = parser.add_argument_group("images")
+    images.add_argument(
+        "--max-request-megapixels", type=float, default=400.0, metavar="MP", help="of all images of a request"
+    )
+    images.add_argument(
+        "--max-decoding-megapixels",
+        type=float,
+        default=800.0,
+        metavar="MP",
+        help="of all requests whose images are being decoded",
+    )
     work = parser.add_argument_group("devices and batching")
     work.add_argument(
         "--devices",
@@ -218,9 +285,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         help="a GPU whose batch runs for longer is taken out of service, and other devices run the batch; 0: never",
     )
     life.add_argument(
-        "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after SIGTERM"
+        "--lame-duck-seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="after SIGTERM, go on serving for so long while health and readiness say no, so that clients go elsewhere",
+    )
+    life.add_argument(
+        "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after that"
     )
     life.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
+    life.add_argument("--access-log", action="store_true", help="a line for each call: client, model, id, status, time")
     life.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="write addresses, devices and models there as JSON when ready"
     )

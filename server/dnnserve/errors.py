@@ -1,4 +1,4 @@
-"""What can go wrong with a request or at start; `status.py` maps each to a gRPC status, nothing else does.
+"""What can go wrong with a request or at start; `front/status.py` maps each to a gRPC status, nothing else does.
 
 DnncoreError
 ├── RequestError                 one request is answered with this; the server goes on
@@ -33,6 +33,9 @@ __all__ = [
 
 class RequestError(DnncoreError):
     """One request fails; its message goes to the client, so it names no internals."""
+
+    retry_after_ms: int | None = None
+    """When the client may try again; None: the error does not say."""
 
 
 class InvalidRequestError(RequestError):

@@ -30,6 +30,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MODEL = ("model", "version")
+_INFERENCE = frozenset({"ModelInfer", "Classify"})
 
 
 class Metrics:
@@ -51,12 +52,15 @@ class Metrics:
         )
         queue = self._histogram("dnnserve_queue_seconds", "Time of a request in the queue")
         compute = self._histogram("dnnserve_compute_seconds", "Time of a batch on its device, copies included")
-        total = self._histogram("dnnserve_request_seconds", "Time of an answered request, arrival to completion")
+        total = self._histogram(
+            "dnnserve_request_seconds", "Time of an answered inference call, from its arrival to its answer"
+        )
         rows = self._histogram("dnnserve_batch_rows", "Rows of a batch, without padding", _ROWS)
         self._models = {
             model: tuple(family.labels(model.name, str(model.version)) for family in (queue, compute, total, rows))
             for model in models
         }
+        self._calls: dict[tuple[ModelKey | None, str, str], Counter] = {}
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
@@ -64,19 +68,27 @@ class Metrics:
         for completion in completions:
             request, outcome = completion.request, completion.outcome
             if isinstance(outcome, Answer):
-                queue, _, total, _ = self._models[request.model]
+                queue = self._models[request.model][0]
                 queue.observe((outcome.times.taken_ns - request.arrival_ns) / 1e9)
-                total.observe((completion.finished_ns - request.arrival_ns) / 1e9)
                 batches[request.model, outcome.device, outcome.times.taken_ns] = outcome
         for (model, _, _), answer in batches.items():
             _, compute, _, rows = self._models[model]
             compute.observe((answer.times.finished_ns - answer.times.taken_ns) / 1e9)
             rows.observe(answer.batch_rows)
 
-    def record_call(self, spec: ModelSpec | None, method: str, status: str) -> None:
-        """Count an RPC. One that names no loaded model has empty labels: clients must not be able to make up series."""
-        model, version = ("", "") if spec is None else (spec.key.name, str(spec.key.version))
-        self._requests.labels(model, version, method, status).inc()
+    def record_call(self, spec: ModelSpec | None, method: str, status: str, taken_ns: int) -> None:
+        """Count a call and, where it is an inference that was answered, the time it took.
+
+        One that names no loaded model has empty labels: clients must not be able to make up series.
+        """
+        key = None if spec is None else spec.key
+        counter = self._calls.get((key, method, status))
+        if counter is None:  # looking a series up by its labels takes longer than counting
+            model, version = ("", "") if key is None else (key.name, str(key.version))
+            counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
+        counter.inc()
+        if key is not None and status == "OK" and method in _INFERENCE:
+            self._models[key][2].observe(taken_ns / 1e9)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(name, text, _MODEL, buckets=buckets, registry=self.registry)

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
 from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
@@ -24,8 +25,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec
 
 
+class FrontEnd:
+    """Which front end servers get that are not told which; the fixture `front_end` runs a module's tests over both."""
+
+    default = "fast"
+
+
+@pytest.fixture(params=["fast", "public"])
+def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(FrontEnd, "default", request.param)
+    return str(request.param)
+
+
 def make_config(**settings: Any) -> ServerConfig:
-    return ServerConfig(**{"model": Path("unused"), "grpc_port": 0, "metrics_port": 0, "drain_seconds": 10, **settings})
+    defaults = {"grpc_port": 0, "metrics_port": 0, "front_end": FrontEnd.default, "lame_duck_seconds": 0}
+    return ServerConfig(**{"model": Path("unused"), "drain_seconds": 10, **defaults, **settings})
 
 
 def infer_request(value: float = 1.0, count: int = 1, model: str = "toy", version: str = "") -> Any:

@@ -45,7 +45,17 @@ def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedPro
 
 @contextmanager
 def started(ready_file: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
-    command = [*COMMAND, "--grpc-port", "0", "--metrics-port", "0", "--ready-file", str(ready_file)]
+    command = [
+        *COMMAND,
+        "--grpc-port",
+        "0",
+        "--metrics-port",
+        "0",
+        "--lame-duck-seconds",
+        "0",
+        "--ready-file",
+        str(ready_file),
+    ]
     process = subprocess.Popen(
         [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -144,7 +154,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
         output, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log
     assert output.startswith(f"dnnserve ready: grpc {ready['grpc']}, devices cpu, cpu#1, models digits/1")
-    assert [json.loads(line)["level"] for line in log.splitlines()] == ["INFO", "INFO"]
+    assert [json.loads(line)["level"] for line in log.splitlines()] == ["INFO", "INFO", "INFO"]
     assert not ready_file.exists()
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dnnserve import converters
 from dnnserve.app import make_server, model_spec
 from dnnserve.config import parse_arguments
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
-from dnnserve.model_info import metadata_message
+from dnnserve.front.model_info import metadata_message
+from dnnserve.front.requests import parse_infer, read_infer
 from dnnserve.repository import import_model_file
 from onnx import helper
 
@@ -23,7 +23,7 @@ from tests.importers.caffe.files import caffemodel, random_blobs
 from tests.importers.caffe.nets import NETS
 from tests.importers.onnx.nets import model_of
 from tests.server.packages import make_repository
-from tests.server.test_converters import infer_request
+from tests.server.test_requests import infer_request
 
 CLASSES = 4
 
@@ -78,12 +78,13 @@ def test_what_comes_without_preprocessing_takes_tensors_alone(folder: Path) -> N
     assert list(metadata_message(spec, [1]).outputs[0].shape) == [-1, 10]
     rows = np.zeros((2, 1, 28, 28), np.float32)
     tensor = infer_request("FP32", rows.shape, rows.tobytes())
-    assert converters.read_infer(tensor, spec).rows().shape == rows.shape
+    asked = read_infer(parse_infer(tensor.SerializeToString()), spec)
+    assert asked.source.rows(lambda: None).shape == rows.shape
     for refused in (infer_request("UINT8", (1, 28, 28, 1), bytes(784)), infer_request("BYTES", (1,), b"\1\0\0\0x")):
         with pytest.raises(
             InvalidRequestError, match=r"lenet/1 is served without preprocessing.*FP32 \[n, 1, 28, 28\]"
         ):
-            converters.read_infer(refused, spec)
+            read_infer(parse_infer(refused.SerializeToString()), spec)
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""The services over real gRPC, with fake devices behind them."""
+"""The services over real gRPC, through both front ends, with fake devices behind them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from dnncore.errors import DeviceFaultError
 from dnncore.preprocessing import Preprocessing
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
-from tests.server.serving import Client, infer_request, scores, serving, status
+from tests.server.serving import Client, front_end, infer_request, scores, serving, status
 
 CODE = grpc.StatusCode
+
+__all__ = ["front_end"]
+pytestmark = pytest.mark.usefixtures("front_end")
 
 
 def depth(server: Server) -> int:
@@ -127,12 +130,42 @@ def test_a_bad_request_is_refused_and_the_server_goes_on(
     assert scores(client.send(2.0).result()) == [[2.0, 4.0, 6.0]]
 
 
-def test_garbage_on_the_wire_is_refused_and_the_server_goes_on(client: Client) -> None:
-    method = client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
-    with pytest.raises(grpc.RpcError) as caught:
-        method(b"\xff\xff\xff\xff\xff", timeout=PATIENCE_S)
-    assert caught.value.code() in (CODE.INTERNAL, CODE.INVALID_ARGUMENT)
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("inference.GRPCInferenceService/ModelInfer", "5 bytes are no inference.ModelInferRequest"),
+        ("dnnapi.v1.ClassifierService/Classify", "5 bytes are no dnnapi.v1.ClassifyRequest"),
+        ("inference.GRPCInferenceService/ModelMetadata", "5 bytes are no inference.ModelMetadataRequest"),
+        ("grpc.health.v1.Health/Check", "no grpc.health.v1.HealthCheckRequest"),
+    ],
+)
+def test_garbage_on_the_wire_is_refused_and_the_server_goes_on(client: Client, path: str, message: str) -> None:
+    method = client.channel.unary_unary(f"/{path}", None, None)
+    code, text = status(lambda: method(b"\xff\xff\xff\xff\xff", timeout=PATIENCE_S))
+    assert code is CODE.INVALID_ARGUMENT
+    assert message in text
     assert status(client.send())[0] is CODE.OK
+
+
+def test_streams_of_garbage_are_refused_too(client: Client) -> None:
+    watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)
+    describe = client.channel.stream_stream(
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", None, None
+    )
+    for call in (watch(b"\xff", timeout=PATIENCE_S), describe(iter([b"\xff"]), timeout=PATIENCE_S)):
+        assert status(lambda call=call: next(call))[0] is CODE.INVALID_ARGUMENT
+
+
+def test_a_method_that_does_not_exist_is_unimplemented(client: Client) -> None:
+    method = client.channel.unary_unary("/inference.GRPCInferenceService/SystemSharedMemoryStatus", None, None)
+    assert status(lambda: method(b"", timeout=PATIENCE_S))[0] is CODE.UNIMPLEMENTED
+
+
+def test_a_call_without_a_request_is_unimplemented(client: Client) -> None:
+    method = client.channel.stream_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+    code, text = status(lambda: method(iter(()), timeout=PATIENCE_S))
+    assert code is CODE.UNIMPLEMENTED
+    assert "exactly one request message" in text
 
 
 def test_a_failed_batch_is_internal_and_tells_nothing_of_the_inside(lab: Lab, client: Client) -> None:
@@ -202,8 +235,8 @@ def test_a_queued_call_that_is_cancelled_frees_its_place(lab: Lab) -> None:
         assert [rows for _, rows in lab.batches] == [1, 1]
 
 
-def test_beyond_the_bound_on_rpcs_calls_are_refused_at_once(lab: Lab) -> None:
-    with serving(lab, grpc_threads=1) as (_, client):
+def test_beyond_the_bound_on_calls_they_are_refused_at_once(lab: Lab) -> None:
+    with serving(lab, grpc_threads=1, max_calls=4) as (_, client):
         lab.pause("cpu")
         calls = [client.send() for _ in range(12)]
         wait_until(lambda: sum(call.done() for call in calls) == 8)

@@ -1,10 +1,10 @@
-"""Protobuf messages to rows and back; every size is checked against the model before anything is allocated for it.
+"""Serialized requests to what their rows are made of; every size is checked against the model before anything is allocated for it.
 
 What a request may carry for the net's input, n rows:
 
 * `FP32` [n, C, H, W]: the rows themselves, in `raw_input_contents` or `fp32_contents`;
-* `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised here;
-* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded and preprocessed here.
+* `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised by the server;
+* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded and preprocessed by it.
 
 A model whose preprocessing nobody has said takes `FP32` alone.
 
@@ -15,29 +15,41 @@ others (`priority` among them: there are no priority levels) are left alone, as 
 from __future__ import annotations
 
 import math
-import os
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
+from google.protobuf.message import DecodeError, Message
 
-from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.envelope_scanner import split_raw_contents
+from dnnserve.front.sources import Images, Pixels, Rows, RowSource
 
-__all__ = ["InferenceInput", "classify_response", "infer_response", "read_classify", "read_infer", "top_k"]
+__all__ = ["InferRequest", "InferenceInput", "parse", "parse_infer", "read_classify", "read_infer"]
 
 _DEFAULT_TOP_K = 5
 _LENGTH = struct.Struct("<I")
-# Decoding takes up to 12 bytes a pixel (measured: RGBA, its copy, RGB), 600 MB for the largest image that is let in. A handler
-# thread each would be more memory than the machine has, and more threads than CPUs decode nothing sooner.
-_decoders = threading.BoundedSemaphore(min(os.cpu_count() or 1, 8))
+_CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
+_Message = TypeVar("_Message", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """A ModelInferRequest whose tensors are where they came in. Immutable.
+
+    Args:
+        message: The request without `raw_input_contents`.
+        raw_contents: These, as views of the serialized request where it could be taken apart.
+    """
+
+    message: Any
+    raw_contents: Sequence[bytes | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,45 +57,71 @@ class InferenceInput:
     """A request whose sizes were checked. Immutable.
 
     Args:
-        count: Rows.
-        rows: Makes the float32 [count, C, H, W] array: a view of the message, or the result of decoding images.
+        source: Makes the rows.
         top_k: Classes wanted; 0: all probabilities, as a tensor.
         timeout_us: The request's own time limit; None: it has none.
     """
 
-    count: int
-    rows: Callable[[], np.ndarray]
+    source: RowSource
     top_k: int
     timeout_us: int | None = None
 
 
-def read_infer(request: inference.ModelInferRequest, spec: ModelSpec) -> InferenceInput:
+def parse(kind: type[_Message], serialized: bytes) -> _Message:
+    """Read a message.
+
+    Raises:
+        InvalidRequestError: the bytes are none of this kind.
+    """
+    try:
+        return kind.FromString(serialized)
+    except DecodeError as error:
+        raise InvalidRequestError(
+            f"the request's {len(serialized)} bytes are no {kind.DESCRIPTOR.full_name}"
+        ) from error
+
+
+def parse_infer(serialized: bytes) -> InferRequest:
+    """Read a ModelInferRequest without copying the tensors in `raw_input_contents`.
+
+    Raises:
+        InvalidRequestError: the bytes are no such message.
+    """
+    parts = split_raw_contents(serialized)
+    if parts is None:
+        whole = parse(inference.ModelInferRequest, serialized)
+        return InferRequest(whole, whole.raw_input_contents)
+    return InferRequest(parse(inference.ModelInferRequest, parts[0]), parts[1])
+
+
+def read_infer(request: InferRequest, spec: ModelSpec) -> InferenceInput:
     """Check a ModelInferRequest against the model.
 
     Raises:
         InvalidRequestError: it does not fit; the message names the value and what would fit.
     """
-    tensor = _only_input(request, spec)
-    shape = tuple(tensor.shape)
-    raw = _raw_contents(request)
+    message = request.message
+    tensor = _only_input(message, spec)
+    shape, datatype = tuple(tensor.shape), tensor.datatype
+    raw = _raw_contents(request.raw_contents)
     if raw is not None and tensor.HasField("contents"):
         raise InvalidRequestError(
             f"input {spec.input_name!r} has both contents and raw_input_contents; send one of the two"
         )
-    contents = tensor.contents
-    count = _check_shape(tensor.datatype, shape, spec)
-    rows: Callable[[], np.ndarray]
-    match tensor.datatype:
-        case "FP32" | "UINT8" if raw is not None:
-            rows = _array_rows(tensor.datatype, raw, shape, spec)
-        case "FP32":
-            rows = _array_rows("FP32", _typed(contents.fp32_contents, "<f4", "fp32_contents", shape), shape, spec)
-        case "UINT8":
-            rows = _array_rows("UINT8", _pixels(contents.uint_contents, shape), shape, spec)
-        case _:
-            images = _bytes_elements(raw, count) if raw is not None else list(contents.bytes_contents)
-            rows = _image_rows(images, count, spec)
-    return InferenceInput(count, rows, _requested_top_k(request, spec), _timeout_us(request.parameters))
+    count = _check_shape(datatype, shape, spec)
+    if datatype == "BYTES":
+        files = list(tensor.contents.bytes_contents) if raw is None else _bytes_elements(raw, count)
+        source: RowSource = _images(files, count, spec)
+    elif raw is not None:
+        source = _tensor(datatype, raw, shape, spec)
+    elif datatype == "FP32":
+        source = _tensor(datatype, _typed(tensor.contents.fp32_contents, "<f4", "fp32_contents", shape), shape, spec)
+    else:
+        source = _tensor(datatype, _pixels(tensor.contents.uint_contents, shape), shape, spec)
+    if raw is None:
+        _check_only_contents(datatype, tensor)
+    top_k = _requested_top_k(message, spec) if message.outputs else 0
+    return InferenceInput(source, top_k, _timeout_us(message.parameters) if message.parameters else None)
 
 
 def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> InferenceInput:
@@ -101,56 +139,13 @@ def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> Infer
     if request.images:
         count = len(request.images)
         _check_count(count, spec)
-        return InferenceInput(count, _image_rows(request.images, count, spec), classes)
+        return InferenceInput(_images(request.images, count, spec), classes)
     tensor = request.tensor
     shape = tuple(tensor.shape)
     if tensor.datatype not in ("FP32", "UINT8"):
         raise InvalidRequestError(f"tensor datatype {shorten(tensor.datatype)} is not supported; use FP32 or UINT8")
-    count = _check_shape(tensor.datatype, shape, spec)
-    return InferenceInput(count, _array_rows(tensor.datatype, tensor.contents, shape, spec), classes)
-
-
-def infer_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classes: int) -> inference.ModelInferResponse:
-    """Answer with the probabilities [n, K] as FP32, or with `classes` strings "value:index:label" a row as BYTES."""
-    response = inference.ModelInferResponse(
-        model_name=spec.key.name, model_version=str(spec.key.version), id=request_id
-    )
-    tensor = response.outputs.add(name=spec.output_name)
-    if not classes:
-        tensor.datatype = "FP32"
-        tensor.shape.extend(outputs.shape)
-        response.raw_output_contents.append(np.ascontiguousarray(outputs, "<f4").tobytes())
-        return response
-    best = top_k(outputs, classes)
-    tensor.datatype = "BYTES"
-    tensor.shape.extend(best.shape)
-    elements = []
-    for row, indices in zip(outputs, best, strict=True):
-        for index in indices:
-            label = spec.label(index)
-            text = f"{row[index]:f}:{index}:{label}" if label else f"{row[index]:f}:{index}"
-            element = text.encode()
-            elements += [_LENGTH.pack(len(element)), element]
-    response.raw_output_contents.append(b"".join(elements))
-    return response
-
-
-def classify_response(
-    request_id: str, spec: ModelSpec, outputs: np.ndarray, classes: int
-) -> classifier.ClassifyResponse:
-    """Answer with the `classes` most probable labels of each row."""
-    response = classifier.ClassifyResponse(
-        model_name=spec.key.name, model_version=str(spec.key.version), request_id=request_id
-    )
-    for row, indices in zip(outputs, top_k(outputs, classes), strict=True):
-        labels = [classifier.Label(index=i, name=spec.label(i), probability=row[i]) for i in indices]
-        response.classifications.append(classifier.Classification(labels=labels))
-    return response
-
-
-def top_k(outputs: np.ndarray, classes: int) -> np.ndarray:
-    """Indices [n, classes] of the largest values of each row, largest first; equal ones by index, NaN last."""
-    return np.argsort(-outputs, axis=-1, kind="stable")[:, :classes]
+    _check_shape(tensor.datatype, shape, spec)
+    return InferenceInput(_tensor(tensor.datatype, tensor.contents, shape, spec), classes)
 
 
 def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
@@ -165,12 +160,18 @@ def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
     return request.inputs[0]
 
 
-def _raw_contents(request: inference.ModelInferRequest) -> bytes | None:
-    if len(request.raw_input_contents) > 1:
+def _raw_contents(contents: Sequence[bytes | memoryview]) -> bytes | memoryview | None:
+    if len(contents) > 1:
+        raise InvalidRequestError(f"the request has {len(contents)} raw_input_contents for 1 input; send one an input")
+    return contents[0] if contents else None
+
+
+def _check_only_contents(datatype: str, tensor: Any) -> None:
+    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != _CONTENTS[datatype]]
+    if others:
         raise InvalidRequestError(
-            f"the request has {len(request.raw_input_contents)} raw_input_contents for 1 input; send one an input"
+            f"input {shorten(tensor.name)} has {', '.join(others)} beside {_CONTENTS[datatype]}; {datatype} is sent in that alone"
         )
-    return request.raw_input_contents[0] if request.raw_input_contents else None
 
 
 def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> int:
@@ -199,19 +200,14 @@ def _check_count(count: int, spec: ModelSpec) -> None:
         )
 
 
-def _array_rows(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpec) -> Callable[[], np.ndarray]:
-    """Rows of a checked shape from its bytes (or an array over them)."""
+def _tensor(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpec) -> RowSource:
+    """Rows of a checked shape from their bytes (or an array over them)."""
     dtype = np.dtype("<f4" if datatype == "FP32" else "u1")
-    expected = math.prod(shape) * dtype.itemsize
-    if memoryview(data).nbytes != expected:
-        raise InvalidRequestError(
-            f"the tensor has {memoryview(data).nbytes} bytes; {datatype}{list(shape)} has {expected}"
-        )
+    expected, found = math.prod(shape) * dtype.itemsize, memoryview(data).nbytes
+    if found != expected:
+        raise InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {expected}")
     array = np.frombuffer(data, dtype).reshape(shape)
-    if datatype == "FP32":
-        return lambda: array
-    preprocessing = _preprocessing(spec)
-    return lambda: preprocessing.normalize(array)
+    return Rows(array) if datatype == "FP32" else Pixels(array, _preprocessing(spec))
 
 
 def _preprocessing(spec: ModelSpec) -> Preprocessing:
@@ -237,7 +233,7 @@ def _pixels(values: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
     return pixels.astype(np.uint8)
 
 
-def _bytes_elements(raw: bytes, count: int) -> list[bytes]:
+def _bytes_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
     """Split a raw BYTES tensor: for each element four bytes of little-endian length, then the element."""
     view, elements, position = memoryview(raw), [], 0
     for index in range(count):
@@ -256,27 +252,13 @@ def _bytes_elements(raw: bytes, count: int) -> list[bytes]:
     return elements
 
 
-def _image_rows(images: Sequence[bytes], count: int, spec: ModelSpec) -> Callable[[], np.ndarray]:
-    if len(images) != count:
-        raise InvalidRequestError(f"bytes_contents has {len(images)} elements; the shape has {count}")
-    preprocessing = _preprocessing(spec)
-
-    def decode() -> np.ndarray:
-        rows = np.empty((count, *spec.input_shape), np.float32)
-        for index, image in enumerate(images):
-            try:
-                with _decoders:
-                    rows[index] = preprocessing.from_bytes(image)
-            except PreprocessingError as error:
-                raise InvalidRequestError(f"image {index}: {error}") from error
-        return rows
-
-    return decode
+def _images(files: Sequence[bytes], count: int, spec: ModelSpec) -> Images:
+    if len(files) != count:
+        raise InvalidRequestError(f"bytes_contents has {len(files)} elements; the shape has {count}")
+    return Images(files, _preprocessing(spec))
 
 
 def _requested_top_k(request: inference.ModelInferRequest, spec: ModelSpec) -> int:
-    if not request.outputs:
-        return 0
     names = [output.name for output in request.outputs]
     if names != [spec.output_name]:
         there = ", ".join(map(shorten, names[:8]))

@@ -1,8 +1,9 @@
-"""The one table from errors to gRPC statuses. Whoever changes a status changes it here, for both services."""
+"""The one table from errors to gRPC statuses. Whoever changes a status changes it here, for all services."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import grpc
 
@@ -15,10 +16,12 @@ from dnnserve.errors import (
     ModelNotFoundError,
     QueueFullError,
     RequestCancelledError,
+    RequestError,
     UnavailableError,
 )
+from dnnserve.front.call import Trailer
 
-__all__ = ["STATUS_OF_ERROR", "status_of"]
+__all__ = ["STATUS_OF_ERROR", "Status", "status_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +39,29 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 )
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """Code and message for the client.
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a call ends that has no response. Immutable."""
+
+    code: grpc.StatusCode
+    text: str
+    trailers: tuple[Trailer, ...] = ()
+
+
+def status_of(error: Exception) -> Status:
+    """Code, message and trailing metadata for the client.
 
     An error that is not in the table is a defect of ours: it is logged in full, and the client is told nothing of its inside.
     """
     for kind, code in STATUS_OF_ERROR:
         if isinstance(error, kind):
-            return code, str(error)
+            return Status(code, str(error), _pushback(error))
     _log.error("a request failed unexpectedly", exc_info=error)
-    return grpc.StatusCode.INTERNAL, "internal error; the server's log has the cause"
+    return Status(grpc.StatusCode.INTERNAL, "internal error; the server's log has the cause")
+
+
+def _pushback(error: Exception) -> tuple[Trailer, ...]:
+    """What clients with a retry policy obey. Source: gRPC proposal A6, "Pushback"."""
+    if isinstance(error, RequestError) and error.retry_after_ms is not None:
+        return (("grpc-retry-pushback-ms", str(error.retry_after_ms)),)
+    return ()

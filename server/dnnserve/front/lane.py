@@ -1,0 +1,280 @@
+"""The fast lane: unary calls straight from gRPC's core, without a thread, a condition or a future for any of them.
+
+grpcio's public server hands each call to a thread of a pool, which waits for the request and then for its answer; that costs
+several times what the core itself takes. Here one thread polls a completion queue of our own on the same core server, gives each
+request to its handler as bytes, and the answer is sent by the thread that has it. A call whose request never comes costs memory
+and no thread; a deadline and a cancellation are plain data.
+
+This is the only module that uses what grpcio does not promise: its Cython classes, and the core server within `grpc.server`.
+Releases 1.64 to 1.85 have them. `probe` tries them all on a server of its own, so that another release is found out at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import grpc
+
+from dnnserve.errors import QueueFullError
+from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
+from dnnserve.front.gate import Gate
+
+try:
+    from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and in no stub
+except ImportError:  # probe says so
+    cygrpc = None
+
+__all__ = ["Lane", "probe"]
+
+_log = logging.getLogger(__name__)
+
+_PROBE_PATH = "/dnnserve.Probe/Echo"
+_PROBE_S = 5.0
+_CLOSE_S = 2.0
+_ACCEPTING = 64  # calls of a method that the core may hand over before it is asked for more
+
+
+class Lane:
+    """Takes unary calls of a `grpc.server` over a completion queue of its own. Thread-safe: `_lock` guards `_held`. Handlers run in
+    its one thread, to which `_open` belongs.
+
+    Args:
+        server: Not started yet; it is started between `start` and the first call, and stopped before `close`.
+        methods: Handlers by path.
+        gate: Counts the calls whose request has come.
+        refuse: Ends a call for which there is no room.
+        max_calls: Calls that may be open at the same time, those included whose request has not come.
+        clock: Monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        server: grpc.Server,
+        methods: Methods,
+        gate: Gate,
+        refuse: Callable[[Call, Exception], None],
+        max_calls: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self.gate = gate
+        self.clock = clock
+        self._methods = methods
+        self._refuse = refuse
+        self._max_calls = max_calls
+        self._open = 0
+        self._lock = threading.Lock()
+        self._held: list[Callable[[], None]] | None = None
+        self._core = server._state.server  # type: ignore[attr-defined]
+        self._queue = cygrpc.CompletionQueue()
+        self._core.register_completion_queue(self._queue)
+        for path in methods:
+            self._core.register_method(path)
+        self._thread = threading.Thread(target=self._poll, name="dnnserve-lane", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take calls; the server has been started."""
+        for path, handle in self._methods.items():
+            for _ in range(_ACCEPTING):
+                self._ask_for_call(path, handle)
+        self._thread.start()
+
+    def close(self) -> bool:
+        """End the thread once the server has stopped and every call has ended; False: it has not ended in time."""
+        self._queue.shutdown()
+        self._thread.join(_CLOSE_S)
+        return not self._thread.is_alive()
+
+    def hold_answers(self) -> None:
+        """Keep answers until `release_answers`."""
+        with self._lock:
+            self._held = []
+
+    def release_answers(self) -> None:
+        """Send what was kept, and send at once from now on."""
+        with self._lock:
+            held, self._held = self._held, None
+        for send in held or ():
+            send()
+
+    def send(self, send: Callable[[], None]) -> None:
+        """Send an answer, or keep it."""
+        if self._held is not None:
+            with self._lock:
+                if self._held is not None:
+                    self._held.append(send)
+                    return
+        send()
+
+    def count_out(self) -> None:
+        """Forget a call that has ended."""
+        self._open -= 1
+
+    def _poll(self) -> None:
+        poll, ended = self._queue.poll, cygrpc.CompletionType.queue_shutdown
+        while True:
+            event = poll(None)
+            if event.completion_type == ended:
+                return
+            try:
+                event.tag(event)
+            except Exception:  # noqa: BLE001 - whatever a call does, the next one gets its chance
+                _log.exception("an event of the fast lane failed")
+            event = None  # before polling again: it may hold the last reference to a call, whose end is an event
+
+    def _ask_for_call(self, path: str, handle: Handler) -> None:
+        tag = partial(self._accept, path, handle)
+        self._core.request_registered_call(self._queue, self._queue, path, tag)
+
+    def _accept(self, path: str, handle: Handler, event: Any) -> None:
+        if not event.success:
+            return  # the server is shutting down
+        call = _LaneCall(self, path, handle, event)
+        self._open += 1
+        try:
+            self._ask_for_call(path, handle)
+        except ValueError:
+            _log.debug("the server is shutting down and takes no more calls of %s", path)
+        if self._open <= self._max_calls:
+            call.receive()
+            return
+        call.receive_nothing()
+        error = QueueFullError(f"{self._max_calls} calls are open, as many as may; retry later or elsewhere")
+        self._refuse(call, error)
+
+
+class _LaneCall:
+    """A `Call` of the lane. Thread-safe: what the lane's thread and others share is written once."""
+
+    __slots__ = (
+        "_act",
+        "_call",
+        "_handle",
+        "_lane",
+        "_taken",
+        "arrival_ns",
+        "cancelled",
+        "deadline_ns",
+        "metadata",
+        "method",
+    )
+
+    def __init__(self, lane: Lane, path: str, handle: Handler, event: Any) -> None:
+        self.method = path.rpartition("/")[2]
+        self.arrival_ns = lane.clock()
+        # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
+        self.deadline_ns = deadline_after(self.arrival_ns, event.call_details.deadline - time.time())
+        self.metadata = event.invocation_metadata
+        self.cancelled = False
+        self._lane = lane
+        self._call = event.call
+        self._handle = handle
+        self._taken = False
+        self._act: Callable[[], None] | None = None
+
+    def receive(self) -> None:
+        """Ask for the request and for word of the call's end."""
+        self._call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), self._received)
+        self.receive_nothing()
+
+    def receive_nothing(self) -> None:
+        """Ask for word of the call's end alone."""
+        self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._closed)
+
+    def peer(self) -> str:
+        return str(self._call.peer().decode())
+
+    def on_cancel(self, act: Callable[[], None]) -> None:
+        self._act = act
+        if self.cancelled:  # written before `_act` is read there, so one of the two threads sees the other's
+            act()
+
+    def finish(self, response: bytes) -> None:
+        self._send(
+            (
+                cygrpc.SendInitialMetadataOperation(None, 0),
+                cygrpc.SendMessageOperation(response, 0),
+                cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", 0),
+            )
+        )
+
+    def fail(self, code: grpc.StatusCode, text: str, trailers: Sequence[Trailer] = ()) -> None:
+        number = code.value[0]
+        self._send(
+            (
+                cygrpc.SendInitialMetadataOperation(None, 0),
+                cygrpc.SendStatusFromServerOperation(tuple(trailers), number, text.encode(errors="replace"), 0),
+            )
+        )
+
+    def _send(self, operations: Sequence[Any]) -> None:
+        self._lane.send(partial(self._send_now, operations))
+
+    def _send_now(self, operations: Sequence[Any]) -> None:
+        try:
+            self._call.start_server_batch(operations, self._sent)
+        except Exception:  # noqa: BLE001 - the thread that has the answers of a batch goes on with the next
+            _log.exception("an answer of %s could not be sent", self.method)
+            self._leave()
+
+    def _received(self, event: Any) -> None:
+        message = event.batch_operations[0].message()
+        if message is None:  # the stream has ended without one, or is too large: then gRPC has answered it
+            if not self.cancelled:
+                self.fail(grpc.StatusCode.UNIMPLEMENTED, f"{self.method} takes exactly one request message")
+            return
+        self._taken = True
+        self._lane.gate.enter()
+        try:
+            self._handle(self, message)
+        except Exception:  # noqa: BLE001 - handlers must not raise; a defect of one ends its call
+            _log.exception("the handler of %s failed", self.method)
+            self.fail(grpc.StatusCode.INTERNAL, "internal error; the server's log has the cause")
+
+    def _closed(self, event: Any) -> None:
+        self._lane.count_out()
+        if event.batch_operations[0].cancelled():
+            self.cancelled = True
+            if self._act is not None:
+                self._act()
+
+    def _sent(self, _event: Any) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._taken:
+            self._taken = False
+            self._lane.gate.leave()
+
+
+def probe() -> str | None:
+    """Try the lane on a server of its own.
+
+    Returns:
+        Why it cannot be used; None: it can.
+    """
+    try:
+        answer = _echo(b"ping")
+    except Exception as error:  # noqa: BLE001 - whatever is not as it was in the releases that were tried
+        return f"grpcio {grpc.__version__} does not carry the fast lane: {type(error).__name__}: {error}"
+    return None if answer == b"ping" else f"grpcio {grpc.__version__} carried {answer!r} over the fast lane for b'ping'"
+
+
+def _echo(message: bytes) -> bytes:
+    server = grpc.server(ThreadPoolExecutor(1))
+    methods: Mapping[str, Handler] = {_PROBE_PATH: lambda call, request: call.finish(request)}
+    port = server.add_insecure_port("127.0.0.1:0")
+    lane = Lane(server, methods, Gate(), lambda call, _: call.fail(grpc.StatusCode.INTERNAL, ""), 1, time.monotonic_ns)
+    server.start()
+    lane.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            return bytes(channel.unary_unary(_PROBE_PATH, None, None)(message, timeout=_PROBE_S))
+    finally:
+        server.stop(0).wait()
+        lane.close()

@@ -1,0 +1,266 @@
+"""What all methods share: the way of an inference call through the scheduler, and the end of every call.
+
+A call ends where its answer is known, in the thread that knows it: nobody waits for anybody. How it ended is counted and logged
+there, with the time since its headers came.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+
+from dnnserve.catalog import Catalog, ModelSpec, shorten
+from dnnserve.envelope import Answer, Completion, InferenceRequest
+from dnnserve.errors import DeadlineExpiredError, RequestCancelledError
+from dnnserve.front.call import Call, Handler
+from dnnserve.front.decoding import DecodePool
+from dnnserve.front.requests import InferenceInput
+from dnnserve.front.status import Status, status_of
+from dnnserve.statistics import Statistics
+
+__all__ = ["CallObserver", "Encoder", "Exchange", "Queue", "Service"]
+
+_access = logging.getLogger("dnnserve.access")
+
+_OK = Status(grpc.StatusCode.OK, "")
+
+CallObserver = Callable[[ModelSpec | None, str, str, int], None]
+"""Called at the end of each call: its model (None: it named none that is loaded), its method, its status, its nanoseconds."""
+
+Encoder = Callable[[str, ModelSpec, np.ndarray, int], bytes]
+"""Makes a serialized response of the request's id, its model, outputs [n, K] and the number of classes wanted."""
+
+
+class Queue(Protocol):
+    """What is used here of the scheduler."""
+
+    def submit(self, request: InferenceRequest) -> None:
+        """Queue a request, whose completion goes to its sink."""
+        ...
+
+    def cancel(self, ticket: int) -> None:
+        """Complete a request as cancelled, if it has not been completed."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One call and what is known of it. Owned by one thread at a time; not checked.
+
+    Args:
+        call: The call.
+        spec: The model that it names; None: not known yet, or none that is loaded.
+        request_id: The client's name for it.
+        submitted: Whether the scheduler has it, which then counts how it ends.
+    """
+
+    call: Call
+    spec: ModelSpec | None = None
+    request_id: str = ""
+    submitted: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """What an inference call asks, once its sizes were checked. Immutable."""
+
+    exchange: Exchange
+    spec: ModelSpec
+    deadline_ns: int | None
+    top_k: int
+    encode: Encoder
+
+
+class Service:
+    """What the methods of all services share. Thread-safe.
+
+    Args:
+        catalog: The loaded models.
+        queue: Where requests go.
+        decoder: Makes rows of images.
+        statistics: Counters of the models.
+        ready: Whether requests can be answered now.
+        on_call_end: Told of each call's end.
+        default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
+        access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
+        clock: The scheduler's clock.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        queue: Queue,
+        decoder: DecodePool,
+        statistics: Statistics,
+        ready: Callable[[], bool],
+        on_call_end: CallObserver,
+        default_deadline_ns: int = 0,
+        access_log: bool = False,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.catalog = catalog
+        self.statistics = statistics
+        self.ready = ready
+        self._queue = queue
+        self._decoder = decoder
+        self._on_call_end = on_call_end
+        self._default_deadline_ns = default_deadline_ns
+        self._access_level = logging.INFO if access_log else logging.DEBUG
+        self._clock = clock
+        self._waiting: dict[int, _Question] = {}  # by ticket; its operations are atomic
+
+    def answering(self, respond: Callable[[Exchange, bytes], Message]) -> Handler:
+        """The handler of a method whose response is known at once."""
+
+        def handle(call: Call, message: bytes) -> None:
+            exchange = Exchange(call)
+            try:
+                response = respond(exchange, message).SerializeToString()
+            except Exception as error:  # noqa: BLE001 - the boundary: status_of logs what is not meant for clients
+                self._refuse(exchange, error)
+            else:
+                self._finish(exchange, response)
+
+        return handle
+
+    def inferring(self, ask: Callable[[Exchange, bytes], None]) -> Handler:
+        """The handler of a method that calls `infer`."""
+
+        def handle(call: Call, message: bytes) -> None:
+            exchange = Exchange(call)
+            try:
+                self._check_wanted(call, call.deadline_ns)  # first: under overload this is most of what there is to do
+                ask(exchange, message)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._refuse(exchange, error)
+
+        return handle
+
+    def infer(
+        self,
+        exchange: Exchange,
+        model: tuple[str, str],
+        request_id: str,
+        read: Callable[[ModelSpec], InferenceInput],
+        encode: Encoder,
+    ) -> None:
+        """Take an inference call through the scheduler, and end it when its completion comes.
+
+        Args:
+            exchange: The call.
+            model: Name and version that it asks for.
+            request_id: The client's name for it.
+            read: Checks the request against the model.
+            encode: Makes the response.
+
+        Raises:
+            RequestError: it cannot be taken, and nobody has been told yet.
+        """
+        spec = exchange.spec = self.catalog.find(*model)
+        exchange.request_id = request_id
+        asked = read(spec)
+        deadline_ns = self._deadline_ns(exchange.call, asked.timeout_us)
+        question = _Question(exchange, spec, deadline_ns, asked.top_k, encode)
+        checkpoint = self._checkpoint(question)
+        if asked.source.instant:
+            checkpoint()
+            self._submit(question, asked.source.rows(checkpoint))
+        else:
+            self._decoder.submit(
+                asked.source,
+                checkpoint,
+                lambda rows: self._submit(question, rows),
+                lambda error: self._refuse(exchange, error),
+            )
+
+    def refuse(self, call: Call, error: Exception) -> None:
+        """End a call whose request was not looked at."""
+        self._refuse(Exchange(call), error)
+
+    def _submit(self, question: _Question, rows: np.ndarray) -> None:
+        exchange = question.exchange
+        request = InferenceRequest(
+            question.spec.key,
+            rows,
+            exchange.call.arrival_ns,
+            question.deadline_ns,
+            self._deliver,
+            exchange.request_id,
+        )
+        ticket = request.ticket
+        self._waiting[ticket] = question
+        exchange.submitted = True
+        self._queue.submit(request)
+        # After submit: a cancellation by a ticket that the scheduler does not know yet would be lost. One that comes after the
+        # completion meets an unknown ticket again.
+        exchange.call.on_cancel(lambda: self._queue.cancel(ticket))
+
+    def _deliver(self, completions: Sequence[Completion]) -> None:
+        """End the calls of these completions; the sink of every request."""
+        for completion in completions:
+            question = self._waiting.pop(completion.request.ticket)
+            outcome, exchange = completion.outcome, question.exchange
+            try:
+                if isinstance(outcome, Answer):
+                    response = question.encode(exchange.request_id, question.spec, outcome.outputs, question.top_k)
+                    self._finish(exchange, response)
+                else:
+                    self._refuse(exchange, outcome)
+            except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
+                self._refuse(exchange, error)
+
+    def _deadline_ns(self, call: Call, timeout_us: int | None) -> int | None:
+        limits = [] if call.deadline_ns is None else [call.deadline_ns]
+        if timeout_us is not None:
+            limits.append(call.arrival_ns + timeout_us * 1000)
+        if not limits and self._default_deadline_ns:
+            limits.append(call.arrival_ns + self._default_deadline_ns)
+        return min(limits, default=None)
+
+    def _checkpoint(self, question: _Question) -> Callable[[], None]:
+        return lambda: self._check_wanted(question.exchange.call, question.deadline_ns)
+
+    def _check_wanted(self, call: Call, deadline_ns: int | None) -> None:
+        if deadline_ns is not None and (late_ns := self._clock() - deadline_ns) >= 0:
+            raise DeadlineExpiredError(
+                f"the deadline passed {late_ns / 1e6:.1f} ms before the request could be queued: allow more time"
+            )
+        if call.cancelled:
+            raise RequestCancelledError("the request was cancelled by its client")
+
+    def _finish(self, exchange: Exchange, response: bytes) -> None:
+        self._end(exchange, _OK)
+        exchange.call.finish(response)
+
+    def _refuse(self, exchange: Exchange, error: Exception) -> None:
+        call = exchange.call
+        if exchange.spec is not None and not exchange.submitted:
+            self.statistics.record_refusal(exchange.spec.key, error, self._clock() - call.arrival_ns)
+        status = status_of(error)
+        self._end(exchange, status)
+        call.fail(status.code, status.text, status.trailers)
+
+    def _end(self, exchange: Exchange, status: Status) -> None:
+        """Count and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
+        call, spec = exchange.call, exchange.spec
+        taken_ns = self._clock() - call.arrival_ns
+        self._on_call_end(spec, call.method, status.code.name, taken_ns)
+        if _access.isEnabledFor(self._access_level):
+            _access.log(
+                self._access_level,
+                "%s %s %s id=%s %s %.3f ms%s",
+                call.peer(),
+                call.method,
+                "-" if spec is None else spec.key,
+                shorten(exchange.request_id),
+                status.code.name,
+                taken_ns / 1e6,
+                f": {status.text}" if status.text else "",
+            )

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.v1 import classifier_pb2 as classifier
+from dnnserve.front.responses import classify_response, infer_response, top_k
+
+from tests.server.fakes import make_spec
+
+SPEC = make_spec()  # classes ant, bee, cat
+
+
+def packed(elements: Iterable[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def test_outputs_are_given_as_fp32_by_default() -> None:
+    outputs = np.array([[0.25, 0.5, 0.25]], np.float32)
+    response = inference.ModelInferResponse.FromString(infer_response("r1", SPEC, outputs, 0))
+    assert (response.model_name, response.model_version, response.id) == ("toy", "1", "r1")
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [1, 3])
+    assert response.raw_output_contents == [outputs.tobytes()]
+
+
+def test_classes_are_given_as_value_index_label() -> None:
+    outputs = np.array([[0.25, 0.5, 0.125], [0.0, 0.0, 1.0]], np.float32)
+    response = inference.ModelInferResponse.FromString(infer_response("", SPEC, outputs, 2))
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [2, 2])
+    texts = [b"0.500000:1:bee", b"0.250000:0:ant", b"1.000000:2:cat", b"0.000000:0:ant"]
+    assert response.raw_output_contents == [packed(texts)]
+
+
+def test_top_k_orders_ties_by_index_and_puts_nan_last() -> None:
+    outputs = np.array([[0.5, np.nan, 0.5, 0.75, -np.inf]], np.float32)
+    assert top_k(outputs, 5).tolist() == [[3, 0, 2, 4, 1]]
+
+
+def test_classify_answers_with_labels_most_probable_first() -> None:
+    serialized = classify_response("r2", SPEC, np.array([[0.25, 0.5, 0.125]], np.float32), 2)
+    response = classifier.ClassifyResponse.FromString(serialized)
+    (classification,) = response.classifications
+    labels = [(label.index, label.name, label.probability) for label in classification.labels]
+    assert labels == [(1, "bee", 0.5), (0, "ant", 0.25)]
+    assert (response.model_name, response.model_version, response.request_id) == ("toy", "1", "r2")
