@@ -1,4 +1,4 @@
-"""What a request costs the server's front end: processor time and requests a second, for both front ends, with a model that is free.
+"""What a request costs the server: processor time and requests a second, with each front end and a model that is free.
 
 The server is a process of its own whose device copies rows, as every device does, and answers zeros. The client, in this process,
 keeps so many requests in flight over four connections, and sends bytes that were made once.
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
+from dnnserve.engine.host import Buffers
+from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
 from benchmarks.environment import environment
@@ -89,23 +91,22 @@ class Result:
 class FreeInstance:
     """A model that costs the copy of its rows and nothing else. Owned by one thread; not checked."""
 
+    output_shape = (CLASSES,)
+
     def __init__(self, spec: ModelSpec, max_batch_rows: int) -> None:
         self.max_batch_rows = max_batch_rows
-        self._rows = np.zeros((max_batch_rows, *spec.input_shape), np.float32)
+        memory = np.zeros(Slot.nbytes(max_batch_rows, spec.input_shape), np.uint8)
+        self.slots = (Slot(memory, max_batch_rows, spec.input_shape, spec.preprocessing),)
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
-        self._staged = 0
+        self._begun = 0
 
-    def stage(self, blocks: Sequence[np.ndarray]) -> None:
-        """Copy the rows."""
-        position = 0
-        for block in blocks:
-            self._rows[position : position + len(block)] = block
-            position += len(block)
-        self._staged = position
+    def begin(self, slot: int, rows: int, pixels: bool) -> None:  # noqa: ARG002 - as the Protocol has it
+        """Remember how many."""
+        self._begun = rows
 
-    def infer(self) -> np.ndarray:
+    def finish(self) -> np.ndarray:
         """Zeros."""
-        return self._outputs[: self._staged]
+        return self._outputs[: self._begun]
 
 
 class FreeHost:
@@ -114,9 +115,13 @@ class FreeHost:
     def __init__(self, _device: str) -> None:
         self._specs = {spec.key: spec for spec in SPECS}
 
-    def load(self, model: ModelKey, max_batch_rows: int) -> FreeInstance:
+    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FreeInstance:  # noqa: ARG002
         """A model of `SPECS`."""
         return FreeInstance(self._specs[model], max_batch_rows)
+
+    def kill(self) -> bool:
+        """Nothing hangs."""
+        return False
 
     def close(self) -> None:
         """Nothing is open."""
@@ -126,7 +131,12 @@ def serve(front_end: str) -> None:
     """Serve until SIGTERM; the address is the first line of the output."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     config = ServerConfig(
-        model=Path("unused"), grpc_port=0, metrics_port=0, front_end=front_end, max_batch_rows=MAX_ROWS, lame_duck_seconds=0
+        model=Path("unused"),
+        grpc_port=0,
+        metrics_port=0,
+        front_end=front_end,
+        max_batch_rows=MAX_ROWS,
+        lame_duck_seconds=0,
     )
     server = Server(config, ("cpu",), SPECS, FreeHost)
     server.start()
@@ -161,10 +171,12 @@ def processor_ns(pid: int) -> int:
 async def load(address: str, message: bytes, in_flight: int, seconds: float) -> tuple[list[float], int]:
     """Keep so many requests in flight: the seconds that each answered one took, and the number of those that failed."""
     channels = [
-        grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)])
+        grpc.aio.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        )
         for _ in range(min(CONNECTIONS, in_flight))
     ]
-    calls = [channel.unary_unary(_METHOD) for channel in channels]
+    calls = [channel.unary_unary(_METHOD, None, None) for channel in channels]
     taken: list[float] = []
     failed = 0
     end = time.perf_counter() + seconds
@@ -182,7 +194,7 @@ async def load(address: str, message: bytes, in_flight: int, seconds: float) -> 
 
     await asyncio.gather(*map(one_after_the_other, range(in_flight)))
     for channel in channels:
-        await channel.close()
+        await channel.close(None)
     return taken, failed
 
 
@@ -195,9 +207,16 @@ def measure(pid: int, address: str, front_end: str, payload: Payload, in_flight:
     elapsed, used_us = time.perf_counter() - started, (processor_ns(pid) - before) / 1e3
     p50, p99 = np.percentile(taken, [50, 99]) * 1e3
     rate = len(taken) / elapsed
+    server_us = round(used_us / len(taken), 1)
     return Result(
-        *(front_end, payload.name, in_flight),
-        *(round(rate, 1), round(used_us / len(taken), 1), round(float(p50), 3), round(float(p99), 3), failed),
+        front_end,
+        payload.name,
+        in_flight,
+        round(rate, 1),
+        server_us,
+        round(float(p50), 3),
+        round(float(p99), 3),
+        failed,
     )
 
 
@@ -212,7 +231,9 @@ def main() -> None:
         serve(options.serve)
         return
     results = []
-    print(f"{'front end':10} {'payload':13} {'in flight':>9} {'requests/s':>10} {'server us':>9} {'p50 ms':>8} {'p99 ms':>8}")
+    print(
+        f"{'front end':10} {'payload':13} {'in flight':>9} {'requests/s':>10} {'server us':>9} {'p50 ms':>8} {'p99 ms':>8}"
+    )
     for front_end in options.front_end or FRONT_ENDS:
         with running(front_end) as (pid, address):
             for payload, in_flight in itertools.product(PAYLOADS, IN_FLIGHT):
@@ -220,7 +241,8 @@ def main() -> None:
                 results.append(asdict(result))
                 print(
                     f"{front_end:10} {payload.name:13} {in_flight:9} {result.requests_per_s:10.0f} {result.server_us:9.1f} "
-                    f"{result.p50_ms:8.2f} {result.p99_ms:8.2f}" + (f"  {result.failed} failed" if result.failed else ""),
+                    f"{result.p50_ms:8.2f} {result.p99_ms:8.2f}"
+                    + (f"  {result.failed} failed" if result.failed else ""),
                     flush=True,
                 )
     if options.out is not None:

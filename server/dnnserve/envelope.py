@@ -70,7 +70,8 @@ class InferenceRequest:
 
     Args:
         model: The loaded version that shall answer.
-        rows: float32 [n, C, H, W], n at least 1; read once, when the batch is staged, and until then not to be changed.
+        rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels that the device normalises, n at least 1; read once, when the batch
+            is staged, and until then not to be changed.
         arrival_ns: When the front end got it.
         deadline_ns: It is not started from this moment on; None: it waits as long as it takes.
         sink: Gets this request's only completion, in a list with the others of its batch.

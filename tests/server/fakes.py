@@ -218,11 +218,15 @@ class FakeInstance:
         return Slot(memory, rows, spec.input_shape, spec.preprocessing)
 
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
-        assert not pixels
         assert threading.get_ident() == self._thread
         assert rows <= self.max_batch_rows
         self._lab.began(self._device)
-        self._begun.append(self.slots[slot].rows[:rows])
+        filled = self.slots[slot]
+        if pixels:
+            assert filled.preprocessing is not None
+            self._begun.append(filled.preprocessing.normalize(filled.pixels[:rows]))
+        else:
+            self._begun.append(filled.rows[:rows])
 
     def finish(self) -> np.ndarray:
         return self._lab.run(self._device, self._begun.popleft())

@@ -82,13 +82,13 @@ def pool(
     decoder.close()
 
 
-def test_images_become_rows() -> None:
+def test_images_become_pixels_at_the_nets_size() -> None:
     with pool() as (submit, results):
         submit(images([png(7, 5), png(4, 2)]))
         (rows,) = results.wait(1)
     assert isinstance(rows, np.ndarray)
-    assert rows.shape == (2, 3, 2, 4)
-    assert rows.dtype == np.float32
+    assert rows.shape == (2, 2, 4, 3)
+    assert rows.dtype == np.uint8
 
 
 def test_as_many_are_at_work_as_there_are_threads_and_no_more_wait_than_may() -> None:

@@ -3,8 +3,8 @@
 What a request may carry for the net's input, n rows:
 
 * `FP32` [n, C, H, W]: the rows themselves, in `raw_input_contents` or `fp32_contents`;
-* `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised by the server;
-* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded and preprocessed by it.
+* `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised by the device;
+* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded by the server.
 
 A model whose preprocessing nobody has said takes `FP32` alone.
 
@@ -29,7 +29,7 @@ from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.envelope_scanner import split_raw_contents
-from dnnserve.front.sources import Images, Pixels, Rows, RowSource
+from dnnserve.front.sources import Images, Rows, RowSource
 
 __all__ = ["InferRequest", "InferenceInput", "parse", "parse_infer", "read_classify", "read_infer"]
 
@@ -206,8 +206,9 @@ def _tensor(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpec) -
     expected, found = math.prod(shape) * dtype.itemsize, memoryview(data).nbytes
     if found != expected:
         raise InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {expected}")
-    array = np.frombuffer(data, dtype).reshape(shape)
-    return Rows(array) if datatype == "FP32" else Pixels(array, _preprocessing(spec))
+    if datatype == "UINT8":
+        _preprocessing(spec)
+    return Rows(np.frombuffer(data, dtype).reshape(shape))
 
 
 def _preprocessing(spec: ModelSpec) -> Preprocessing:

@@ -1,4 +1,4 @@
-"""What the rows of a request are made of: the rows themselves, pixels at the net's size, or image files."""
+"""What the rows of a request are made of: they are there, or there are image files to be decoded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import Preprocessing
 from dnnserve.errors import InvalidRequestError
 
-__all__ = ["Checkpoint", "Images", "Pixels", "RowSource", "Rows"]
+__all__ = ["Checkpoint", "Images", "RowSource", "Rows"]
 
 _T = TypeVar("_T")
-_INSTANT_BYTES = (
-    1 << 16
-)  # pixels that are normalised in about 100 us; handing them to another thread takes 20 us of both
 
 Checkpoint = Callable[[], None]
 """Raises where the work has become pointless: the call was cancelled, or its deadline has passed."""
@@ -28,7 +25,7 @@ class RowSource(Protocol):
 
     @property
     def instant(self) -> bool:
-        """Whether the rows are there, or as good as; else they are for a thread that may take its time."""
+        """Whether the rows are there; else they are for a thread that may take its time."""
         ...
 
     def count_pixels(self, checkpoint: Checkpoint) -> int:
@@ -40,7 +37,7 @@ class RowSource(Protocol):
         ...
 
     def rows(self, checkpoint: Checkpoint) -> np.ndarray:
-        """The rows: float32 [n, C, H, W].
+        """The rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels at the net's size, which its device normalises.
 
         Raises:
             InvalidRequestError: a file cannot be decoded.
@@ -50,7 +47,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows as the net takes them: float32 [n, C, H, W]. Immutable."""
+    """Rows or pixels as they came. Immutable."""
 
     array: np.ndarray
 
@@ -66,29 +63,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
-    """Pixels at the net's size, uint8 [n, H, W, C], to be normalised. Immutable."""
-
-    array: np.ndarray
-    preprocessing: Preprocessing
-
-    @property
-    def instant(self) -> bool:
-        """A few are."""
-        return self.array.nbytes <= _INSTANT_BYTES
-
-    def count_pixels(self, checkpoint: Checkpoint) -> int:  # noqa: ARG002
-        """None are decoded."""
-        return 0
-
-    def rows(self, checkpoint: Checkpoint) -> np.ndarray:  # noqa: ARG002
-        """The normalised pixels."""
-        return self.preprocessing.normalize(self.array)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """Image files to be decoded, resized and normalised. Immutable."""
+    """Image files to be decoded and resized. Immutable."""
 
     files: Sequence[bytes]
     preprocessing: Preprocessing
@@ -100,8 +76,8 @@ class Images:
         return sum(self._each(self.preprocessing.count_pixels, checkpoint))
 
     def rows(self, checkpoint: Checkpoint) -> np.ndarray:
-        """What the preprocessing makes of the files."""
-        return np.stack(self._each(self.preprocessing.from_bytes, checkpoint))
+        """The files' pixels at the net's size."""
+        return np.stack(self._each(self.preprocessing.decode, checkpoint))
 
     def _each(self, act: Callable[[bytes], _T], checkpoint: Checkpoint) -> list[_T]:
         results = []
