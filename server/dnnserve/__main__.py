@@ -1,4 +1,4 @@
-"""`dnnserve`: read the command line, run the server, end on SIGTERM or SIGINT.
+"""`dnnserve`: read the command line, run the server, end on SIGTERM or SIGINT. SIGHUP is logged and changes nothing.
 
 Exit codes: 0 stopped in order; 1 stopped with requests or devices unfinished; 2 could not start.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dnnserve.app import Server
 
 __all__ = ["main"]
+
+_log = logging.getLogger(__name__)
 
 _SERVER_PACKAGES = frozenset({"PIL", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"})
 
@@ -100,20 +102,26 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 def _on_signals(act: Callable[[], None]) -> None:
-    """Call `act` once a SIGTERM or SIGINT, in a thread of its own.
+    """Call `act` once a SIGTERM or SIGINT, in a thread of its own, and outlive a SIGHUP.
 
     Python runs a signal's handler in the main thread, and that one sleeps: the signal may have gone to another thread, and then
-    nothing wakes it. The byte that the interpreter writes into its wakeup descriptor comes at once, whoever got the signal.
+    nothing wakes it. The byte that the interpreter writes into its wakeup descriptor, the signal's number, comes at once, whoever got
+    the signal.
     """
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
 
     def forward(_kept_open: socket.socket) -> None:
-        while receiver.recv(1):
-            act()
+        while number := receiver.recv(1):
+            if number[0] == signal.SIGHUP:
+                _log.warning(
+                    "SIGHUP changes nothing: the configuration is read at the start; SIGTERM ends the server in order"
+                )
+            else:
+                act()
 
     threading.Thread(target=forward, args=(sender,), name="dnnserve-signals", daemon=True).start()
 

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Answers GET on its own port. Thread-safe.
+    """Answers GET and HEAD on its own port. Thread-safe.
 
     Args:
         host: Address to listen on.
@@ -78,6 +78,7 @@ class WebServer:
 class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # past connections in TIME_WAIT do not block a restart; a listener still does
+    request_queue_size = 128  # connections that wait to be accepted: probes and scrapers that come at the same time
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's arguments
         """Log what ended a connection; a client that went away is no error of ours, and its traceback no line of our log."""
@@ -102,12 +103,21 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_GET(self) -> None:
+        """The page."""
+        self.wfile.write(self._head())
+
+    def do_HEAD(self) -> None:
+        """The head of the page alone: monitors ask so whether it is there."""
+        self._head()
+
+    def _head(self) -> bytes:
+        """Send what stands before the body, which is returned."""
         status, content_type, body = self.page(self.path.partition("?")[0])
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        return body
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         _log.debug("%s: " + format, self.client_address[0], *args)

@@ -150,11 +150,15 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
         labels = response.classifications[0].labels
         np.testing.assert_allclose([label.probability for label in labels], np.sort(expected)[::-1], rtol=1e-5)
         assert labels[0].name == LABELS[int(expected.argmax())]
+        process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         output, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log
     assert output.startswith(f"dnnserve ready: grpc {ready['grpc']}, devices cpu, cpu#1, models digits/1")
-    assert [json.loads(line)["level"] for line in log.splitlines()] == ["INFO", "INFO", "INFO"]
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["level"] for line in lines] == ["INFO", "WARNING", "INFO", "INFO"]
+    assert lines[0]["message"] == "calls come over the fast front end"
+    assert "SIGHUP changes nothing" in lines[1]["message"]
     assert not ready_file.exists()
 
 
@@ -220,7 +224,9 @@ def test_every_flag_reaches_the_configuration() -> None:
         "--model m --host ::1 --grpc-port 1 --metrics-port 2 --devices cpu --precision fp16 --max-batch 3 --max-queue 4 "
         + (
             "--max-queue-delay-us 5 --hold-until-requests 4 --grpc-threads 7 --max-message-mib 8 --drain-seconds 9 "
-            "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models"
+            "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models --front-end public "
+            "--max-calls 11 --max-connections 12 --max-connection-age-seconds 13 --max-connection-idle-seconds 14 "
+            "--max-request-megapixels 15 --max-decoding-megapixels 16 --lame-duck-seconds 17 --access-log"
         )
     )
     assert parse_arguments(arguments.split()) == ServerConfig(
@@ -242,6 +248,15 @@ def test_every_flag_reaches_the_configuration() -> None:
         ready_file=Path("r"),
         all_versions=True,
         skip_bad_models=True,
+        front_end="public",
+        max_calls=11,
+        max_connections=12,
+        max_connection_age_seconds=13,
+        max_connection_idle_seconds=14,
+        max_request_megapixels=15,
+        max_decoding_megapixels=16,
+        lame_duck_seconds=17,
+        access_log=True,
     )
 
 

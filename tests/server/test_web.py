@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import http.client
 import socket
 import struct
 import threading
@@ -9,6 +10,21 @@ import pytest
 from dnnserve.web import WebServer
 
 from tests.server.fakes import PATIENCE_S, wait_until
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "length"), [("/metrics", 200, 4), ("/readyz", 503, 10), ("/other", 404, 41)]
+)
+def test_head_is_get_without_the_body(path: str, status: int, length: int) -> None:
+    web = WebServer("127.0.0.1", 0, lambda: b"page", lambda: False)
+    web.start()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=PATIENCE_S)
+        connection.request("HEAD", path)
+        response = connection.getresponse()
+        assert (response.status, int(response.headers["Content-Length"]), response.read()) == (status, length, b"")
+    finally:
+        web.close()
 
 
 def test_a_client_that_resets_its_connection_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
