@@ -24,6 +24,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
+from dnnserve.allocator import keep_freed_memory
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
@@ -129,6 +130,7 @@ class FreeHost:
 
 def serve(front_end: str) -> None:
     """Serve until SIGTERM; the address is the first line of the output."""
+    keep_freed_memory()  # as dnnserve's command does
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     config = ServerConfig(
         model=Path("unused"),

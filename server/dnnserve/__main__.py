@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from dnncore import devices
 from dnncore.errors import DnncoreError
+from dnnserve.allocator import keep_freed_memory
 from dnnserve.config import ServerConfig, parse_arguments
 from dnnserve.logs import configure_logging
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(config.log_format)
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    keep_freed_memory()
     try:
         from dnnserve.app import make_server
     except ModuleNotFoundError as error:
@@ -105,8 +107,8 @@ def _on_signals(act: Callable[[], None]) -> None:
     """Call `act` once a SIGTERM or SIGINT, in a thread of its own, and outlive a SIGHUP.
 
     Python runs a signal's handler in the main thread, and that one sleeps: the signal may have gone to another thread, and then
-    nothing wakes it. The byte that the interpreter writes into its wakeup descriptor, the signal's number, comes at once, whoever got
-    the signal.
+    nothing wakes it. The byte that the interpreter writes into its wakeup descriptor, the signal's number, comes at once,
+    whoever got the signal.
     """
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
