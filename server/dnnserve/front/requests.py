@@ -35,6 +35,7 @@ __all__ = ["InferRequest", "InferenceInput", "parse", "parse_infer", "read_class
 
 _DEFAULT_TOP_K = 5
 _LENGTH = struct.Struct("<I")
+_FLOATS, _BYTES = np.dtype("<f4"), np.dtype("u1")
 _CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
 _Message = TypeVar("_Message", bound=Message)
 
@@ -149,15 +150,15 @@ def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> Infer
 
 
 def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
-    names = [tensor.name for tensor in request.inputs]
-    if names != [spec.input_name]:
-        there = ", ".join(map(shorten, names[:8])) or "none"
+    tensors = request.inputs
+    if len(tensors) != 1 or (tensor := tensors[0]).name != spec.input_name:
+        there = ", ".join(shorten(tensor.name) for tensor in tensors[:8]) or "none"
         raise InvalidRequestError(
-            f"the request has {len(names)} inputs ({there}); model {spec.key} takes exactly one, {spec.input_name!r}"
+            f"the request has {len(tensors)} inputs ({there}); model {spec.key} takes exactly one, {spec.input_name!r}"
         )
-    if "shared_memory_region" in request.inputs[0].parameters:
+    if "shared_memory_region" in tensor.parameters:
         raise InvalidRequestError("shared memory inputs are not supported; send raw_input_contents")
-    return request.inputs[0]
+    return tensor
 
 
 def _raw_contents(contents: Sequence[bytes | memoryview]) -> bytes | memoryview | None:
@@ -176,15 +177,20 @@ def _check_only_contents(datatype: str, tensor: Any) -> None:
 
 def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> int:
     """Rows of a tensor of this datatype and shape."""
-    c, h, w = spec.input_shape
-    layouts = {"FP32": ("N, C, H, W", (c, h, w)), "UINT8": ("N, H, W, C", (h, w, c)), "BYTES": ("N", ())}
-    if datatype not in layouts:
-        raise InvalidRequestError(
-            f"datatype {shorten(datatype)} of input {spec.input_name!r} is not supported; use {', '.join(layouts)}"
-        )
-    names, row_shape = layouts[datatype]
-    fits = shape[1:] == row_shape or (datatype == "BYTES" and shape[1:] == (1,))
-    if not shape or not fits:
+    row_shape: tuple[int, ...]
+    match datatype:
+        case "FP32":
+            names, row_shape = "N, C, H, W", spec.input_shape
+        case "UINT8":
+            names, row_shape = "N, H, W, C", (*spec.input_shape[1:], spec.input_shape[0])
+        case "BYTES":
+            names, row_shape = "N", (1,) if shape[1:] == (1,) else ()
+        case _:
+            known = ", ".join(_CONTENTS)
+            raise InvalidRequestError(
+                f"datatype {shorten(datatype)} of input {spec.input_name!r} is not supported; use {known}"
+            )
+    if not shape or shape[1:] != row_shape:
         wanted = ", ".join(["n", *map(str, row_shape)])
         raise InvalidRequestError(
             f"shape {_bounded(shape)} of {datatype} input {spec.input_name!r} does not fit; send [{wanted}] ({names})"
@@ -202,7 +208,7 @@ def _check_count(count: int, spec: ModelSpec) -> None:
 
 def _tensor(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpec) -> RowSource:
     """Rows of a checked shape from their bytes (or an array over them)."""
-    dtype = np.dtype("<f4" if datatype == "FP32" else "u1")
+    dtype = _FLOATS if datatype == "FP32" else _BYTES
     expected, found = math.prod(shape) * dtype.itemsize, memoryview(data).nbytes
     if found != expected:
         raise InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {expected}")

@@ -169,8 +169,7 @@ class Service:
         deadline_ns = self._deadline_ns(exchange.call, asked.timeout_us)
         question = _Question(exchange, spec, deadline_ns, asked.top_k, encode)
         checkpoint = self._checkpoint(question)
-        if asked.source.instant:
-            checkpoint()
+        if asked.source.instant:  # the queue refuses what is late
             self._submit(question, asked.source.rows(checkpoint))
         else:
             self._decoder.submit(
@@ -217,12 +216,13 @@ class Service:
                 self._refuse(exchange, error)
 
     def _deadline_ns(self, call: Call, timeout_us: int | None) -> int | None:
-        limits = [] if call.deadline_ns is None else [call.deadline_ns]
+        deadline_ns = call.deadline_ns
         if timeout_us is not None:
-            limits.append(call.arrival_ns + timeout_us * 1000)
-        if not limits and self._default_deadline_ns:
-            limits.append(call.arrival_ns + self._default_deadline_ns)
-        return min(limits, default=None)
+            asked_ns = call.arrival_ns + timeout_us * 1000
+            return asked_ns if deadline_ns is None else min(deadline_ns, asked_ns)
+        if deadline_ns is None and self._default_deadline_ns:
+            return call.arrival_ns + self._default_deadline_ns
+        return deadline_ns
 
     def _checkpoint(self, question: _Question) -> Callable[[], None]:
         return lambda: self._check_wanted(question.exchange.call, question.deadline_ns)
