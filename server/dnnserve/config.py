@@ -55,7 +55,7 @@ class ServerConfig:
         front_end: What takes calls: "fast", "public", or "auto" for the fast lane where it runs and the public API elsewhere.
         grpc_threads: Handler threads of the public front end: the requests that can be decoded, queued or running at once there.
         max_calls: Calls that may be open at the same time on the fast lane.
-        max_connections: Connections that may be open at the same time; 0: any number.
+        max_connections: Connections that may be open at the same time; 0: three quarters of the descriptors that the process may have.
         max_connection_age_seconds: After so long a client is asked to connect anew; 0: never.
         max_connection_idle_seconds: A connection without calls is closed after so long; 0: never.
         max_request_megapixels: Millions of pixels that the images of a request may have.
@@ -98,7 +98,7 @@ class ServerConfig:
     max_calls: int = 16_384
     max_connections: int = 0
     max_connection_age_seconds: float = 0.0
-    max_connection_idle_seconds: float = 0.0
+    max_connection_idle_seconds: float = 3600.0
     max_request_megapixels: float = 400.0
     max_decoding_megapixels: float = 800.0
     max_message_mib: int = 64
@@ -196,7 +196,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     net.add_argument(
         "--max-calls", type=int, default=16_384, metavar="N", help="fast front end: calls that may be open at once"
     )
-    net.add_argument("--max-connections", type=int, default=0, metavar="N", help="open at once; 0: any number")
+    net.add_argument(
+        "--max-connections", type=int, default=0, metavar="N", help="open at once; 0: by the limit of descriptors"
+    )
     net.add_argument(
         "--max-connection-age-seconds",
         type=float,
@@ -207,7 +209,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     net.add_argument(
         "--max-connection-idle-seconds",
         type=float,
-        default=0.0,
+        default=3600.0,
         metavar="S",
         help="close a connection without calls after so long; 0: never",
     )

@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 
 from dnnserve.errors import QueueFullError
+from dnnserve.front.answers import Answers
 from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
 from dnnserve.front.gate import Gate
 
@@ -41,13 +42,14 @@ _ACCEPTING = 64  # calls of a method that the core may hand over before it is as
 
 
 class Lane:
-    """Takes unary calls of a `grpc.server` over a completion queue of its own. Thread-safe: `_lock` guards `_held`. Handlers run in
-    its one thread, to which `_open` belongs.
+    """Takes unary calls of a `grpc.server` over a completion queue of its own. Thread-safe; handlers run in its one thread, to
+    which `_open` belongs.
 
     Args:
         server: Not started yet; it is started between `start` and the first call, and stopped before `close`.
         methods: Handlers by path.
         gate: Counts the calls whose request has come.
+        answers: Through which answers are sent.
         refuse: Ends a call for which there is no room.
         max_calls: Calls that may be open at the same time, those included whose request has not come.
         clock: Monotonic nanoseconds.
@@ -58,18 +60,18 @@ class Lane:
         server: grpc.Server,
         methods: Methods,
         gate: Gate,
+        answers: Answers,
         refuse: Callable[[Call, Exception], None],
         max_calls: int,
         clock: Callable[[], int],
     ) -> None:
         self.gate = gate
+        self.answers = answers
         self.clock = clock
         self._methods = methods
         self._refuse = refuse
         self._max_calls = max_calls
         self._open = 0
-        self._lock = threading.Lock()
-        self._held: list[Callable[[], None]] | None = None
         self._core = server._state.server  # type: ignore[attr-defined]
         self._queue = cygrpc.CompletionQueue()
         self._core.register_completion_queue(self._queue)
@@ -89,27 +91,6 @@ class Lane:
         self._queue.shutdown()
         self._thread.join(_CLOSE_S)
         return not self._thread.is_alive()
-
-    def hold_answers(self) -> None:
-        """Keep answers until `release_answers`."""
-        with self._lock:
-            self._held = []
-
-    def release_answers(self) -> None:
-        """Send what was kept, and send at once from now on."""
-        with self._lock:
-            held, self._held = self._held, None
-        for send in held or ():
-            send()
-
-    def send(self, send: Callable[[], None]) -> None:
-        """Send an answer, or keep it."""
-        if self._held is not None:
-            with self._lock:
-                if self._held is not None:
-                    self._held.append(send)
-                    return
-        send()
 
     def count_out(self) -> None:
         """Forget a call that has ended."""
@@ -213,7 +194,7 @@ class _LaneCall:
         )
 
     def _send(self, operations: Sequence[Any]) -> None:
-        self._lane.send(partial(self._send_now, operations))
+        self._lane.answers.send(partial(self._send_now, operations))
 
     def _send_now(self, operations: Sequence[Any]) -> None:
         try:
@@ -269,7 +250,15 @@ def _echo(message: bytes) -> bytes:
     server = grpc.server(ThreadPoolExecutor(1))
     methods: Mapping[str, Handler] = {_PROBE_PATH: lambda call, request: call.finish(request)}
     port = server.add_insecure_port("127.0.0.1:0")
-    lane = Lane(server, methods, Gate(), lambda call, _: call.fail(grpc.StatusCode.INTERNAL, ""), 1, time.monotonic_ns)
+    lane = Lane(
+        server,
+        methods,
+        Gate(),
+        Answers(),
+        lambda call, _: call.fail(grpc.StatusCode.INTERNAL, ""),
+        1,
+        time.monotonic_ns,
+    )
     server.start()
     lane.start()
     try:

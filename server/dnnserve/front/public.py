@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from dnnserve.front.answers import Answers
 from dnnserve.front.call import Handler, Methods, Trailer, deadline_after
 from dnnserve.front.gate import Gate
 
@@ -28,13 +29,17 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
         methods: Handlers by path.
         slow: Paths of those that run in the server's own pool; the others, which answer at once, have a few threads apart from it.
         gate: Counts the calls.
+        answers: Through which answers are sent.
         clock: Monotonic nanoseconds.
     """
 
-    def __init__(self, methods: Methods, slow: Collection[str], gate: Gate, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, methods: Methods, slow: Collection[str], gate: Gate, answers: Answers, clock: Callable[[], int]
+    ) -> None:
         self._methods = methods
         self._slow = frozenset(slow)
         self._gate = gate
+        self._answers = answers
         self._clock = clock
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, "dnnserve-quick")
 
@@ -47,7 +52,9 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
         arrival_ns, metadata = self._clock(), handler_call_details.invocation_metadata
 
         def behave(message: bytes, context: grpc.ServicerContext) -> bytes:
-            return self._run(_PublicCall(path, arrival_ns, self._clock(), metadata, context), handle, message)
+            return self._run(
+                _PublicCall(path, arrival_ns, self._clock(), metadata, context, self._answers), handle, message
+            )
 
         if path not in self._slow:
             behave.experimental_thread_pool = self._quick  # type: ignore[attr-defined]
@@ -65,12 +72,19 @@ class _PublicCall:
     """A `Call` in whose thread somebody waits. Thread-safe."""
 
     def __init__(
-        self, path: str, arrival_ns: int, now_ns: int, metadata: Sequence[Any], context: grpc.ServicerContext
+        self,
+        path: str,
+        arrival_ns: int,
+        now_ns: int,
+        metadata: Sequence[Any],
+        context: grpc.ServicerContext,
+        answers: Answers,
     ) -> None:
         self.method = path.rpartition("/")[2]
         self.arrival_ns = arrival_ns
         self.metadata = metadata
         self.context = context
+        self._answers = answers
         remaining_s = context.time_remaining()
         self.deadline_ns = None if remaining_s is None else deadline_after(now_ns, remaining_s)
         self._done = threading.Event()
@@ -90,11 +104,11 @@ class _PublicCall:
 
     def finish(self, response: bytes) -> None:
         self._response = response
-        self._done.set()
+        self._answers.send(self._done.set)
 
     def fail(self, code: grpc.StatusCode, text: str, trailers: Sequence[Trailer] = ()) -> None:
         self._failure = (code, text, trailers)
-        self._done.set()
+        self._answers.send(self._done.set)
 
     def wait(self) -> bytes:
         """The response, once it is there.

@@ -7,6 +7,7 @@ through the public API in either case, in threads apart from all others.
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import grpc
 
 from dnnserve.config import ServerConfig
 from dnnserve.errors import StartError
+from dnnserve.front.answers import Answers
 from dnnserve.front.call import Methods
 from dnnserve.front.classifier import CLASSIFIER_SERVICE, CLASSIFY, classifier_methods
 from dnnserve.front.gate import Gate
@@ -30,10 +32,12 @@ __all__ = ["GrpcServer"]
 _log = logging.getLogger(__name__)
 
 _SERVICES = (INFERENCE_SERVICE, CLASSIFIER_SERVICE)
+_MAX_STREAMS = 256
 _STREAM_THREADS = 1  # for calls of methods that do not exist; the streams that there are have threads of their own
-_CALLS_ON_THEIR_WAY_S = 0.02
-"""After its last answer, a client's next call takes the way there and back: 10 ms between the halves of a continent."""
+_CALLS_ON_THEIR_WAY_S = 0.05
+"""After its last answer, a client's next call takes the way there and back."""
 
+_MANY_DESCRIPTORS = 1 << 20
 _MAX_PENDING_CALLS = 1 << 20
 """Calls that the core keeps until it is asked for them. Beyond it gRPC cancels calls, which clients do not retry: we refuse."""
 
@@ -57,13 +61,14 @@ class GrpcServer:
         self._lane: Lane | None = None
         self._fast = _choose_fast(config.front_end)
         self.gate = Gate()
+        self._answers = Answers()
         self.health = Health(_SERVICES)
         self._pool = ThreadPoolExecutor(_STREAM_THREADS if self._fast else config.grpc_threads, "dnnserve-rpc")
         self._server = grpc.server(
             self._pool,
             options=_options(config),
-            # Beyond this a call is refused at once; below it waits for a thread. Watch streams count too.
-            maximum_concurrent_rpcs=None if self._fast else 4 * config.grpc_threads,
+            # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
+            maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:
@@ -86,9 +91,11 @@ class GrpcServer:
         self.health.add_watch(self._server)
         enable_reflection(self._server, _SERVICES)
         if self._fast:
-            self._lane = Lane(self._server, methods, self.gate, service.refuse, self._config.max_calls, self._clock)
+            self._lane = Lane(
+                self._server, methods, self.gate, self._answers, service.refuse, self._config.max_calls, self._clock
+            )
         else:
-            handlers = PublicHandlers(methods, (MODEL_INFER, CLASSIFY), self.gate, self._clock)
+            handlers = PublicHandlers(methods, (MODEL_INFER, CLASSIFY), self.gate, self._answers, self._clock)
             self._server.add_generic_rpc_handlers((handlers,))
         self._start()
         if self._lane is not None:
@@ -100,13 +107,10 @@ class GrpcServer:
         A call that comes between the server's decision and a client's knowledge of it is cancelled by gRPC. Clients that send a
         call when they have the answer to the last send none while answers are held back, and have the word before the answer.
         """
-        if self._lane is None:
-            self._server.stop(grace_s)
-            return
-        self._lane.hold_answers()
+        self._answers.hold_back()
         time.sleep(_CALLS_ON_THEIR_WAY_S)
         self._server.stop(grace_s)
-        self._lane.release_answers()
+        self._answers.let_go()
 
     def stop(self, grace_s: float) -> None:
         """End what is still open after so long, and give the port back."""
@@ -146,7 +150,7 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         "grpc.max_connection_age_ms": config.max_connection_age_seconds * 1000,
         "grpc.max_connection_age_grace_ms": config.drain_seconds * 1000,
         "grpc.max_connection_idle_ms": config.max_connection_idle_seconds * 1000,
-        "grpc.max_allowed_incoming_connections": config.max_connections,
+        "grpc.max_allowed_incoming_connections": config.max_connections or _descriptors() * 3 // 4,
     }
     return [
         ("grpc.max_receive_message_length", size),
@@ -160,5 +164,10 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         # Large messages in few frames: with the defaults 600 KB took 260 or 350 us, by chance; with these always the former.
         ("grpc.http2.max_frame_size", 1 << 20),
         ("grpc.http2.lookahead_bytes", 4 << 20),
-        *((name, int(value)) for name, value in limits.items() if value),
+        *((name, int(value)) for name, value in limits.items() if value > 0),
     ]
+
+
+def _descriptors() -> int:
+    """Files and connections that this process may have open. Some are for devices, libraries and the metrics port."""
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS)
