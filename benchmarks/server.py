@@ -47,7 +47,8 @@ class RunningServer:
     def __init__(self, package: Path, scratch: Path, *arguments: str) -> None:
         self._ready_file = scratch / f"ready-{time.monotonic_ns()}.json"
         ports = ("--grpc-port", "0", "--metrics-port", "0", "--ready-file", str(self._ready_file))
-        self._command = _command("dnnserve", "--model", str(package), *ports, *arguments)
+        alone = ("--lame-duck-seconds", "0")  # there is no load balancer that would have to notice
+        self._command = _command("dnnserve", "--model", str(package), *ports, *alone, *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self.grpc = self.metrics = ""
         self.devices: list[str] = []

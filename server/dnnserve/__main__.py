@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         devices.limit_cpu_threads(1)
         server = make_server(config)
-        _on_signals(server.request_stop)
+        # Who presses ^C is no load balancer.
+        _on_signals(lambda number: server.request_stop(lame_duck=number != signal.SIGINT))
         if server.start():
             try:
                 _announce(server, config)
@@ -103,8 +104,8 @@ def _write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def _on_signals(act: Callable[[], None]) -> None:
-    """Call `act` once a SIGTERM or SIGINT, in a thread of its own, and outlive a SIGHUP.
+def _on_signals(act: Callable[[int], None]) -> None:
+    """Call `act` with its number once a SIGTERM or SIGINT, in a thread of its own, and outlive a SIGHUP.
 
     Python runs a signal's handler in the main thread, and that one sleeps: the signal may have gone to another thread, and then
     nothing wakes it. The byte that the interpreter writes into its wakeup descriptor, the signal's number, comes at once,
@@ -123,7 +124,7 @@ def _on_signals(act: Callable[[], None]) -> None:
                     "SIGHUP changes nothing: the configuration is read at the start; SIGTERM ends the server in order"
                 )
             else:
-                act()
+                act(number[0])
 
     threading.Thread(target=forward, args=(sender,), name="dnnserve-signals", daemon=True).start()
 

@@ -12,12 +12,12 @@ _BY_ENVIRONMENT = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRE
 _FROM_HEAP_BYTES = (
     32 << 20
 )  # the most that glibc takes for a threshold; images of 11 megapixels and more go back at once
-_KEPT_BYTES = 256 << 20
+_KEPT_BYTES = 128 << 20
 _GROWTH_BYTES = 64 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Let freed blocks of up to 32 MiB stay with the process, up to 256 MiB of them.
+    """Let freed blocks of up to 32 MiB stay with the process, up to 128 MiB of them.
 
     By default glibc gives blocks of 128 KiB and more back to the kernel when they are freed, and each message of that size then
     waits for hundreds of pages to be mapped and cleared again: a third of the server's time for requests of 600 KB.

@@ -90,6 +90,7 @@ class Server:
         self._health_lock = threading.Lock()
         self._open = False
         self._stop = threading.Event()
+        self._leave = threading.Event()  # no lame duck, or no longer
         self._abort = threading.Event()
         keys = [spec.key for spec in specs]
         self.statistics = Statistics(keys)
@@ -177,10 +178,16 @@ class Server:
         self._announce_health()
         return True
 
-    def request_stop(self) -> None:
-        """Ask the server to drain; asked a second time, it stops at once. Returns immediately."""
+    def request_stop(self, *, lame_duck: bool = True) -> None:
+        """Ask the server to end; asked a second time, it stops at once. Returns immediately.
+
+        Args:
+            lame_duck: Whether it goes on serving for a while first, where the configuration says so.
+        """
         if self._stop.is_set():
             self._abort.set()
+        if not lame_duck or self._stop.is_set():
+            self._leave.set()
         self._stop.set()
 
     def wait(self) -> bool:
@@ -191,9 +198,10 @@ class Server:
         """
         self._stop.wait()
         with self._lock:
-            self._open = False
+            served, self._open = self._open, False
         self._front.health.shut_down()
-        self._serve_as_lame_duck()
+        if served:
+            self._serve_as_lame_duck()
         _log.info("draining: %d calls inside, up to %g s", self._front.gate.inside, self._config.drain_seconds)
         # What was taken in before this moment is answered. No refusals of our own after it: a client that is told to leave by gRPC
         # sends its next call elsewhere by itself, one that is refused counts a failure.
@@ -207,8 +215,8 @@ class Server:
         return drained and closed
 
     def drain(self) -> bool:
-        """Ask for the end and wait for it; see `wait`."""
-        self.request_stop()
+        """Ask for the end without a lame duck, and wait for it; see `wait`."""
+        self.request_stop(lame_duck=False)
         return self.wait()
 
     def _loaded_specs(self) -> list[ModelSpec] | None:
@@ -257,9 +265,9 @@ class Server:
 
     def _serve_as_lame_duck(self) -> None:
         """Go on serving while health and readiness say no: clients and load balancers that look leave without losing a call."""
-        if self._config.lame_duck_seconds:
+        if self._config.lame_duck_seconds and not self._leave.is_set():
             _log.info("not ready any more; serving for %g s more", self._config.lame_duck_seconds)
-            self._abort.wait(self._config.lame_duck_seconds)
+            self._leave.wait(self._config.lame_duck_seconds)
 
     def _wait_empty(self, seconds: float) -> bool:
         deadline_ns = self._clock() + int(seconds * 1e9)

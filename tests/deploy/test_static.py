@@ -159,7 +159,8 @@ def test_compose_publishes_the_servers_ports_on_loopback_and_mounts_the_models_r
 
 def test_compose_waits_longer_for_the_server_than_its_drain_takes() -> None:
     service = load(DEPLOY / "compose.yaml")["services"]["dnnserve"]
-    assert float(service["stop_grace_period"].removesuffix("s")) >= compose_command().drain_seconds + 10
+    config = compose_command()
+    assert float(service["stop_grace_period"].removesuffix("s")) >= config.lame_duck_seconds + config.drain_seconds + 10
 
 
 @pytest.mark.parametrize("name", ["dnnserve", "prometheus"])

@@ -207,7 +207,8 @@ def stop():
 threading.Thread(target=stop, daemon=True).start()
 sys.exit(main(sys.argv[1:]))
 """
-    arguments = ("--model-repository", models, "--devices", "cpu", "--grpc-port", 0, "--metrics-port", 0)
+    ports = ("--grpc-port", 0, "--metrics-port", 0, "--lame-duck-seconds", 0)
+    arguments = ("--model-repository", models, "--devices", "cpu", *ports)
     result = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments), "--ready-file", str(ready_file)],
         capture_output=True,
