@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable
 
 import numpy as np
+import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.front.responses import classify_response, infer_response, top_k
@@ -17,11 +18,12 @@ def packed(elements: Iterable[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
-def test_outputs_are_given_as_fp32_by_default() -> None:
-    outputs = np.array([[0.25, 0.5, 0.25]], np.float32)
+@pytest.mark.parametrize("rows", [1, 2, 11, 1400])  # lengths of one, two and three bytes
+def test_outputs_are_given_as_fp32_by_default(rows: int) -> None:
+    outputs = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
     response = inference.ModelInferResponse.FromString(infer_response("r1", SPEC, outputs, 0))
     assert (response.model_name, response.model_version, response.id) == ("toy", "1", "r1")
-    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [1, 3])
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [rows, 3])
     assert response.raw_output_contents == [outputs.tobytes()]
 
 

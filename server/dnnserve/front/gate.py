@@ -8,13 +8,14 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Counts calls. Thread-safe: `_idle` guards `_inside`.
+    """Counts calls. Thread-safe: `_lock` guards `_inside`; `_idle` is a condition on it.
 
     A call counts until its answer has been sent, so whoever waits here loses no answer by stopping the server afterwards.
     """
 
     def __init__(self) -> None:
-        self._idle = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._inside = 0
 
     @property
@@ -24,12 +25,12 @@ class Gate:
 
     def enter(self) -> None:
         """Count a call in."""
-        with self._idle:
+        with self._lock:
             self._inside += 1
 
     def leave(self) -> None:
         """Count a call out."""
-        with self._idle:
+        with self._lock:
             self._inside -= 1
             if self._inside == 0:
                 self._idle.notify_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
@@ -13,22 +14,25 @@ from dnnserve.catalog import ModelSpec
 __all__ = ["classify_response", "infer_response", "top_k"]
 
 _LENGTH = struct.Struct("<I")
+_RAW_TAG = bytes(
+    [inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2]
+)  # 2: bytes behind their length
 
 
 def infer_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classes: int) -> bytes:
     """Answer with the probabilities [n, K] as FP32, or with `classes` strings "value:index:label" a row as BYTES."""
-    response = inference.ModelInferResponse(
-        model_name=spec.key.name, model_version=str(spec.key.version), id=request_id
-    )
-    tensor = response.outputs.add(name=spec.output_name)
-    if not classes:
-        tensor.datatype = "FP32"
-        tensor.shape.extend(outputs.shape)
-        response.raw_output_contents.append(np.ascontiguousarray(outputs, "<f4").tobytes())
-        return response.SerializeToString()
-    best = top_k(outputs, classes)
-    tensor.datatype = "BYTES"
-    tensor.shape.extend(best.shape)
+    if classes:
+        best = top_k(outputs, classes)
+        datatype, shape, data = "BYTES", best.shape, _classes(spec, outputs, best)
+    else:
+        datatype, shape, data = "FP32", outputs.shape, np.ascontiguousarray(outputs, "<f4").tobytes()
+    before_id, behind_id = _frame(spec.key.name, spec.key.version, spec.output_name, datatype, shape)
+    name = inference.ModelInferResponse(id=request_id).SerializeToString() if request_id else b""
+    return b"".join((before_id, name, behind_id, _varint(len(data)), data))
+
+
+def _classes(spec: ModelSpec, outputs: np.ndarray, best: np.ndarray) -> bytes:
+    """The best classes of each row as elements of a BYTES tensor."""
     elements = []
     for row, indices in zip(outputs, best, strict=True):
         for index in indices:
@@ -36,8 +40,30 @@ def infer_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classe
             text = f"{row[index]:f}:{index}:{label}" if label else f"{row[index]:f}:{index}"
             element = text.encode()
             elements += [_LENGTH.pack(len(element)), element]
-    response.raw_output_contents.append(b"".join(elements))
-    return response.SerializeToString()
+    return b"".join(elements)
+
+
+@lru_cache(maxsize=1024)
+def _frame(model: str, version: int, output: str, datatype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """What stands before the id of a response and between that and the length of its data.
+
+    Messages written one behind the other are one message with the fields of all, so what is the same in all responses of a shape is
+    written once, by protobuf, and each response is joined from bytes.
+    """
+    before = inference.ModelInferResponse(model_name=model, model_version=str(version))
+    behind = inference.ModelInferResponse()
+    behind.outputs.add(name=output, datatype=datatype, shape=shape)
+    return before.SerializeToString(), behind.SerializeToString() + _RAW_TAG
+
+
+def _varint(number: int) -> bytes:
+    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
 
 
 def classify_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classes: int) -> bytes:
