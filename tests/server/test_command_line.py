@@ -142,6 +142,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
     with started(ready_file, *arguments) as (process, ready):
         assert ready["models"] == ["digits/1", "digits/2", "faces/7"]
         assert ready["devices"] == ["cpu", "cpu#1"]
+        process.send_signal(signal.SIGHUP)
         with grpc.insecure_channel(str(ready["grpc"])) as channel:
             stub = classifier_grpc.ClassifierServiceStub(channel)
             request = classifier.ClassifyRequest(model_name="digits", images=[stream.getvalue()], top_k=10)
@@ -150,7 +151,6 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
         labels = response.classifications[0].labels
         np.testing.assert_allclose([label.probability for label in labels], np.sort(expected)[::-1], rtol=1e-5)
         assert labels[0].name == LABELS[int(expected.argmax())]
-        process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         output, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log

@@ -111,6 +111,16 @@ def test_refusals_by_the_bound_on_calls_are_counted_and_tell_when_to_come_again(
         assert client.metrics()["dnnserve_requests_total"]["ModelInfer", "", "RESOURCE_EXHAUSTED", ""] >= 1
 
 
+def test_beyond_the_bound_on_connections_a_client_finds_no_server(lab: Lab) -> None:
+    with serving(lab, max_connections=1) as (running, client):
+        assert status(client.send())[0] is CODE.OK
+        apart = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(running.addresses.grpc, options=apart) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/ServerLive", None, None)
+            assert status(lambda: method(b"", timeout=PATIENCE_S))[0] is CODE.UNAVAILABLE
+        assert status(client.send())[0] is CODE.OK
+
+
 @pytest.mark.usefixtures("front_end")
 def test_an_error_that_knows_when_to_retry_tells_the_client(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lab) as (running, client):

@@ -46,7 +46,7 @@ class Lane:
     which `_open` belongs.
 
     Args:
-        server: Not started yet; it is started between `start` and the first call, and stopped before `close`.
+        server: Not started yet; it is started before `start` and stopped before `close`.
         methods: Handlers by path.
         gate: Counts the calls whose request has come.
         answers: Through which answers are sent.
@@ -115,12 +115,12 @@ class Lane:
     def _accept(self, path: str, handle: Handler, event: Any) -> None:
         if not event.success:
             return  # the server is shutting down
-        call = _LaneCall(self, path, handle, event)
-        self._open += 1
         try:
-            self._ask_for_call(path, handle)
+            self._ask_for_call(path, handle)  # first: whatever becomes of this call, there is a place for another
         except ValueError:
             _log.debug("the server is shutting down and takes no more calls of %s", path)
+        call = _LaneCall(self, path, handle, event)
+        self._open += 1
         if self._open <= self._max_calls:
             call.receive()
             return
