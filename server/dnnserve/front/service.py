@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -168,15 +169,12 @@ class Service:
         asked = read(spec)
         deadline_ns = self._deadline_ns(exchange.call, asked.timeout_us)
         question = _Question(exchange, spec, deadline_ns, asked.top_k, encode)
-        checkpoint = self._checkpoint(question)
+        checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
         if asked.source.instant:  # the queue refuses what is late
             self._submit(question, asked.source.rows(checkpoint))
         else:
             self._decoder.submit(
-                asked.source,
-                checkpoint,
-                lambda rows: self._submit(question, rows),
-                lambda error: self._refuse(exchange, error),
+                asked.source, checkpoint, partial(self._submit, question), partial(self._refuse, exchange)
             )
 
     def refuse(self, call: Call, error: Exception) -> None:
@@ -223,9 +221,6 @@ class Service:
         if deadline_ns is None and self._default_deadline_ns:
             return call.arrival_ns + self._default_deadline_ns
         return deadline_ns
-
-    def _checkpoint(self, question: _Question) -> Callable[[], None]:
-        return lambda: self._check_wanted(question.exchange.call, question.deadline_ns)
 
     def _check_wanted(self, call: Call, deadline_ns: int | None) -> None:
         if deadline_ns is not None and (late_ns := self._clock() - deadline_ns) >= 0:
