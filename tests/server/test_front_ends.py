@@ -68,8 +68,9 @@ def test_streams_whose_request_never_comes_keep_nobody_from_an_answer(lab: Lab) 
 
 def test_on_the_public_front_end_they_leave_what_is_answered_at_once(lab: Lab) -> None:
     with (
-        serving(lab, front_end="public", grpc_threads=2) as (_, client),
+        serving(lab, front_end="public", grpc_threads=4) as (_, client),
         silent_streams(client, "/inference.GRPCInferenceService/ModelInfer", 4),
+        silent_streams(client, "/dnnapi.v1.ClassifierService/GetModel", 4),
     ):
         assert client.infer.ServerLive(inference.ServerLiveRequest(), timeout=PATIENCE_S).live
         assert client.health_of() == "SERVING"

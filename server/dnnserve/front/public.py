@@ -27,7 +27,7 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
 
     Args:
         methods: Handlers by path.
-        slow: Paths of those that run in the server's own pool; the others, which answer at once, have a few threads apart from it.
+        slow: Paths of those that run in the server's own pool; the others, which answer at once, have a few threads for each service.
         gate: Counts the calls.
         answers: Through which answers are sent.
         clock: Monotonic nanoseconds.
@@ -41,7 +41,8 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
         self._gate = gate
         self._answers = answers
         self._clock = clock
-        self._quick = ThreadPoolExecutor(_QUICK_THREADS, "dnnserve-quick")
+        services = {_service(path) for path in methods}
+        self._quick = {name: ThreadPoolExecutor(_QUICK_THREADS, "dnnserve-quick") for name in services}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         """The handler of one call: it knows when the call arrived, which is now, and not when a thread is free."""
@@ -57,7 +58,7 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
             )
 
         if path not in self._slow:
-            behave.experimental_thread_pool = self._quick  # type: ignore[attr-defined]
+            behave.experimental_thread_pool = self._quick[_service(path)]  # type: ignore[attr-defined]
         return grpc.unary_unary_rpc_method_handler(behave)
 
     def _run(self, call: _PublicCall, handle: Handler, message: bytes) -> bytes:
@@ -66,6 +67,10 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
             self._gate.leave()
         handle(call, message)
         return call.wait()
+
+
+def _service(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 class _PublicCall:
