@@ -27,7 +27,7 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
 
     Args:
         methods: Handlers by path.
-        slow: Paths of those that run in the server's own pool; the others, which answer at once, have a few threads for each service.
+        slow: Paths of those that run in the server's own pool; the others answer at once, in a few threads for each service.
         gate: Counts the calls.
         answers: Through which answers are sent.
         clock: Monotonic nanoseconds.

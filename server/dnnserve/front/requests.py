@@ -111,7 +111,7 @@ def read_infer(request: InferRequest, spec: ModelSpec) -> InferenceInput:
         )
     count = _check_shape(datatype, shape, spec)
     if datatype == "BYTES":
-        files = list(tensor.contents.bytes_contents) if raw is None else _bytes_elements(raw, count)
+        files = tensor.contents.bytes_contents if raw is None else _bytes_elements(raw, count)
         source: RowSource = _images(files, count, spec)
     elif raw is not None:
         source = _tensor(datatype, raw, shape, spec)
@@ -240,9 +240,10 @@ def _pixels(values: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
     return pixels.astype(np.uint8)
 
 
-def _bytes_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
+def _bytes_elements(raw: bytes | memoryview, count: int) -> list[memoryview]:
     """Split a raw BYTES tensor: for each element four bytes of little-endian length, then the element."""
-    view, elements, position = memoryview(raw), [], 0
+    view, position = memoryview(raw), 0
+    elements: list[memoryview] = []
     for index in range(count):
         if len(view) - position < _LENGTH.size:
             raise InvalidRequestError(f"the BYTES tensor ends after {index} elements; its shape has {count}")
@@ -252,14 +253,14 @@ def _bytes_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
             raise InvalidRequestError(
                 f"element {index} of the BYTES tensor claims {length} bytes; {len(view) - position} are left"
             )
-        elements.append(bytes(view[position : position + length]))
+        elements.append(view[position : position + length])
         position += length
     if position != len(view):
         raise InvalidRequestError(f"the BYTES tensor has {len(view) - position} bytes after its {count} elements")
     return elements
 
 
-def _images(files: Sequence[bytes], count: int, spec: ModelSpec) -> Images:
+def _images(files: Sequence[bytes | memoryview], count: int, spec: ModelSpec) -> Images:
     if len(files) != count:
         raise InvalidRequestError(f"bytes_contents has {len(files)} elements; the shape has {count}")
     return Images(files, _preprocessing(spec))

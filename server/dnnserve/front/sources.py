@@ -66,7 +66,7 @@ class Rows:
 class Images:
     """Image files to be decoded and resized. Immutable."""
 
-    files: Sequence[bytes]
+    files: Sequence[bytes | memoryview]
     preprocessing: Preprocessing
 
     instant = False
@@ -84,7 +84,7 @@ class Images:
         for index, file in enumerate(self.files):
             checkpoint()
             try:
-                results.append(act(file))
+                results.append(act(bytes(file)))  # a view is copied here, by a thread that may take its time
             except PreprocessingError as error:
                 raise InvalidRequestError(f"image {index}: {error}") from error
         return results
