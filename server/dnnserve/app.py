@@ -19,21 +19,20 @@ from dnncore.dtypes import DType
 from dnncore.nn import BATCH, Package, Value
 from dnncore.nn.passes import for_inference
 from dnnserve.batcher import Limits
-from dnnserve.catalog import Catalog, ModelSpec
+from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.engine.host import HostFactory
-from dnnserve.engine.link import Assignment
+from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, ServedModel
 from dnnserve.engine.process import EngineProcesses
-from dnnserve.engine.restarts import Restarts
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.front.decoding import DecodePool, PixelLimits
-from dnnserve.front.server import GrpcServer
-from dnnserve.front.service import Service
+from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
+from dnnserve.front.processes import FrontProcesses
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
+from dnnserve.processes.restarts import Restarts
 from dnnserve.repository import import_model_file, load_package_folder, load_repository
 from dnnserve.scheduler import Scheduler
 from dnnserve.statistics import Statistics
@@ -117,12 +116,10 @@ class Server:
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
         try:
-            self._front = GrpcServer(config, clock)
+            self._front = self._front_end()
         except StartError:
             self._web.close()
             raise
-        limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
-        self._decoder = DecodePool(limits, config.max_queue_requests)
         web_host = f"[{config.host}]" if ":" in config.host else config.host
         self.addresses = Addresses(self._front.address, f"http://{web_host}:{self._web.port}/metrics")
 
@@ -171,8 +168,8 @@ class Server:
             self.scheduler.add_model(spec.key, self._limits(spec))
         if self._watchdog is not None:
             self._watchdog.start()
-        self._front.start(self._service(Catalog(specs)))
-        _log.info("calls come over the %s front end", self._front.front_end)
+        self._front.start(specs)
+        _log.info("calls come over the %s front end", self._front.kind)
         with self._lock:
             self._open = True
         self._announce_health()
@@ -199,14 +196,14 @@ class Server:
         self._stop.wait()
         with self._lock:
             served, self._open = self._open, False
-        self._front.health.shut_down()
+        self._front.announce(False, final=True)
         if served:
             self._serve_as_lame_duck()
-        _log.info("draining: %d calls inside, up to %g s", self._front.gate.inside, self._config.drain_seconds)
+        _log.info("draining: %d calls inside, up to %g s", self._front.inside, self._config.drain_seconds)
         # What was taken in before this moment is answered. No refusals of our own after it: a client that is told to leave by gRPC
         # sends its next call elsewhere by itself, one that is refused counts a failure.
         # What lasts longer than the drain gets an answer of ours first, and only then gRPC's.
-        self._front.refuse_connections(self._config.drain_seconds + _CLOSE_S)
+        self._front.close_port(self._config.drain_seconds + _CLOSE_S)
         self.scheduler.drain()
         # No wait for the gRPC server itself: it counts health Watch streams, which end only when their clients do.
         drained = self._wait_empty(self._config.drain_seconds)
@@ -238,18 +235,11 @@ class Server:
             hold_until_requests=config.hold_until_requests,
         )
 
-    def _service(self, catalog: Catalog) -> Service:
-        return Service(
-            catalog,
-            self.scheduler,
-            self._decoder,
-            self.statistics,
-            lambda: self.ready,
-            self._metrics.record_call,
-            int(self._config.default_deadline_ms * 1e6),
-            self._config.access_log,
-            self._clock,
-        )
+    def _front_end(self) -> FrontEnd:
+        if self._config.front_ends:
+            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_call)
+        behind = Behind(self.scheduler, self.statistics, self._metrics.record_call, lambda: self.ready, self._clock)
+        return LocalFrontEnd(self._config, behind)
 
     def _on_device_changed(self, label: str, reason: str | None) -> None:
         there = ", ".join(sorted(self.scheduler.healthy_devices)) or "none"
@@ -261,7 +251,7 @@ class Server:
 
     def _announce_health(self) -> None:
         with self._health_lock:  # judged and said in one step, so that the last to speak knows the latest
-            self._front.health.set_serving(self.ready)
+            self._front.announce(self.ready)
 
     def _serve_as_lame_duck(self) -> None:
         """Go on serving while health and readiness say no: clients and load balancers that look leave without losing a call."""
@@ -271,7 +261,7 @@ class Server:
 
     def _wait_empty(self, seconds: float) -> bool:
         deadline_ns = self._clock() + int(seconds * 1e9)
-        while not self._front.gate.wait_empty(_POLL_S):
+        while not self._front.wait_empty(_POLL_S):
             if self._abort.is_set() or self._clock() >= deadline_ns:
                 return False
         return True
@@ -281,9 +271,8 @@ class Server:
         if self._watchdog is not None:
             self._watchdog.stop()
         self.scheduler.stop()
-        self._front.gate.wait_empty(_LAST_ANSWERS_S)
+        self._front.wait_empty(_LAST_ANSWERS_S)
         self._front.stop(_LAST_ANSWERS_S)
-        self._decoder.close()
         deadline_ns = self._clock() + int(_CLOSE_S * 1e9)
         closed = True
         for runner in self._runners:

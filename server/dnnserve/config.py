@@ -52,6 +52,8 @@ class ServerConfig:
         max_queue_requests: Requests that may wait for a model.
         max_queue_delay_us: How long a request waits for company while a device is idle.
         hold_until_requests: The first batch waits for so many requests; for tests.
+        front_ends: Processes that take calls, all on one port; 0: the server's own process does.
+        front_memory_mib: Shared memory of each for requests that wait or run, a power of two.
         front_end: What takes calls: "fast", "public", or "auto" for the fast lane where it runs and the public API elsewhere.
         grpc_threads: Handler threads of the public front end: the requests that can be decoded, queued or running at once there.
         max_calls: Calls that may be open at the same time on the fast lane.
@@ -94,6 +96,8 @@ class ServerConfig:
     max_queue_delay_us: int = 0
     hold_until_requests: int = 0
     front_end: str = "auto"
+    front_ends: int = 0
+    front_memory_mib: int = 256
     grpc_threads: int = 64
     max_calls: int = 16_384
     max_connections: int = 0
@@ -119,6 +123,8 @@ class ServerConfig:
             raise ConfigError(f"--engines {self.engines} is unknown; use one of {', '.join(ENGINES)}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
+        if self.front_memory_mib & (self.front_memory_mib - 1):
+            raise ConfigError(f"--front-memory-mib {self.front_memory_mib} is no power of two")
         if self.front_end not in FRONT_ENDS:
             raise ConfigError(f"--front-end {self.front_end} is unknown; use one of {', '.join(FRONT_ENDS)}")
         for flag, value, low, high in (
@@ -133,6 +139,8 @@ class ServerConfig:
             ("--max-connections", self.max_connections, 0, 1_000_000),
             ("--max-connection-age-seconds", self.max_connection_age_seconds, 0, 86_400),
             ("--max-connection-idle-seconds", self.max_connection_idle_seconds, 0, 86_400),
+            ("--front-ends", self.front_ends, 0, 64),
+            ("--front-memory-mib", self.front_memory_mib, 1, 65_536),
             ("--max-message-mib", self.max_message_mib, 1, 2047),
             ("--max-decoding-megapixels", self.max_decoding_megapixels, 0.001, 1_000_000),
             ("--max-request-megapixels", self.max_request_megapixels, 0.001, self.max_decoding_megapixels),
@@ -183,6 +191,20 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     net.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="0: any free one")
     net.add_argument(
         "--metrics-port", type=int, default=8002, metavar="PORT", help="of /metrics, /healthz, /readyz; 0: any free one"
+    )
+    net.add_argument(
+        "--front-ends",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes that take calls, all on one port; 0: the server's own process does",
+    )
+    net.add_argument(
+        "--front-memory-mib",
+        type=int,
+        default=256,
+        metavar="MIB",
+        help="memory that each such process shares with the server, for requests that wait or run",
     )
     net.add_argument(
         "--front-end",

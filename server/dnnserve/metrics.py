@@ -16,7 +16,6 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dnnserve.catalog import ModelSpec
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import Answer, Completion, ModelKey
 from dnnserve.scheduler import Scheduler
@@ -76,12 +75,11 @@ class Metrics:
             compute.observe((answer.times.finished_ns - answer.times.taken_ns) / 1e9)
             rows.observe(answer.batch_rows)
 
-    def record_call(self, spec: ModelSpec | None, method: str, status: str, taken_ns: int) -> None:
+    def record_call(self, key: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
         """Count a call and, where it is an inference that was answered, the time it took.
 
         One that names no loaded model has empty labels: clients must not be able to make up series.
         """
-        key = None if spec is None else spec.key
         counter = self._calls.get((key, method, status))
         if counter is None:  # looking a series up by its labels takes longer than counting
             model, version = ("", "") if key is None else (key.name, str(key.version))

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from dnnserve.engine.link import Assignment
+from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost
-from dnnserve.engine.parcel import Parcel, unpack
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.envelope import ModelKey
+from dnnserve.processes.parcel import Parcel, unpack
 
 from dnncore.errors import BackendUnavailableError, DeviceFaultError, DeviceNotFoundError, OutOfMemoryError
 from tests.server.fakes import PATIENCE_S, wait_until
@@ -135,7 +135,7 @@ def test_a_process_that_hangs_is_killed_from_another_thread() -> None:
 def test_an_engine_ends_with_a_server_that_is_killed() -> None:
     script = (
         "import functools, time\n"
-        "from dnnserve.engine.link import Assignment\n"
+        "from dnnserve.engine.messages import Assignment\n"
         "from dnnserve.engine.net import NetHost\n"
         "from dnnserve.engine.process import EngineProcesses\n"
         "engines = EngineProcesses(Assignment(functools.partial(NetHost, models={}), 'text'))\n"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from dnnserve.batcher import Limits
 from dnnserve.engine.net import batch_buckets
-from dnnserve.engine.restarts import Restarts
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import Answer, InferenceRequest
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
+from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError

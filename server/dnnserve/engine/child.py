@@ -6,11 +6,7 @@ another, until that end is closed. Whatever ends this process ends its device's 
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
-import signal
-import socket
 import sys
 from dataclasses import dataclass
 
@@ -19,15 +15,16 @@ import numpy as np
 from dnncore import devices
 from dnncore.errors import DeviceFaultError
 from dnnserve.engine.host import Host, HostFactory, Instance
-from dnnserve.engine.link import Assignment, Done, Failed, Link, Load, Loaded, Opened, Run, SharedBuffer
-from dnnserve.engine.parcel import unpack
+from dnnserve.engine.messages import Done, Failed, Load, Loaded, Opened, Run
 from dnnserve.envelope import ModelKey
 from dnnserve.logs import configure_logging
+from dnnserve.processes.child import begin
+from dnnserve.processes.link import Link
+from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["main", "serve"]
 
 _log = logging.getLogger(__name__)
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +35,12 @@ class _Model:
     outputs: np.ndarray
 
 
-def main(device: str, channel: int, parcel: int) -> int:
+def main(device: str, channel: str, parcel: str) -> int:
     """Serve until the runner closes its end; the exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # those are for the server, which drains first
-    # If the server is killed while a kernel here does not end, nobody else would end it.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    assignment: Assignment = unpack(parcel)
-    os.close(parcel)
+    link, assignment = begin(channel, parcel)
     configure_logging(assignment.log_format)
     devices.limit_cpu_threads(1)
-    with socket.socket(fileno=channel) as end:
-        serve(device, assignment.open_host, Link(end))
+    serve(device, assignment.open_host, link)
     return 0
 
 
@@ -113,4 +104,4 @@ def _failure(error: Exception) -> Failed:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(main(*sys.argv[1:]))

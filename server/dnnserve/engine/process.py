@@ -6,9 +6,6 @@ not the server.
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
@@ -18,14 +15,15 @@ import numpy as np
 from dnncore import errors
 from dnncore.errors import DeviceFaultError, DnncoreError
 from dnnserve.engine.host import Buffers
-from dnnserve.engine.link import Assignment, Done, Failed, Link, Load, Loaded, Message, Opened, Run, SharedBuffer
-from dnnserve.engine.parcel import Parcel
+from dnnserve.engine.messages import Assignment, Done, Failed, Load, Loaded, Message, Opened, Run
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
+from dnnserve.processes.child import Child
+from dnnserve.processes.parcel import Parcel
+from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessInstance"]
 
-_END_S = 5.0
 _Wanted = TypeVar("_Wanted")
 
 
@@ -66,11 +64,7 @@ class ProcessHost:
 
     def __init__(self, device: str, parcel: int) -> None:
         self._device = device
-        ours, theirs = Link.pair()
-        command = [sys.executable, "-m", "dnnserve.engine.child", device, str(theirs.fileno()), str(parcel)]
-        with theirs:
-            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), parcel), stdin=subprocess.DEVNULL)
-        self._link = Link(ours)
+        self._child = Child("dnnserve.engine.child", parcel, device)
         try:
             self.answer(Opened)
         except BaseException:
@@ -80,7 +74,7 @@ class ProcessHost:
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self._process.pid
+        return self._child.pid
 
     def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> ProcessInstance:
         """Have the process load a model and warm it up; its slots lie in memory that both processes map.
@@ -102,7 +96,7 @@ class ProcessHost:
             DeviceFaultError: the process ended.
         """
         try:
-            self._link.send(message)
+            self._child.link.send(message)
         except OSError:
             raise self._ended() from None
 
@@ -113,7 +107,7 @@ class ProcessHost:
             DeviceFaultError: the process ended.
             DnncoreError: what was asked for failed; of the class that the process says.
         """
-        received = self._link.receive()
+        received = self._child.link.receive()
         if received is None:
             raise self._ended()
         message, fds = received
@@ -126,27 +120,16 @@ class ProcessHost:
 
     def kill(self) -> bool:
         """Kill the process."""
-        self._process.kill()
+        self._child.kill()
         return True
 
     def close(self) -> None:
         """Let the process close its device and end; one that does not is killed. A second call does nothing."""
-        self._link.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.close()
 
     def _ended(self) -> DeviceFaultError:
-        self._link.close()
-        try:
-            code = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"status {code}"
-        return DeviceFaultError(f"the engine process {self.pid} of {self._device} ended by {how}")
+        self._child.link.close()
+        return DeviceFaultError(f"the engine process {self.pid} of {self._device} ended by {self._child.wait()}")
 
 
 class ProcessInstance:

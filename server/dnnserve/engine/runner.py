@@ -20,9 +20,9 @@ import numpy as np
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from dnnserve.engine.host import Host, HostFactory, Instance
-from dnnserve.engine.restarts import Restarts
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
+from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Batch, Scheduler
 
 __all__ = ["DeviceChanged", "Runner"]

@@ -48,12 +48,13 @@ class GrpcServer:
     Args:
         config: Address, limits and the front end asked for.
         clock: Monotonic nanoseconds.
+        reuse_port: Whether other processes may listen on the same port; they share its connections then.
 
     Raises:
         StartError: the port cannot be had, or the fast lane was asked for and does not run here.
     """
 
-    def __init__(self, config: ServerConfig, clock: Callable[[], int]) -> None:
+    def __init__(self, config: ServerConfig, clock: Callable[[], int], *, reuse_port: bool = False) -> None:
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
@@ -66,7 +67,7 @@ class GrpcServer:
         self._pool = ThreadPoolExecutor(_STREAM_THREADS if self._fast else config.grpc_threads, "dnnserve-rpc")
         self._server = grpc.server(
             self._pool,
-            options=_options(config),
+            options=_options(config, reuse_port),
             # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
@@ -144,7 +145,7 @@ def _choose_fast(front_end: str) -> bool:
     return False
 
 
-def _options(config: ServerConfig) -> list[tuple[str, int]]:
+def _options(config: ServerConfig, reuse_port: bool) -> list[tuple[str, int]]:
     size = config.max_message_mib << 20
     limits = {
         "grpc.max_connection_age_ms": config.max_connection_age_seconds * 1000,
@@ -155,7 +156,7 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", size),
         ("grpc.max_send_message_length", size),
-        ("grpc.so_reuseport", 0),  # with it, two servers share a port in silence
+        ("grpc.so_reuseport", int(reuse_port)),  # without need, two servers would share a port in silence
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

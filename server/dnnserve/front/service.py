@@ -18,21 +18,21 @@ import numpy as np
 from google.protobuf.message import Message
 
 from dnnserve.catalog import Catalog, ModelSpec, shorten
-from dnnserve.envelope import Answer, Completion, InferenceRequest
+from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.status import Status, status_of
-from dnnserve.statistics import Statistics
+from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["CallObserver", "Encoder", "Exchange", "Queue", "Service"]
+__all__ = ["CallObserver", "Counters", "Encoder", "Exchange", "Queue", "Service"]
 
 _access = logging.getLogger("dnnserve.access")
 
 _OK = Status(grpc.StatusCode.OK, "")
 
-CallObserver = Callable[[ModelSpec | None, str, str, int], None]
+CallObserver = Callable[[ModelKey | None, str, str, int], None]
 """Called at the end of each call: its model (None: it named none that is loaded), its method, its status, its nanoseconds."""
 
 Encoder = Callable[[str, ModelSpec, np.ndarray, int], bytes]
@@ -48,6 +48,18 @@ class Queue(Protocol):
 
     def cancel(self, ticket: int) -> None:
         """Complete a request as cancelled, if it has not been completed."""
+        ...
+
+
+class Counters(Protocol):
+    """What is used here of the statistics."""
+
+    def snapshot(self, model: ModelKey) -> ModelSnapshot:
+        """The counters of one model now."""
+        ...
+
+    def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
+        """Count a request that failed before it was submitted."""
         ...
 
 
@@ -99,7 +111,7 @@ class Service:
         catalog: Catalog,
         queue: Queue,
         decoder: DecodePool,
-        statistics: Statistics,
+        statistics: Counters,
         ready: Callable[[], bool],
         on_call_end: CallObserver,
         default_deadline_ns: int = 0,
@@ -246,7 +258,7 @@ class Service:
         """Count and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
         call, spec = exchange.call, exchange.spec
         taken_ns = self._clock() - call.arrival_ns
-        self._on_call_end(spec, call.method, status.code.name, taken_ns)
+        self._on_call_end(None if spec is None else spec.key, call.method, status.code.name, taken_ns)
         if _access.isEnabledFor(self._access_level):
             _access.log(
                 self._access_level,

@@ -1,4 +1,4 @@
-"""When a device that was lost is tried again: pure, without a clock of its own."""
+"""When what was lost is tried again: pure, without a clock of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Restarts"]
 class Restarts:
     """Waits that double from one loss to the next, and an end to them. Owned by one thread.
 
-    A device that has worked for `calm_s` since its last start is as good as new.
+    What has worked for `calm_s` since its last start is as good as new.
 
     Args:
-        limit: Losses in a row after which the device is not tried any more; 0: it never is.
+        limit: Losses in a row after which it is not tried any more; 0: it never is.
         first_s: Wait before the first new start.
         longest_s: No wait is longer.
         calm_s: Seconds in service after which losses before count no more.
@@ -31,7 +31,7 @@ class Restarts:
         """Count a loss.
 
         Returns:
-            Seconds to wait before the device is tried again; None: it is not.
+            Seconds to wait before it is tried again; None: it is not.
         """
         if seconds_in_service >= self.calm_s:
             self._in_a_row = 0

@@ -1,0 +1,118 @@
+"""A front end's process: python -m dnnserve.front.child SOCKET PARCEL, started by `processes.py` with these descriptors.
+
+It knows the protocol and no device: requests go to the scheduler's process, whose word it waits for in every other matter.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+
+from dnncore.errors import DnncoreError
+from dnnserve.allocator import keep_freed_memory
+from dnnserve.channel import messages
+from dnnserve.channel.remote import RemoteScheduler, RemoteStatistics
+from dnnserve.config import ServerConfig
+from dnnserve.front.front_end import Behind, LocalFrontEnd
+from dnnserve.logs import configure_logging
+from dnnserve.processes.child import begin
+from dnnserve.processes.link import Link
+from dnnserve.processes.shared_buffer import SharedBuffer
+
+__all__ = ["FrontAssignment", "main"]
+
+_SWITCH_INTERVAL_S = 1e-4  # the thread that polls must not wait 5 ms for one that decodes
+
+
+@dataclass(frozen=True, slots=True)
+class FrontAssignment:
+    """What a front end's process is told at its start. Immutable.
+
+    Args:
+        config: The server's, with the port that is shared.
+        arena_bytes: Shared memory for rows that wait or run, a power of two.
+    """
+
+    config: ServerConfig
+    arena_bytes: int
+
+
+class _Process:
+    """The front end and the messages for it. Thread-safe.
+
+    What takes time (starting, draining) is done by a thread of its own, in order, so that completions go on.
+    """
+
+    def __init__(self, link: Link, assignment: FrontAssignment) -> None:
+        self._link = link
+        self._serving = False
+        arena = SharedBuffer.of(assignment.arena_bytes)
+        link.send(messages.Arena(assignment.arena_bytes), [arena.fd])
+        arena.close()
+        self._scheduler = RemoteScheduler(link, arena, time.monotonic_ns)
+        self._statistics = RemoteStatistics(link)
+        behind = Behind(
+            self._scheduler,
+            self._statistics,
+            self._statistics.record_call,
+            lambda: self._serving,
+            time.monotonic_ns,
+        )
+        self._front = LocalFrontEnd(assignment.config, behind, reuse_port=True)
+        self._orders: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._work, name="dnnserve-orders", daemon=True)
+        self._worker.start()
+
+    def run(self) -> None:
+        """Do what comes until the other end is closed."""
+        while (received := self._link.receive()) is not None:
+            message, _ = received
+            if isinstance(message, messages.Completed):
+                self._scheduler.complete(message.outcomes)
+            elif isinstance(message, messages.SnapshotOf):
+                self._statistics.deliver(message)
+            elif isinstance(message, messages.Count):
+                self._link.send(messages.Inside(self._front.inside))
+            elif isinstance(message, messages.Announce):
+                self._serving = message.serving
+                self._front.announce(message.serving, final=message.final)
+            else:
+                self._orders.put(message)
+        self._scheduler.lose("the server has ended")
+
+    def _work(self) -> None:
+        while True:
+            order = self._orders.get()
+            if isinstance(order, messages.Start):
+                self._scheduler.serve(order.specs)
+                self._front.start(order.specs)
+                self._link.send(messages.Started(self._front.kind))
+            elif isinstance(order, messages.ClosePort):
+                self._front.close_port(order.grace_s)
+            elif isinstance(order, messages.Stop):
+                self._front.stop(order.grace_s)
+                self._statistics.close()
+                self._link.send(messages.Stopped())
+
+
+def main(channel: str, parcel: str) -> int:
+    """Serve until the server closes its end; the exit status."""
+    link, assignment = begin(channel, parcel)
+    configure_logging(assignment.config.log_format)
+    warnings.filterwarnings("ignore", module=r"PIL\\.")
+    keep_freed_memory()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        _Process(link, assignment).run()
+    except DnncoreError as error:
+        link.send(messages.CannotStart(str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""What takes calls: in the server's process, or in several of its own (`processes.py`). The server sees no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dnnserve.catalog import Catalog, ModelSpec
+from dnnserve.config import ServerConfig
+from dnnserve.front.decoding import DecodePool, PixelLimits
+from dnnserve.front.server import GrpcServer
+from dnnserve.front.service import CallObserver, Counters, Queue, Service
+
+__all__ = ["Behind", "FrontEnd", "LocalFrontEnd"]
+
+
+class FrontEnd(Protocol):
+    """Takes calls on a port. Thread-safe; `start` is called once, `stop` at the end, also where it was never started."""
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Which front end takes unary calls: "fast" or "public"."""
+        ...
+
+    @property
+    def inside(self) -> int:
+        """Calls that were taken in and whose answers have not been sent."""
+        ...
+
+    def start(self, specs: Sequence[ModelSpec]) -> None:
+        """Begin to take calls for these models."""
+        ...
+
+    def announce(self, serving: bool, *, final: bool = False) -> None:
+        """Say by the health service whether requests are answered; nothing is said after the final word."""
+        ...
+
+    def close_port(self, grace_s: float) -> None:
+        """Take no new connections and send clients elsewhere; calls that are inside have so long to end."""
+        ...
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no call is inside; False: some still are."""
+        ...
+
+    def stop(self, grace_s: float) -> None:
+        """End what is still open after so long, and give the port back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Behind:
+    """What a front end calls. Immutable.
+
+    Args:
+        queue: Where requests go.
+        statistics: Counters of the models.
+        on_call_end: Told of each call's end.
+        ready: Whether requests can be answered now.
+        clock: Monotonic nanoseconds, the scheduler's.
+    """
+
+    queue: Queue
+    statistics: Counters
+    on_call_end: CallObserver
+    ready: Callable[[], bool]
+    clock: Callable[[], int]
+
+
+class LocalFrontEnd:
+    """A front end in this process. Thread-safe.
+
+    Args:
+        config: Address and limits.
+        behind: What it calls.
+        reuse_port: Whether other processes may listen on the same port.
+
+    Raises:
+        StartError: the port cannot be had, or the fast lane was asked for and does not run here.
+    """
+
+    def __init__(self, config: ServerConfig, behind: Behind, *, reuse_port: bool = False) -> None:
+        self._config = config
+        self._behind = behind
+        self._server = GrpcServer(config, behind.clock, reuse_port=reuse_port)
+        limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
+        self._decoder = DecodePool(limits, config.max_queue_requests)
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return self._server.address
+
+    @property
+    def kind(self) -> str:
+        """Which front end takes unary calls: "fast" or "public"."""
+        return self._server.front_end
+
+    @property
+    def inside(self) -> int:
+        """Calls that were taken in and whose answers have not been sent."""
+        return self._server.gate.inside
+
+    def start(self, specs: Sequence[ModelSpec]) -> None:
+        """Begin to take calls for these models."""
+        config, behind = self._config, self._behind
+        service = Service(
+            *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_call_end),
+            *(int(config.default_deadline_ms * 1e6), config.access_log, behind.clock),
+        )
+        self._server.start(service)
+
+    def announce(self, serving: bool, *, final: bool = False) -> None:
+        """Say by the health service whether requests are answered; nothing is said after the final word."""
+        if final:
+            self._server.health.shut_down()
+        else:
+            self._server.health.set_serving(serving)
+
+    def close_port(self, grace_s: float) -> None:
+        """Take no new connections and send clients elsewhere; calls that are inside have so long to end."""
+        self._server.refuse_connections(grace_s)
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no call is inside; False: some still are."""
+        return self._server.gate.wait_empty(timeout_s)
+
+    def stop(self, grace_s: float) -> None:
+        """End what is still open after so long, and give the port back."""
+        self._server.stop(grace_s)
+        self._decoder.close()

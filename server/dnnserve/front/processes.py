@@ -1,0 +1,290 @@
+"""Several front ends on one port, each in a process of its own, and the scheduler's side of them.
+
+The kernel deals connections out to whoever listens on the port (SO_REUSEPORT). One that dies takes its calls with it; its requests
+are given up, and another is started. None of them holds anything that the others need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dnnserve import errors
+from dnnserve.catalog import ModelSpec
+from dnnserve.channel import messages
+from dnnserve.channel.port import Port, Scheduling
+from dnnserve.config import ServerConfig
+from dnnserve.errors import RequestError, StartError
+from dnnserve.front.child import FrontAssignment
+from dnnserve.front.service import CallObserver, Counters
+from dnnserve.processes.child import Child
+from dnnserve.processes.parcel import Parcel
+from dnnserve.processes.restarts import Restarts
+from dnnserve.processes.shared_buffer import SharedBuffer
+
+__all__ = ["FrontProcesses"]
+
+_log = logging.getLogger(__name__)
+
+_START_S = 60.0
+_ANSWER_S = 2.0
+_POLL_S = 0.02
+_Answer = TypeVar("_Answer")
+
+
+class FrontProcesses:
+    """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_specs`, `_announced` and `_stopping`.
+
+    Args:
+        config: Address, limits, and how many.
+        scheduler: Where requests go.
+        statistics: Counters of the models.
+        on_call_end: Told of each call's end, in bundles.
+
+    Raises:
+        StartError: the port cannot be had.
+    """
+
+    def __init__(
+        self, config: ServerConfig, scheduler: Scheduling, statistics: Counters, on_call_end: CallObserver
+    ) -> None:
+        self._behind = scheduler, statistics, on_call_end
+        self._guard, port = _reserve(config)
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        self.address = f"{host}:{port}"
+        self._parcel = Parcel(FrontAssignment(replace(config, grpc_port=port), config.front_memory_mib << 20))
+        self._lock = threading.Lock()
+        self._specs: tuple[ModelSpec, ...] | None = None
+        self._announced = messages.Announce(False, False)
+        self._stopping = False
+        self._restarts = [Restarts() for _ in range(config.front_ends)]
+        self._fronts: list[_Front] = []
+        try:
+            for number in range(config.front_ends):
+                self._fronts.append(self._begin(number))
+        except BaseException:
+            self.stop(0.0)
+            raise
+        self.kind = config.front_end
+
+    @property
+    def inside(self) -> int:
+        """Calls that were taken in and whose answers have not been sent."""
+        return sum(front.inside() for front in self._all())
+
+    @property
+    def restarts(self) -> int:
+        """How often a process was started again."""
+        return sum(each.total for each in self._restarts)
+
+    def start(self, specs: Sequence[ModelSpec]) -> None:
+        """Begin to take calls for these models.
+
+        Raises:
+            StartError: a process cannot serve on the port.
+        """
+        with self._lock:
+            self._specs = tuple(specs)
+        fronts = self._all()
+        for front in fronts:
+            front.start(self._specs)
+        for front in fronts:
+            self.kind = front.wait_started()
+
+    def announce(self, serving: bool, *, final: bool = False) -> None:
+        """Say by the health service whether requests are answered; nothing is said after the final word."""
+        with self._lock:
+            if not self._announced.final:
+                self._announced = messages.Announce(serving and not final, final)
+        for front in self._all():
+            front.tell(self._announced)
+
+    def close_port(self, grace_s: float) -> None:
+        """Take no new connections and send clients elsewhere; calls that are inside have so long to end."""
+        with self._lock:
+            self._stopping = True
+        for front in self._all():
+            front.tell(messages.ClosePort(grace_s))
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no call is inside; False: some still are."""
+        give_up = time.monotonic() + timeout_s
+        while self.inside:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def stop(self, grace_s: float) -> None:
+        """End what is still open after so long, and give the port back."""
+        with self._lock:
+            self._stopping = True
+        for front in self._fronts:
+            front.tell(messages.Stop(grace_s))
+        for front in self._fronts:
+            front.close(grace_s)
+        self._guard.close()
+        self._parcel.close()
+
+    def _all(self) -> list[_Front]:
+        with self._lock:
+            return list(self._fronts)
+
+    def _begin(self, number: int) -> _Front:
+        return _Front(Child("dnnserve.front.child", self._parcel.fd), *self._behind, number, self._lost)
+
+    def _lost(self, front: _Front, how: str, seconds: float) -> None:
+        """Start another one in the place of a process that has ended; called by the thread that listened to it."""
+        with self._lock:
+            if self._stopping:
+                return
+        _log.error("front end %d, process %d, ended by %s", front.number, front.pid, how)
+        while (wait_s := self._restarts[front.number].after(seconds)) is not None:
+            time.sleep(wait_s)
+            with self._lock:
+                if self._stopping:
+                    return
+            seconds, successor = 0.0, self._begin(front.number)
+            try:
+                if self._specs is not None:
+                    successor.start(self._specs)
+                    successor.wait_started()
+            except StartError as error:
+                _log.error("front end %d cannot be started again: %s", front.number, error)
+                successor.close(0.0)
+                continue
+            with self._lock:
+                self._fronts[front.number] = successor
+                announced = self._announced
+            successor.tell(announced)
+            _log.info("front end %d is back, process %d", front.number, successor.pid)
+            return
+        _log.error("front end %d is not started any more", front.number)
+
+
+class _Front:
+    """One process, from here. Thread-safe."""
+
+    def __init__(
+        self,
+        child: Child,
+        scheduler: Scheduling,
+        statistics: Counters,
+        on_call_end: CallObserver,
+        number: int,
+        on_lost: Callable[[_Front, str, float], None],
+    ) -> None:
+        self.number = number
+        self._child = child
+        self._scheduler = scheduler
+        self._statistics = statistics
+        self._on_call_end = on_call_end
+        self._on_lost = on_lost
+        self._port: Port | None = None
+        self._ended = False
+        self._answers: dict[type, queue.SimpleQueue[Any]] = {
+            kind: queue.SimpleQueue() for kind in (messages.Started, messages.Inside, messages.Stopped)
+        }
+        self._why = ""
+        self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def tell(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # it has ended, and the listener finds out
+            self._child.link.send(message)
+
+    def start(self, specs: tuple[ModelSpec, ...]) -> None:
+        self.tell(messages.Start(specs))
+
+    def wait_started(self) -> str:
+        return self._wait(messages.Started, _START_S).front_end
+
+    def inside(self) -> int:
+        if self._ended:
+            return 0
+        self.tell(messages.Count())
+        try:
+            return self._wait(messages.Inside, _ANSWER_S).calls
+        except StartError:
+            return 0
+
+    def close(self, grace_s: float) -> None:
+        with contextlib.suppress(StartError):
+            self._wait(messages.Stopped, grace_s + _ANSWER_S)
+        self._child.link.shut_down()
+        if threading.current_thread() is not self._listener:
+            self._listener.join()
+        self._child.close()
+
+    def _wait(self, kind: type[_Answer], timeout_s: float) -> _Answer:
+        try:
+            answer = self._answers[kind].get(timeout=timeout_s)
+        except queue.Empty:
+            raise StartError(f"front end {self.number} does not answer") from None
+        if not isinstance(answer, kind):
+            raise StartError(self._why or f"front end {self.number} has ended")
+        return answer
+
+    def _listen(self) -> None:
+        began = time.monotonic()
+        while (received := self._child.link.receive()) is not None:
+            message, fds = received
+            if isinstance(message, messages.Submit):
+                assert self._port is not None
+                self._port.submit(message)
+            elif isinstance(message, messages.Cancel):
+                assert self._port is not None
+                self._port.cancel(message)
+            elif isinstance(message, messages.CallsEnded):
+                for call in message.calls:
+                    self._on_call_end(*call)
+            elif isinstance(message, messages.Refusal):
+                kind = getattr(errors, message.kind, RequestError)
+                self._statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
+            elif isinstance(message, messages.Snapshot):
+                self.tell(messages.SnapshotOf(message.model, self._statistics.snapshot(message.model)))
+            elif isinstance(message, messages.CannotStart):
+                self._why = message.reason
+            elif isinstance(message, messages.Arena):
+                self._port = Port(self._scheduler, self._child.link, SharedBuffer(fds[0]))
+            else:
+                self._answers[type(message)].put(message)
+        self._ended = True
+        if self._port is not None:
+            self._port.close()
+        for waiting in self._answers.values():
+            waiting.put(None)  # who waits gets no other answer
+        self._on_lost(self, self._child.wait(), time.monotonic() - began)
+
+
+def _reserve(config: ServerConfig) -> tuple[socket.socket, int]:
+    """A socket that keeps the port for those of us who share it, and the port.
+
+    Raises:
+        StartError: the port is in use, also by another server that shares it among its own.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    guard = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:  # refused wherever anybody has the port
+            probe.bind((config.host, config.grpc_port))
+        guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        guard.bind((config.host, config.grpc_port))
+    except OSError as error:
+        guard.close()
+        raise StartError(
+            f"gRPC port {config.host}:{config.grpc_port} cannot be had: it is in use or not ours to take; "
+            "choose another with --grpc-port"
+        ) from error
+    return guard, int(guard.getsockname()[1])

@@ -1,0 +1,91 @@
+"""A process of the server's own, from both sides.
+
+It is started by name, not forked: nothing of gRPC, CUDA or this process's threads is in it. Signals for the server are not for it;
+it ends when the server closes its end of their link, and the kernel kills it should the server be killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from dnnserve.processes.link import Link
+from dnnserve.processes.parcel import unpack
+
+__all__ = ["Child", "begin"]
+
+_END_S = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A child process and our end of its link. Owned by one thread, but for `kill` and what `link` allows.
+
+    Args:
+        module: What it runs; its `main` calls `begin` with its last two arguments.
+        parcel: Descriptor of what it is told, of a `Parcel`.
+        arguments: What comes before these on its command line.
+    """
+
+    def __init__(self, module: str, parcel: int, *arguments: str) -> None:
+        ours, theirs = Link.pair()
+        command = [sys.executable, "-m", module, *arguments, str(theirs.fileno()), str(parcel)]
+        with theirs:
+            self._process = _starter().submit(_start, command, (theirs.fileno(), parcel)).result()
+        self.link = Link(ours)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+
+    def wait(self) -> str:
+        """Wait for the process, whose link is closed, killing it when it does not end; how it ended."""
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return signal.Signals(-code).name if code < 0 else f"status {code}"
+
+    def close(self) -> None:
+        """Close the link and let the process end. A second call does nothing."""
+        self.link.close()
+        self.wait()
+
+
+@cache
+def _starter() -> ThreadPoolExecutor:
+    """One thread that starts all children and lasts: a child is killed when the thread that started it ends, not the process."""
+    return ThreadPoolExecutor(1, "dnnserve-starter")
+
+
+def _start(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)
+
+
+def begin(channel: str, parcel: str) -> tuple[Link, Any]:
+    """What a child does first.
+
+    Returns:
+        Its end of the link, and what the parcel holds.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server drains first
+    # If the server is killed while a kernel here does not end, nobody else would end it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    told = unpack(int(parcel))
+    os.close(int(parcel))
+    return Link(socket.socket(fileno=int(channel))), told

@@ -1,0 +1,161 @@
+"""The channel between a front end's process and the scheduler's, with both ends in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from dnnserve.batcher import Limits
+from dnnserve.channel import messages
+from dnnserve.channel.blocks import Blocks
+from dnnserve.channel.port import Port
+from dnnserve.channel.remote import RemoteScheduler
+from dnnserve.envelope import Answer, BatchTimes, InferenceRequest
+from dnnserve.errors import QueueFullError, RequestCancelledError, UnavailableError
+from dnnserve.processes.link import Link
+from dnnserve.processes.shared_buffer import SharedBuffer
+from dnnserve.scheduler import Scheduler
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.server.fakes import CLASSES, Inbox, make_rows, make_spec, wait_until
+
+SPEC = make_spec()
+ARENA = 1 << 16
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 17), st.booleans()), max_size=60))
+def test_blocks_never_overlap_and_are_whole_again_when_all_are_back(steps: list[tuple[int, bool]]) -> None:
+    total = 1 << 18
+    blocks = Blocks(total)
+    out: dict[int, int] = {}
+    for nbytes, back in steps:
+        if back and out:
+            offset = min(out)
+            del out[offset]
+            blocks.give_back(offset)
+            continue
+        taken = blocks.take(nbytes)
+        if taken is None:
+            assert sum(out.values()) + nbytes > total // 4, "a quarter is in use at most, and there is no room"
+            continue
+        assert all(taken + nbytes <= o or o + n <= taken for o, n in out.items() if n and nbytes)
+        assert 0 <= taken <= total - nbytes
+        out[taken] = nbytes
+    for offset in out:
+        blocks.give_back(offset)
+    assert blocks.take(total) == 0
+
+
+class Ends:
+    """Both ends and what listens to each."""
+
+    def __init__(self) -> None:
+        here, there = map(Link, Link.pair())
+        buffer = SharedBuffer.of(ARENA)
+        self.scheduler = Scheduler()
+        self.scheduler.start()
+        self.scheduler.add_model(SPEC.key, Limits(max_batch_rows=8, max_queue_requests=100))
+        self.scheduler.add_device("cpu")
+        self.remote = RemoteScheduler(here, buffer, time.monotonic_ns)
+        self.remote.serve([SPEC])
+        self.port = Port(self.scheduler, there, buffer)
+        self.links = here, there
+        self.inbox = Inbox()
+        self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]
+        for thread in self._threads:
+            thread.start()
+
+    def _front(self) -> None:
+        while (received := self.links[0].receive()) is not None:
+            self.remote.complete(received[0].outcomes)
+        self.remote.lose("the end")
+
+    def _back(self) -> None:
+        while (received := self.links[1].receive()) is not None:
+            message = received[0]
+            self.port.submit(message) if isinstance(message, messages.Submit) else self.port.cancel(message)
+
+    def submit(self, rows: np.ndarray, deadline_ns: int | None = None) -> InferenceRequest:
+        request = InferenceRequest(SPEC.key, rows, time.monotonic_ns(), deadline_ns, self.inbox.deliver, "an id")
+        self.remote.submit(request)
+        return request
+
+    def close(self) -> None:
+        self.links[0].shut_down()
+        for thread in self._threads:
+            thread.join()
+        self.port.close()
+        self.scheduler.stop()
+        for link in self.links:
+            link.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    yield ends
+    ends.close()
+
+
+def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_times(ends: Ends) -> None:
+    rows = np.random.default_rng(0).standard_normal((3, 3, 2, 4)).astype(np.float32)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 3), np.uint8)
+    for sent in (rows, pixels):
+        request = ends.submit(sent)
+        batch = ends.scheduler.take()
+        assert batch is not None
+        (found,) = batch.requests
+        assert found.rows.dtype == sent.dtype
+        assert np.array_equal(found.rows, sent)
+        assert (found.arrival_ns, found.id) == (request.arrival_ns, "an id")
+        outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
+        ends.scheduler.complete(batch, [Answer(outputs, "cpu", len(sent), BatchTimes(1, 2, 3, 4))])
+        completion = ends.inbox.wait(len(ends.inbox.completions) + 1)[-1]
+        assert completion.request is request
+        assert isinstance(completion.outcome, Answer)
+        assert np.array_equal(completion.outcome.outputs, outputs)
+        assert completion.outcome.times == BatchTimes(1, 2, 3, 4)
+
+
+def test_a_cancelled_request_and_one_that_is_refused_come_back_as_their_errors(ends: Ends) -> None:
+    cancelled = ends.submit(make_rows(1.0))
+    wait_until(lambda: ends.scheduler.in_flight == 1)
+    ends.remote.cancel(cancelled.ticket)
+    ends.inbox.wait(1)
+    assert isinstance(ends.inbox.of(cancelled).outcome, RequestCancelledError)
+    ends.scheduler.lose_device("cpu", "gone")
+    refused = ends.submit(make_rows(1.0))
+    ends.inbox.wait(2)
+    outcome = ends.inbox.of(refused).outcome
+    assert isinstance(outcome, UnavailableError)
+    assert "gone" in str(outcome)
+
+
+def test_a_full_arena_refuses_and_has_room_again(ends: Ends) -> None:
+    waiting = [ends.submit(make_rows(1.0)) for _ in range(ARENA // 4096)]
+    refused = ends.submit(make_rows(1.0))
+    outcome = ends.inbox.of(refused).outcome
+    assert isinstance(outcome, QueueFullError)
+    assert outcome.retry_after_ms
+    wait_until(lambda: ends.scheduler.in_flight == len(waiting))
+    for request in waiting:
+        ends.remote.cancel(request.ticket)
+    ends.inbox.wait(len(waiting) + 1)
+    ends.submit(make_rows(1.0, 2))
+    wait_until(lambda: ends.scheduler.in_flight == 1)
+
+
+def test_when_the_scheduler_goes_what_waits_is_unavailable_and_when_the_front_end_goes_it_is_given_up(
+    ends: Ends,
+) -> None:
+    request = ends.submit(make_rows(1.0))
+    wait_until(lambda: ends.scheduler.in_flight == 1)
+    ends.links[0].shut_down()
+    ends.inbox.wait(1)
+    assert isinstance(ends.inbox.of(request).outcome, UnavailableError)
+    ends.port.close()
+    assert ends.scheduler.in_flight == 0

@@ -1,0 +1,94 @@
+"""Front ends in processes of their own, over real gRPC on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+import grpc
+import pytest
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnserve.errors import StartError
+from dnnserve.front.processes import FrontProcesses
+
+from tests.server.fakes import PATIENCE_S, Lab, wait_until
+from tests.server.serving import Client, infer_request, make_config, scores, serving, status
+
+FRONTS = 2
+
+
+def fronts_of(server: object) -> FrontProcesses:
+    front: FrontProcesses = server._front  # type: ignore[attr-defined]
+    return front
+
+
+def channels(address: str, count: int) -> Sequence[grpc.Channel]:
+    """Connections of their own: the kernel deals them out."""
+    option = ("grpc.use_local_subchannel_pool", 1)
+    return [grpc.insecure_channel(address, [option, ("number", number)]) for number in range(count)]
+
+
+def test_calls_of_many_connections_are_answered_counted_and_seen_in_the_statistics() -> None:
+    with serving(Lab(), front_ends=FRONTS) as (server, client):
+        opened = channels(server.addresses.grpc, 8)
+        clients = [Client(server, channel) for channel in opened]
+        for value, each in enumerate(clients):
+            assert scores(each.send(float(value)).result(PATIENCE_S)) == [[value, 2.0 * value, 3.0 * value]]
+        assert client.health_of() == "SERVING"
+        assert client.infer.ServerReady(inference.ServerReadyRequest(), timeout=PATIENCE_S).ready
+        wait_until(lambda: client.metrics()["dnnserve_requests_total"].get(("ModelInfer", "toy", "OK", "1")) == 8.0)
+        statistics = client.infer.ModelStatistics(inference.ModelStatisticsRequest(), timeout=PATIENCE_S)
+        assert statistics.model_stats[0].inference_count == 8
+        bad = infer_request()
+        bad.inputs[0].shape[1] = 5
+        assert status(client.infer.ModelInfer.future(bad))[0] is grpc.StatusCode.INVALID_ARGUMENT
+        for channel in opened:
+            channel.close()
+
+
+def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up() -> None:
+    lab = Lab()
+    with serving(lab, front_ends=1) as (server, client):
+        lab.pause("cpu")
+        lost = client.send(1.0)
+        lab.wait_running("cpu")
+        waiting = client.send(2.0)
+        wait_until(lambda: server.scheduler.in_flight == 2)
+        (front,) = fronts_of(server)._fronts
+        os.kill(front.pid, signal.SIGKILL)
+        assert status(lost)[0] is grpc.StatusCode.UNAVAILABLE
+        assert status(waiting)[0] is grpc.StatusCode.UNAVAILABLE
+        wait_until(lambda: server.scheduler.in_flight == 0)
+        lab.resume()
+        request = infer_request(3.0)
+        answer = client.infer.ModelInfer(request, timeout=PATIENCE_S, wait_for_ready=True)
+        assert scores(answer) == [[3.0, 6.0, 9.0]]
+        assert fronts_of(server).restarts == 1
+
+
+def test_another_server_does_not_get_a_port_that_is_shared() -> None:
+    with serving(Lab(), front_ends=1) as (server, _):
+        port = int(server.addresses.grpc.rpartition(":")[2])
+        with pytest.raises(StartError, match="in use"), serving(Lab(), front_ends=1, grpc_port=port):
+            pass
+        with pytest.raises(StartError, match="in use"), serving(Lab(), grpc_port=port):
+            pass
+
+
+def test_draining_answers_what_is_inside() -> None:
+    lab = Lab()
+    with serving(lab, front_ends=FRONTS) as (server, client):
+        lab.pause("cpu")
+        running = client.send(1.0)
+        lab.wait_running("cpu")
+        server.request_stop()
+        lab.resume()
+        assert server.wait()
+        assert scores(running.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
+
+
+def test_what_cannot_start_says_why() -> None:
+    config = make_config(front_ends=1, host="192.0.2.1")  # an address that is not ours
+    with pytest.raises(StartError, match="cannot be had"):
+        FrontProcesses(config, None, None, None)  # type: ignore[arg-type]
