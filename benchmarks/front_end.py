@@ -35,7 +35,9 @@ from dnnserve.envelope import ModelKey
 from benchmarks.environment import environment
 from dnncore.preprocessing import preset
 
-FRONT_ENDS = ("fast", "public")
+PROCESSES = "processes"
+FRONT_ENDS = ("fast", "public", PROCESSES)
+"""The lane and grpcio's own server in the server's process, and two processes of the lane."""
 IN_FLIGHT = (1, 16, 64)
 CLASSES = 10
 CONNECTIONS = 4
@@ -136,7 +138,8 @@ def serve(front_end: str) -> None:
         model=Path("unused"),
         grpc_port=0,
         metrics_port=0,
-        front_end=front_end,
+        front_end="fast" if front_end == PROCESSES else front_end,
+        front_ends=2 if front_end == PROCESSES else 0,
         max_batch_rows=MAX_ROWS,
         lame_duck_seconds=0,
     )
@@ -160,13 +163,15 @@ def running(front_end: str) -> Iterator[tuple[int, str]]:
 
 
 def processor_ns(pid: int) -> int:
-    """What all threads of a process have computed so far."""
+    """What all threads of a process and of its children have computed so far."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             total += int((task / "schedstat").read_text().split()[0])
+            children = (task / "children").read_text().split()
         except FileNotFoundError:  # it ended
             continue
+        total += sum(map(processor_ns, map(int, children)))
     return total
 
 
