@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from dnnserve.batcher import Limits
-from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
@@ -62,7 +61,7 @@ class Ends:
         self.scheduler.add_device("cpu")
         self.remote = RemoteScheduler(here, buffer, time.monotonic_ns)
         self.remote.serve([SPEC])
-        self.port = Port(self.scheduler, there, buffer)
+        self.port = Port(self.scheduler, there, buffer, [SPEC.key])
         self.links = here, there
         self.inbox = Inbox()
         self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]
@@ -71,13 +70,12 @@ class Ends:
 
     def _front(self) -> None:
         while (received := self.links[0].receive()) is not None:
-            self.remote.complete(received[0].outcomes)
+            self.remote.complete(received[0])
         self.remote.lose("the end")
 
     def _back(self) -> None:
         while (received := self.links[1].receive()) is not None:
-            message = received[0]
-            self.port.submit(message) if isinstance(message, messages.Submit) else self.port.cancel(message)
+            self.port.take(received[0])
 
     def submit(self, rows: np.ndarray, deadline_ns: int | None = None) -> InferenceRequest:
         request = InferenceRequest(SPEC.key, rows, time.monotonic_ns(), deadline_ns, self.inbox.deliver, "an id")
@@ -104,7 +102,7 @@ def ends() -> Iterator[Ends]:
 def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_times(ends: Ends) -> None:
     rows = np.random.default_rng(0).standard_normal((3, 3, 2, 4)).astype(np.float32)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 3), np.uint8)
-    for sent in (rows, pixels):
+    for count, sent in enumerate((rows, pixels), start=1):
         request = ends.submit(sent)
         batch = ends.scheduler.take()
         assert batch is not None
@@ -114,7 +112,7 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
         assert (found.arrival_ns, found.id) == (request.arrival_ns, "an id")
         outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
         ends.scheduler.complete(batch, [Answer(outputs, "cpu", len(sent), BatchTimes(1, 2, 3, 4))])
-        completion = ends.inbox.wait(len(ends.inbox.completions) + 1)[-1]
+        completion = ends.inbox.wait(count)[-1]
         assert completion.request is request
         assert isinstance(completion.outcome, Answer)
         assert np.array_equal(completion.outcome.outputs, outputs)

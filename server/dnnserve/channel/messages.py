@@ -1,4 +1,8 @@
-"""What travels between a front end's process and the scheduler's. Plain data; times are nanoseconds of the clock that all share."""
+"""What travels between a front end's process and the scheduler's. Plain data; times are nanoseconds of the clock that all share.
+
+Notes are what travels with every request: a `Submit`, or a ticket alone to give it up; and back a tuple of `Answered` and
+`Refused`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import NamedTuple
 
 from dnnserve import errors
 from dnnserve.catalog import ModelSpec
-from dnnserve.envelope import BatchTimes, ModelKey
+from dnnserve.envelope import ModelKey
 from dnnserve.errors import RequestError
 from dnnserve.statistics import ModelSnapshot
 
@@ -18,10 +22,8 @@ __all__ = [
     "Arena",
     "CallEnded",
     "CallsEnded",
-    "Cancel",
     "CannotStart",
     "ClosePort",
-    "Completed",
     "Count",
     "Inside",
     "Refusal",
@@ -37,10 +39,21 @@ __all__ = [
 
 
 class Submit(NamedTuple):
-    """Queue a request, whose rows are in the arena. Immutable."""
+    """A note: queue a request, whose rows are in the arena. Immutable.
+
+    Args:
+        ticket: The front end's.
+        model: Its place among the models of `Start`.
+        shape: Of the rows.
+        pixels: Whether they are uint8.
+        offset: Of the rows in the arena, in bytes.
+        arrival_ns: As `InferenceRequest` has it; so the rest.
+        deadline_ns: See there.
+        id: See there.
+    """
 
     ticket: int
-    model: ModelKey
+    model: int
     shape: tuple[int, ...]
     pixels: bool
     offset: int
@@ -49,14 +62,17 @@ class Submit(NamedTuple):
     id: str
 
 
-class Cancel(NamedTuple):
-    """Give a request up. Immutable."""
-
-    ticket: int
-
-
 class Answered(NamedTuple):
-    """A request's outputs are where its rows were. Immutable."""
+    """In a note: a request's outputs are where its rows were. Immutable.
+
+    Args:
+        ticket: The front end's.
+        shape: Of the outputs.
+        device: As `Answer` has it; so the rest.
+        batch_rows: See there.
+        times: Fields of `BatchTimes`.
+        finished_ns: As `Completion` has it.
+    """
 
     ticket: int
     shape: tuple[int, ...]
@@ -65,14 +81,17 @@ class Answered(NamedTuple):
     times: tuple[int, int, int, int]
     finished_ns: int
 
-    @property
-    def batch_times(self) -> BatchTimes:
-        """When its batch passed each stage."""
-        return BatchTimes(*self.times)
-
 
 class Refused(NamedTuple):
-    """A request failed. Immutable."""
+    """In a note: a request failed. Immutable.
+
+    Args:
+        ticket: The front end's.
+        kind: Name of the error's class.
+        text: What it says.
+        retry_after_ms: As `RequestError` has it.
+        finished_ns: As `Completion` has it.
+    """
 
     ticket: int
     kind: str
@@ -87,12 +106,6 @@ class Refused(NamedTuple):
         if self.retry_after_ms is not None:
             error.retry_after_ms = self.retry_after_ms
         return error
-
-
-class Completed(NamedTuple):
-    """How requests ended, together. Immutable."""
-
-    outcomes: Sequence[Answered | Refused]
 
 
 class CallEnded(NamedTuple):

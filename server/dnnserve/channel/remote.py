@@ -7,13 +7,14 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from dnnserve.catalog import ModelSpec
 from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
-from dnnserve.envelope import Answer, Completion, CompletionSink, InferenceRequest, ModelKey
+from dnnserve.envelope import Answer, BatchTimes, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import QueueFullError, UnavailableError
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
@@ -23,7 +24,9 @@ __all__ = ["RemoteScheduler", "RemoteStatistics"]
 
 _RETRY_MS = 20
 _PATIENCE_S = 2.0
-_MOST_TOGETHER = 256
+_MOST_TOGETHER = 1024
+_TOLD_EVERY_S = 0.05
+_ANSWERED = len(messages.Answered._fields)
 
 
 class RemoteScheduler:
@@ -44,16 +47,17 @@ class RemoteScheduler:
         self._lock = threading.Lock()
         self._blocks = Blocks(len(arena.bytes))
         self._waiting: dict[int, tuple[InferenceRequest, int]] = {}
-        self._output_bytes: dict[ModelKey, int] = {}
+        self._models: dict[ModelKey, tuple[int, int]] = {}  # place among them, and bytes of an output
 
     def serve(self, specs: Sequence[ModelSpec]) -> None:
         """Take requests for these models."""
-        self._output_bytes = {spec.key: 4 * spec.num_classes for spec in specs}
+        self._models = {spec.key: (place, 4 * spec.num_classes) for place, spec in enumerate(specs)}
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
         rows = request.rows
-        room = max(rows.nbytes, len(rows) * self._output_bytes[request.model])
+        model, output_bytes = self._models[request.model]
+        room = max(rows.nbytes, len(rows) * output_bytes)
         with self._lock:
             offset = self._blocks.take(room)
             if offset is not None:
@@ -67,12 +71,10 @@ class RemoteScheduler:
             return
         place = self._bytes[offset : offset + rows.nbytes]
         place.view(rows.dtype).reshape(rows.shape)[...] = rows
-        message = messages.Submit(
-            *(request.ticket, request.model, rows.shape, rows.dtype == np.uint8, offset),
-            *(request.arrival_ns, request.deadline_ns, request.id),
-        )
+        pixels = rows.dtype == np.uint8
+        arrival_ns, deadline_ns = request.arrival_ns, request.deadline_ns
         try:
-            self._link.send(message)
+            self._link.note((request.ticket, model, rows.shape, pixels, offset, arrival_ns, deadline_ns, request.id))
         except OSError:
             self.lose("the scheduler's process has ended")
 
@@ -80,26 +82,28 @@ class RemoteScheduler:
         """Complete a request as cancelled, if it has not been completed."""
         if ticket in self._waiting:
             with contextlib.suppress(OSError):  # then everything is lost anyway
-                self._link.send(messages.Cancel(ticket))
+                self._link.note((ticket,))
 
-    def complete(self, outcomes: Sequence[messages.Answered | messages.Refused]) -> None:
-        """Deliver what the scheduler has completed."""
+    def complete(self, outcomes: Sequence[tuple[Any, ...]]) -> None:
+        """Deliver what the scheduler has completed: the fields of `Answered` and `Refused`."""
         by_sink: dict[CompletionSink, list[Completion]] = {}
-        for outcome in outcomes:
-            request, offset = self._waiting[outcome.ticket]
-            if isinstance(outcome, messages.Answered):
-                place = self._bytes[offset : offset + 4 * math.prod(outcome.shape)]
-                outputs = place.view(np.float32).reshape(outcome.shape).copy()
-                answer = Answer(outputs, outcome.device, outcome.batch_rows, outcome.batch_times)
-                completion = Completion(request, answer, outcome.finished_ns)
-            else:
-                completion = Completion(request, outcome.error, outcome.finished_ns)
+        for fields in outcomes:
+            request, offset = self._waiting[fields[0]]
+            completion = (
+                self._answered(request, offset, fields) if len(fields) == _ANSWERED else _refused(request, fields)
+            )
             by_sink.setdefault(request.sink, []).append(completion)
         with self._lock:
-            for outcome in outcomes:
-                self._blocks.give_back(self._waiting.pop(outcome.ticket)[1])
+            for fields in outcomes:
+                self._blocks.give_back(self._waiting.pop(fields[0])[1])
         for sink, completions in by_sink.items():
             sink(completions)
+
+    def _answered(self, request: InferenceRequest, offset: int, fields: Sequence[Any]) -> Completion:
+        _, shape, device, batch_rows, times, finished_ns = fields
+        place = self._bytes[offset : offset + 4 * math.prod(shape)]
+        outputs = place.view(np.float32).reshape(shape).copy()
+        return Completion(request, Answer(outputs, device, batch_rows, BatchTimes(*times)), finished_ns)
 
     def lose(self, reason: str) -> None:
         """Answer everything that waits as unavailable: nobody else will."""
@@ -110,10 +114,15 @@ class RemoteScheduler:
             request.sink([Completion(request, UnavailableError(f"{reason}; retry"), now_ns)])
 
 
+def _refused(request: InferenceRequest, fields: tuple[Any, ...]) -> Completion:
+    refused = messages.Refused(*fields)
+    return Completion(request, refused.error, refused.finished_ns)
+
+
 class RemoteStatistics:
     """Counters that are kept in another process. Thread-safe.
 
-    Calls that end are told in bundles, by a thread of its own, so that an answer waits for no message about it.
+    Calls that end are told in bundles, twenty times a second, by a thread of its own: no answer waits for a message about it.
 
     Args:
         link: To the other process.
@@ -121,9 +130,10 @@ class RemoteStatistics:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._ended: queue.SimpleQueue[messages.CallEnded | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[messages.CallEnded] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[messages.SnapshotOf] = queue.SimpleQueue()
         self._asking = threading.Lock()
+        self._closing = threading.Event()
         self._teller = threading.Thread(target=self._tell, name="dnnserve-counts", daemon=True)
         self._teller.start()
 
@@ -157,16 +167,20 @@ class RemoteStatistics:
 
     def close(self) -> None:
         """Tell what has not been told yet."""
-        self._ended.put(None)
+        self._closing.set()
         self._teller.join()
 
     def _tell(self) -> None:
-        open_ = True
-        while open_:
-            calls = [self._ended.get()]
-            with contextlib.suppress(queue.Empty):
-                while len(calls) < _MOST_TOGETHER:
-                    calls.append(self._ended.get_nowait())
-            open_ = None not in calls
-            with contextlib.suppress(OSError):
-                self._link.send(messages.CallsEnded([call for call in calls if call is not None]))
+        closing = False
+        while not closing:
+            closing = self._closing.wait(_TOLD_EVERY_S)
+            while calls := self._some():
+                with contextlib.suppress(OSError):
+                    self._link.send(messages.CallsEnded(calls))
+
+    def _some(self) -> Sequence[messages.CallEnded]:
+        calls: list[messages.CallEnded] = []
+        with contextlib.suppress(queue.Empty):
+            while len(calls) < _MOST_TOGETHER:
+                calls.append(self._ended.get_nowait())
+        return calls

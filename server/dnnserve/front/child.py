@@ -71,8 +71,8 @@ class _Process:
         """Do what comes until the other end is closed."""
         while (received := self._link.receive()) is not None:
             message, _ = received
-            if isinstance(message, messages.Completed):
-                self._scheduler.complete(message.outcomes)
+            if type(message) is tuple:
+                self._scheduler.complete(message)
             elif isinstance(message, messages.SnapshotOf):
                 self._statistics.deliver(message)
             elif isinstance(message, messages.Count):

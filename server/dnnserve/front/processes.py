@@ -190,7 +190,7 @@ class _Front:
         self._port: Port | None = None
         self._ended = False
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
-            kind: queue.SimpleQueue() for kind in (messages.Started, messages.Inside, messages.Stopped)
+            kind: queue.SimpleQueue() for kind in (SharedBuffer, messages.Started, messages.Inside, messages.Stopped)
         }
         self._why = ""
         self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
@@ -205,6 +205,13 @@ class _Front:
             self._child.link.send(message)
 
     def start(self, specs: tuple[ModelSpec, ...]) -> None:
+        """Have it take calls for these models.
+
+        Raises:
+            StartError: it has ended, or does not answer.
+        """
+        arena = self._wait(SharedBuffer, _START_S)
+        self._port = Port(self._scheduler, self._child.link, arena, [spec.key for spec in specs])
         self.tell(messages.Start(specs))
 
     def wait_started(self) -> str:
@@ -240,12 +247,9 @@ class _Front:
         began = time.monotonic()
         while (received := self._child.link.receive()) is not None:
             message, fds = received
-            if isinstance(message, messages.Submit):
+            if type(message) is tuple:
                 assert self._port is not None
-                self._port.submit(message)
-            elif isinstance(message, messages.Cancel):
-                assert self._port is not None
-                self._port.cancel(message)
+                self._port.take(message)
             elif isinstance(message, messages.CallsEnded):
                 for call in message.calls:
                     self._on_call_end(*call)
@@ -257,7 +261,7 @@ class _Front:
             elif isinstance(message, messages.CannotStart):
                 self._why = message.reason
             elif isinstance(message, messages.Arena):
-                self._port = Port(self._scheduler, self._child.link, SharedBuffer(fds[0]))
+                self._answers[SharedBuffer].put(SharedBuffer(fds[0]))
             else:
                 self._answers[type(message)].put(message)
         self._ended = True
