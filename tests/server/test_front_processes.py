@@ -37,7 +37,8 @@ def test_calls_of_many_connections_are_answered_counted_and_seen_in_the_statisti
             assert scores(each.send(float(value)).result(PATIENCE_S)) == [[value, 2.0 * value, 3.0 * value]]
         assert client.health_of() == "SERVING"
         assert client.infer.ServerReady(inference.ServerReadyRequest(), timeout=PATIENCE_S).ready
-        wait_until(lambda: client.metrics()["dnnserve_requests_total"].get(("ModelInfer", "toy", "OK", "1")) == 8.0)
+        counted = ("ModelInfer", "toy", "OK", "1")
+        wait_until(lambda: client.metrics().get("dnnserve_requests_total", {}).get(counted) == 8.0)
         statistics = client.infer.ModelStatistics(inference.ModelStatisticsRequest(), timeout=PATIENCE_S)
         assert statistics.model_stats[0].inference_count == 8
         bad = infer_request()
