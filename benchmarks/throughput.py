@@ -1,0 +1,198 @@
+"""Images a second through the server, for a real net: uint8 pixels over gRPC from client processes on the same machine.
+
+    python -m benchmarks.throughput --net resnet50 --precision fp16 --devices cuda:0 --front-ends 0,4 --out benchmarks/results
+
+Beside the rate stand how busy the devices were, what a request cost all of the server's processes, and what an executor alone does
+with the largest batch, its input in host memory: that is the most that a server could reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from dnnserve.config import PRECISIONS
+from dnnserve.engine.net import NetHost, ServedModel
+from dnnserve.envelope import ModelKey
+
+from benchmarks.document import Document
+from benchmarks.front_end import Payload, load, processor_ns
+from benchmarks.server import RunningServer
+from dnncore import devices
+from dnncore.nn import Package
+from dnncore.nn.passes import for_inference
+from dnncore.nn.zoo import ZOO
+from dnncore.preprocessing import preset
+
+__all__ = ["main"]
+
+KEY = ModelKey("net", 1)
+WARM_UP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One load. Immutable.
+
+    Args:
+        front_ends: Processes that take calls; 0: the server's own.
+        engines: "process" or "thread".
+        clients: Client processes.
+        in_flight: Requests of each.
+        images_per_s: Answered.
+        device_busy: Part of the time, mean of the devices.
+        mean_rows: Of a batch.
+        server_us: Processor time of all of the server's processes per request.
+        p50_ms, p99_ms: From sending to answer, of the first client process.
+        failed: Requests.
+    """
+
+    front_ends: int
+    engines: str
+    clients: int
+    in_flight: int
+    images_per_s: float
+    device_busy: float
+    mean_rows: float
+    server_us: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def package(net: str) -> Package:
+    """A net of the zoo with fresh weights: the time does not depend on what it has learned."""
+    graph = ZOO[net]()
+    shape = tuple(int(extent) for extent in graph.inputs[0].shape[1:])
+    return Package("net", graph, graph.initialize(0), preset("torchvision", shape), None, {})
+
+
+def alone(served: ServedModel, device: str, max_batch: int, seconds: float) -> float:
+    """Images a second of an executor of the largest batch, pixels in page-locked memory, without a server."""
+    host = NetHost(device, {KEY: served})
+    try:
+        instance = host.load(KEY, max_batch)
+        instance.slots[0].pixels[...] = 1
+        count, end = 0, time.perf_counter() + seconds
+        began = time.perf_counter()
+        while time.perf_counter() < end:
+            instance.begin(0, instance.max_batch_rows, True)
+            instance.finish()
+            count += instance.max_batch_rows
+        return count / (time.perf_counter() - began)
+    finally:
+        host.close()
+
+
+def drive(
+    server: RunningServer, shape: tuple[int, ...], front_ends: int, engines: str, options: argparse.Namespace
+) -> Result:
+    """One load from all client processes."""
+    command = [sys.executable, "-m", "benchmarks.throughput", "--load", server.grpc, "--shape", *map(str, shape)]
+    command += ["--in-flight", str(options.in_flight), "--seconds", str(options.seconds)]
+    clients = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(options.clients)]
+    time.sleep(WARM_UP_S + options.seconds / 4)
+    before, began, used = _counters(server), time.monotonic(), processor_ns(server.pid)
+    time.sleep(options.seconds / 2)
+    after, elapsed, used = _counters(server), time.monotonic() - began, processor_ns(server.pid) - used
+    reports = [json.loads(client.communicate()[0]) for client in clients]
+    images, batches, busy = (b - a for a, b in zip(before, after, strict=True))
+    return Result(
+        front_ends,
+        engines,
+        options.clients,
+        options.in_flight,
+        round(images / elapsed, 1),
+        round(busy / elapsed / len(server.devices), 3),
+        round(images / max(batches, 1), 1),
+        round(used / 1e3 / max(images, 1), 1),
+        round(reports[0]["p50_ms"], 2),
+        round(reports[0]["p99_ms"], 2),
+        sum(report["failed"] for report in reports),
+    )
+
+
+def _counters(server: RunningServer) -> tuple[float, float, float]:
+    """Images answered, batches run, and seconds that all devices computed."""
+    names = ("dnnserve_batch_rows_sum", "dnnserve_batch_rows_count", "dnnserve_device_busy_seconds_total")
+    images, batches, busy = (sum(server.counters(name).values()) for name in names)
+    return images, batches, busy
+
+
+def _load(options: argparse.Namespace) -> None:
+    message = Payload("", "net", "UINT8", (1, *options.shape)).message()
+    asyncio.run(load(options.load, message, options.in_flight, WARM_UP_S))
+    taken, failed = asyncio.run(load(options.load, message, options.in_flight, options.seconds))
+    p50, p99 = np.percentile(taken or [0.0], [50, 99]) * 1e3
+    print(json.dumps({"answered": len(taken), "failed": failed, "p50_ms": p50, "p99_ms": p99}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--net", choices=sorted(ZOO), default="resnet50")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="fp16")
+    parser.add_argument("--devices", default="cuda:0", metavar="LIST", help="as dnnserve has it")
+    parser.add_argument("--front-ends", default="0,4", metavar="LIST", help="numbers of processes to try")
+    parser.add_argument("--engines", default="process", metavar="LIST", help="process, thread or both")
+    parser.add_argument("--max-batch", type=int, default=128)
+    parser.add_argument("--clients", type=int, default=4, help="client processes")
+    parser.add_argument("--in-flight", type=int, default=128, help="requests in flight of each")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--out", type=Path, help="folder for the JSON")
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.load:
+        _load(options)
+        return
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    made = package(options.net)
+    assert made.preprocessing is not None
+    channels, height, width = made.preprocessing.input_shape
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(Path(folder, "net"))
+        served = ServedModel(for_inference(made.serving_model, PRECISIONS[options.precision]), made.preprocessing)
+        (device, *_) = devices.resolve(options.devices)
+        most = alone(served, device, options.max_batch, 1.0)
+        print(f"an executor alone: {most:.0f} images/s at batch {options.max_batch}", flush=True)
+        for engines, fronts in itertools.product(options.engines.split(","), map(int, options.front_ends.split(","))):
+            flags = [
+                "--devices",
+                options.devices,
+                "--precision",
+                options.precision,
+                "--max-batch",
+                str(options.max_batch),
+            ]
+            flags += [
+                "--front-ends",
+                str(fronts),
+                "--engines",
+                engines,
+                "--max-queue",
+                "100000",
+                "--lame-duck-seconds",
+                "0",
+            ]
+            with RunningServer(Path(folder, "net"), Path(folder), *flags) as server:
+                result = drive(server, (height, width, channels), fronts, engines, options)
+            print(result, flush=True)
+            if options.out is not None:
+                facts = {"net": options.net, "precision": options.precision, "devices": options.devices}
+                row = {**facts, "executor_images_per_s": round(most, 1), **asdict(result)}
+                keys = (*facts, "front_ends", "engines")
+                Document(options.out / "throughput.json", keys).add([row])
+
+
+if __name__ == "__main__":
+    main()
