@@ -292,6 +292,23 @@ def make_server(config: ServerConfig) -> Server:
         BackendUnavailableError: a device cannot.
     """
     names = devices.resolve(config.devices)
+    in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
+    if not in_processes:
+        specs, models = _models(config)
+        return Server(config, names, specs, partial(NetHost, models=models, batch_invariant=config.batch_invariant))
+    engines = EngineProcesses(names)  # they start while models are read
+    try:
+        specs, models = _models(config)
+        open_host = partial(NetHost, models=models, batch_invariant=config.batch_invariant, num_slots=2)
+        engines.tell(Assignment(open_host, config.log_format))
+        return Server(config, names, specs, engines, restartable=True, close=engines.close)
+    except BaseException:
+        engines.close()
+        raise
+
+
+def _models(config: ServerConfig) -> tuple[Sequence[ModelSpec], Mapping[ModelKey, ServedModel]]:
+    """What requests must know of each model, and what devices load."""
     packages = _packages(config)
     specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
     precision = PRECISIONS[config.precision]
@@ -299,12 +316,7 @@ def make_server(config: ServerConfig) -> Server:
         key: ServedModel(for_inference(package.serving_model, precision), package.preprocessing)
         for key, package in packages.items()
     }
-    in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
-    open_host = partial(NetHost, models=models, batch_invariant=config.batch_invariant, num_slots=1 + in_processes)
-    if not in_processes:
-        return Server(config, names, specs, open_host)
-    engines = EngineProcesses(Assignment(open_host, config.log_format))
-    return Server(config, names, specs, engines, restartable=True, close=engines.close)
+    return specs, models
 
 
 def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:

@@ -44,10 +44,16 @@ class Hanging(NetHost):
         raise AssertionError("nobody killed it")
 
 
+def told(assignment: Assignment) -> EngineProcesses:
+    engines = EngineProcesses()
+    engines.tell(assignment)
+    return engines
+
+
 @pytest.fixture(scope="module")
 def engines() -> Iterator[EngineProcesses]:
     models = {KEY: served()}
-    engines = EngineProcesses(Assignment(functools.partial(NetHost, models=models, num_slots=2), "text"))
+    engines = told(Assignment(functools.partial(NetHost, models=models, num_slots=2), "text"))
     yield engines
     engines.close()
 
@@ -112,7 +118,7 @@ def test_signals_for_the_server_do_not_end_an_engine(engines: EngineProcesses) -
 def test_what_cannot_be_opened_or_loaded_is_an_error_of_its_own_class(engines: EngineProcesses) -> None:
     with pytest.raises((DeviceNotFoundError, BackendUnavailableError)):
         engines("cuda:99")
-    full = EngineProcesses(Assignment(functools.partial(OutOfRoom, models={}), "text"))
+    full = told(Assignment(functools.partial(OutOfRoom, models={}), "text"))
     host = full("cpu")
     with pytest.raises(OutOfMemoryError, match="no room for the weights"):
         host.load(KEY, 1)
@@ -121,7 +127,7 @@ def test_what_cannot_be_opened_or_loaded_is_an_error_of_its_own_class(engines: E
 
 
 def test_a_process_that_hangs_is_killed_from_another_thread() -> None:
-    hanging = EngineProcesses(Assignment(functools.partial(Hanging, models={}), "text"))
+    hanging = told(Assignment(functools.partial(Hanging, models={}), "text"))
     host = hanging("cpu")
     timer = threading.Timer(0.2, host.kill)
     timer.start()
@@ -138,7 +144,8 @@ def test_an_engine_ends_with_a_server_that_is_killed() -> None:
         "from dnnserve.engine.messages import Assignment\n"
         "from dnnserve.engine.net import NetHost\n"
         "from dnnserve.engine.process import EngineProcesses\n"
-        "engines = EngineProcesses(Assignment(functools.partial(NetHost, models={}), 'text'))\n"
+        "engines = EngineProcesses(['cpu'])\n"
+        "engines.tell(Assignment(functools.partial(NetHost, models={}), 'text'))\n"
         "print(engines('cpu').pid, flush=True)\n"
         f"time.sleep({PATIENCE_S})\n"
     )

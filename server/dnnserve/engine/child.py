@@ -1,11 +1,12 @@
-"""An engine process: python -m dnnserve.engine.child DEVICE SOCKET PARCEL, started by `process.py` with these descriptors.
+"""An engine process: python -m dnnserve.engine.child DEVICE SOCKET, started by `process.py` with this descriptor.
 
-It opens a device by the factory in the parcel and does what the runner at the other end of the socket asks for, one thing after
-another, until that end is closed. Whatever ends this process ends its device's context with it, and nothing else.
+It opens a device by the factory that it is told of and does what the runner at the other end of the socket asks for, one thing
+after another, until that end is closed. Whatever ends this process ends its device's context with it, and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnncore import devices
-from dnncore.errors import DeviceFaultError
+from dnncore.errors import DeviceFaultError, DnncoreError
 from dnnserve.engine.host import Host, HostFactory, Instance
-from dnnserve.engine.messages import Done, Failed, Load, Loaded, Opened, Run
+from dnnserve.engine.messages import Assignment, Done, Failed, Load, Loaded, Opened, Run
 from dnnserve.envelope import ModelKey
 from dnnserve.logs import configure_logging
-from dnnserve.processes.child import begin
+from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
 
@@ -35,12 +36,16 @@ class _Model:
     outputs: np.ndarray
 
 
-def main(device: str, channel: str, parcel: str) -> int:
+def main(device: str, channel: str) -> int:
     """Serve until the runner closes its end; the exit status."""
-    link, assignment = begin(channel, parcel)
-    configure_logging(assignment.log_format)
+    link = begin(channel)
     devices.limit_cpu_threads(1)
-    serve(device, assignment.open_host, link)
+    with contextlib.suppress(DnncoreError):  # which comes again, to be told, when the device is opened
+        devices.resolve(device)  # begins to use the driver, which takes a while, before there is anything to load
+    assignment: Assignment | None = told(link)
+    if assignment is not None:
+        configure_logging(assignment.log_format)
+        serve(device, assignment.open_host, link)
     return 0
 
 

@@ -6,6 +6,8 @@ not the server.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
@@ -28,26 +30,45 @@ _Wanted = TypeVar("_Wanted")
 
 
 class EngineProcesses:
-    """Opens devices in processes of their own: a `HostFactory`. Thread-safe.
+    """Opens devices in processes of their own: a `HostFactory`, once it is `told`. Thread-safe.
 
     Args:
-        assignment: What each of them is told; packed once, so that all of them and their successors share one copy of the weights.
+        names: Devices whose processes are begun at once, so that their start goes on beside everything else; each name once for
+            each time that it will be opened.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._ready = {name: [_child(name) for _ in range(names.count(name))] for name in names}
+        self._parcel: Parcel | None = None
+
+    def tell(self, assignment: Assignment) -> None:
+        """Say what each of them does; packed once, so that all of them and their successors share one copy of the weights."""
         self._parcel = Parcel(assignment)
 
     def __call__(self, device: str) -> ProcessHost:
-        """Start a process and wait until it has its device.
+        """Take a process that was begun, or begin one, and wait until it has its device.
 
         Raises:
             DnncoreError: it cannot open it.
         """
-        return ProcessHost(device, self._parcel.fd)
+        assert self._parcel is not None
+        with self._lock:
+            ready = self._ready.get(device)
+            child = ready.pop() if ready else _child(device)
+        return ProcessHost(device, child, self._parcel)
 
     def close(self) -> None:
-        """Give the parcel back; no process can be started any more."""
-        self._parcel.close()
+        """End the processes that were not needed, and give the parcel back; no device can be opened any more."""
+        for children in self._ready.values():
+            while children:
+                children.pop().close()
+        if self._parcel is not None:
+            self._parcel.close()
+
+
+def _child(device: str) -> Child:
+    return Child("dnnserve.engine.child", device)
 
 
 class ProcessHost:
@@ -55,17 +76,20 @@ class ProcessHost:
 
     Args:
         device: What the process opens.
-        parcel: Descriptor of its assignment.
+        child: The process.
+        parcel: Its assignment.
 
     Raises:
         DeviceFaultError: the process ended.
         DnncoreError: it cannot open the device.
     """
 
-    def __init__(self, device: str, parcel: int) -> None:
+    def __init__(self, device: str, child: Child, parcel: Parcel) -> None:
         self._device = device
-        self._child = Child("dnnserve.engine.child", parcel, device)
+        self._child = child
         try:
+            with contextlib.suppress(OSError):  # it has ended, as its answer will say
+                child.tell(parcel)
             self.answer(Opened)
         except BaseException:
             self.close()

@@ -1,4 +1,4 @@
-"""A front end's process: python -m dnnserve.front.child SOCKET PARCEL, started by `processes.py` with these descriptors.
+"""A front end's process: python -m dnnserve.front.child SOCKET, started by `processes.py` with this descriptor.
 
 It knows the protocol and no device: requests go to the scheduler's process, whose word it waits for in every other matter.
 """
@@ -19,7 +19,7 @@ from dnnserve.channel.remote import RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
 from dnnserve.front.front_end import Behind, LocalFrontEnd
 from dnnserve.logs import configure_logging
-from dnnserve.processes.child import begin
+from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
 
@@ -99,9 +99,12 @@ class _Process:
                 self._link.send(messages.Stopped())
 
 
-def main(channel: str, parcel: str) -> int:
+def main(channel: str) -> int:
     """Serve until the server closes its end; the exit status."""
-    link, assignment = begin(channel, parcel)
+    link = begin(channel)
+    assignment: FrontAssignment | None = told(link)
+    if assignment is None:
+        return 0
     configure_logging(assignment.config.log_format)
     warnings.filterwarnings("ignore", module=r"PIL\\.")
     keep_freed_memory()

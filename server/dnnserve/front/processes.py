@@ -138,7 +138,10 @@ class FrontProcesses:
             return list(self._fronts)
 
     def _begin(self, number: int) -> _Front:
-        return _Front(Child("dnnserve.front.child", self._parcel.fd), *self._behind, number, self._lost)
+        child = Child("dnnserve.front.child")
+        with contextlib.suppress(OSError):  # it has ended, as the listener finds out
+            child.tell(self._parcel)
+        return _Front(child, *self._behind, number, self._lost)
 
     def _lost(self, front: _Front, how: str, seconds: float) -> None:
         """Start another one in the place of a process that has ended; called by the thread that listened to it."""

@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any
 
 from dnnserve.processes.link import Link
-from dnnserve.processes.parcel import unpack
+from dnnserve.processes.parcel import Parcel, unpack
 
-__all__ = ["Child", "begin"]
+__all__ = ["Child", "begin", "told"]
 
 _END_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -30,17 +30,24 @@ class Child:
     """A child process and our end of its link. Owned by one thread, but for `kill` and what `link` allows.
 
     Args:
-        module: What it runs; its `main` calls `begin` with its last two arguments.
-        parcel: Descriptor of what it is told, of a `Parcel`.
-        arguments: What comes before these on its command line.
+        module: What it runs; its `main` calls `begin` with its last argument, and then `told`.
+        arguments: What comes before that on its command line.
     """
 
-    def __init__(self, module: str, parcel: int, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         ours, theirs = Link.pair()
-        command = [sys.executable, "-m", module, *arguments, str(theirs.fileno()), str(parcel)]
+        command = [sys.executable, "-m", module, *arguments, str(theirs.fileno())]
         with theirs:
-            self._process = _starter().submit(_start, command, (theirs.fileno(), parcel)).result()
+            self._process = _starter().submit(_start, command, theirs.fileno()).result()
         self.link = Link(ours)
+
+    def tell(self, parcel: Parcel) -> None:
+        """Hand over what it waits for.
+
+        Raises:
+            OSError: it has ended.
+        """
+        self.link.send(None, [parcel.fd])
 
     @property
     def pid(self) -> int:
@@ -72,20 +79,25 @@ def _starter() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "dnnserve-starter")
 
 
-def _start(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)
+def _start(command: Sequence[str], channel: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, pass_fds=(channel,), stdin=subprocess.DEVNULL)
 
 
-def begin(channel: str, parcel: str) -> tuple[Link, Any]:
-    """What a child does first.
-
-    Returns:
-        Its end of the link, and what the parcel holds.
-    """
+def begin(channel: str) -> Link:
+    """What a child does first; its end of the link."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server drains first
     # If the server is killed while a kernel here does not end, nobody else would end it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    told = unpack(int(parcel))
-    os.close(int(parcel))
-    return Link(socket.socket(fileno=int(channel))), told
+    return Link(socket.socket(fileno=int(channel)))
+
+
+def told(link: Link) -> Any:
+    """Wait for what the child is told; None: it is not needed any more."""
+    received = link.receive()
+    if received is None:
+        return None
+    (fd,) = received[1]
+    value = unpack(fd)
+    os.close(fd)
+    return value
