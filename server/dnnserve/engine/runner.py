@@ -271,7 +271,8 @@ class Runner:
         # One copy frees the slot; the requests share it.
         parts = np.split(outputs.copy(), np.cumsum([len(request.rows) for request in batch.requests])[:-1])
         times = BatchTimes(batch.taken_ns, flight.staged_ns, inferred_ns, self._clock())
-        return [Answer(part, self.label, batch.rows, times) for part in parts]
+        rows = batch.rows
+        return [Answer(part, self.label, rows, times) for part in parts]
 
     def _failure(self, batch: Batch) -> Sequence[RequestError]:
         _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
