@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +68,11 @@ def test_every_request_is_answered_though_engines_are_killed(tmp_path: Path, mon
     with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, PROCESS) as server:
         victims = children(server.pid)
         assert len(victims) == len(DEVICES)
-        killer = threading.Thread(target=load.kill_one_after_another, args=(server, victims[:2]))
-        killer.start()
-        load.run(server)
-        killer.join()
+        with ThreadPoolExecutor(1) as pool:
+            killed = pool.submit(load.kill_one_after_another, server, victims[:2])
+            while not killed.done():
+                load.run(server)
+            killed.result()
     assert not [pid for pid in children(os.getpid()) if pid in victims]
 
 
