@@ -28,7 +28,7 @@ def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescripto
 
 @dataclass(frozen=True)
 class Layer:
-    """Of 72 channels, or as many as the pitch of x says, to 136 filters."""
+    """To 136 filters, with 8 channels more from pixel to pixel than there are."""
 
     dtype: DType
     batch: int
@@ -39,12 +39,14 @@ class Layer:
     fused: bool = False
     alpha: float = 1.0
     beta: float = 0.0
+    direction: Direction = Direction.FORWARD
+    channels: int = 72
 
     def case(self) -> Case:
-        x = _images((self.batch, 72, *self.extents), self.dtype, 80)
-        w = TensorDescriptor.packed((136, 72, *self.taps), self.dtype, "NHWC")
+        x = _images((self.batch, self.channels, *self.extents), self.dtype, self.channels + 8)
+        w = TensorDescriptor.packed((136, self.channels, *self.taps), self.dtype, "NHWC")
         y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, 144)
-        problem: Problem = ConvolutionProblem(Direction.FORWARD, x, w, y, self.convolution)
+        problem: Problem = ConvolutionProblem(self.direction, x, w, y, self.convolution)
         if self.fused:
             row = TensorDescriptor.packed((1, 136, 1, 1))
             problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, LEAKY, alpha1=0.5, alpha2=-2.0)
@@ -52,8 +54,9 @@ class Layer:
 
 
 STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), dilation=(1, 2))
+HALVED = ConvolutionDescriptor.make(padding=1, stride=2)
 ONE_TAP, ROWS = ConvolutionDescriptor.make(), ConvolutionDescriptor.make(padding=(1, 0))
-LAYERS = (
+FORWARD = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x192", True),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
@@ -61,6 +64,19 @@ LAYERS = (
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_bfloat16_64x192"),
 )
 """One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
+
+
+BACKWARD_DATA = (
+    Layer(F16, 3, (7, 14), (1, 1), ONE_TAP, "convolution_wgmma_backward_data_float16_128x192"),
+    Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_data_float16_64x192", channels=136),
+    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_float16_128x96", False, -0.5, 2.0),
+    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "convolution_wgmma_backward_data_bfloat16_128x192", False, 1.0, 1.0),
+    Layer(
+        BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_data_bfloat16_64x192", False, 0.5, -1.0, channels=40
+    ),
+    Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_bfloat16_128x96"),
+)
+LAYERS = (*FORWARD, *(replace(layer, direction=Direction.BACKWARD_DATA) for layer in BACKWARD_DATA))
 
 
 @pytest.fixture

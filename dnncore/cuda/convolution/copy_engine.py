@@ -1,19 +1,32 @@
-"""A forward convolution's 16-bit channels-last tensors as the copy engine of sm_90 sees them, or why it cannot. Pure.
+"""A convolution's 16-bit channels-last tensors as the copy engine of sm_90 sees them, or why it cannot. Pure.
 
-Filters of one tap over pixels without padding or stride make x a matrix whose rows are the pixels of y; else the engine gathers
-the pixels that each tap meets. y, and z which is added to it, are always matrices: their pixels are evenly spaced, through rows
-and images.
+Images from which taps gather are seen through a window. Filters of one tap without padding or stride make them a matrix whose rows
+are the pixels of the output; else the engine gathers the pixels that each tap meets. Images that are written, and those that are
+added to them, are matrices where their pixels are evenly spaced, through rows and images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, LARGEST_STEP, BoxMap, PixelMap, TensorMap, corner_fits
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["filters_map", "images_map", "matrix_map", "reads_matrix", "why_no_matrix", "why_not_read"]
+__all__ = [
+    "Window",
+    "filters_map",
+    "forward_window",
+    "images_map",
+    "is_matrix",
+    "matrix_map",
+    "output_map",
+    "reads_matrix",
+    "why_no_matrix",
+    "why_not_copied",
+    "why_not_gathered",
+]
 
 _ITEM_BYTES = 2
 _ALIGNED_ITEMS = ALIGNMENT_BYTES // _ITEM_BYTES
@@ -24,60 +37,119 @@ _MOST_OFFSET = 255
 """Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
 
 
-def why_not_read(problem: ConvolutionProblem) -> str | None:
-    """None where the engine can read x and w and write y, else the reason."""
-    for name, tensor in (("x", problem.x), ("w", problem.w)):
-        if _strides(tensor) is None:
-            return (
-                f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {_ALIGNED_ITEMS} "
-                "elements"
-            )
-    return why_no_matrix("y", problem.y) or _why_not_gathered(problem)
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which pixels of images the taps of a filter meet. Immutable.
+
+    Args:
+        first: Row and column that the first tap meets for the first output; negative in the padding.
+        outputs: How many there are, in rows and columns.
+        steps: Rows and columns from one output's first tap to the next one's.
+        reach: Rows and columns from the first tap to the last.
+    """
+
+    first: tuple[int, int]
+    outputs: tuple[int, int]
+    steps: tuple[int, int]
+    reach: tuple[int, int]
+
+    def lower(self) -> tuple[int, int]:
+        """First column and first row that the first tap meets."""
+        return self.first[1], self.first[0]
+
+    def upper(self, images: TensorDescriptor) -> tuple[int, int]:
+        """Last ones that it meets, counted from the last of an image."""
+        rows, columns = (
+            first + (outputs - 1) * step - (extent - 1)
+            for first, outputs, step, extent in zip(self.first, self.outputs, self.steps, images.shape[2:], strict=True)
+        )
+        return columns, rows
+
+
+def forward_window(problem: ConvolutionProblem) -> Window:
+    """What a forward convolution's filter meets of x."""
+    conv = problem.convolution
+    (top, _), (left, _) = conv.padding
+    (p, q), (r, s) = problem.y.shape[2:], problem.w.shape[2:]
+    return Window(
+        first=(-top, -left),
+        outputs=(p, q),
+        steps=(conv.stride[0], conv.stride[1]),
+        reach=((r - 1) * conv.dilation[0], (s - 1) * conv.dilation[1]),
+    )
+
+
+def why_not_copied(name: str, tensor: TensorDescriptor) -> str | None:
+    """None where the engine can take boxes of images or filters, else the reason."""
+    if _strides(tensor) is not None:
+        return None
+    return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {_ALIGNED_ITEMS} elements"
 
 
 def why_no_matrix(name: str, tensor: TensorDescriptor) -> str | None:
     """None where images are a matrix whose rows are pixels, else the reason."""
-    if _pitch(tensor) is not None:
+    if is_matrix(tensor):
         return None
     return f"{name} ({tensor}) needs neighbouring channels, and pixels a multiple of {_ALIGNED_ITEMS} elements apart"
 
 
-def _why_not_gathered(problem: ConvolutionProblem) -> str | None:
-    conv = problem.convolution
-    if reads_matrix(problem):
+def why_not_gathered(images: TensorDescriptor, window: Window) -> str | None:
+    """None where the engine can gather what the taps meet, else the reason."""
+    if reads_matrix(images, window):
         return None
-    if max(conv.stride) > LARGEST_STEP:
-        return f"strides {conv.stride}; at most {LARGEST_STEP}"
-    reach = [(taps - 1) * step for taps, step in zip(problem.w.shape[2:], conv.dilation, strict=True)]
-    if max(reach) > _MOST_OFFSET:
-        return f"taps {max(reach)} pixels apart; at most {_MOST_OFFSET}"
-    corners = (*_lower(problem), *_upper(problem))
+    if max(window.steps) > LARGEST_STEP:
+        return f"strides {window.steps}; at most {LARGEST_STEP}"
+    if max(window.reach) > _MOST_OFFSET:
+        return f"taps {max(window.reach)} pixels apart; at most {_MOST_OFFSET}"
+    corners = (*window.lower(), *window.upper(images))
     if not all(map(corner_fits, corners)):
-        return f"the first tap begins and ends {corners} pixels from the corners of x; at most 128"
+        return f"the first tap begins and ends {corners} pixels from the corners of the images; at most 128"
     return None
 
 
-def reads_matrix(problem: ConvolutionProblem) -> bool:
-    """Whether the pixels of x are those of y, evenly spaced."""
-    conv = problem.convolution
-    is_plain = problem.w.shape[2:] == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.padding))
-    return is_plain and _pitch(problem.x) is not None
+def reads_matrix(images: TensorDescriptor, window: Window) -> bool:
+    """Whether the only tap meets all pixels in turn, evenly spaced."""
+    whole = window.outputs == images.shape[2:] and window.steps == (1, 1)
+    return whole and window.first == window.reach == (0, 0) and is_matrix(images)
 
 
-def images_map(problem: ConvolutionProblem, channels: int, pixels: int) -> TensorMap:
-    """x, of which so many channels of so many pixels are copied at a time."""
-    if reads_matrix(problem):
-        return matrix_map(problem.x, channels, pixels)
-    x, (rows, columns) = problem.x, problem.convolution.stride
-    n, c, h, w = x.shape
-    of_w, of_h, of_n = _strides_bytes(x)
+def is_matrix(tensor: TensorDescriptor) -> bool:
+    """Whether pixels are evenly spaced, through rows and images."""
+    return _pitch(tensor) is not None
+
+
+def images_map(images: TensorDescriptor, window: Window, channels: int, pixels: int) -> TensorMap:
+    """Images, of which so many channels of so many pixels are copied at a time."""
+    if reads_matrix(images, window):
+        return matrix_map(images, channels, pixels)
+    rows, columns = window.steps
+    return _pixel_map(images, window.lower(), window.upper(images), (columns, rows), channels, pixels)
+
+
+def output_map(images: TensorDescriptor, channels: int, pixels: int) -> TensorMap:
+    """Images that are written, so many channels of so many pixels at a time: a matrix or runs of their pixels."""
+    if is_matrix(images):
+        return matrix_map(images, channels, pixels)
+    return _pixel_map(images, (0, 0), (0, 0), (1, 1), channels, pixels)
+
+
+def _pixel_map(
+    images: TensorDescriptor,
+    lower: tuple[int, int],
+    upper: tuple[int, int],
+    steps: tuple[int, int],
+    channels: int,
+    pixels: int,
+) -> PixelMap:
+    n, c, h, w = images.shape
+    of_w, of_h, of_n = _strides_bytes(images)
     return PixelMap(
-        dtype=x.dtype,
+        dtype=images.dtype,
         sizes=(c, w, h, n),
         strides_bytes=(of_w, of_h, of_n),
-        lower=_lower(problem),
-        upper=_upper(problem),
-        steps=(columns, rows),
+        lower=lower,
+        upper=upper,
+        steps=steps,
         channels=channels,
         pixels=pixels,
     )
@@ -133,24 +205,3 @@ def _pitch(tensor: TensorDescriptor) -> int | None:
     step, pixels = taken[0]
     pitch = step // pixels
     return pitch if all(step == pitch * pixels for step, pixels in taken) else None
-
-
-def _lower(problem: ConvolutionProblem) -> tuple[int, int]:
-    """The first pixel of a row, and the first row, that the first tap meets."""
-    rows, columns = problem.convolution.padding
-    return -columns[0], -rows[0]
-
-
-def _upper(problem: ConvolutionProblem) -> tuple[int, int]:
-    """The last ones that it meets, counted from the last of an image."""
-    rows, columns = (
-        (outputs - 1) * stride - before - (extent - 1)
-        for outputs, stride, (before, _), extent in zip(
-            problem.y.shape[2:],
-            problem.convolution.stride,
-            problem.convolution.padding,
-            problem.x.shape[2:],
-            strict=True,
-        )
-    )
-    return columns, rows

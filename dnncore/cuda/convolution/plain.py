@@ -16,6 +16,7 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
+from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -23,11 +24,8 @@ from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["algorithms", "best_offer"]
 
-_WGMMA = WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM)
-_ALGORITHMS: tuple[CudaAlgorithm, ...] = (
-    DEPTHWISE,
-    DIRECT_FEW_CHANNELS,
-    _WGMMA,
+_FIRST: tuple[CudaAlgorithm, ...] = (DEPTHWISE, DIRECT_FEW_CHANNELS)
+_OTHERS: tuple[CudaAlgorithm, ...] = (
     IMPLICIT_GEMM_SPLIT_K,
     IMPLICIT_GEMM,
     IMPLICIT_PRECOMP_GEMM,
@@ -40,12 +38,10 @@ _ALGORITHMS: tuple[CudaAlgorithm, ...] = (
     DIRECT,
 )
 _NO_BACKWARD_FILTER = (DIRECT_FEW_CHANNELS, WINOGRAD, WINOGRAD_4X4)
-_BACKWARD_DATA = tuple(algorithm for algorithm in _ALGORITHMS if algorithm is not _WGMMA)
-_BACKWARD_FILTER = tuple(algorithm for algorithm in _BACKWARD_DATA if algorithm not in _NO_BACKWARD_FILTER)
-_OF = {
-    Direction.FORWARD: _ALGORITHMS,
-    Direction.BACKWARD_DATA: _BACKWARD_DATA,
-    Direction.BACKWARD_FILTER: _BACKWARD_FILTER,
+_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+    Direction.FORWARD: (*_FIRST, WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
+    Direction.BACKWARD_DATA: (*_FIRST, WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
+    Direction.BACKWARD_FILTER: tuple(each for each in (*_FIRST, *_OTHERS) if each not in _NO_BACKWARD_FILTER),
 }
 
 

@@ -1,5 +1,5 @@
-// Forward convolution by the matrix units and the copy engine of sm_90: 16-bit channels-last images and filters, sums in
-// fp32, and whatever follows a convolution. A pixel of the output is the product of R S C inputs with as many weights of
+// Convolution by the matrix units and the copy engine of sm_90, forward and backward-data: 16-bit channels-last images and
+// filters, sums in fp32, and whatever follows a forward convolution. A pixel of the output is the product of R S C inputs with as many weights of
 // each filter. The inputs are never unrolled in memory: for a tap (r, s) of the filter the copy engine gathers 64 channels
 // of a run of pixels, zeros where they are padding, into rows of shared memory, and the matrix units read them there.
 //
@@ -25,6 +25,11 @@
 // Filters are the rows of the product and pixels its columns, of which one instruction takes up to 256: a thread then needs
 // scale and bias of two filters only, and tiles come in every multiple of 8 pixels. In the box a pixel is a row of 128
 // bytes, 64 channels, as the copy engine stores it.
+//
+// Backward-data is a convolution too: of dy, by the filters with their taps in reverse and filters and channels exchanged. x
+// is then dy, y is dx and "filters" are channels of dx. Nothing is rearranged: a stage takes 64 filters of 64 channels each as
+// they are in memory, a filter to a row, and the matrix units transpose them. With strides, the places of dx that have the same
+// remainders are a phase, a convolution of its own by every second (third, ...) tap; all phases are tiles of one launch.
 #pragma once
 
 #include "dnncore/gemm/epilogue.cuh"
@@ -37,24 +42,36 @@
 
 namespace dnncore::wgmma {
 
-// _PARAMS in convolution/wgmma.py. Coordinates are 32 bits: the host refuses more pixels.
-struct alignas(64) Params {
-  TensorMap x;  // runs of kPixels pixels, 64 channels of each
-  TensorMap w;  // 64 channels of one tap of kFilters filters
-  TensorMap z;  // boxes of 96 pixels, 64 channels of each; so of y
-  TensorMap y;
-  Blend blend;
-  Epilogue epilogue;
-  int32 filters;
-  int32 slabs;         // of 64 channels
-  int32 taps[2];       // R, S, as are all pairs: rows first
-  int32 output[2];
+// Taps over pixels: a forward convolution, or a phase of a backward-data one. Pairs are rows and columns, rows first.
+struct alignas(64) Phase {
+  TensorMap x;          // runs of kPixels pixels, 64 channels of each
+  TensorMap y;          // boxes of 96 pixels, 64 channels of each
+  int32 slabs[2];       // the first one of 64 channels of x, and the one behind the last
+  int32 taps[2];        // how many
+  int32 first_tap[2];   // backward-data: the filter's tap that is the first here, and how far the next one is
+  int32 next_tap[2];
+  int32 output[2];      // pixels of y
   int32 stride[2];
   int32 padding[2];
   int32 dilation[2];
+  int32 pixel_tiles;    // up to the first of this phase
+  int32 gathers;        // whether x is images; else a matrix whose rows are the pixels of y
+  int32 scatters;       // whether y is images; else a matrix
+};
+
+inline constexpr int kMostPhases = 4;
+
+// _PARAMS in convolution/wgmma_kernel.py. Coordinates are 32 bits: the host refuses more pixels.
+template <bool kBackward>
+struct alignas(64) Params {
+  TensorMap w;  // 64 channels of one tap of kFilters filters; backward-data: of 64 filters
+  TensorMap z;  // as y
+  Phase phases[kBackward ? kMostPhases : 1];
+  Blend blend;
+  Epilogue epilogue;
+  int32 filters;
   int32 pixel_tiles;
   int32 filter_tiles;
-  int32 gathers;       // whether x is images; else a matrix whose rows are the pixels of y
 };
 
 inline constexpr int kSlab = 64;                                // channels: 128 bytes
@@ -85,6 +102,19 @@ struct Position {
 struct Place {
   int32 pixel;
   int32 filter;
+  int32 phase;
+};
+
+// The same pixel of y among images.
+struct Pixel {
+  int32 image;
+  int32 row;
+  int32 column;
+
+  __device__ __forceinline__ Pixel(const Phase& phase, int32 pixel) {
+    const int32 rows = pixel / phase.output[1];
+    image = rows / phase.output[0], row = rows % phase.output[0], column = pixel % phase.output[1];
+  }
 };
 
 struct Box {
@@ -92,10 +122,10 @@ struct Box {
 };
 
 // How a consumer's four warps finish sums and store them, 96 pixels x 64 filters at a time, in two boxes in turn.
-template <typename T>
+template <typename T, bool kBackward>
 class Output {
 public:
-  __device__ __forceinline__ Output(const Params& params, Box* boxes, Mbarrier* landed, int consumer)
+  __device__ __forceinline__ Output(const Params<kBackward>& params, Box* boxes, Mbarrier* landed, int consumer)
       : params_(params), boxes_(boxes), landed_(landed), consumer_(consumer) {
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
     leads_ = thread == 0;
@@ -107,7 +137,7 @@ public:
 
   // Begin to load the residual of the box after those that were begun; nothing where there is none.
   __device__ __forceinline__ void begin(const Place& place) {
-    if (params_.epilogue.reads_z()) load(params_.z, begun_, place);
+    if (reads_z()) load(params_.z, false, begun_, place);
     begun_ ^= 1;
   }
 
@@ -117,11 +147,48 @@ public:
     uint32 bias[2];
   };
   __device__ __forceinline__ Parameters parameters(int32 filter) const {
+    if constexpr (kBackward) return {};
     return params_.epilogue.widened ? read_parameters<uint32>(filter) : read_parameters<std::uint16_t>(filter);
   }
 
   // Finish and store the sums of one box; `begin` has been called for it, and for the next one if there is any.
   __device__ __forceinline__ void store(float* sums, const Parameters& parameters, const Place& place) {
+    const Phase& phase = params_.phases[place.phase];
+    if constexpr (!kBackward) finish(sums, parameters);
+    const auto alpha = static_cast<float>(params_.blend.alpha);
+#pragma unroll
+    for (int i = 0; i < kBoxSums; ++i) sums[i] *= alpha;
+    if (params_.blend.beta != 0.0) {
+      synchronize();  // all warps have read the residual
+      load(phase.y, kBackward && phase.scatters, current_, place);
+      add(sums, static_cast<float>(params_.blend.beta));
+    }
+    if (leads_) wait_for_stores_to_read<kBoxes - 1>();
+    synchronize();
+    write(sums);
+    publish_to_engine();
+    synchronize();
+    if (leads_) {
+      if (kBackward && phase.scatters) {
+        const Pixel at(phase, place.pixel);
+        store_pixels(phase.y, &boxes_[current_], place.filter, at.column, at.row, at.image);
+      } else {
+        store_window(phase.y, &boxes_[current_], place.filter, place.pixel);
+      }
+    }
+    current_ ^= 1;
+  }
+
+  // Shared memory must outlive the reading of the last boxes.
+  __device__ __forceinline__ void end() const {
+    if (leads_) wait_for_stores_to_read<0>();
+  }
+
+private:
+  __device__ __forceinline__ bool reads_z() const { return !kBackward && params_.epilogue.reads_z(); }
+
+  // All that follows the convolution, but for blending.
+  __device__ __forceinline__ void finish(float* sums, const Parameters& parameters) {
     const Epilogue& epilogue = params_.epilogue;
     float scales[2], biases[2];
 #pragma unroll
@@ -132,31 +199,10 @@ public:
     }
 #pragma unroll
     for (int i = 0; i < kBoxSums; ++i) sums[i] = sums[i] * scales[i / 2 % 2] + biases[i / 2 % 2];
-    if (epilogue.reads_z()) add(sums, static_cast<float>(epilogue.alpha2));
+    if (reads_z()) add(sums, static_cast<float>(epilogue.alpha2));
     activate_all(sums);
-    const auto alpha = static_cast<float>(params_.blend.alpha);
-#pragma unroll
-    for (int i = 0; i < kBoxSums; ++i) sums[i] *= alpha;
-    if (params_.blend.beta != 0.0) {
-      synchronize();  // all warps have read the residual
-      load(params_.y, current_, place);
-      add(sums, static_cast<float>(params_.blend.beta));
-    }
-    if (leads_) wait_for_stores_to_read<kBoxes - 1>();
-    synchronize();
-    write(sums);
-    publish_to_engine();
-    synchronize();
-    if (leads_) store_window(params_.y, &boxes_[current_], place.filter, place.pixel);
-    current_ ^= 1;
   }
 
-  // Shared memory must outlive the reading of the last boxes.
-  __device__ __forceinline__ void end() const {
-    if (leads_) wait_for_stores_to_read<0>();
-  }
-
-private:
   // Word is as large as they are.
   template <typename Word>
   __device__ __forceinline__ Parameters read_parameters(int32 filter) const {
@@ -178,11 +224,16 @@ private:
 
   __device__ __forceinline__ void synchronize() const { synchronize_warpgroup(consumer_ + 1); }
 
-  __device__ __forceinline__ void load(const TensorMap& map, uint32 box, const Place& place) {
+  __device__ __forceinline__ void load(const TensorMap& map, bool gathers, uint32 box, const Place& place) {
     if (!leads_) return;
     wait_for_stores_to_read<0>();
     arrive_expecting(landed_[box], sizeof(Box));
-    load_window(&boxes_[box], map, landed_[box], place.filter, place.pixel);
+    if (gathers) {
+      const Pixel at(params_.phases[place.phase], place.pixel);
+      load_pixels(&boxes_[box], map, landed_[box], place.filter, at.column, at.row, at.image, 0, 0);
+    } else {
+      load_window(&boxes_[box], map, landed_[box], place.filter, place.pixel);
+    }
   }
 
   // Sixteen pixels of the current box, as the warp's matrices.
@@ -231,7 +282,7 @@ private:
     }
   }
 
-  const Params& params_;
+  const Params<kBackward>& params_;
   Box* boxes_;
   Mbarrier* landed_;     // of each box
   int consumer_;
@@ -244,12 +295,14 @@ private:
 };
 
 // Tiles of kFilters filters x kPixels pixels, shared out to the consumers along the filters if these are enough for both.
-template <typename T, int kFilters, int kPixels, int kStages>
+template <typename T, int kFilters, int kPixels, int kStages, bool kBackward>
 struct Kernel {
+  using Params = wgmma::Params<kBackward>;
   using At = Position<kStages>;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
   static constexpr int kParts = kConsumerPixels / kBoxPixels;
+  static constexpr Major kMajor = kBackward ? Major::kMN : Major::kK;  // of w in a stage
   static constexpr uint32 kStageBytes = (kPixels + kFilters) * kMatrixRowBytes;
   static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % kBoxPixels == 0);
 
@@ -266,7 +319,7 @@ struct Kernel {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
-      prefetch(params.x), prefetch(params.w), prefetch(params.y);
+      prefetch(params.phases[0].x), prefetch(params.w), prefetch(params.phases[0].y);
       for (int stage = 0; stage < kStages; ++stage) {
         make_barrier(shared.filled[stage], 1);
         make_barrier(shared.free[stage], kConsumers * kWarpgroup / 32);
@@ -293,14 +346,20 @@ private:
   class Tiles {
   public:
     __device__ __forceinline__ explicit Tiles(const Params& params)
-        : filter_tiles_(params.filter_tiles), left_(params.pixel_tiles * params.filter_tiles - static_cast<int>(blockIdx.x)) {}
+        : params_(params), filter_tiles_(params.filter_tiles), left_(params.pixel_tiles * params.filter_tiles - static_cast<int>(blockIdx.x)) {}
     __device__ __forceinline__ bool any() const { return left_ > 0; }
     __device__ __forceinline__ void next() { left_ -= static_cast<int>(gridDim.x), index_ += static_cast<int>(gridDim.x); }
     __device__ __forceinline__ Place place() const {
-      return {index_ / filter_tiles_ * kPixels, index_ % filter_tiles_ * kFilters};
+      int32 tile = index_ / filter_tiles_, phase = 0;
+      if constexpr (kBackward) {
+        for (int i = 1; i < kMostPhases; ++i) phase += tile >= params_.phases[i].pixel_tiles;
+        tile -= params_.phases[phase].pixel_tiles;
+      }
+      return {tile * kPixels, index_ % filter_tiles_ * kFilters, phase};
     }
 
   private:
+    const Params& params_;
     int filter_tiles_;
     int left_;
     int index_ = static_cast<int>(blockIdx.x);
@@ -310,23 +369,33 @@ private:
     At at{0, 1};  // all stages are free: as if the phase before had ended
     for (Tiles tiles(params); tiles.any(); tiles.next()) {
       const Place tile = tiles.place();
-      const int32 row = tile.pixel / params.output[1], image = row / params.output[0];
-      const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
-      const int32 w = tile.pixel % params.output[1] * params.stride[1] - params.padding[1];
-      for (int r = 0; r < params.taps[0]; ++r) {
-        for (int s = 0; s < params.taps[1]; ++s) {
-          for (int slab = 0; slab < params.slabs; ++slab) {
+      const Phase& phase = params.phases[tile.phase];
+      const Pixel first(phase, tile.pixel);
+      const int32 h = first.row * phase.stride[0] - phase.padding[0];
+      const int32 w = first.column * phase.stride[1] - phase.padding[1];
+      for (int r = 0; r < phase.taps[0]; ++r) {
+        for (int s = 0; s < phase.taps[1]; ++s) {
+          for (int slab = phase.slabs[0]; slab < phase.slabs[1]; ++slab) {
             Mbarrier& filled = shared.filled[at.stage];
             wait(shared.free[at.stage], at.parity);
             arrive_expecting(filled, kStageBytes);
-            if (params.gathers) {
+            if (phase.gathers) {
               load_pixels(
-                  shared.x[at.stage], params.x, filled, slab * kSlab, w, h, image, s * params.dilation[1],
-                  r * params.dilation[0]);
+                  shared.x[at.stage], phase.x, filled, slab * kSlab, w, h, first.image, s * phase.dilation[1],
+                  r * phase.dilation[0]);
             } else {
-              load_window(shared.x[at.stage], params.x, filled, slab * kSlab, tile.pixel);
+              load_window(shared.x[at.stage], phase.x, filled, slab * kSlab, tile.pixel);
             }
-            load_window(shared.w[at.stage], params.w, filled, slab * kSlab, s, r, tile.filter);
+            if constexpr (kBackward) {
+              const int32 tap_r = phase.first_tap[0] + r * phase.next_tap[0];
+              const int32 tap_s = phase.first_tap[1] + s * phase.next_tap[1];
+#pragma unroll
+              for (int i = 0; i < kFilters; i += kSlab) {
+                load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, slab * kSlab);
+              }
+            } else {
+              load_window(shared.w[at.stage], params.w, filled, slab * kSlab, s, r, tile.filter);
+            }
             at.advance();
           }
         }
@@ -335,8 +404,11 @@ private:
   }
 
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-    const int steps = params.taps[0] * params.taps[1] * params.slabs;
-    Output<T> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    const auto steps = [&](const Place& place) {
+      const Phase& phase = params.phases[place.phase];
+      return phase.taps[0] * phase.taps[1] * (phase.slabs[1] - phase.slabs[0]);
+    };
+    Output<T, kBackward> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     Tiles tiles(params);
     const auto place_of_tile = [&] {
       Place place = tiles.place();
@@ -351,7 +423,7 @@ private:
       const Place tile = next;
       const auto parameters = next_parameters;
       float sums[kConsumerPixels / 2];
-      multiply(sums, steps, shared, consumer, at);
+      multiply(sums, steps(tile), shared, consumer, at);
       // What the next tile needs beside its sums is under way before this one is stored.
       tiles.next();
       if (tiles.any()) {
@@ -360,9 +432,9 @@ private:
       }
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        const Place here{tile.pixel + part * kBoxPixels, tile.filter};
+        const Place here{tile.pixel + part * kBoxPixels, tile.filter, tile.phase};
         if (part + 1 < kParts) {
-          output.begin({here.pixel + kBoxPixels, here.filter});
+          output.begin({here.pixel + kBoxPixels, here.filter, here.phase});
         } else if (tiles.any()) {
           output.begin(next);
         }
@@ -386,7 +458,7 @@ private:
       fence_sums();
 #pragma unroll
       for (int k = 0; k < kSlab / 16; ++k) {
-        multiply_matrices<T>(sums, w + k * kMatrixStep, x + k * kMatrixStep, step + k > 0);
+        multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, step + k > 0);
       }
       commit_products();
       wait_for_products<1>();  // those of the step before

@@ -61,6 +61,17 @@ __device__ __forceinline__ void store_window(const TensorMap& map, const void* s
       : "memory");
 }
 
+// Begin to store a run of pixels of images, from one at (column, row) of an image on, through a map that has no pixels before
+// the first ones: as a group of its own, too.
+__device__ __forceinline__ void store_pixels(
+    const TensorMap& map, const void* shared, int32 channel, int32 column, int32 row, int32 image) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%0, {%2, %3, %4, %5}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(shared_address(shared)), "r"(channel), "r"(column), "r"(row), "r"(image)
+      : "memory");
+}
+
 // Wait until the engine has read what this thread's stores take from shared memory, but for the last kPending groups.
 template <int kPending>
 __device__ __forceinline__ void wait_for_stores_to_read() {

@@ -17,13 +17,21 @@ namespace dnncore {
 // Rows of an operand in shared memory are 128 bytes, one after the other, swizzled as tensor copies leave them.
 inline constexpr int kMatrixRowBytes = 128;
 
-// An operand that begins at an address (9.7.15.5.1.2.2): address / 16 in bits 0 to 13, the distance from eight rows to the
-// next eight / 16 in bits 32 to 45, 128-byte swizzle in bits 62 and 63. Sixteen elements of 16 bits further along its rows
-// are kMatrixStep more.
-__device__ __forceinline__ uint64 matrix_descriptor(uint32 address) {
-  return uint64{(address & 0x3ffff) >> 4} | uint64{1} << 16 | uint64{8 * kMatrixRowBytes / 16} << 32 | uint64{1} << 62;
+// What such a row of 64 elements is: the products' summands of one row of A or column of B (K-major), or one summand of
+// 64 rows or columns (MN-major), which the units transpose on the way, as fast.
+enum class Major { kK, kMN };
+
+// An operand that begins at an address (9.7.15.5.1.2.2): address / 16 in bits 0 to 13, `next` / 16 in bits 16 to 29, the
+// distance from eight rows of memory to the next eight / 16 in bits 32 to 45, 128-byte swizzle in bits 62 and 63. Where it
+// is MN-major, `next` is the distance from 64 rows of A or columns of B to the next 64; else it is ignored.
+__device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 next = 16) {
+  return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{8 * kMatrixRowBytes / 16} << 32 |
+         uint64{1} << 62;
 }
-inline constexpr int kMatrixStep = 32 / 16;
+
+// What is added to a descriptor for the next sixteen summands: 32 bytes along the rows, or sixteen rows.
+template <Major kMajor>
+inline constexpr int kMatrixStep = (kMajor == Major::kK ? 32 : 16 * kMatrixRowBytes) / 16;
 
 // Before the first product that adds to registers which threads have touched.
 __device__ __forceinline__ void fence_sums() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -44,38 +52,58 @@ __device__ __forceinline__ void wait_for_products() {
 #define DNNCORE_NAMES_48                                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,"  \
   "%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define DNNCORE_NAMES_64                                                                                                \
+  DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define DNNCORE_NAMES_96                                                                                                \
-  DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,"  \
-  "%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-// `columns` and `type` are as the instruction spells them; `a`, `b` and `adds` are the operands behind the sums.
-#define DNNCORE_MULTIPLY(columns, type, names, a, b, adds, ...)                                                         \
+  DNNCORE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"  \
+  "%88,%89,%90,%91,%92,%93,%94,%95"
+// `columns` and `type` are as the instruction spells them; a, b, `adds` and `transposed` (of a and b) are the operands
+// behind the sums.
+#define DNNCORE_MULTIPLY(columns, type, names, a, b, adds, transposed, ...)                                             \
   asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds ", 0; wgmma.mma_async.sync.aligned.m64n" columns            \
-               "k16.f32." type "." type " {" names "}, " a ", " b ", adds, 1, 1, 0, 0; }"                               \
+               "k16.f32." type "." type " {" names "}, " a ", " b ", adds, 1, 1, " transposed "; }"                     \
                : __VA_ARGS__                                                                                            \
-               : "l"(of_a), "l"(of_b), "r"(static_cast<uint32>(add)))
+               : "l"(of_a), "l"(of_b), "r"(static_cast<uint32>(add)), "n"(kA == Major::kMN), "n"(kB == Major::kMN))
+#define DNNCORE_MULTIPLY_48(type)                                                                                       \
+  DNNCORE_MULTIPLY("96", type, DNNCORE_NAMES_48, "%48", "%49", "%50", "%51, %52", DNNCORE_SUMS_48(0))
+#define DNNCORE_MULTIPLY_64(type)                                                                                       \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "128", type, DNNCORE_NAMES_64, "%64", "%65", "%66", "%67, %68", DNNCORE_SUMS_48(0), DNNCORE_SUMS_8(48),           \
+      DNNCORE_SUMS_8(56))
+#define DNNCORE_MULTIPLY_96(type)                                                                                       \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "192", type, DNNCORE_NAMES_96, "%96", "%97", "%98", "%99, %100", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48))
 
-// Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 of b, 16 elements of each. Setting sums
-// to 0 by hand instead of `add` would make the compiler run the products one by one.
-template <typename T, int kSums>
+// Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 16 summands of each. Setting
+// sums to 0 by hand instead of `add` would make the compiler run the products one by one.
+template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
-  static_assert(kSums == 48 || kSums == 96);
+  static_assert(kSums == 48 || kSums == 64 || kSums == 96);
   constexpr bool kIsHalf = std::is_same_v<T, float16>;
   static_assert(kIsHalf || std::is_same_v<T, bfloat16>);
   if constexpr (kSums == 48 && kIsHalf) {
-    DNNCORE_MULTIPLY("96", "f16", DNNCORE_NAMES_48, "%48", "%49", "%50", DNNCORE_SUMS_48(0));
+    DNNCORE_MULTIPLY_48("f16");
   } else if constexpr (kSums == 48) {
-    DNNCORE_MULTIPLY("96", "bf16", DNNCORE_NAMES_48, "%48", "%49", "%50", DNNCORE_SUMS_48(0));
+    DNNCORE_MULTIPLY_48("bf16");
+  } else if constexpr (kSums == 64 && kIsHalf) {
+    DNNCORE_MULTIPLY_64("f16");
+  } else if constexpr (kSums == 64) {
+    DNNCORE_MULTIPLY_64("bf16");
   } else if constexpr (kIsHalf) {
-    DNNCORE_MULTIPLY("192", "f16", DNNCORE_NAMES_96, "%96", "%97", "%98", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48));
+    DNNCORE_MULTIPLY_96("f16");
   } else {
-    DNNCORE_MULTIPLY("192", "bf16", DNNCORE_NAMES_96, "%96", "%97", "%98", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48));
+    DNNCORE_MULTIPLY_96("bf16");
   }
 }
 
 #undef DNNCORE_SUMS_8
 #undef DNNCORE_SUMS_48
 #undef DNNCORE_NAMES_48
+#undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
 #undef DNNCORE_MULTIPLY
+#undef DNNCORE_MULTIPLY_48
+#undef DNNCORE_MULTIPLY_64
+#undef DNNCORE_MULTIPLY_96
 
 }  // namespace dnncore

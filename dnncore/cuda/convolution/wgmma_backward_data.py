@@ -1,0 +1,187 @@
+"""Backward-data convolution of 16-bit channels-last images by the kernel of `convolution/wgmma.cuh`: implicit_gemm_wgmma.
+
+    dx[n, h, w, c] = sum over (r, s, k)  dy[n, (h + padding - r * dilation) / stride, ..., k] * w[k, r, s, c]
+
+The division is exact only for some r, the same ones for all h with the same remainder by the stride: such places are a phase, a
+dense convolution of dy by those taps, last one first. Nothing is rearranged beforehand. A phase that no tap reaches, as three of
+four of a 1x1 filter with stride 2, multiplies zeros once.
+
+Where dy has no element, zeros are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple
+of 16 bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import Calls, Place, WhereAligned
+from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered
+from dnncore.cuda.convolution.wgmma_kernel import (
+    DTYPES,
+    LONGEST_SUM,
+    MOST,
+    MOST_PHASES,
+    SLAB,
+    TILES,
+    Phase,
+    Tile,
+    call,
+    estimate,
+    make_params,
+    unit,
+    why_no_wgmma,
+)
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["WgmmaBackwardData", "phases"]
+
+
+class _Axis(NamedTuple):
+    """One axis of a phase. Immutable.
+
+    Args:
+        first_place: Of dx.
+        places: How many there are, `stride` apart.
+        taps: Those that reach them, last one first.
+        first: Place of dy that the first of them meets for the first place.
+        step: Places of dy from one tap to the next.
+    """
+
+    first_place: int
+    places: int
+    taps: range
+    first: int
+    step: int
+
+
+def _axes(problem: ConvolutionProblem, axis: int) -> list[_Axis]:
+    conv = problem.convolution
+    stride, dilation, padding = conv.stride[axis], conv.dilation[axis], conv.padding[axis][0]
+    extent, count = problem.x.shape[2 + axis], problem.w.shape[2 + axis]
+    period = stride // math.gcd(stride, dilation)
+    found = []
+    for place in range(min(stride, extent)):
+        reaching = [r for r in range(count) if (place + padding - r * dilation) % stride == 0]
+        taps = range(reaching[-1], -1, -period) if reaching else range(0)
+        first = (place + padding - taps[0] * dilation) // stride if taps else 0
+        found.append(_Axis(place, len(range(place, extent, stride)), taps, first, dilation * period // stride))
+    return found
+
+
+def phases(problem: ConvolutionProblem) -> list[Phase]:
+    """The phases of a backward-data problem, those with the longest sums first."""
+    x, conv = problem.x, problem.convolution
+    slabs = -(-problem.w.shape[0] // SLAB)
+    made = [_phase(x, conv.stride, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))]
+    return sorted(made, key=lambda phase: -phase.summands)
+
+
+def _phase(x: TensorDescriptor, stride: tuple[int, ...], slabs: int, rows: _Axis, columns: _Axis) -> Phase:
+    n, c, _, _ = x.shape
+    of_n, of_c, of_h, of_w = x.strides
+    dx = TensorDescriptor(
+        x.dtype, (n, c, rows.places, columns.places), (of_n, of_c, of_h * stride[0], of_w * stride[1])
+    )
+    offset_bytes = (rows.first_place * of_h + columns.first_place * of_w) * x.dtype.itemsize
+    outputs = rows.places, columns.places
+    if not (rows.taps and columns.taps):  # channels behind the last ones are zeros
+        nothing = Window(first=(0, 0), outputs=outputs, steps=(1, 1), reach=(0, 0))
+        return Phase(nothing, dx, offset_bytes, taps=(1, 1), dilation=(1, 1), slabs=(slabs, slabs + 1))
+    taps = len(rows.taps), len(columns.taps)
+    dilation = (rows.step if taps[0] > 1 else 1, columns.step if taps[1] > 1 else 1)
+    window = Window(
+        first=(rows.first, columns.first),
+        outputs=outputs,
+        steps=(1, 1),
+        reach=((taps[0] - 1) * dilation[0], (taps[1] - 1) * dilation[1]),
+    )
+    return Phase(
+        window=window,
+        y=dx,
+        y_offset_bytes=offset_bytes,
+        taps=taps,
+        dilation=dilation,
+        slabs=(0, slabs),
+        first_tap=(rows.taps[0], columns.taps[0]),
+        next_tap=(rows.taps.step, columns.taps.step),
+    )
+
+
+@dataclass(frozen=True)
+class WgmmaBackwardData:
+    """A backward-data convolution without workspace. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+    """
+
+    name: str
+    elsewhere: CudaAlgorithm
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype and tile."""
+        return tuple(unit(dtype, tile, backward=True) for dtype in DTYPES for tile in TILES)
+
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
+        reason = _why_not(problem, figures)
+        if reason is not None:
+            return reason
+        elsewhere = self.elsewhere.offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
+        x, parts = problem.x, phases(problem)
+        estimates = {
+            tile: estimate(parts, -(-x.shape[1] // tile.filters), tile, x.dtype, operand_bytes(problem), figures)
+            for tile in TILES
+        }
+        tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
+        return Offer(
+            estimates[tile].seconds,
+            partial(_calls, problem, parts, tile, figures, elsewhere),
+            elsewhere.workspace_bytes,
+        )
+
+
+def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+    """None where the kernel takes the convolution, else the reason."""
+    x, w, dy = problem.x, problem.w, problem.y
+    if problem.direction is not Direction.BACKWARD_DATA:
+        return f"it has no {problem.direction.value}"
+    reason = why_no_wgmma(problem, figures.architecture, unit(DTYPES[0], TILES[0], backward=True))
+    if reason is not None:
+        return reason
+    if math.prod(problem.convolution.stride) > MOST_PHASES:
+        return f"strides {problem.convolution.stride} make more than {MOST_PHASES} phases"
+    summands = w.size // w.shape[1]
+    if summands > LONGEST_SUM:
+        return f"sums of {summands} products; at most {LONGEST_SUM}"
+    counts = (x.size // x.shape[1] + MOST_PHASES * TILES[0].pixels, dy.size // dy.shape[1], *w.shape[:2])
+    if max(counts) > MOST:
+        return f"{counts} pixels of dx and dy, filters and channels; at most {MOST}"
+    for name, tensor in (("dy", dy), ("w", w), ("dx", x)):
+        reason = why_not_copied(name, tensor)
+        if reason is not None:
+            return reason
+    return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
+
+
+def _calls(
+    problem: ConvolutionProblem, parts: list[Phase], tile: Tile, figures: DeviceFigures, elsewhere: Offer
+) -> Calls:
+    params = make_params(problem.y, parts, problem.x.shape[1], tile, backward=True)
+    of_w, of_dy, of_dx = operands = Place(0), Place(1), Place(2)
+    calls = call(params, tile, parts, (of_dy, of_w, of_dx), (problem.y, problem.w), {}, {}, figures, backward=True)
+    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare()),)
