@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
 from dnncore.descriptors import ActivationDescriptor
-from dnncore.figures import H200
+from dnncore.figures import H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
 from tests.cases import Case
 from tests.ops.harness import GUARD, check
@@ -41,10 +42,11 @@ class Layer:
     beta: float = 0.0
     direction: Direction = Direction.FORWARD
     channels: int = 72
+    filters: str = "NHWC"
 
     def case(self) -> Case:
-        x = _images((self.batch, self.channels, *self.extents), self.dtype, self.channels + 8)
-        w = TensorDescriptor.packed((136, self.channels, *self.taps), self.dtype, "NHWC")
+        x = _images((self.batch, self.channels, *self.extents), self.dtype, 8 + -(-self.channels // 8) * 8)
+        w = TensorDescriptor.packed((136, self.channels, *self.taps), self.dtype, self.filters)
         y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, 144)
         problem: Problem = ConvolutionProblem(self.direction, x, w, y, self.convolution)
         if self.fused:
@@ -76,24 +78,46 @@ BACKWARD_DATA = (
     ),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_bfloat16_128x96"),
 )
-LAYERS = (*FORWARD, *(replace(layer, direction=Direction.BACKWARD_DATA) for layer in BACKWARD_DATA))
+BACKWARD_FILTER = (
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x192"),
+    Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_float16_128x128", False, 0.5, -1.0),
+    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_filter_float16_64x256", False, -0.5, 2.0),
+    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "convolution_wgmma_backward_filter_bfloat16_128x192", False, 1.0, 1.0),
+    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x128", filters="NCHW"),
+    Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "convolution_wgmma_backward_filter_bfloat16_64x256", channels=60),
+)
+LAYERS = (
+    *FORWARD,
+    *(replace(layer, direction=Direction.BACKWARD_DATA) for layer in BACKWARD_DATA),
+    *(replace(layer, direction=Direction.BACKWARD_FILTER) for layer in BACKWARD_FILTER),
+)
+
+
+def _handle(figures: DeviceFigures, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> Handle:
+    """The device as if it had fewer multiprocessors, which then take all tiles."""
+    if handle.info.name == "cpu":
+        pytest.skip("wgmma is an instruction of GPUs")
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: figures)
+    return Handle(handle.info.name)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
-    """The device as if it had one multiprocessor, which then takes all tiles."""
-    if handle.info.name == "cpu":
-        pytest.skip("wgmma is an instruction of GPUs")
-    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: ONE_MULTIPROCESSOR)
-    return Handle(handle.info.name)
+    """With one multiprocessor."""
+    return _handle(ONE_MULTIPROCESSOR, handle, monkeypatch)
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
-def test_a_block_takes_several_tiles(small: Handle, layer: Layer) -> None:
-    with small:
+def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = 5 if layer.direction is Direction.BACKWARD_FILTER else 1  # which share a tile
+    for tiles in ("wgmma.TILES", "wgmma_backward_data.TILES", "wgmma_backward_filter.TILES"):
+        where = f"dnncore.cuda.convolution.{tiles}"
+        found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(f"_{tile.rows}x{tile.columns}")]
+        monkeypatch.setattr(where, tuple(found))
+    with _handle(replace(H200, multiprocessors=blocks), handle, monkeypatch) as few:
         case = layer.case()
-        assert f"{layer.kernel}: 1 blocks" in small.plan(case.problem, algorithm=ALGORITHM).describe()
-        check(small, case, ALGORITHM)
+        assert f"{layer.kernel}: {blocks} blocks" in few.plan(case.problem, algorithm=ALGORITHM).describe()
+        check(few, case, ALGORITHM)
 
 
 def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> None:

@@ -17,6 +17,7 @@ from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
+from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -37,11 +38,14 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     GEMM,
     DIRECT,
 )
-_NO_BACKWARD_FILTER = (DIRECT_FEW_CHANNELS, WINOGRAD, WINOGRAD_4X4)
 _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.FORWARD: (*_FIRST, WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
     Direction.BACKWARD_DATA: (*_FIRST, WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
-    Direction.BACKWARD_FILTER: tuple(each for each in (*_FIRST, *_OTHERS) if each not in _NO_BACKWARD_FILTER),
+    Direction.BACKWARD_FILTER: (
+        DEPTHWISE,
+        WgmmaBackwardFilter("implicit_gemm_wgmma", IMPLICIT_GEMM),
+        *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
+    ),
 }
 
 

@@ -100,7 +100,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         problem.y.size // problem.y.shape[1],
         x.size // x.shape[1],
         w.shape[0],
-        _phase(problem).tiles(TILES[-1]) * -(-w.shape[0] // TILES[-1].filters),
+        _phase(problem).tiles(TILES[-1]) * -(-w.shape[0] // TILES[-1].rows),
     )
     if max(counts) > MOST:
         return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
@@ -143,9 +143,9 @@ def _estimate(
     figures: DeviceFigures,
 ) -> Estimate:
     phase = _phase(plain)
-    gathered = phase.tiles(tile) * tile.pixels * phase.summands * plain.x.dtype.itemsize
+    gathered = phase.tiles(tile) * tile.columns * phase.summands * plain.x.dtype.itemsize
     unread = max(plain.x.nbytes - gathered, 0)  # between the pixels that strides reach
-    filter_tiles = -(-plain.w.shape[0] // tile.filters)
+    filter_tiles = -(-plain.w.shape[0] // tile.rows)
     return estimate([phase], filter_tiles, tile, plain.x.dtype, operand_bytes(problem) - unread, figures)
 
 

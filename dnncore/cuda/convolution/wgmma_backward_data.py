@@ -144,7 +144,7 @@ class WgmmaBackwardData:
             return elsewhere
         x, parts = problem.x, phases(problem)
         estimates = {
-            tile: estimate(parts, -(-x.shape[1] // tile.filters), tile, x.dtype, operand_bytes(problem), figures)
+            tile: estimate(parts, -(-x.shape[1] // tile.rows), tile, x.dtype, operand_bytes(problem), figures)
             for tile in TILES
         }
         tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
@@ -168,7 +168,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     summands = w.size // w.shape[1]
     if summands > LONGEST_SUM:
         return f"sums of {summands} products; at most {LONGEST_SUM}"
-    counts = (x.size // x.shape[1] + MOST_PHASES * TILES[0].pixels, dy.size // dy.shape[1], *w.shape[:2])
+    counts = (x.size // x.shape[1] + MOST_PHASES * TILES[0].columns, dy.size // dy.shape[1], *w.shape[:2])
     if max(counts) > MOST:
         return f"{counts} pixels of dx and dy, filters and channels; at most {MOST}"
     for name, tensor in (("dy", dy), ("w", w), ("dx", x)):

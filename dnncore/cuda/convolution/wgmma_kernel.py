@@ -39,6 +39,7 @@ __all__ = [
     "MOST_PHASES",
     "ROW_BYTES",
     "SLAB",
+    "THREADS",
     "TILES",
     "Estimate",
     "Phase",
@@ -54,7 +55,7 @@ ARCHITECTURE = "sm_90a"
 DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 ITEM_BYTES = 2
 
-_THREADS = 384
+THREADS = 384
 SLAB, BOX_PIXELS = 64, 96
 _CONSUMERS = _BOXES = 2
 ROW_BYTES = SLAB * ITEM_BYTES
@@ -80,17 +81,17 @@ _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Filters (of dx: channels) and pixels of a block's tile, and stages of its ring: as many as shared memory holds. Immutable."""
+    """Rows (filters; of dx: channels) and columns (pixels) of a block's tile, and stages of its ring: as many as fit. Immutable."""
 
-    filters: int
-    pixels: int
+    rows: int
+    columns: int
     stages: int
 
     @property
     def shared_bytes(self) -> int:
         """Stages, the consumers' boxes, two barriers for each stage and one for each box."""
         boxes = _CONSUMERS * _BOXES
-        rows = self.stages * (self.pixels + self.filters) + boxes * BOX_PIXELS
+        rows = self.stages * (self.rows + self.columns) + boxes * BOX_PIXELS
         return rows * ROW_BYTES + (2 * self.stages + boxes) * 8
 
 
@@ -124,15 +125,15 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
     """The kernel of a tile, for forward or for backward-data convolutions."""
     params = _params_dtype(backward=backward)
     name = "convolution_wgmma_backward_data" if backward else "convolution_wgmma"
-    entry = f"{name}_{c_type(dtype)}_{tile.filters}x{tile.pixels}"
-    arguments = f"{c_type(dtype)}, {tile.filters}, {tile.pixels}, {tile.stages}, {str(backward).lower()}"
+    entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}"
+    arguments = f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}"
     source = (
         '#include "dnncore/convolution/wgmma.cuh"\n'
         "using namespace dnncore;\n"
         f"using Kernel = wgmma::Kernel<{arguments}>;\n"
         f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
         f"{entry}(const __grid_constant__ Kernel::Params params) {{\n"
         "  Kernel::run(params);\n"
         "}\n"
@@ -172,7 +173,7 @@ class Phase:
     def tiles(self, tile: Tile) -> int:
         """How many there are along the pixels."""
         n, _, *places = self.y.shape
-        return -(-n * math.prod(places) // tile.pixels)
+        return -(-n * math.prod(places) // tile.columns)
 
 
 def why_no_wgmma(problem: ConvolutionProblem, architecture: str, any_unit: Unit) -> str | None:
@@ -219,11 +220,11 @@ def estimate(
     rate = figures.products_per_second(Maths.of(dtype)) / figures.multiprocessors * _OF_PRODUCTS
     busy = turns = gathered = turn = 0.0
     for phase in phases:
-        turn = tile.pixels * tile.filters * phase.summands / rate + _TILE_CLOCKS / figures.clock_hz
+        turn = tile.columns * tile.rows * phase.summands / rate + _TILE_CLOCKS / figures.clock_hz
         shares = phase.tiles(tile) * filter_tiles / figures.multiprocessors
         turns += shares
         busy += shares * turn
-        gathered += phase.tiles(tile) * tile.pixels * phase.summands * ITEM_BYTES
+        gathered += phase.tiles(tile) * tile.columns * phase.summands * ITEM_BYTES
     busy += (math.ceil(turns) - turns) * turn
     start = figures.launch_seconds * min(turns, 1.0)
     gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
@@ -243,7 +244,7 @@ def make_params(
         tile: Which.
         backward: Whether it is backward-data.
     """
-    params = record(_params_dtype(backward=backward), filters=filters, filter_tiles=-(-filters // tile.filters))
+    params = record(_params_dtype(backward=backward), filters=filters, filter_tiles=-(-filters // tile.rows))
     params["phases"]["pixel_tiles"] = _NO_PHASE
     pixel_tiles = 0
     for field, phase in zip(params["phases"], phases, strict=False):
@@ -286,17 +287,17 @@ def call(
     """
     (of_x, of_w, of_y), (images, w) = operands, tensors
     maps: dict[FieldPath, tuple[Place, TensorMap]] = {
-        "w": (of_w, filters_map(w, SLAB, SLAB if backward else tile.filters)),
+        "w": (of_w, filters_map(w, SLAB, SLAB if backward else tile.rows)),
         **other_maps,
     }
     for i, phase in enumerate(phases):
-        maps["phases", i, "x"] = of_x, images_map(images, phase.window, SLAB, tile.pixels)
+        maps["phases", i, "x"] = of_x, images_map(images, phase.window, SLAB, tile.columns)
         maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), output_map(phase.y, SLAB, BOX_PIXELS)
     blocks = min(int(params["pixel_tiles"]) * int(params["filter_tiles"]), figures.multiprocessors)
     return kernel_call(
         unit(w.dtype, tile, backward=backward),
         blocks,
-        _THREADS,
+        THREADS,
         params,
         others,
         shared_bytes=tile.shared_bytes,

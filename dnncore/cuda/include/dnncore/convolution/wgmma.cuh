@@ -32,13 +32,11 @@
 // remainders are a phase, a convolution of its own by every second (third, ...) tap; all phases are tiles of one launch.
 #pragma once
 
+#include "dnncore/convolution/wgmma_ring.cuh"
 #include "dnncore/gemm/epilogue.cuh"
 #include "dnncore/ptx/matrix.cuh"
 #include "dnncore/ptx/matrix_store.cuh"
-#include "dnncore/ptx/mbarrier.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
-#include "dnncore/ptx/warpgroup.cuh"
-#include "dnncore/ptx/warpgroup_matrix.cuh"
 
 namespace dnncore::wgmma {
 
@@ -74,29 +72,9 @@ struct alignas(64) Params {
   int32 filter_tiles;
 };
 
-inline constexpr int kSlab = 64;                                // channels: 128 bytes
-inline constexpr int kConsumers = 2;
-inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-inline constexpr int kConsumerFilters = 64;
 inline constexpr int kBoxPixels = 96;
 inline constexpr int kBoxSums = kBoxPixels / 2;                 // of a thread
 inline constexpr int kBoxes = 2;                                // of a consumer
-
-struct Row {
-  unsigned char bytes[kMatrixRowBytes];
-};
-
-// Where in the ring of stages, and the parity of the phase that its barriers are in.
-template <int kStages>
-struct Position {
-  int stage = 0;
-  uint32 parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
-};
 
 // The first output of a tile or a box.
 struct Place {
@@ -298,7 +276,6 @@ private:
 template <typename T, int kFilters, int kPixels, int kStages, bool kBackward>
 struct Kernel {
   using Params = wgmma::Params<kBackward>;
-  using At = Position<kStages>;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
   static constexpr int kParts = kConsumerPixels / kBoxPixels;
@@ -310,8 +287,7 @@ struct Kernel {
     Row x[kStages][kPixels];
     Row w[kStages][kFilters];
     Box boxes[kConsumers][kBoxes];
-    Mbarrier filled[kStages];
-    Mbarrier free[kStages];
+    Ring<kStages> ring;
     Mbarrier landed[kConsumers][kBoxes];  // residual or old output
   };
 
@@ -320,10 +296,7 @@ struct Kernel {
     auto& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
       prefetch(params.phases[0].x), prefetch(params.w), prefetch(params.phases[0].y);
-      for (int stage = 0; stage < kStages; ++stage) {
-        make_barrier(shared.filled[stage], 1);
-        make_barrier(shared.free[stage], kConsumers * kWarpgroup / 32);
-      }
+      shared.ring.make();
       for (auto& of_consumer : shared.landed) {
         for (Mbarrier& landed : of_consumer) make_barrier(landed, 1);
       }
@@ -366,7 +339,7 @@ private:
   };
 
   static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
-    At at{0, 1};  // all stages are free: as if the phase before had ended
+    auto at = Ring<kStages>::first_free();
     for (Tiles tiles(params); tiles.any(); tiles.next()) {
       const Place tile = tiles.place();
       const Phase& phase = params.phases[tile.phase];
@@ -376,9 +349,7 @@ private:
       for (int r = 0; r < phase.taps[0]; ++r) {
         for (int s = 0; s < phase.taps[1]; ++s) {
           for (int slab = phase.slabs[0]; slab < phase.slabs[1]; ++slab) {
-            Mbarrier& filled = shared.filled[at.stage];
-            wait(shared.free[at.stage], at.parity);
-            arrive_expecting(filled, kStageBytes);
+            Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
             if (phase.gathers) {
               load_pixels(
                   shared.x[at.stage], phase.x, filled, slab * kSlab, w, h, first.image, s * phase.dilation[1],
@@ -418,7 +389,7 @@ private:
     Place next = place_of_tile();
     auto next_parameters = output.parameters(next.filter);
     output.begin(next);
-    At at;
+    Position<kStages> at;
     while (tiles.any()) {
       const Place tile = next;
       const auto parameters = next_parameters;
@@ -445,28 +416,17 @@ private:
   }
 
   static __device__ __forceinline__ void multiply(
-      float (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, At& at) {
-    const auto release = [&](int stage) {
-      if (threadIdx.x % 32 == 0) arrive(shared.free[stage]);
-    };
+      float (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, Position<kStages>& at) {
     const int first_w = kSharesFilters ? consumer * kConsumerFilters : 0;
     const int first_x = kSharesFilters ? 0 : consumer * kConsumerPixels;
-    for (int step = 0; step < steps; ++step) {
-      wait(shared.filled[at.stage], at.parity);
-      const uint64 w = matrix_descriptor(shared_address(&shared.w[at.stage][first_w]));
-      const uint64 x = matrix_descriptor(shared_address(&shared.x[at.stage][first_x]));
-      fence_sums();
+    shared.ring.multiply_each(at, steps, [&](int stage, bool is_first) {
+      const uint64 w = matrix_descriptor(shared_address(&shared.w[stage][first_w]));
+      const uint64 x = matrix_descriptor(shared_address(&shared.x[stage][first_x]));
 #pragma unroll
       for (int k = 0; k < kSlab / 16; ++k) {
-        multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, step + k > 0);
+        multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, !is_first || k > 0);
       }
-      commit_products();
-      wait_for_products<1>();  // those of the step before
-      if (step > 0) release(at.before());
-      at.advance();
-    }
-    wait_for_products<0>();
-    release(at.before());
+    });
   }
 };
 

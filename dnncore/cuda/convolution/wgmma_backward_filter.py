@@ -1,0 +1,296 @@
+"""Backward-filter convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
+
+The sums are in fp32; their parts are added in order, and the total is rounded once. The picture is in
+`convolution/wgmma_filter.cuh`. dw may lie in memory in any way.
+
+Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.copy_engine import (
+    forward_window,
+    images_map,
+    matrix_map,
+    reads_matrix,
+    why_no_matrix,
+    why_not_copied,
+    why_not_gathered,
+)
+from dnncore.cuda.convolution.wgmma_kernel import (
+    ARCHITECTURE,
+    DTYPES,
+    LONGEST_SUM,
+    MOST,
+    ROW_BYTES,
+    SLAB,
+    THREADS,
+    why_no_wgmma,
+)
+from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["WgmmaBackwardFilter"]
+
+_STAGE_PIXELS = 64
+_SUM_THREADS, _SUMS_AT_A_TIME = 128, 4
+_SUM_BYTES = 4
+
+# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
+# second that the units reach; bytes of a stage that a multiprocessor loads in a clock; the share of the memory's rate; what it
+# takes, in launches, until all multiprocessors have something to multiply, and to add up the parts; bytes of the parts per second
+# and multiprocessor, on their way to the workspace and back.
+_OF_PRODUCTS = 0.84
+_LOADED_BYTES = 48.0
+_OF_MEMORY_RATE = 0.85
+_LAUNCHES, _SUM_LAUNCHES = 1.2, 0.6
+_PART_BYTES_PER_SECOND = 4e10
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Filters and columns (channels of taps) of a block's tile, and stages of its ring: as many as fit. Immutable."""
+
+    rows: int
+    columns: int
+    stages: int
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of dy and x."""
+        return (self.rows + self.columns) // SLAB * _STAGE_PIXELS * ROW_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Stages, and two barriers for each."""
+        return self.stages * (self.stage_bytes + 2 * 8)
+
+    @property
+    def sums(self) -> int:
+        """In a slot of the workspace."""
+        return self.rows * self.columns
+
+
+TILES = (_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(64, 256, 5))
+
+_GRADIENT = struct(
+    ("parts", ADDRESS),
+    ("dw", ADDRESS),
+    ("strides", "<i8", 4),
+    ("filters", "<i4"),
+    ("channels", "<i4"),
+    ("taps", "<i4", 2),
+    *((name, "<i4") for name in ("slabs", "steps", "tiles", "filter_tiles", "blocks")),
+)
+_PARAMS = struct(
+    *((name, TENSOR_MAP) for name in ("x", "dy")),
+    *BLEND,
+    ("gradient", _GRADIENT),
+    *((name, "<i4", 2) for name in ("output", "stride", "padding", "dilation")),
+    ("gathers", "<i4"),
+    alignment=64,
+)
+_SUM_PARAMS = struct(*BLEND, ("gradient", _GRADIENT), ("rows", "<i4"), ("columns", "<i4"))
+
+
+@cache
+def _unit(dtype: DType, tile: _Tile) -> Unit:
+    entry = f"convolution_wgmma_backward_filter_{c_type(dtype)}_{tile.rows}x{tile.columns}"
+    source = (
+        '#include "dnncore/convolution/wgmma_filter.cuh"\n'
+        "using namespace dnncore;\n"
+        f"using Kernel = wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}>;\n"
+        f'static_assert(sizeof(wgmma_filter::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
+        f"{entry}(const __grid_constant__ wgmma_filter::Params params) {{\n"
+        "  Kernel::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+@cache
+def _sum_unit(dtype: DType) -> Unit:
+    name = c_type(dtype)
+    made = generate(
+        header="dnncore/convolution/wgmma_filter.cuh",
+        entry=f"convolution_wgmma_backward_filter_parts_{name}",
+        function=f"wgmma_filter::add_parts<{name}>",
+        struct_name="wgmma_filter::SumParams",
+        dtype=_SUM_PARAMS,
+        threads=_SUM_THREADS,
+    )
+    return Unit(made.source, made.entry, (ARCHITECTURE,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """How the work is shared out. Immutable.
+
+    Args:
+        tile: Of each block.
+        filter_tiles: Tiles along the filters.
+        column_tiles: Tiles along taps and channels.
+        steps: Stages of a tile: its pixels.
+        blocks: That share out the steps of all tiles, as equally as can be.
+    """
+
+    tile: _Tile
+    filter_tiles: int
+    column_tiles: int
+    steps: int
+    blocks: int
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem, tile: _Tile, figures: DeviceFigures) -> Iterator[_Schedule]:
+        """With all multiprocessors, and with as many as take equal pieces of whole tiles."""
+        k, c, r, s = problem.w.shape
+        filter_tiles, column_tiles = -(-k // tile.rows), -(-r * s * -(-c // SLAB) // (tile.columns // SLAB))
+        tiles, steps = filter_tiles * column_tiles, -(-problem.y.size // k // _STAGE_PIXELS)
+        most = min(figures.multiprocessors, tiles * steps)
+        even = tiles * min(most // tiles, steps)
+        for blocks in {most, even} - {0}:
+            yield cls(tile, filter_tiles, column_tiles, steps, blocks)
+
+    @property
+    def tiles(self) -> int:
+        """How many there are."""
+        return self.filter_tiles * self.column_tiles
+
+    @property
+    def longest(self) -> int:
+        """Steps of a block."""
+        return -(-self.tiles * self.steps // self.blocks)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no tile is shared by blocks."""
+        return self.tiles % self.blocks == 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """A slot for each block and tile that meet."""
+        return (self.tiles + self.blocks - 1) * self.tile.sums * _SUM_BYTES
+
+    def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """Of products and sums, or of the operands on their way through memory."""
+        rate = figures.products_per_second(Maths.of(problem.x.dtype)) / figures.multiprocessors * _OF_PRODUCTS
+        multiplying = self.tile.sums * _STAGE_PIXELS / rate
+        loading = self.tile.stage_bytes / (_LOADED_BYTES * figures.clock_hz)
+        busy = self.longest * max(multiplying, loading)
+        memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        parts = (1 + self.longest // self.steps) * self.tile.sums * _SUM_BYTES / _PART_BYTES_PER_SECOND
+        launches = _LAUNCHES if self.is_whole else _LAUNCHES + _SUM_LAUNCHES
+        return max(busy, memory) + parts + launches * figures.launch_seconds
+
+
+@dataclass(frozen=True)
+class WgmmaBackwardFilter:
+    """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+    """
+
+    name: str
+    elsewhere: CudaAlgorithm
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype and tile, and one for each dtype that adds up parts."""
+        return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, tile) for tile in TILES), _sum_unit(dtype)))
+
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What the fastest schedule takes, or the reason why none suits the problem."""
+        reason = _why_not(problem, figures)
+        if reason is not None:
+            return reason
+        elsewhere = self.elsewhere.offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
+        schedules = [schedule for tile in TILES for schedule in _Schedule.of(problem, tile, figures)]
+        seconds, schedule = min(
+            ((each.seconds(problem, figures), each) for each in schedules), key=lambda pair: pair[0]
+        )
+        pixels = min(schedule.longest, schedule.steps) * _STAGE_PIXELS
+        if pixels > LONGEST_SUM:
+            return f"sums of {pixels} products; at most {LONGEST_SUM}"
+        return Offer(
+            seconds,
+            partial(_calls, problem, schedule, elsewhere),
+            max(schedule.workspace_bytes, elsewhere.workspace_bytes),
+        )
+
+
+def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+    """None where the kernels take the convolution, else the reason."""
+    x, w, dy = problem.x, problem.w, problem.y
+    if problem.direction is not Direction.BACKWARD_FILTER:
+        return f"it has no {problem.direction.value}"
+    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], TILES[0]))
+    if reason is not None:
+        return reason
+    steps = max(each.tiles * each.steps for tile in TILES for each in _Schedule.of(problem, tile, figures))
+    counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2], steps)
+    if max(counts) > MOST:
+        return f"{counts} pixels of dy and x, filters, channels and steps; at most {MOST}"
+    return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
+
+
+def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
+    x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
+    window = forward_window(problem)
+    params = record(
+        _PARAMS,
+        output=window.outputs,
+        stride=window.steps,
+        padding=[-first for first in window.first],
+        dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
+        gathers=not reads_matrix(x, window),
+    )
+    values = {
+        "strides": w.strides,
+        "filters": w.shape[0],
+        "channels": w.shape[1],
+        "taps": w.shape[2:],
+        "slabs": -(-w.shape[1] // SLAB),
+        "steps": schedule.steps,
+        "tiles": schedule.tiles,
+        "filter_tiles": schedule.filter_tiles,
+        "blocks": schedule.blocks,
+    }
+    params["gradient"] = record(_GRADIENT, **values)
+    of_x, of_dy, of_dw = Place(0), Place(1), Place(2)
+    places: dict[FieldPath, Place] = {("gradient", "parts"): Place(WORKSPACE), ("gradient", "dw"): of_dw}
+    calls = kernel_call(
+        _unit(x.dtype, tile),
+        schedule.blocks,
+        THREADS,
+        params,
+        places,
+        shared_bytes=tile.shared_bytes,
+        maps={
+            "x": (of_x, images_map(x, window, SLAB, _STAGE_PIXELS)),
+            "dy": (of_dy, matrix_map(dy, SLAB, _STAGE_PIXELS)),
+        },
+    )
+    if not schedule.is_whole:
+        sums = record(_SUM_PARAMS, gradient=params["gradient"], rows=tile.rows, columns=tile.columns)
+        blocks = schedule.tiles * tile.sums // (_SUM_THREADS * _SUMS_AT_A_TIME)
+        calls += kernel_call(_sum_unit(x.dtype), blocks, _SUM_THREADS, sums, places)
+    aligned = tuple((place, ALIGNMENT_BYTES) for place in (of_x, of_dy))
+    return (WhereAligned(aligned, calls, elsewhere.prepare()),)

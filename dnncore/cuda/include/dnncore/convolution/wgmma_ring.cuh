@@ -1,0 +1,79 @@
+// A ring of stages in shared memory between a producer, one thread that has the copy engine fill them, and two consumers of
+// four warps each, whose products read them (drawn in wgmma.cuh).
+#pragma once
+
+#include "dnncore/ptx/mbarrier.cuh"
+#include "dnncore/ptx/warpgroup.cuh"
+#include "dnncore/ptx/warpgroup_matrix.cuh"
+
+namespace dnncore::wgmma {
+
+inline constexpr int kSlab = 64;                                // elements of a row: 128 bytes
+inline constexpr int kConsumers = 2;
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumerFilters = 64;
+
+struct Row {
+  unsigned char bytes[kMatrixRowBytes];
+};
+
+// Where in the ring, and the parity of the phase that its barriers are in.
+template <int kStages>
+struct Position {
+  int stage = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
+};
+
+template <int kStages>
+struct Ring {
+  using At = Position<kStages>;
+
+  Mbarrier filled[kStages];  // its bytes have landed
+  Mbarrier free[kStages];    // all eight warps have multiplied it
+
+  // By one thread, which publishes them.
+  __device__ __forceinline__ void make() {
+    for (int stage = 0; stage < kStages; ++stage) {
+      make_barrier(filled[stage], 1);
+      make_barrier(free[stage], kConsumers * kWarpgroup / 32);
+    }
+  }
+
+  // For the producer, where all stages are free: as if the phase before had ended.
+  static __device__ __forceinline__ At first_free() { return {0, 1}; }
+
+  // The barrier at which a stage's bytes are to arrive, once its products have ended.
+  __device__ __forceinline__ Mbarrier& begin_to_fill(const At& at, uint32 nbytes) {
+    wait(free[at.stage], at.parity);
+    arrive_expecting(filled[at.stage], nbytes);
+    return filled[at.stage];
+  }
+
+  // A consumer's products of so many stages: multiply(stage, is_first) begins those of one, while the ones before run.
+  template <typename Multiply>
+  __device__ __forceinline__ void multiply_each(At& at, int steps, const Multiply& multiply) {
+    for (int step = 0; step < steps; ++step) {
+      wait(filled[at.stage], at.parity);
+      fence_sums();
+      multiply(at.stage, step == 0);
+      commit_products();
+      wait_for_products<1>();  // those of the step before
+      if (step > 0) release(at.before());
+      at.advance();
+    }
+    wait_for_products<0>();
+    release(at.before());
+  }
+
+private:
+  __device__ __forceinline__ void release(int stage) {
+    if (threadIdx.x % 32 == 0) arrive(free[stage]);
+  }
+};
+
+}  // namespace dnncore::wgmma
