@@ -57,6 +57,7 @@ class Layer:
 
 STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), dilation=(1, 2))
 HALVED = ConvolutionDescriptor.make(padding=1, stride=2)
+SAME = ConvolutionDescriptor.make(padding=1)
 ONE_TAP, ROWS = ConvolutionDescriptor.make(), ConvolutionDescriptor.make(padding=(1, 0))
 FORWARD = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x192"),
@@ -82,6 +83,8 @@ BACKWARD_FILTER = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_float16_128x128", False, 0.5, -1.0),
     Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_filter_float16_64x256", False, -0.5, 2.0),
+    Layer(F16, 2, (28, 16), (3, 3), SAME, "convolution_wgmma_backward_filter_float16_64x576", False, 0.5, -1.0),
+    Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "convolution_wgmma_backward_filter_bfloat16_64x576"),
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "convolution_wgmma_backward_filter_bfloat16_128x192", False, 1.0, 1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x128", filters="NCHW"),
     Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "convolution_wgmma_backward_filter_bfloat16_64x256", channels=60),

@@ -22,6 +22,7 @@ __all__ = [
     "is_matrix",
     "matrix_map",
     "output_map",
+    "patches_map",
     "reads_matrix",
     "why_no_matrix",
     "why_not_copied",
@@ -159,6 +160,12 @@ def filters_map(w: TensorDescriptor, channels: int, filters: int) -> BoxMap:
     """w, of which so many channels of one tap of so many filters are copied at a time."""
     k, c, r, s = w.shape
     return BoxMap(w.dtype, (c, s, r, k), _strides_bytes(w), (channels, 1, 1, filters))
+
+
+def patches_map(images: TensorDescriptor, channels: int, rows: int, columns: int) -> BoxMap:
+    """Images, of which so many channels of so many rows and columns of one are copied at a time."""
+    n, c, h, w = images.shape
+    return BoxMap(images.dtype, (c, w, h, n), _strides_bytes(images), (channels, columns, rows, 1))
 
 
 def matrix_map(tensor: TensorDescriptor, channels: int, pixels: int) -> BoxMap:

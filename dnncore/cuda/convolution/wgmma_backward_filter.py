@@ -20,6 +20,7 @@ from dnncore.cuda.convolution.copy_engine import (
     forward_window,
     images_map,
     matrix_map,
+    patches_map,
     reads_matrix,
     why_no_matrix,
     why_not_copied,
@@ -32,7 +33,7 @@ from dnncore.cuda.convolution.wgmma_kernel import (
     MOST,
     ROW_BYTES,
     SLAB,
-    THREADS,
+    WARPGROUP,
     why_no_wgmma,
 )
 from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
@@ -46,32 +47,65 @@ from dnncore.problems import ConvolutionProblem, Direction
 __all__ = ["WgmmaBackwardFilter"]
 
 _STAGE_PIXELS = 64
-_SUM_THREADS, _SUMS_AT_A_TIME = 128, 4
+_PATCH_ROWS, _PATCH_COLUMNS = 14, 8
+_PATCH_TAPS = (3, 3)
+_SUM_THREADS = 128
+_MOST_WAYS, _PARTS_OF_A_WAY = 32, 4
 _SUM_BYTES = 4
+_MOST_WORK = 2**32
+"""Of the steps of all tiles times the blocks, so that 32 bits hold it."""
 
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
 # second that the units reach; bytes of a stage that a multiprocessor loads in a clock; the share of the memory's rate; what it
 # takes, in launches, until all multiprocessors have something to multiply, and to add up the parts; bytes of the parts per second
 # and multiprocessor, on their way to the workspace and back.
 _OF_PRODUCTS = 0.84
-_LOADED_BYTES = 48.0
+_LOADED_BYTES = 30.0
 _OF_MEMORY_RATE = 0.85
 _LAUNCHES, _SUM_LAUNCHES = 1.2, 0.6
 _PART_BYTES_PER_SECOND = 4e10
+_OF_L2 = 0.5
+"""Share of the second-level cache that keeps operands for blocks that are out of step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Filters and columns (channels of taps) of a block's tile, and stages of its ring: as many as fit. Immutable."""
+    """Filters and columns (channels of taps) of a block's tile, and stages of its ring: as many as fit. Immutable.
+
+    Args:
+        rows: Filters.
+        columns: All taps of 64 channels where stages are patches.
+        stages: Of the ring.
+        in_patches: Whether a stage is pixels of a patch and what all their taps meet.
+    """
 
     rows: int
     columns: int
     stages: int
+    in_patches: bool = False
+
+    @property
+    def consumers(self) -> int:
+        """Groups of four warps that multiply."""
+        return _PATCH_TAPS[0] if self.in_patches else 2
+
+    @property
+    def threads(self) -> int:
+        """Of a block, the producer's among them."""
+        return (self.consumers + 1) * WARPGROUP
+
+    @property
+    def pixels(self) -> int:
+        """Of dy in a stage."""
+        return _PATCH_ROWS * _PATCH_COLUMNS if self.in_patches else _STAGE_PIXELS
 
     @property
     def stage_bytes(self) -> int:
         """Of dy and x."""
-        return (self.rows + self.columns) // SLAB * _STAGE_PIXELS * ROW_BYTES
+        of_x = self.columns // SLAB * _STAGE_PIXELS
+        if self.in_patches:
+            of_x = (_PATCH_ROWS + _PATCH_TAPS[0] - 1) * (_PATCH_COLUMNS + _PATCH_TAPS[1] - 1)
+        return (self.rows // SLAB * self.pixels + of_x) * ROW_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -83,8 +117,13 @@ class _Tile:
         """In a slot of the workspace."""
         return self.rows * self.columns
 
+    @property
+    def fragments(self) -> int:
+        """Four sums of a thread each."""
+        return self.sums // (self.consumers * WARPGROUP * 4)
 
-TILES = (_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(64, 256, 5))
+
+TILES = (_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(64, 256, 5), _Tile(64, 576, 6, in_patches=True))
 
 _GRADIENT = struct(
     ("parts", ADDRESS),
@@ -93,7 +132,7 @@ _GRADIENT = struct(
     ("filters", "<i4"),
     ("channels", "<i4"),
     ("taps", "<i4", 2),
-    *((name, "<i4") for name in ("slabs", "steps", "tiles", "filter_tiles", "blocks")),
+    *((name, "<i4") for name in ("slabs", "tile_step", "block_step", "steps", "tiles", "filter_tiles", "blocks")),
 )
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in ("x", "dy")),
@@ -103,19 +142,24 @@ _PARAMS = struct(
     ("gathers", "<i4"),
     alignment=64,
 )
-_SUM_PARAMS = struct(*BLEND, ("gradient", _GRADIENT), ("rows", "<i4"), ("columns", "<i4"))
+_SUM_PARAMS = struct(
+    *BLEND,
+    ("gradient", _GRADIENT),
+    *((name, "<i4") for name in ("rows", "fragments", "consumers", "ways")),
+)
 
 
 @cache
 def _unit(dtype: DType, tile: _Tile) -> Unit:
     entry = f"convolution_wgmma_backward_filter_{c_type(dtype)}_{tile.rows}x{tile.columns}"
+    stage = ", wgmma_filter::Patches" if tile.in_patches else ""
     source = (
         '#include "dnncore/convolution/wgmma_filter.cuh"\n'
         "using namespace dnncore;\n"
-        f"using Kernel = wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}>;\n"
+        f"using Kernel = wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}{stage}>;\n"
         f'static_assert(sizeof(wgmma_filter::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
+        f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
         f"{entry}(const __grid_constant__ wgmma_filter::Params params) {{\n"
         "  Kernel::run(params);\n"
         "}\n"
@@ -157,14 +201,28 @@ class _Schedule:
 
     @classmethod
     def of(cls, problem: ConvolutionProblem, tile: _Tile, figures: DeviceFigures) -> Iterator[_Schedule]:
-        """With all multiprocessors, and with as many as take equal pieces of whole tiles."""
+        """With as many blocks as take equal pieces of whole tiles, and with all multiprocessors.
+
+        Blocks that take equal pieces go through the same pixels at the same time, and memory is read once for all of them. Others
+        do not, which is only as good where the second-level cache keeps the operands.
+        """
         k, c, r, s = problem.w.shape
-        filter_tiles, column_tiles = -(-k // tile.rows), -(-r * s * -(-c // SLAB) // (tile.columns // SLAB))
-        tiles, steps = filter_tiles * column_tiles, -(-problem.y.size // k // _STAGE_PIXELS)
+        slabs, filter_tiles = -(-c // SLAB), -(-k // tile.rows)
+        if tile.in_patches:
+            n, _, p, q = problem.y.shape
+            if not _has_patches(problem):
+                return
+            column_tiles, steps = slabs, n * (p // _PATCH_ROWS) * (q // _PATCH_COLUMNS)
+        else:
+            column_tiles = -(-r * s * slabs // (tile.columns // SLAB))
+            steps = -(-problem.y.size // k // _STAGE_PIXELS)
+        tiles = filter_tiles * column_tiles
         most = min(figures.multiprocessors, tiles * steps)
         even = tiles * min(most // tiles, steps)
-        for blocks in {most, even} - {0}:
-            yield cls(tile, filter_tiles, column_tiles, steps, blocks)
+        if even:
+            yield cls(tile, filter_tiles, column_tiles, steps, even)
+        if even != most and (not even or problem.x.nbytes + problem.y.nbytes < figures.l2_bytes * _OF_L2):
+            yield cls(tile, filter_tiles, column_tiles, steps, most)
 
     @property
     def tiles(self) -> int:
@@ -177,25 +235,45 @@ class _Schedule:
         return -(-self.tiles * self.steps // self.blocks)
 
     @property
+    def parts(self) -> int:
+        """Most that a tile has."""
+        return 1 if self.is_whole else min(-(-self.blocks // self.tiles) + 1, self.blocks, self.steps)
+
+    @property
+    def ways(self) -> int:
+        """Threads that share the parts of four sums."""
+        ways = 1
+        while ways < _MOST_WAYS and self.parts > ways * _PARTS_OF_A_WAY:
+            ways *= 2
+        return ways
+
+    @property
     def is_whole(self) -> bool:
         """Whether no tile is shared by blocks."""
         return self.tiles % self.blocks == 0
 
     @property
     def workspace_bytes(self) -> int:
-        """A slot for each block and tile that meet."""
-        return (self.tiles + self.blocks - 1) * self.tile.sums * _SUM_BYTES
+        """A slot for each block and tile that meet; none where blocks have whole tiles."""
+        return 0 if self.is_whole else (self.tiles + self.blocks - 1) * self.tile.sums * _SUM_BYTES
 
     def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """Of products and sums, or of the operands on their way through memory."""
         rate = figures.products_per_second(Maths.of(problem.x.dtype)) / figures.multiprocessors * _OF_PRODUCTS
-        multiplying = self.tile.sums * _STAGE_PIXELS / rate
+        multiplying = self.tile.sums * self.tile.pixels / rate
         loading = self.tile.stage_bytes / (_LOADED_BYTES * figures.clock_hz)
         busy = self.longest * max(multiplying, loading)
         memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         parts = (1 + self.longest // self.steps) * self.tile.sums * _SUM_BYTES / _PART_BYTES_PER_SECOND
         launches = _LAUNCHES if self.is_whole else _LAUNCHES + _SUM_LAUNCHES
         return max(busy, memory) + parts + launches * figures.launch_seconds
+
+
+def _has_patches(problem: ConvolutionProblem) -> bool:
+    """Whether patches suit the convolution: their taps meet nothing that the convolution's would not."""
+    conv, (p, q) = problem.convolution, problem.y.shape[2:]
+    is_dense = conv.stride == conv.dilation == (1, 1) and problem.w.shape[2:] == _PATCH_TAPS
+    return is_dense and p % _PATCH_ROWS == q % _PATCH_COLUMNS == 0
 
 
 @dataclass(frozen=True)
@@ -226,7 +304,10 @@ class WgmmaBackwardFilter:
         seconds, schedule = min(
             ((each.seconds(problem, figures), each) for each in schedules), key=lambda pair: pair[0]
         )
-        pixels = min(schedule.longest, schedule.steps) * _STAGE_PIXELS
+        work = schedule.tiles * schedule.steps * (schedule.blocks + 1)
+        if work >= _MOST_WORK:
+            return f"{schedule.tiles} tiles of {schedule.steps} steps for {schedule.blocks} blocks"
+        pixels = min(schedule.longest, schedule.steps) * schedule.tile.pixels
         if pixels > LONGEST_SUM:
             return f"sums of {pixels} products; at most {LONGEST_SUM}"
         return Offer(
@@ -244,19 +325,24 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], TILES[0]))
     if reason is not None:
         return reason
-    steps = max(each.tiles * each.steps for tile in TILES for each in _Schedule.of(problem, tile, figures))
-    counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2], steps)
+    counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2])
     if max(counts) > MOST:
-        return f"{counts} pixels of dy and x, filters, channels and steps; at most {MOST}"
+        return f"{counts} pixels of dy and x, filters and channels; at most {MOST}"
     return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
 
 
 def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
     x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
-    window = forward_window(problem)
+    window, slabs = forward_window(problem), -(-w.shape[1] // SLAB)
+    output, maps = window.outputs, (images_map(x, window, SLAB, _STAGE_PIXELS), matrix_map(dy, SLAB, _STAGE_PIXELS))
+    if tile.in_patches:
+        rows, columns = _PATCH_ROWS, _PATCH_COLUMNS
+        output = output[0] // rows, output[1] // columns
+        of_x = patches_map(x, SLAB, rows + _PATCH_TAPS[0] - 1, columns + _PATCH_TAPS[1] - 1)
+        maps = of_x, patches_map(dy, SLAB, rows, columns)
     params = record(
         _PARAMS,
-        output=window.outputs,
+        output=output,
         stride=window.steps,
         padding=[-first for first in window.first],
         dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
@@ -267,30 +353,39 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
         "filters": w.shape[0],
         "channels": w.shape[1],
         "taps": w.shape[2:],
-        "slabs": -(-w.shape[1] // SLAB),
+        "slabs": slabs,
+        "tile_step": 1 if tile.in_patches else tile.columns // SLAB,
+        "block_step": slabs if tile.in_patches else 1,
         "steps": schedule.steps,
         "tiles": schedule.tiles,
         "filter_tiles": schedule.filter_tiles,
         "blocks": schedule.blocks,
     }
     params["gradient"] = record(_GRADIENT, **values)
-    of_x, of_dy, of_dw = Place(0), Place(1), Place(2)
-    places: dict[FieldPath, Place] = {("gradient", "parts"): Place(WORKSPACE), ("gradient", "dw"): of_dw}
+    x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
+    places: dict[FieldPath, Place] = {("gradient", "parts"): Place(WORKSPACE), ("gradient", "dw"): dw_place}
+    if schedule.is_whole:
+        del places["gradient", "parts"]
     calls = kernel_call(
         _unit(x.dtype, tile),
         schedule.blocks,
-        THREADS,
+        tile.threads,
         params,
         places,
         shared_bytes=tile.shared_bytes,
-        maps={
-            "x": (of_x, images_map(x, window, SLAB, _STAGE_PIXELS)),
-            "dy": (of_dy, matrix_map(dy, SLAB, _STAGE_PIXELS)),
-        },
+        maps={"x": (x_place, maps[0]), "dy": (dy_place, maps[1])},
     )
     if not schedule.is_whole:
-        sums = record(_SUM_PARAMS, gradient=params["gradient"], rows=tile.rows, columns=tile.columns)
-        blocks = schedule.tiles * tile.sums // (_SUM_THREADS * _SUMS_AT_A_TIME)
+        ways = schedule.ways
+        sums = record(
+            _SUM_PARAMS,
+            gradient=params["gradient"],
+            rows=tile.rows,
+            fragments=tile.fragments,
+            consumers=tile.consumers,
+            ways=ways,
+        )
+        blocks = schedule.tiles * tile.sums // 4 * ways // _SUM_THREADS
         calls += kernel_call(_sum_unit(x.dtype), blocks, _SUM_THREADS, sums, places)
-    aligned = tuple((place, ALIGNMENT_BYTES) for place in (of_x, of_dy))
+    aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place))
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

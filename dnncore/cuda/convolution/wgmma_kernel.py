@@ -39,8 +39,8 @@ __all__ = [
     "MOST_PHASES",
     "ROW_BYTES",
     "SLAB",
-    "THREADS",
     "TILES",
+    "WARPGROUP",
     "Estimate",
     "Phase",
     "Tile",
@@ -55,9 +55,10 @@ ARCHITECTURE = "sm_90a"
 DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 ITEM_BYTES = 2
 
-THREADS = 384
+WARPGROUP = 128
 SLAB, BOX_PIXELS = 64, 96
 _CONSUMERS = _BOXES = 2
+_THREADS = (_CONSUMERS + 1) * WARPGROUP
 ROW_BYTES = SLAB * ITEM_BYTES
 MOST = 2**31 - 2**16
 """What coordinates of 32 bits hold, those of the last tile included."""
@@ -133,7 +134,7 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
         f"using Kernel = wgmma::Kernel<{arguments}>;\n"
         f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
+        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
         f"{entry}(const __grid_constant__ Kernel::Params params) {{\n"
         "  Kernel::run(params);\n"
         "}\n"
@@ -297,7 +298,7 @@ def call(
     return kernel_call(
         unit(w.dtype, tile, backward=backward),
         blocks,
-        THREADS,
+        _THREADS,
         params,
         others,
         shared_bytes=tile.shared_bytes,

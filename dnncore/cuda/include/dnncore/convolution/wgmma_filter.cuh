@@ -9,7 +9,7 @@
 //
 //     stage    64 pixels x kFilters of dy   |   64 pixels x kColumns: 64 channels of each of several taps or slabs
 //                         \                                  /
-//     consumers            sums of kFilters x kColumns of dw, a half for each, in registers
+//     consumers            sums of kFilters x kColumns of dw, a part for each, in registers
 //
 // dw has few tiles and pixels are many. The work, tiles x steps of 64 pixels, is a line that is cut into as many equal pieces
 // as there are blocks (stream-K):
@@ -18,8 +18,16 @@
 //     block     |    0    |    1    |    2    |    3    |    4    | 5 |
 //     parts     |   0,0   |0,1| 1,1 |   1,2   | ...                       in the workspace, in slots tile + block
 //
-// A block leaves the sums of each tile that it has a piece of in a slot of the workspace. It finishes a tile that it has all of
-// itself; the others are finished by a second kernel, which adds their parts in order.
+// A block stores a tile that it has all of in dw. Of the others it leaves its sums in the workspace, as its threads have them, and
+// a second kernel adds their parts in order and stores the totals.
+//
+// With few channels it is gathering x for every tap that takes the time. For filters of 3 x 3 without stride there are patches
+// instead (`Patches`): a stage is 8 x 14 pixels of dy and the 10 x 16 pixels of x that their taps meet, loaded once, and each
+// tap is the same memory from another row on:
+//
+//     x    . . . . . . . . . .      a pixel is a row of 128 bytes; tap (r, s) begins 10 r + s rows further on, eight pixels are
+//          . o o o o o o o o .      followed by the next eight 10 rows on, and the columns of tap s + 1 overlap those of tap s,
+//          . o o o o o o o o .      a row further on. A consumer has the three taps of one r.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -30,129 +38,155 @@
 namespace dnncore::wgmma_filter {
 
 using wgmma::kConsumerFilters;
-using wgmma::kConsumers;
 using wgmma::kSlab;
 using wgmma::Position;
 using wgmma::Ring;
 using wgmma::Row;
 
-inline constexpr int kStagePixels = 64;
 inline constexpr int kSumThreads = 128;
-inline constexpr int kSumsAtATime = 4;  // of neighbouring columns
 
 // Of dw, where a kernel stores it.
 struct Gradient {
-  const float* parts;    // [tile + block][filter][column]
+  float4* parts;         // [tile + block][sums of its threads, four at a time]
   void* dw;
   int64 strides[4];      // K, C, R, S
   int32 filters;
   int32 channels;
   int32 taps[2];         // R, S, as are all pairs: rows first
   int32 slabs;           // of 64 channels
+  int32 tile_step;       // 64 columns are number tap * slabs + slab; how far it is to those of the next tile along them,
+  int32 block_step;      // and to the next 64 columns of a tile
   int32 steps;           // of a tile
   int32 tiles;
   int32 filter_tiles;
   int32 blocks;
 };
 
-// _PARAMS in convolution/wgmma_backward_filter.py. Coordinates are 32 bits, and steps of all tiles: the host sees to it.
+// _PARAMS in convolution/wgmma_backward_filter.py. Coordinates are 32 bits: the host sees to it.
 struct alignas(64) Params {
-  TensorMap x;           // 64 pixels, 64 channels of each
-  TensorMap dy;          // 64 pixels, 64 filters of each
+  TensorMap x;           // 64 channels of a stage's pixels
+  TensorMap dy;          // 64 filters of them
   Blend blend;
   Gradient gradient;
-  int32 output[2];
+  int32 output[2];       // pixels of y; of patches, how many there are
   int32 stride[2];
   int32 padding[2];
   int32 dilation[2];
   int32 gathers;         // whether x is images; else a matrix whose rows are the pixels of y
 };
 
-// The first step of a block's piece of the line.
-__device__ __forceinline__ int32 first_step(const Gradient& gradient, int32 block) {
-  return static_cast<int32>(static_cast<uint64>(gradient.tiles * gradient.steps) * block / gradient.blocks);
+// The first step of a block's piece of the line; the host sees to it that 32 bits hold the line times the blocks.
+__device__ __forceinline__ uint32 first_step(const Gradient& gradient, uint32 block) {
+  return static_cast<uint32>(gradient.tiles) * gradient.steps * block / gradient.blocks;
 }
 
 // The block that has a step of the line.
-__device__ __forceinline__ int32 block_of(const Gradient& gradient, int32 step) {
-  const uint32 work = gradient.tiles * gradient.steps;
-  return static_cast<int32>(((static_cast<uint64>(step) + 1) * gradient.blocks - 1) / work);
+__device__ __forceinline__ uint32 block_of(const Gradient& gradient, uint32 step) {
+  return ((step + 1) * gradient.blocks - 1) / (static_cast<uint32>(gradient.tiles) * gradient.steps);
 }
 
-__device__ __forceinline__ float* part_of(const Gradient& gradient, int32 tile, int32 block, int sums) {
-  return const_cast<float*>(gradient.parts) + static_cast<int64>(tile + block) * sums;
-}
-
-// What columns of a tile are: 64 channels of a tap, in the order of rows, columns and channels of the filter.
+// What 64 columns of a tile are.
 struct Columns {
   int32 r;
   int32 s;
   int32 channel;  // beyond the last one where there are no such columns
 
-  __device__ __forceinline__ Columns(const Gradient& gradient, int32 block_of_columns) {
-    const int32 tap = block_of_columns / gradient.slabs;
+  __device__ __forceinline__ Columns(const Gradient& gradient, int32 tile, int32 block) {
+    const int32 number = tile / gradient.filter_tiles * gradient.tile_step + block * gradient.block_step;
+    const int32 tap = number / gradient.slabs;
     const bool exists = tap < gradient.taps[0] * gradient.taps[1];
     r = exists ? tap / gradient.taps[1] : 0;
     s = exists ? tap % gradient.taps[1] : 0;
-    channel = (exists ? block_of_columns % gradient.slabs : gradient.slabs) * kSlab;
+    channel = (exists ? number % gradient.slabs : gradient.slabs) * kSlab;
   }
 };
 
-// Add the parts of four neighbouring sums of a tile of so many filters and columns, in order, and store them in dw.
+// Stores the totals of 64 columns, four of a thread at a time: two neighbouring columns of two filters.
 template <typename T>
-__device__ __forceinline__ void finish(
-    const Blend& blend, const Gradient& gradient, int32 tile, int32 first_block, int32 last_block, int filters, int columns,
-    int row, int column) {
-  constexpr int kPartsAtATime = 8;  // loads that are under way
-  float4 sum{};
-  const float* from = part_of(gradient, tile, first_block, filters * columns) + (row * columns + column);
-  for (int32 block = first_block; block <= last_block; block += kPartsAtATime) {
-    float4 parts[kPartsAtATime];
-#pragma unroll
-    for (int i = 0; i < kPartsAtATime; ++i) {
-      parts[i] = block + i <= last_block ? __ldcg(reinterpret_cast<const float4*>(from)) : float4{};
-      from += filters * columns;
-    }
-#pragma unroll
-    for (int i = 0; i < kPartsAtATime; ++i) {
-      sum.x += parts[i].x, sum.y += parts[i].y, sum.z += parts[i].z, sum.w += parts[i].w;
-    }
+class Store {
+public:
+  // From column `column`, which is even, of these columns on, and of filter k and k + 8.
+  __device__ __forceinline__ Store(
+      const Blend& blend, const Gradient& gradient, const Columns& columns, int32 k, int32 column)
+      : gradient_(gradient), k_(k), c_(columns.channel + column), step_(gradient.strides[1]) {
+    dw_ = static_cast<T*>(gradient.dw) + (k * gradient.strides[0] + c_ * step_ + columns.r * gradient.strides[2] +
+                                          columns.s * gradient.strides[3]);
+    alpha_ = static_cast<float>(blend.alpha), beta_ = static_cast<float>(blend.beta);
+    const bool aligned = (reinterpret_cast<uint64>(dw_) | gradient.strides[0] * sizeof(T)) % (2 * sizeof(T)) == 0;
+    in_pairs_ = step_ == 1 && aligned && beta_ == 0.0F && gradient.channels % 2 == 0;
   }
-  const Columns at(gradient, tile / gradient.filter_tiles * (columns / kSlab) + column / kSlab);
-  const int32 k = tile % gradient.filter_tiles * filters + row, c = at.channel + column % kSlab;
-  if (k >= gradient.filters) return;
-  const int64 step = gradient.strides[1];
-  const int64 offset = k * gradient.strides[0] + c * step + at.r * gradient.strides[2] + at.s * gradient.strides[3];
-  T* const dw = static_cast<T*>(gradient.dw) + offset;
-  const auto alpha = static_cast<float>(blend.alpha), beta = static_cast<float>(blend.beta);
-  float values[kSumsAtATime] = {sum.x * alpha, sum.y * alpha, sum.z * alpha, sum.w * alpha};
-  const bool is_whole = c + kSumsAtATime <= gradient.channels;
-  if (is_whole && step == 1 && beta == 0.0F && reinterpret_cast<uint64>(dw) % (kSumsAtATime * sizeof(T)) == 0) {
-    *reinterpret_cast<uint2*>(dw) = {narrow_pair<T>(values[0], values[1]), narrow_pair<T>(values[2], values[3])};
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kSumsAtATime; ++i) {
-    if (c + i >= gradient.channels) continue;
-    if (beta != 0.0F) values[i] += beta * widen(dw[i * step]);
-    dw[i * step] = narrow<T>(values[i]);
-  }
-}
 
-// Tiles of kFilters x kColumns, shared out to the consumers along the filters if these are enough for both.
-template <typename T, int kFilters, int kColumns, int kStages>
+  // So many columns further on.
+  __device__ __forceinline__ void operator()(int column, const float4& sums) const {
+    const float values[4] = {sums.x * alpha_, sums.y * alpha_, sums.z * alpha_, sums.w * alpha_};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (k_ + 8 * i >= gradient_.filters) continue;
+      T* const dw = dw_ + (8 * i * gradient_.strides[0] + column * step_);
+      if (in_pairs_) {
+        if (c_ + column < gradient_.channels) {
+          *reinterpret_cast<uint32*>(dw) = narrow_pair<T>(values[2 * i], values[2 * i + 1]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          if (c_ + column + j >= gradient_.channels) continue;
+          const float old = beta_ == 0.0F ? 0.0F : beta_ * widen(dw[j * step_]);
+          dw[j * step_] = narrow<T>(values[2 * i + j] + old);
+        }
+      }
+    }
+  }
+
+private:
+  const Gradient& gradient_;
+  T* dw_;
+  int32 k_;
+  int32 c_;
+  int64 step_;
+  float alpha_;
+  float beta_;
+  bool in_pairs_;
+};
+
+// A stage: 64 pixels of dy and, of x, what several taps or slabs meet of them.
+template <int kFilters, int kColumns>
+struct Pixels {
+  static constexpr int kRowsOfDy = 64, kSteps = kRowsOfDy / 16;
+  static constexpr int kRowsOfX = 64, kBlocksOfX = kColumns / kSlab;
+  static constexpr uint32 kNext = kRowsOfX * kMatrixRowBytes, kPitch = 8 * kMatrixRowBytes;
+  static constexpr int kConsumers = 2;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+
+// A stage: 8 x 14 pixels of dy and the patch of x that the taps of 3 x 3 filters meet of them.
+struct Patches {
+  static constexpr int kWidth = 8, kHeight = 14;
+  static constexpr int kRowsOfDy = kWidth * kHeight, kSteps = kRowsOfDy / 16;
+  static constexpr int kPatchWidth = kWidth + 2, kRowsOfX = kPatchWidth * (kHeight + 2), kBlocksOfX = 1;
+  static constexpr uint32 kNext = kMatrixRowBytes, kPitch = kPatchWidth * kMatrixRowBytes;
+  static constexpr int kConsumers = 3;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 152;
+};
+
+// Tiles of kFilters x kColumns, shared out to the consumers along the filters if these are enough for all.
+template <typename T, int kFilters, int kColumns, int kStages, typename Stage = Pixels<kFilters, kColumns>>
 struct Kernel {
+  static constexpr int kConsumers = Stage::kConsumers;
+  static constexpr bool kInPatches = std::is_same_v<Stage, Patches>;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerColumns = kSharesFilters ? kColumns : kColumns / kConsumers;
-  static constexpr int kColumnBlocks = kColumns / kSlab;
-  static constexpr uint32 kStageBytes = (kFilters + kColumns) / kSlab * kStagePixels * kMatrixRowBytes;
+  static constexpr int kFragments = kConsumerColumns / 8;  // of four sums, of a thread
+  static constexpr int kSlabsOfDy = kFilters / kSlab;
   static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerColumns % kSlab == 0);
 
   struct Shared {
-    Row dy[kStages][kFilters / kSlab][kStagePixels];
-    Row x[kStages][kColumnBlocks][kStagePixels];
-    Ring<kStages> ring;
+    // Every matrix begins at a multiple of 1024 bytes.
+    Row dy[kStages][kSlabsOfDy][Stage::kRowsOfDy];
+    Row x[kStages][Stage::kBlocksOfX][Stage::kRowsOfX];
+    Ring<kStages, kConsumers> ring;
   };
+  static constexpr uint32 kStageBytes = sizeof(Shared::dy[0]) + sizeof(Shared::x[0]);
 
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -166,10 +200,10 @@ struct Kernel {
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == kConsumers) {
-      leave_registers<40>();
+      leave_registers<Stage::kProducerRegisters>();
       if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
     } else {
-      take_registers<232>();
+      take_registers<Stage::kConsumerRegisters>();
       consume(params, shared, warpgroup);
     }
   }
@@ -185,9 +219,8 @@ private:
   // visit(piece) for each tile that this block has a piece of.
   template <typename Visit>
   static __device__ __forceinline__ void for_each_piece(const Gradient& gradient, const Visit& visit) {
-    const auto block = static_cast<int32>(blockIdx.x);
-    const int32 end = first_step(gradient, block + 1);
-    for (int32 step = first_step(gradient, block); step < end;) {
+    const auto end = static_cast<int32>(first_step(gradient, blockIdx.x + 1));
+    for (auto step = static_cast<int32>(first_step(gradient, blockIdx.x)); step < end;) {
       const int32 tile = step / gradient.steps, first = step - tile * gradient.steps;
       const int32 steps = min(end - step, gradient.steps - first);
       visit(Piece{tile, first, steps});
@@ -196,90 +229,118 @@ private:
   }
 
   static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
-    auto at = Ring<kStages>::first_free();
-    const Gradient& gradient = params.gradient;
-    for_each_piece(gradient, [&](const Piece& piece) {
-      const int32 filter = piece.tile % gradient.filter_tiles * kFilters;
-      int32 channel[kColumnBlocks], h_offset[kColumnBlocks], w_offset[kColumnBlocks];
-#pragma unroll
-      for (int i = 0; i < kColumnBlocks; ++i) {
-        const Columns columns(gradient, piece.tile / gradient.filter_tiles * kColumnBlocks + i);
-        channel[i] = columns.channel;
-        h_offset[i] = columns.r * params.dilation[0], w_offset[i] = columns.s * params.dilation[1];
-      }
-      for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
-        const int32 pixel = step * kStagePixels;
-        const int32 row = pixel / params.output[1], image = row / params.output[0];
-        const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
-        const int32 w = pixel % params.output[1] * params.stride[1] - params.padding[1];
-        Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
-#pragma unroll
-        for (int i = 0; i < kFilters / kSlab; ++i) {
-          load_window(shared.dy[at.stage][i], params.dy, filled, filter + i * kSlab, pixel);
-        }
-#pragma unroll
-        for (int i = 0; i < kColumnBlocks; ++i) {
-          if (params.gathers) {
-            load_pixels(shared.x[at.stage][i], params.x, filled, channel[i], w, h, image, w_offset[i], h_offset[i]);
-          } else {
-            load_window(shared.x[at.stage][i], params.x, filled, channel[i], pixel);
-          }
-        }
-        at.advance();
+    auto at = Ring<kStages, kConsumers>::first_free();
+    for_each_piece(params.gradient, [&](const Piece& piece) {
+      if constexpr (kInPatches) {
+        load_patches(params, shared, piece, at);
+      } else {
+        load_pixels_of_taps(params, shared, piece, at);
       }
     });
   }
 
+  static __device__ __forceinline__ void load_pixels_of_taps(
+      const Params& params, Shared& shared, const Piece& piece, Position<kStages>& at) {
+    const int32 filter = piece.tile % params.gradient.filter_tiles * kFilters;
+    int32 channel[Stage::kBlocksOfX], h_offset[Stage::kBlocksOfX], w_offset[Stage::kBlocksOfX];
+#pragma unroll
+    for (int i = 0; i < Stage::kBlocksOfX; ++i) {
+      const Columns columns(params.gradient, piece.tile, i);
+      channel[i] = columns.channel;
+      h_offset[i] = columns.r * params.dilation[0], w_offset[i] = columns.s * params.dilation[1];
+    }
+    for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
+      const int32 pixel = step * Stage::kRowsOfDy;
+      const int32 row = pixel / params.output[1], image = row / params.output[0];
+      const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
+      const int32 w = pixel % params.output[1] * params.stride[1] - params.padding[1];
+      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
+#pragma unroll
+      for (int i = 0; i < Stage::kBlocksOfX; ++i) {
+        if (params.gathers) {
+          load_pixels(shared.x[at.stage][i], params.x, filled, channel[i], w, h, image, w_offset[i], h_offset[i]);
+        } else {
+          load_window(shared.x[at.stage][i], params.x, filled, channel[i], pixel);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kSlabsOfDy; ++i) {
+        load_window(shared.dy[at.stage][i], params.dy, filled, filter + i * kSlab, pixel);
+      }
+      at.advance();
+    }
+  }
+
+  static __device__ __forceinline__ void load_patches(
+      const Params& params, Shared& shared, const Piece& piece, Position<kStages>& at) {
+    const int32 filter = piece.tile % params.gradient.filter_tiles * kFilters;
+    const int32 channel = Columns(params.gradient, piece.tile, 0).channel;
+    for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
+      const int32 row = step / params.output[1], image = row / params.output[0];
+      const int32 h = row % params.output[0] * Patches::kHeight, w = step % params.output[1] * Patches::kWidth;
+      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
+      load_window(shared.x[at.stage][0], params.x, filled, channel, w - params.padding[1], h - params.padding[0], image);
+      load_window(shared.dy[at.stage][0], params.dy, filled, filter, w, h, image);
+      at.advance();
+    }
+  }
+
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-    const Gradient& gradient = params.gradient;
     Position<kStages> at;
-    for_each_piece(gradient, [&](const Piece& piece) {
+    for_each_piece(params.gradient, [&](const Piece& piece) {
       float sums[kConsumerColumns / 2];
       multiply(sums, piece.steps, shared, consumer, at);
-      leave(gradient, piece.tile, sums, consumer);
-      if (piece.steps == gradient.steps) finish_own(params, piece.tile, consumer);
+      if (piece.steps == params.gradient.steps) {
+        store(params, piece.tile, sums, consumer);
+      } else {
+        leave(params.gradient, piece.tile, sums, consumer);
+      }
     });
   }
 
   static __device__ __forceinline__ void multiply(
       float (&sums)[kConsumerColumns / 2], int steps, Shared& shared, int consumer, Position<kStages>& at) {
-    constexpr uint32 kNext = kStagePixels * kMatrixRowBytes;
     const int first_dy = kSharesFilters ? consumer : 0;
-    const int first_x = kSharesFilters ? 0 : consumer * (kConsumerColumns / kSlab);
+    const int first_block = kSharesFilters || kInPatches ? 0 : consumer * (kConsumerColumns / kSlab);
+    const int first_row = kInPatches ? consumer * Patches::kPatchWidth : 0;
     shared.ring.multiply_each(at, steps, [&](int stage, bool is_first) {
-      const uint64 dy = matrix_descriptor(shared_address(&shared.dy[stage][first_dy]), kNext);
-      const uint64 x = matrix_descriptor(shared_address(&shared.x[stage][first_x]), kNext);
+      const uint64 dy =
+          matrix_descriptor(shared_address(&shared.dy[stage][first_dy]), 16, 8 * kMatrixRowBytes);
+      const uint64 x =
+          matrix_descriptor(shared_address(&shared.x[stage][first_block][first_row]), Stage::kNext, Stage::kPitch);
 #pragma unroll
-      for (int i = 0; i < kStagePixels / 16; ++i) {
-        constexpr int kStep = kMatrixStep<Major::kMN>;
-        multiply_matrices<T, Major::kMN, Major::kMN>(sums, dy + i * kStep, x + i * kStep, !is_first || i > 0);
+      for (int i = 0; i < Stage::kSteps; ++i) {
+        multiply_matrices<T, Major::kMN, Major::kMN>(
+            sums, dy + i * kMatrixStep<Major::kMN>, x + i * (2 * Stage::kPitch / 16), !is_first || i > 0);
       }
     });
   }
 
-  // The consumer's half of a tile begins at such a row and column.
-  static __device__ __forceinline__ int first_row(int consumer) { return kSharesFilters ? consumer * kConsumerFilters : 0; }
-  static __device__ __forceinline__ int first_column(int consumer) { return kSharesFilters ? 0 : consumer * kConsumerColumns; }
+  static __device__ __forceinline__ float4 fragment(const float (&sums)[kConsumerColumns / 2], int i) {
+    return {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+  }
 
   static __device__ __forceinline__ void leave(
       const Gradient& gradient, int32 tile, const float (&sums)[kConsumerColumns / 2], int consumer) {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
-    const int row = first_row(consumer) + thread / 32 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
-    float* const to = part_of(gradient, tile, static_cast<int32>(blockIdx.x), kFilters * kColumns) + (row * kColumns + column);
+    constexpr int kOfTile = kConsumers * kFragments * kWarpgroup;
+    float4* const to = gradient.parts + static_cast<int64>(tile + static_cast<int32>(blockIdx.x)) * kOfTile +
+                       (consumer * kFragments * kWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup);
 #pragma unroll
-    for (int i = 0; i < kConsumerColumns / 8; ++i) {
-      *reinterpret_cast<float2*>(to + 8 * i) = {sums[4 * i], sums[4 * i + 1]};
-      *reinterpret_cast<float2*>(to + 8 * kColumns + 8 * i) = {sums[4 * i + 2], sums[4 * i + 3]};
-    }
+    for (int i = 0; i < kFragments; ++i) to[i * kWarpgroup] = fragment(sums, i);
   }
 
-  static __device__ __forceinline__ void finish_own(const Params& params, int32 tile, int consumer) {
-    synchronize_warpgroup(consumer + 1);
-    constexpr int kUnits = kConsumerColumns / kSumsAtATime;  // of a row
-    const auto block = static_cast<int32>(blockIdx.x);
-    for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < kConsumerFilters * kUnits; i += kWarpgroup) {
-      const int row = first_row(consumer) + i / kUnits, column = first_column(consumer) + i % kUnits * kSumsAtATime;
-      finish<T>(params.blend, params.gradient, tile, block, block, kFilters, kColumns, row, column);
+  static __device__ __forceinline__ void store(
+      const Params& params, int32 tile, const float (&sums)[kConsumerColumns / 2], int consumer) {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+    const int row = (kSharesFilters ? consumer * kConsumerFilters : 0) + thread / 32 * 16 + lane / 4;
+    const int first_block = kSharesFilters ? 0 : consumer * (kConsumerColumns / kSlab);
+    const int32 k = tile % params.gradient.filter_tiles * kFilters + row;
+#pragma unroll
+    for (int block = 0; block < kConsumerColumns / kSlab; ++block) {
+      const Columns columns(params.gradient, tile, first_block + block);
+      const Store<T> store_four(params.blend, params.gradient, columns, k, lane % 4 * 2);
+#pragma unroll
+      for (int i = 0; i < kSlab / 8; ++i) store_four(8 * i, fragment(sums, block * (kSlab / 8) + i));
     }
   }
 };
@@ -288,21 +349,53 @@ private:
 struct SumParams {
   Blend blend;
   Gradient gradient;
-  int32 rows;     // filters and columns of a tile
-  int32 columns;
+  int32 rows;        // filters of a tile
+  int32 fragments;   // of a thread, as above
+  int32 consumers;
+  int32 ways;        // threads that share the parts of four sums
 };
 
-// Finish the tiles that several blocks have pieces of; a block takes as many sums of one tile as its threads take at a time.
+// Finish the tiles that several blocks have pieces of.
 template <typename T>
 __device__ void add_parts(const SumParams& params) {
+  constexpr int kAtATime = 4;  // loads that are under way
+  __shared__ float4 sums[kSumThreads];
   const Gradient& gradient = params.gradient;
-  const int32 units = params.rows * params.columns / kSumsAtATime, blocks_per_tile = units / kSumThreads;
-  const int32 tile = static_cast<int32>(blockIdx.x) / blocks_per_tile;
-  const int32 unit = static_cast<int32>(blockIdx.x) % blocks_per_tile * kSumThreads + static_cast<int32>(threadIdx.x);
-  const int32 first = block_of(gradient, tile * gradient.steps), last = block_of(gradient, (tile + 1) * gradient.steps - 1);
-  if (first == last) return;  // it is finished
-  const int32 sum = unit * kSumsAtATime;
-  finish<T>(params.blend, gradient, tile, first, last, params.rows, params.columns, sum / params.columns, sum % params.columns);
+  const auto thread = static_cast<int32>(threadIdx.x), of_tile = params.consumers * params.fragments * kWarpgroup;
+  const int32 units = kSumThreads / params.ways, way = thread / units;
+  const int32 unit = static_cast<int32>(blockIdx.x) * units + thread % units;
+  const int32 tile = unit / of_tile, place = unit % of_tile;
+  const auto first = static_cast<int32>(block_of(gradient, tile * gradient.steps));
+  const auto last = static_cast<int32>(block_of(gradient, (tile + 1) * gradient.steps - 1));
+  if (first == last) return;  // it is stored; so are all others of this block
+  float4 sum{};
+  for (int32 block = first + way; block <= last; block += params.ways * kAtATime) {
+    float4 parts[kAtATime];
+#pragma unroll
+    for (int i = 0; i < kAtATime; ++i) {
+      const int32 from = block + i * params.ways;
+      parts[i] = from <= last ? __ldcg(gradient.parts + static_cast<int64>(tile + from) * of_tile + place) : float4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kAtATime; ++i) {
+      sum.x += parts[i].x, sum.y += parts[i].y, sum.z += parts[i].z, sum.w += parts[i].w;
+    }
+  }
+  sums[thread] = sum;
+  __syncthreads();
+  if (way > 0) return;
+  for (int i = 1; i < params.ways; ++i) {
+    const float4 other = sums[i * units + thread];
+    sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+  }
+  const int32 of_warpgroup = place % kWarpgroup, lane = of_warpgroup % 32;
+  const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / (kWarpgroup * params.fragments);
+  const bool shares_filters = params.rows > kConsumerFilters;
+  const int32 row = (shares_filters ? consumer * kConsumerFilters : 0) + of_warpgroup / 32 * 16 + lane / 4;
+  const int32 column = ((shares_filters ? 0 : consumer * params.fragments) + fragment) * 8 + lane % 4 * 2;
+  const Columns columns(gradient, tile, column / kSlab);
+  const int32 k = tile % gradient.filter_tiles * params.rows + row;
+  Store<T>(params.blend, gradient, columns, k, column % kSlab)(0, sum);
 }
 
 }  // namespace dnncore::wgmma_filter

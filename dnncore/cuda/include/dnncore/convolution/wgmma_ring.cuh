@@ -1,5 +1,5 @@
-// A ring of stages in shared memory between a producer, one thread that has the copy engine fill them, and two consumers of
-// four warps each, whose products read them (drawn in wgmma.cuh).
+// A ring of stages in shared memory between a producer, one thread that has the copy engine fill them, and consumers of four
+// warps each, whose products read them (drawn in wgmma.cuh).
 #pragma once
 
 #include "dnncore/ptx/mbarrier.cuh"
@@ -9,8 +9,7 @@
 namespace dnncore::wgmma {
 
 inline constexpr int kSlab = 64;                                // elements of a row: 128 bytes
-inline constexpr int kConsumers = 2;
-inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumers = 2;                            // where a kernel does not say more
 inline constexpr int kConsumerFilters = 64;
 
 struct Row {
@@ -29,12 +28,12 @@ struct Position {
   __device__ __forceinline__ int before() const { return stage == 0 ? kStages - 1 : stage - 1; }
 };
 
-template <int kStages>
+template <int kStages, int kConsumers = wgmma::kConsumers>
 struct Ring {
   using At = Position<kStages>;
 
   Mbarrier filled[kStages];  // its bytes have landed
-  Mbarrier free[kStages];    // all eight warps have multiplied it
+  Mbarrier free[kStages];    // the consumers' warps have multiplied it
 
   // By one thread, which publishes them.
   __device__ __forceinline__ void make() {

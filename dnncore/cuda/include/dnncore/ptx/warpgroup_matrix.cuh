@@ -21,12 +21,14 @@ inline constexpr int kMatrixRowBytes = 128;
 // 64 rows or columns (MN-major), which the units transpose on the way, as fast.
 enum class Major { kK, kMN };
 
-// An operand that begins at an address (9.7.15.5.1.2.2): address / 16 in bits 0 to 13, `next` / 16 in bits 16 to 29, the
-// distance from eight rows of memory to the next eight / 16 in bits 32 to 45, 128-byte swizzle in bits 62 and 63. Where it
-// is MN-major, `next` is the distance from 64 rows of A or columns of B to the next 64; else it is ignored.
-__device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 next = 16) {
-  return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{8 * kMatrixRowBytes / 16} << 32 |
-         uint64{1} << 62;
+// An operand that begins at an address (9.7.15.5.1.2.2): address / 16 in bits 0 to 13, `next` / 16 in bits 16 to 29,
+// `pitch` / 16 in bits 32 to 45, 128-byte swizzle in bits 62 and 63. It may begin at any row of memory.
+//
+// `pitch` is the distance from eight rows of memory to the next eight. Where the operand is MN-major, `next` is the distance from
+// 64 rows of A or columns of B to the next 64, which may overlap; else it is ignored.
+__device__ __forceinline__ uint64 matrix_descriptor(
+    uint32 address, uint32 next = 16, uint32 pitch = 8 * kMatrixRowBytes) {
+  return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{pitch >> 4} << 32 | uint64{1} << 62;
 }
 
 // What is added to a descriptor for the next sixteen summands: 32 bytes along the rows, or sixteen rows.
