@@ -43,6 +43,7 @@ class Layer:
     direction: Direction = Direction.FORWARD
     channels: int = 72
     filters: str = "NHWC"
+    blocks: int = 1
 
     def case(self) -> Case:
         x = _images((self.batch, self.channels, *self.extents), self.dtype, 8 + -(-self.channels // 8) * 8)
@@ -80,14 +81,44 @@ BACKWARD_DATA = (
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_bfloat16_128x96"),
 )
 BACKWARD_FILTER = (
-    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x192"),
-    Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_float16_128x128", False, 0.5, -1.0),
-    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_filter_float16_64x256", False, -0.5, 2.0),
-    Layer(F16, 2, (28, 16), (3, 3), SAME, "convolution_wgmma_backward_filter_float16_64x576", False, 0.5, -1.0),
-    Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "convolution_wgmma_backward_filter_bfloat16_64x576"),
-    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "convolution_wgmma_backward_filter_bfloat16_128x192", False, 1.0, 1.0),
-    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x128", filters="NCHW"),
-    Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "convolution_wgmma_backward_filter_bfloat16_64x256", channels=60),
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x192", blocks=1),
+    Layer(
+        F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_float16_128x128", False, 0.5, -1.0, blocks=5
+    ),
+    Layer(
+        F16,
+        2,
+        (16, 14),
+        (3, 2),
+        STRIDED,
+        "convolution_wgmma_backward_filter_float16_64x256",
+        False,
+        -0.5,
+        2.0,
+        blocks=5,
+    ),
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x64", channels=64, blocks=5),
+    Layer(BF16, 2, (14, 12), (1, 3), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x64", blocks=5),
+    Layer(
+        F16, 2, (28, 16), (3, 3), SAME, "convolution_wgmma_backward_filter_float16_64x576", False, 0.5, -1.0, blocks=5
+    ),
+    Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "convolution_wgmma_backward_filter_bfloat16_64x576", blocks=5),
+    Layer(
+        BF16,
+        2,
+        (20, 17),
+        (3, 3),
+        HALVED,
+        "convolution_wgmma_backward_filter_bfloat16_128x192",
+        False,
+        1.0,
+        1.0,
+        blocks=5,
+    ),
+    Layer(
+        BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x128", filters="NCHW", blocks=1
+    ),
+    Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "convolution_wgmma_backward_filter_bfloat16_64x256", channels=60, blocks=5),
 )
 LAYERS = (
     *FORWARD,
@@ -112,14 +143,13 @@ def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = 5 if layer.direction is Direction.BACKWARD_FILTER else 1  # which share a tile
     for tiles in ("wgmma.TILES", "wgmma_backward_data.TILES", "wgmma_backward_filter.TILES"):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(f"_{tile.rows}x{tile.columns}")]
         monkeypatch.setattr(where, tuple(found))
-    with _handle(replace(H200, multiprocessors=blocks), handle, monkeypatch) as few:
+    with _handle(replace(H200, multiprocessors=layer.blocks), handle, monkeypatch) as few:
         case = layer.case()
-        assert f"{layer.kernel}: {blocks} blocks" in few.plan(case.problem, algorithm=ALGORITHM).describe()
+        assert f"{layer.kernel}: {layer.blocks} blocks" in few.plan(case.problem, algorithm=ALGORITHM).describe()
         check(few, case, ALGORITHM)
 
 

@@ -50,7 +50,7 @@ _STAGE_PIXELS = 64
 _PATCH_ROWS, _PATCH_COLUMNS = 14, 8
 _PATCH_TAPS = (3, 3)
 _SUM_THREADS = 128
-_MOST_WAYS, _PARTS_OF_A_WAY = 32, 4
+_MOST_LOG2_WAYS, _PARTS_OF_A_WAY = 5, 8
 _SUM_BYTES = 4
 _MOST_WORK = 2**32
 """Of the steps of all tiles times the blocks, so that 32 bits hold it."""
@@ -123,7 +123,10 @@ class _Tile:
         return self.sums // (self.consumers * WARPGROUP * 4)
 
 
-TILES = (_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(64, 256, 5), _Tile(64, 576, 6, in_patches=True))
+TILES = (
+    *(_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(128, 64, 9), _Tile(64, 256, 5)),
+    _Tile(64, 576, 6, in_patches=True),
+)
 
 _GRADIENT = struct(
     ("parts", ADDRESS),
@@ -132,7 +135,10 @@ _GRADIENT = struct(
     ("filters", "<i4"),
     ("channels", "<i4"),
     ("taps", "<i4", 2),
-    *((name, "<i4") for name in ("slabs", "tile_step", "block_step", "steps", "tiles", "filter_tiles", "blocks")),
+    *(
+        (name, "<i4")
+        for name in ("slabs", "tile_step", "block_step", "steps", "tiles", "filter_tiles", "blocks", "in_vectors")
+    ),
 )
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in ("x", "dy")),
@@ -145,7 +151,7 @@ _PARAMS = struct(
 _SUM_PARAMS = struct(
     *BLEND,
     ("gradient", _GRADIENT),
-    *((name, "<i4") for name in ("rows", "fragments", "consumers", "ways")),
+    *((name, "<i4") for name in ("rows", "fragments", "consumers", "log2_ways")),
 )
 
 
@@ -237,15 +243,14 @@ class _Schedule:
     @property
     def parts(self) -> int:
         """Most that a tile has."""
+        if self.blocks % self.tiles == 0:
+            return self.blocks // self.tiles
         return 1 if self.is_whole else min(-(-self.blocks // self.tiles) + 1, self.blocks, self.steps)
 
     @property
-    def ways(self) -> int:
-        """Threads that share the parts of four sums."""
-        ways = 1
-        while ways < _MOST_WAYS and self.parts > ways * _PARTS_OF_A_WAY:
-            ways *= 2
-        return ways
+    def log2_ways(self) -> int:
+        """Of how many threads share the parts of four sums."""
+        return next(n for n in range(_MOST_LOG2_WAYS + 1) if self.parts <= _PARTS_OF_A_WAY << n or n == _MOST_LOG2_WAYS)
 
     @property
     def is_whole(self) -> bool:
@@ -360,6 +365,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
         "tiles": schedule.tiles,
         "filter_tiles": schedule.filter_tiles,
         "blocks": schedule.blocks,
+        "in_vectors": why_not_copied("dw", w) is None and w.shape[1] % 8 == 0,
     }
     params["gradient"] = record(_GRADIENT, **values)
     x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
@@ -376,16 +382,15 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
         maps={"x": (x_place, maps[0]), "dy": (dy_place, maps[1])},
     )
     if not schedule.is_whole:
-        ways = schedule.ways
         sums = record(
             _SUM_PARAMS,
             gradient=params["gradient"],
             rows=tile.rows,
             fragments=tile.fragments,
             consumers=tile.consumers,
-            ways=ways,
+            log2_ways=schedule.log2_ways,
         )
-        blocks = schedule.tiles * tile.sums // 4 * ways // _SUM_THREADS
-        calls += kernel_call(_sum_unit(x.dtype), blocks, _SUM_THREADS, sums, places)
-    aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place))
+        blocks = tile.sums // 4 // (_SUM_THREADS >> schedule.log2_ways)
+        calls += kernel_call(_sum_unit(x.dtype), (blocks, schedule.tiles, 1), _SUM_THREADS, sums, places)
+    aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

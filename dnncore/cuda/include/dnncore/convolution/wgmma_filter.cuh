@@ -60,6 +60,7 @@ struct Gradient {
   int32 tiles;
   int32 filter_tiles;
   int32 blocks;
+  int32 in_vectors;      // whether dw has channels in eights, neighbours that begin at multiples of 16 bytes
 };
 
 // _PARAMS in convolution/wgmma_backward_filter.py. Coordinates are 32 bits: the host sees to it.
@@ -101,52 +102,83 @@ struct Columns {
   }
 };
 
-// Stores the totals of 64 columns, four of a thread at a time: two neighbouring columns of two filters.
+// Where a thread's totals of 64 columns of two filters, k and k + 8, belong in dw.
 template <typename T>
-class Store {
+class Target {
 public:
-  // From column `column`, which is even, of these columns on, and of filter k and k + 8.
-  __device__ __forceinline__ Store(
-      const Blend& blend, const Gradient& gradient, const Columns& columns, int32 k, int32 column)
-      : gradient_(gradient), k_(k), c_(columns.channel + column), step_(gradient.strides[1]) {
-    dw_ = static_cast<T*>(gradient.dw) + (k * gradient.strides[0] + c_ * step_ + columns.r * gradient.strides[2] +
-                                          columns.s * gradient.strides[3]);
-    alpha_ = static_cast<float>(blend.alpha), beta_ = static_cast<float>(blend.beta);
-    const bool aligned = (reinterpret_cast<uint64>(dw_) | gradient.strides[0] * sizeof(T)) % (2 * sizeof(T)) == 0;
-    in_pairs_ = step_ == 1 && aligned && beta_ == 0.0F && gradient.channels % 2 == 0;
+  __device__ __forceinline__ Target(const Blend& blend, const Gradient& gradient, const Columns& columns, int32 k)
+      : alpha_(static_cast<float>(blend.alpha)),
+        beta_(static_cast<float>(blend.beta)),
+        in_vectors_(gradient.in_vectors != 0 && blend.beta == 0.0),
+        filters_(gradient.filters - k),
+        channels_(gradient.channels - columns.channel),
+        next_filter_(8 * gradient.strides[0]),
+        next_channel_(gradient.strides[1]) {
+    dw_ = static_cast<T*>(gradient.dw) + (k * gradient.strides[0] + columns.channel * next_channel_ +
+                                          columns.r * gradient.strides[2] + columns.s * gradient.strides[3]);
   }
 
-  // So many columns further on.
-  __device__ __forceinline__ void operator()(int column, const float4& sums) const {
-    const float values[4] = {sums.x * alpha_, sums.y * alpha_, sums.z * alpha_, sums.w * alpha_};
+  __device__ __forceinline__ bool in_vectors() const { return in_vectors_; }
+
+  // Two neighbouring columns of both filters.
+  __device__ __forceinline__ void store(int column, const float4& sums) const {
+    if (in_vectors_) {
+      if (column >= channels_) return;
+      if (filters_ > 0) *reinterpret_cast<uint32*>(dw_ + column) = pair(sums.x, sums.y);
+      if (filters_ > 8) *reinterpret_cast<uint32*>(dw_ + next_filter_ + column) = pair(sums.z, sums.w);
+      return;
+    }
+    const float values[4] = {sums.x, sums.y, sums.z, sums.w};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (k_ + 8 * i >= gradient_.filters) continue;
-      T* const dw = dw_ + (8 * i * gradient_.strides[0] + column * step_);
-      if (in_pairs_) {
-        if (c_ + column < gradient_.channels) {
-          *reinterpret_cast<uint32*>(dw) = narrow_pair<T>(values[2 * i], values[2 * i + 1]);
-        }
-      } else {
+    for (int i = 0; i < 4; ++i) {
+      if (column + i % 2 >= channels_ || filters_ <= i / 2 * 8) continue;
+      T* const dw = dw_ + (i / 2 * next_filter_ + (column + i % 2) * next_channel_);
+      const float old = beta_ == 0.0F ? 0.0F : beta_ * widen(*dw);
+      *dw = narrow<T>(alpha_ * values[i] + old);
+    }
+  }
+
+  // Four times as many, of which neighbouring lanes have a quarter each, every eight columns: 16 bytes of a lane at a time.
+  __device__ __forceinline__ void store_vectors(int column, const float4 (&sums)[4]) const {
+    const int quarter = static_cast<int>(threadIdx.x) % 4;
+    uint32 upper[4], lower[4];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (c_ + column + j >= gradient_.channels) continue;
-          const float old = beta_ == 0.0F ? 0.0F : beta_ * widen(dw[j * step_]);
-          dw[j * step_] = narrow<T>(values[2 * i + j] + old);
-        }
+    for (int i = 0; i < 4; ++i) upper[i] = pair(sums[i].x, sums[i].y), lower[i] = pair(sums[i].z, sums[i].w);
+    exchange(upper, quarter), exchange(lower, quarter);
+    const int here = column + quarter * 8;
+    if (here >= channels_) return;
+    if (filters_ > 0) *reinterpret_cast<uint4*>(dw_ + here) = {upper[0], upper[1], upper[2], upper[3]};
+    if (filters_ > 8) *reinterpret_cast<uint4*>(dw_ + next_filter_ + here) = {lower[0], lower[1], lower[2], lower[3]};
+  }
+
+private:
+  __device__ __forceinline__ uint32 pair(float first, float second) const {
+    return narrow_pair<T>(alpha_ * first, alpha_ * second);
+  }
+
+  // Four lanes with four values each: value i of lane q becomes value q of lane i.
+  static __device__ __forceinline__ void exchange(uint32 (&values)[4], int lane) {
+#pragma unroll
+    for (int far = 1; far <= 2; far *= 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32& first = values[far == 1 ? 2 * i : i];
+        uint32& second = values[far == 1 ? 2 * i + 1 : i + 2];
+        const bool keeps_second = (lane & far) != 0;
+        const uint32 other = __shfl_xor_sync(~0U, keeps_second ? first : second, far);
+        (keeps_second ? first : second) = other;
       }
     }
   }
 
-private:
-  const Gradient& gradient_;
-  T* dw_;
-  int32 k_;
-  int32 c_;
-  int64 step_;
   float alpha_;
   float beta_;
-  bool in_pairs_;
+  bool in_vectors_;
+  int32 filters_;   // from k on
+  int32 channels_;  // from the first of these columns on
+  int64 next_filter_;
+  int64 next_channel_;
+  T* dw_;
 };
 
 // A stage: 64 pixels of dy and, of x, what several taps or slabs meet of them.
@@ -338,9 +370,19 @@ private:
 #pragma unroll
     for (int block = 0; block < kConsumerColumns / kSlab; ++block) {
       const Columns columns(params.gradient, tile, first_block + block);
-      const Store<T> store_four(params.blend, params.gradient, columns, k, lane % 4 * 2);
+      const Target<T> target(params.blend, params.gradient, columns, k);
 #pragma unroll
-      for (int i = 0; i < kSlab / 8; ++i) store_four(8 * i, fragment(sums, block * (kSlab / 8) + i));
+      for (int i = 0; i < kSlab / 8; i += 4) {
+        const int first = block * (kSlab / 8) + i;
+        const float4 four[4] = {
+            fragment(sums, first), fragment(sums, first + 1), fragment(sums, first + 2), fragment(sums, first + 3)};
+        if (!kInPatches && target.in_vectors()) {  // those of patches have no registers to spare, and are hardly ever whole
+          target.store_vectors(8 * i, four);
+        } else {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) target.store(8 * (i + j) + lane % 4 * 2, four[j]);
+        }
+      }
     }
   }
 };
@@ -352,50 +394,53 @@ struct SumParams {
   int32 rows;        // filters of a tile
   int32 fragments;   // of a thread, as above
   int32 consumers;
-  int32 ways;        // threads that share the parts of four sums
+  int32 log2_ways;   // of how many threads share the parts of four sums
 };
 
-// Finish the tiles that several blocks have pieces of.
+// Finish the tiles that several blocks have pieces of: blocks along x share out the sums of tile y.
 template <typename T>
 __device__ void add_parts(const SumParams& params) {
-  constexpr int kAtATime = 4;  // loads that are under way
+  constexpr int kAtATime = 8;  // loads that are under way
   __shared__ float4 sums[kSumThreads];
   const Gradient& gradient = params.gradient;
-  const auto thread = static_cast<int32>(threadIdx.x), of_tile = params.consumers * params.fragments * kWarpgroup;
-  const int32 units = kSumThreads / params.ways, way = thread / units;
-  const int32 unit = static_cast<int32>(blockIdx.x) * units + thread % units;
-  const int32 tile = unit / of_tile, place = unit % of_tile;
+  const auto thread = static_cast<int32>(threadIdx.x), tile = static_cast<int32>(blockIdx.y);
+  const int32 ways = 1 << params.log2_ways, units = kSumThreads >> params.log2_ways;
+  const int32 way = thread / units, place = static_cast<int32>(blockIdx.x) * units + thread % units;
   const auto first = static_cast<int32>(block_of(gradient, tile * gradient.steps));
   const auto last = static_cast<int32>(block_of(gradient, (tile + 1) * gradient.steps - 1));
-  if (first == last) return;  // it is stored; so are all others of this block
+  if (first == last) return;  // it is stored
+  const int64 next = static_cast<int64>(params.consumers * params.fragments * kWarpgroup);  // from part to part
+  const float4* from = gradient.parts + (tile + first + way) * next + place;
   float4 sum{};
-  for (int32 block = first + way; block <= last; block += params.ways * kAtATime) {
+  for (int32 block = first + way; block <= last; block += ways * kAtATime) {
     float4 parts[kAtATime];
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
-      const int32 from = block + i * params.ways;
-      parts[i] = from <= last ? __ldcg(gradient.parts + static_cast<int64>(tile + from) * of_tile + place) : float4{};
+      parts[i] = block + i * ways <= last ? __ldcg(from) : float4{};
+      from += ways * next;
     }
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
       sum.x += parts[i].x, sum.y += parts[i].y, sum.z += parts[i].z, sum.w += parts[i].w;
     }
   }
-  sums[thread] = sum;
-  __syncthreads();
-  if (way > 0) return;
-  for (int i = 1; i < params.ways; ++i) {
-    const float4 other = sums[i * units + thread];
-    sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+  if (ways > 1) {
+    sums[thread] = sum;
+    __syncthreads();
+    if (way > 0) return;
+    for (int i = 1; i < ways; ++i) {
+      const float4 other = sums[i * units + thread];
+      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
   }
   const int32 of_warpgroup = place % kWarpgroup, lane = of_warpgroup % 32;
-  const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / (kWarpgroup * params.fragments);
+  const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / kWarpgroup / params.fragments;
   const bool shares_filters = params.rows > kConsumerFilters;
   const int32 row = (shares_filters ? consumer * kConsumerFilters : 0) + of_warpgroup / 32 * 16 + lane / 4;
   const int32 column = ((shares_filters ? 0 : consumer * params.fragments) + fragment) * 8 + lane % 4 * 2;
   const Columns columns(gradient, tile, column / kSlab);
   const int32 k = tile % gradient.filter_tiles * params.rows + row;
-  Store<T>(params.blend, gradient, columns, k, column % kSlab)(0, sum);
+  Target<T>(params.blend, gradient, columns, k).store(column % kSlab, sum);
 }
 
 }  // namespace dnncore::wgmma_filter

@@ -48,12 +48,13 @@ __device__ __forceinline__ void wait_for_products() {
 #define DNNCORE_SUMS_8(i)                                                                                               \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]),         \
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define DNNCORE_SUMS_48(i)                                                                                              \
-  DNNCORE_SUMS_8(i), DNNCORE_SUMS_8(i + 8), DNNCORE_SUMS_8(i + 16), DNNCORE_SUMS_8(i + 24), DNNCORE_SUMS_8(i + 32),     \
-      DNNCORE_SUMS_8(i + 40)
-#define DNNCORE_NAMES_48                                                                                                \
+#define DNNCORE_SUMS_32(i) DNNCORE_SUMS_8(i), DNNCORE_SUMS_8(i + 8), DNNCORE_SUMS_8(i + 16), DNNCORE_SUMS_8(i + 24)
+#define DNNCORE_SUMS_48(i) DNNCORE_SUMS_32(i), DNNCORE_SUMS_8(i + 32), DNNCORE_SUMS_8(i + 40)
+#define DNNCORE_NAMES_32                                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,"  \
-  "%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+  "%31"
+#define DNNCORE_NAMES_48                                                                                                \
+  DNNCORE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define DNNCORE_NAMES_64                                                                                                \
   DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define DNNCORE_NAMES_96                                                                                                \
@@ -66,12 +67,13 @@ __device__ __forceinline__ void wait_for_products() {
                "k16.f32." type "." type " {" names "}, " a ", " b ", adds, 1, 1, " transposed "; }"                     \
                : __VA_ARGS__                                                                                            \
                : "l"(of_a), "l"(of_b), "r"(static_cast<uint32>(add)), "n"(kA == Major::kMN), "n"(kB == Major::kMN))
+#define DNNCORE_MULTIPLY_32(type)                                                                                       \
+  DNNCORE_MULTIPLY("64", type, DNNCORE_NAMES_32, "%32", "%33", "%34", "%35, %36", DNNCORE_SUMS_32(0))
 #define DNNCORE_MULTIPLY_48(type)                                                                                       \
   DNNCORE_MULTIPLY("96", type, DNNCORE_NAMES_48, "%48", "%49", "%50", "%51, %52", DNNCORE_SUMS_48(0))
 #define DNNCORE_MULTIPLY_64(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
-      "128", type, DNNCORE_NAMES_64, "%64", "%65", "%66", "%67, %68", DNNCORE_SUMS_48(0), DNNCORE_SUMS_8(48),           \
-      DNNCORE_SUMS_8(56))
+      "128", type, DNNCORE_NAMES_64, "%64", "%65", "%66", "%67, %68", DNNCORE_SUMS_32(0), DNNCORE_SUMS_32(32))
 #define DNNCORE_MULTIPLY_96(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "192", type, DNNCORE_NAMES_96, "%96", "%97", "%98", "%99, %100", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48))
@@ -80,10 +82,14 @@ __device__ __forceinline__ void wait_for_products() {
 // sums to 0 by hand instead of `add` would make the compiler run the products one by one.
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
-  static_assert(kSums == 48 || kSums == 64 || kSums == 96);
+  static_assert(kSums == 32 || kSums == 48 || kSums == 64 || kSums == 96);
   constexpr bool kIsHalf = std::is_same_v<T, float16>;
   static_assert(kIsHalf || std::is_same_v<T, bfloat16>);
-  if constexpr (kSums == 48 && kIsHalf) {
+  if constexpr (kSums == 32 && kIsHalf) {
+    DNNCORE_MULTIPLY_32("f16");
+  } else if constexpr (kSums == 32) {
+    DNNCORE_MULTIPLY_32("bf16");
+  } else if constexpr (kSums == 48 && kIsHalf) {
     DNNCORE_MULTIPLY_48("f16");
   } else if constexpr (kSums == 48) {
     DNNCORE_MULTIPLY_48("bf16");
@@ -99,11 +105,14 @@ __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 o
 }
 
 #undef DNNCORE_SUMS_8
+#undef DNNCORE_SUMS_32
 #undef DNNCORE_SUMS_48
+#undef DNNCORE_NAMES_32
 #undef DNNCORE_NAMES_48
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
 #undef DNNCORE_MULTIPLY
+#undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96
