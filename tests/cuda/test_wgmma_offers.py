@@ -1,7 +1,11 @@
-"""What implicit_gemm_wgmma is offered for, in which tile, and how the copy engine sees the operands. No device."""
+"""What implicit_gemm_wgmma is offered for, in which tile, and how the copy engine sees the operands. No device.
+
+Phases of backward-data are checked against the formula, and the pieces of backward-filter against each other.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +17,10 @@ from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import KernelCall, Place, WhereAligned, rewired
-from dnncore.cuda.convolution.copy_engine import images_map
+from dnncore.cuda.convolution.copy_engine import forward_window, images_map
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.plain import algorithms
+from dnncore.cuda.convolution.wgmma_backward_data import phases
 from dnncore.cuda.tensor_map import PixelMap
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import A100, H200
@@ -28,6 +33,9 @@ def _named(found: tuple[CudaAlgorithm, ...]) -> CudaAlgorithm:
 
 
 PLAIN, FUSED_WGMMA = _named(algorithms(Direction.FORWARD)), _named(FUSED)
+BACKWARD_DATA, BACKWARD_FILTER = (
+    _named(algorithms(direction)) for direction in (Direction.BACKWARD_DATA, Direction.BACKWARD_FILTER)
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def _kernel(offer: Offer | str) -> KernelCall:
     assert isinstance(offer, Offer), offer
     (choice,) = offer.prepare()
     assert isinstance(choice, WhereAligned)
-    (call,) = choice.aligned
+    call = choice.aligned[0]
     assert isinstance(call, KernelCall)
     return call
 
@@ -144,7 +152,7 @@ def test_the_pixels_between_the_corners_are_those_of_the_output(
         return  # the filter does not fit
     settings = {"padding": padding, "stride": stride, "dilation": dilation}
     problem = Layer((2, 16, *extents), (8, 16, *taps), settings).problem
-    found = images_map(problem, 64, 96)
+    found = images_map(problem.x, forward_window(problem), 64, 96)
     if not isinstance(found, PixelMap):
         assert taps == (1, 1)
         return
@@ -163,4 +171,106 @@ def test_operands_elsewhere_have_their_maps_elsewhere() -> None:
     assert isinstance(moved, WhereAligned)
     (call,) = moved.aligned
     assert isinstance(call, KernelCall)
-    assert [slot.place for slot in call.maps] == places
+    assert {slot.place for slot in call.maps} == set(places)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "layer", "message"),
+    [
+        (BACKWARD_DATA, Layer(dtype=DType.FLOAT32), "x is float32"),
+        (BACKWARD_DATA, Layer((2, 60, 14, 14), (128, 60, 3, 3)), "w .* strides that are multiples of 8"),
+        (BACKWARD_DATA, Layer(layouts=("NHWC", "NHWC", "NCHW")), "dy .* needs neighbouring channels"),
+        (BACKWARD_DATA, Layer(settings={"stride": 3}), r"strides \(3, 3\) make more than 4 phases"),
+        (BACKWARD_DATA, Layer((2, 64, 14, 14), (8192, 64, 3, 3)), "sums of 73728 products; at most 65536"),
+        (BACKWARD_DATA, Layer((2, 64, 500, 14), settings={"dilation": (128, 1)}), "taps 256 pixels apart"),
+        (BACKWARD_FILTER, Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
+        (BACKWARD_FILTER, Layer(w=(100, 64, 3, 3)), "dy .* pixels a multiple of 8 elements apart"),
+        (BACKWARD_FILTER, Layer((2, 60, 14, 14), (128, 60, 3, 3)), "x .* strides that are multiples of 8"),
+        (BACKWARD_FILTER, Layer((600, 512, 112, 112), (512, 512, 3, 3)), "sums of .* products; at most 65536"),
+    ],
+)  # fmt: skip
+def test_what_the_kernels_of_gradients_do_not_suit(algorithm: CudaAlgorithm, layer: Layer, message: str) -> None:
+    direction = Direction.BACKWARD_DATA if algorithm is BACKWARD_DATA else Direction.BACKWARD_FILTER
+    with pytest.raises(AssertionError, match=message):
+        _kernel(algorithm.offer(replace(layer.problem, direction=direction), H200))
+
+
+@pytest.mark.parametrize("algorithm", [BACKWARD_DATA, BACKWARD_FILTER])
+def test_gradients_are_for_one_architecture_and_one_direction(algorithm: CudaAlgorithm) -> None:
+    assert {unit.architectures for unit in algorithm.units()} == {("sm_90a",)}
+    assert algorithm.offer(Layer().problem, H200) == "it has no forward"
+
+
+_PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+@given(
+    extents=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    taps=_PAIR,
+    padding=st.tuples(*[st.tuples(st.integers(0, 4), st.integers(0, 4))] * 2),
+    stride=st.sampled_from([(1, 1), (2, 2), (1, 2), (4, 1), (3, 1)]),
+    dilation=_PAIR,
+)
+def test_phases_are_the_formula(
+    extents: tuple[int, int],
+    taps: tuple[int, int],
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> None:
+    """Each place of dx is that of one phase, and gets from dy, tap by tap, what the formula says."""
+    reach = zip(extents, taps, padding, dilation, strict=True)
+    if any(extent + sum(around) < (count - 1) * step + 1 for extent, count, around, step in reach):
+        return  # the filter does not fit
+    settings = {"padding": padding, "stride": stride, "dilation": dilation}
+    problem = replace(Layer((1, 8, *extents), (8, 8, *taps), settings).problem, direction=Direction.BACKWARD_DATA)
+    expected = {
+        (h, w): {
+            (r, s): (
+                (h + padding[0][0] - r * dilation[0]) // stride[0],
+                (w + padding[1][0] - s * dilation[1]) // stride[1],
+            )
+            for r, s in itertools.product(*map(range, taps))
+            if (h + padding[0][0] - r * dilation[0]) % stride[0]
+            == (w + padding[1][0] - s * dilation[1]) % stride[1]
+            == 0
+        }
+        for h, w in itertools.product(*map(range, extents))
+    }
+    found = {}
+    _, _, of_h, of_w = problem.x.strides
+    for phase in phases(problem):
+        is_empty = phase.slabs[0] > 0
+        first = divmod(phase.y_offset_bytes // 2, of_h) if extents[0] > 1 else (0, phase.y_offset_bytes // 2)
+        for i, j in itertools.product(*map(range, phase.window.outputs)):
+            place = (first[0] + i * stride[0], first[1] // of_w + j * stride[1])
+            assert place not in found
+            found[place] = (
+                {}
+                if is_empty
+                else {
+                    (phase.first_tap[0] + a * phase.next_tap[0], phase.first_tap[1] + b * phase.next_tap[1]): (
+                        phase.window.first[0] + i + a * phase.dilation[0],
+                        phase.window.first[1] + j + b * phase.dilation[1],
+                    )
+                    for a, b in itertools.product(*map(range, phase.taps))
+                }
+            )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "tile"),
+    [
+        (Layer((64, 64, 56, 56), (64, 64, 3, 3)), "64x576"),
+        (Layer((64, 128, 28, 28), (128, 128, 3, 3)), "128x192"),
+        (Layer((64, 256, 14, 14), (256, 256, 3, 3)), "128x192"),
+        (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x64"),
+        (Layer((64, 256, 56, 56), (64, 256, 1, 1), {}), "64x256"),
+        (Layer((64, 1024, 14, 14), (256, 1024, 1, 1), {}), "128x128"),
+    ],
+)
+def test_the_tile_of_dw_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:
+    problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
+    entry = _kernel(BACKWARD_FILTER.offer(problem, H200)).unit.entry
+    assert entry == f"convolution_wgmma_backward_filter_float16_{tile}"

@@ -71,59 +71,35 @@ FORWARD = (
 
 
 BACKWARD_DATA = (
-    Layer(F16, 3, (7, 14), (1, 1), ONE_TAP, "convolution_wgmma_backward_data_float16_128x192"),
-    Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_data_float16_64x192", channels=136),
-    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_float16_128x96", False, -0.5, 2.0),
-    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "convolution_wgmma_backward_data_bfloat16_128x192", False, 1.0, 1.0),
-    Layer(
-        BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_data_bfloat16_64x192", False, 0.5, -1.0, channels=40
-    ),
-    Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_backward_data_bfloat16_128x96"),
+    Layer(F16, 3, (7, 14), (1, 1), ONE_TAP, "float16_128x192"),
+    Layer(F16, 3, (7, 14), (3, 1), ROWS, "float16_64x192", channels=136),
+    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "float16_128x96", alpha=-0.5, beta=2.0),
+    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0),
+    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_64x192", alpha=0.5, beta=-1.0, channels=40),
+    Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "bfloat16_128x96"),
 )
 BACKWARD_FILTER = (
-    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x192", blocks=1),
-    Layer(
-        F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_float16_128x128", False, 0.5, -1.0, blocks=5
-    ),
-    Layer(
-        F16,
-        2,
-        (16, 14),
-        (3, 2),
-        STRIDED,
-        "convolution_wgmma_backward_filter_float16_64x256",
-        False,
-        -0.5,
-        2.0,
-        blocks=5,
-    ),
-    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_backward_filter_float16_128x64", channels=64, blocks=5),
-    Layer(BF16, 2, (14, 12), (1, 3), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x64", blocks=5),
-    Layer(
-        F16, 2, (28, 16), (3, 3), SAME, "convolution_wgmma_backward_filter_float16_64x576", False, 0.5, -1.0, blocks=5
-    ),
-    Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "convolution_wgmma_backward_filter_bfloat16_64x576", blocks=5),
-    Layer(
-        BF16,
-        2,
-        (20, 17),
-        (3, 3),
-        HALVED,
-        "convolution_wgmma_backward_filter_bfloat16_128x192",
-        False,
-        1.0,
-        1.0,
-        blocks=5,
-    ),
-    Layer(
-        BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_backward_filter_bfloat16_128x128", filters="NCHW", blocks=1
-    ),
-    Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "convolution_wgmma_backward_filter_bfloat16_64x256", channels=60, blocks=5),
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x192"),
+    Layer(F16, 3, (7, 14), (3, 1), ROWS, "float16_128x128", alpha=0.5, beta=-1.0, blocks=5),
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x64", channels=64, blocks=5),
+    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "float16_64x256", alpha=-0.5, beta=2.0, blocks=5),
+    Layer(F16, 2, (28, 16), (3, 3), SAME, "float16_64x576", alpha=0.5, beta=-1.0, blocks=5),
+    Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0, blocks=5),
+    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_128x128", filters="NCHW"),
+    Layer(BF16, 2, (14, 12), (1, 3), ROWS, "bfloat16_128x64", blocks=5),
+    Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "bfloat16_64x256", channels=60, blocks=5),
+    Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "bfloat16_64x576", blocks=5),
 )
 LAYERS = (
     *FORWARD,
-    *(replace(layer, direction=Direction.BACKWARD_DATA) for layer in BACKWARD_DATA),
-    *(replace(layer, direction=Direction.BACKWARD_FILTER) for layer in BACKWARD_FILTER),
+    *(
+        replace(layer, direction=direction, kernel=f"convolution_wgmma_{direction.value}_{layer.kernel}")
+        for direction, layers in (
+            (Direction.BACKWARD_DATA, BACKWARD_DATA),
+            (Direction.BACKWARD_FILTER, BACKWARD_FILTER),
+        )
+        for layer in layers
+    ),
 )
 
 

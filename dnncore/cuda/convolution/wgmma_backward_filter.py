@@ -9,6 +9,7 @@ bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -38,7 +39,6 @@ from dnncore.cuda.convolution.wgmma_kernel import (
 )
 from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP
-from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
@@ -49,23 +49,27 @@ __all__ = ["WgmmaBackwardFilter"]
 _STAGE_PIXELS = 64
 _PATCH_ROWS, _PATCH_COLUMNS = 14, 8
 _PATCH_TAPS = (3, 3)
+_PATCH_PIXELS = (_PATCH_ROWS + _PATCH_TAPS[0] - 1) * (_PATCH_COLUMNS + _PATCH_TAPS[1] - 1)
+"""Of x, which the taps of a patch's pixels meet."""
+
 _SUM_THREADS = 128
 _MOST_LOG2_WAYS, _PARTS_OF_A_WAY = 5, 8
 _SUM_BYTES = 4
 _MOST_WORK = 2**32
 """Of the steps of all tiles times the blocks, so that 32 bits hold it."""
 
-# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
-# second that the units reach; bytes of a stage that a multiprocessor loads in a clock; the share of the memory's rate; what it
-# takes, in launches, until all multiprocessors have something to multiply, and to add up the parts; bytes of the parts per second
-# and multiprocessor, on their way to the workspace and back.
-_OF_PRODUCTS = 0.84
-_LOADED_BYTES = 30.0
-_OF_MEMORY_RATE = 0.85
-_LAUNCHES, _SUM_LAUNCHES = 1.2, 0.6
-_PART_BYTES_PER_SECOND = 4e10
-_OF_L2 = 0.5
-"""Share of the second-level cache that keeps operands for blocks that are out of step."""
+# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md). Products, loads and memory are
+# in each other's way, so that their times are added as the sides of a right angle. Bytes that a multiprocessor loads in a clock;
+# how much longer those take that are gathered, and those of images of one slab of channels, whose taps meet the same bytes; what
+# blocks lose that are out of step where this share of the second-level cache does not hold the operands. The share of the memory's
+# rate. What it takes, in launches, until all multiprocessors multiply, and until they add up parts; bytes of parts that a
+# multiprocessor leaves in a clock, and that it adds.
+_LOADED_BYTES = 50.0
+_GATHERED, _GATHERED_SLAB = 1.1, 3.0
+_OUT_OF_STEP, _OF_L2 = 1.22, 0.25
+_OF_MEMORY_RATE = 0.92
+_LAUNCHES, _SUM_LAUNCHES = 1.0, 0.37
+_LEFT_BYTES, _ADDED_BYTES = 55.0, 12.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,7 @@ class _Tile:
     @property
     def stage_bytes(self) -> int:
         """Of dy and x."""
-        of_x = self.columns // SLAB * _STAGE_PIXELS
-        if self.in_patches:
-            of_x = (_PATCH_ROWS + _PATCH_TAPS[0] - 1) * (_PATCH_COLUMNS + _PATCH_TAPS[1] - 1)
+        of_x = _PATCH_PIXELS if self.in_patches else self.columns // SLAB * _STAGE_PIXELS
         return (self.rows // SLAB * self.pixels + of_x) * ROW_BYTES
 
     @property
@@ -207,11 +209,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, problem: ConvolutionProblem, tile: _Tile, figures: DeviceFigures) -> Iterator[_Schedule]:
-        """With as many blocks as take equal pieces of whole tiles, and with all multiprocessors.
-
-        Blocks that take equal pieces go through the same pixels at the same time, and memory is read once for all of them. Others
-        do not, which is only as good where the second-level cache keeps the operands.
-        """
+        """With as many blocks as take equal parts of tiles, and with all multiprocessors."""
         k, c, r, s = problem.w.shape
         slabs, filter_tiles = -(-c // SLAB), -(-k // tile.rows)
         if tile.in_patches:
@@ -227,7 +225,7 @@ class _Schedule:
         even = tiles * min(most // tiles, steps)
         if even:
             yield cls(tile, filter_tiles, column_tiles, steps, even)
-        if even != most and (not even or problem.x.nbytes + problem.y.nbytes < figures.l2_bytes * _OF_L2):
+        if even != most:
             yield cls(tile, filter_tiles, column_tiles, steps, most)
 
     @property
@@ -262,16 +260,41 @@ class _Schedule:
         """A slot for each block and tile that meet; none where blocks have whole tiles."""
         return 0 if self.is_whole else (self.tiles + self.blocks - 1) * self.tile.sums * _SUM_BYTES
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether blocks go through the same pixels at the same time, so that memory is read once for all of them."""
+        return self.is_whole or self.blocks % self.tiles == 0
+
     def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """Of products and sums, or of the operands on their way through memory."""
-        rate = figures.products_per_second(Maths.of(problem.x.dtype)) / figures.multiprocessors * _OF_PRODUCTS
-        multiplying = self.tile.sums * self.tile.pixels / rate
-        loading = self.tile.stage_bytes / (_LOADED_BYTES * figures.clock_hz)
-        busy = self.longest * max(multiplying, loading)
-        memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        parts = (1 + self.longest // self.steps) * self.tile.sums * _SUM_BYTES / _PART_BYTES_PER_SECOND
-        launches = _LAUNCHES if self.is_whole else _LAUNCHES + _SUM_LAUNCHES
-        return max(busy, memory) + parts + launches * figures.launch_seconds
+        """Of products and sums."""
+        x, dy, dw = problem.x, problem.y, problem.w
+        rate = figures.products_per_second(Maths.of(x.dtype)) / figures.multiprocessors
+        multiplying = self.longest * self.tile.sums * self.tile.pixels / rate
+        loading = self.longest * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
+        met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
+        memory = (min(x.nbytes, met) + dy.nbytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        if not self.is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
+            loading, memory = loading * _OUT_OF_STEP, memory * _OUT_OF_STEP
+        seconds = math.hypot(multiplying, loading, memory) + _LAUNCHES * figures.launch_seconds
+        if self.is_whole:
+            return seconds
+        part_bytes, slots = self.tile.sums * _SUM_BYTES, self.blocks if self.is_in_step else self.blocks + self.tiles
+        left = (1 if self.is_in_step else 2) * part_bytes / _LEFT_BYTES
+        added = slots * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
+        return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
+
+    def _loaded_bytes(self, problem: ConvolutionProblem) -> float:
+        """Of a stage, on average; what does not exist is not loaded, and what is gathered counts for more."""
+        k, c, r, s = problem.w.shape
+        slabs, row_slabs = -(-c // SLAB), -(-k // SLAB)
+        of_dy = row_slabs * self.column_tiles * self.tile.pixels
+        if self.tile.in_patches:
+            of_x: float = slabs * self.filter_tiles * _PATCH_PIXELS
+        else:
+            of_x = r * s * slabs * self.filter_tiles * _STAGE_PIXELS
+            if not reads_matrix(problem.x, forward_window(problem)):
+                of_x *= _GATHERED_SLAB if slabs == 1 else _GATHERED
+        return (of_dy + of_x) / self.tiles * ROW_BYTES
 
 
 def _has_patches(problem: ConvolutionProblem) -> bool:

@@ -72,11 +72,11 @@ LONGEST_SUM = 2**16
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
 # second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
 # gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
-# multiply, or to store.
+# multiply, or to store. Phases of strides write every second pixel: the clocks and the share of those.
 _OF_PRODUCTS = 0.84
-_TILE_CLOCKS = 1000
+_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
 _GATHERED_BYTES = 24.5
-_OF_MEMORY_RATE = 0.88
+_OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 
 
@@ -219,9 +219,11 @@ def estimate(
         figures: Of the device.
     """
     rate = figures.products_per_second(Maths.of(dtype)) / figures.multiprocessors * _OF_PRODUCTS
+    scatters = any(not is_matrix(phase.y) for phase in phases)
+    tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
     busy = turns = gathered = turn = 0.0
     for phase in phases:
-        turn = tile.columns * tile.rows * phase.summands / rate + _TILE_CLOCKS / figures.clock_hz
+        turn = tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz
         shares = phase.tiles(tile) * filter_tiles / figures.multiprocessors
         turns += shares
         busy += shares * turn
@@ -229,7 +231,7 @@ def estimate(
     busy += (math.ceil(turns) - turns) * turn
     start = figures.launch_seconds * min(turns, 1.0)
     gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
-    memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
     return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
 
 
