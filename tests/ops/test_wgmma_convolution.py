@@ -29,7 +29,7 @@ def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescripto
 
 @dataclass(frozen=True)
 class Layer:
-    """To 136 filters, with 8 channels more from pixel to pixel than there are."""
+    """With 8 channels more from pixel to pixel than there are, of x and of y."""
 
     dtype: DType
     batch: int
@@ -42,16 +42,17 @@ class Layer:
     beta: float = 0.0
     direction: Direction = Direction.FORWARD
     channels: int = 72
-    filters: str = "NHWC"
+    filters: int = 136
+    layout: str = "NHWC"
     blocks: int = 1
 
     def case(self) -> Case:
         x = _images((self.batch, self.channels, *self.extents), self.dtype, 8 + -(-self.channels // 8) * 8)
-        w = TensorDescriptor.packed((136, self.channels, *self.taps), self.dtype, self.filters)
-        y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, 144)
+        w = TensorDescriptor.packed((self.filters, self.channels, *self.taps), self.dtype, self.layout)
+        y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, self.filters + 8)
         problem: Problem = ConvolutionProblem(self.direction, x, w, y, self.convolution)
         if self.fused:
-            row = TensorDescriptor.packed((1, 136, 1, 1))
+            row = TensorDescriptor.packed((1, self.filters, 1, 1))
             problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, LEAKY, alpha1=0.5, alpha2=-2.0)
         return Case(f"wgmma-{self.kernel}", problem, self.alpha, self.beta)
 
@@ -66,6 +67,8 @@ FORWARD = (
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
     Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_bfloat16_64x192"),
+    Layer(F16, 2, (30, 13), (3, 3), SAME, "convolution_wgmma_float16_64x224", True, -0.5, 2.0, channels=40, blocks=3),
+    Layer(BF16, 1, (30, 34), (3, 3), ONE_TAP, "convolution_wgmma_bfloat16_64x224", channels=64, blocks=3),
 )
 """One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
 
@@ -74,6 +77,8 @@ BACKWARD_DATA = (
     Layer(F16, 3, (7, 14), (1, 1), ONE_TAP, "float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "float16_64x192", channels=136),
     Layer(F16, 2, (16, 14), (3, 2), STRIDED, "float16_128x96", alpha=-0.5, beta=2.0),
+    Layer(F16, 2, (30, 13), (3, 3), SAME, "float16_64x224", beta=-1.0, filters=56, blocks=2),
+    Layer(BF16, 1, (30, 34), (3, 3), ONE_TAP, "bfloat16_64x224", filters=64, blocks=2),
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_64x192", alpha=0.5, beta=-1.0, channels=40),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "bfloat16_128x96"),
@@ -85,7 +90,7 @@ BACKWARD_FILTER = (
     Layer(F16, 2, (16, 14), (3, 2), STRIDED, "float16_64x256", alpha=-0.5, beta=2.0, blocks=5),
     Layer(F16, 2, (28, 16), (3, 3), SAME, "float16_64x576", alpha=0.5, beta=-1.0, blocks=5),
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0, blocks=5),
-    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_128x128", filters="NCHW"),
+    Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_128x128", layout="NCHW"),
     Layer(BF16, 2, (14, 12), (1, 3), ROWS, "bfloat16_128x64", blocks=5),
     Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "bfloat16_64x256", channels=60, blocks=5),
     Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "bfloat16_64x576", blocks=5),
@@ -119,7 +124,7 @@ def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tiles in ("wgmma.TILES", "wgmma_backward_data.TILES", "wgmma_backward_filter.TILES"):
+    for tiles in ("wgmma_kernel.TILES", "wgmma_backward_filter.TILES"):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(f"_{tile.rows}x{tile.columns}")]
         monkeypatch.setattr(where, tuple(found))

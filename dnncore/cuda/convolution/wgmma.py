@@ -17,14 +17,12 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, in_order
 from dnncore.cuda.convolution.copy_engine import (
     forward_window,
-    matrix_map,
     why_no_matrix,
     why_not_copied,
     why_not_gathered,
 )
 from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.convolution.wgmma_kernel import (
-    BOX_PIXELS,
     DTYPES,
     LONGEST_SUM,
     MOST,
@@ -33,9 +31,11 @@ from dnncore.cuda.convolution.wgmma_kernel import (
     Estimate,
     Phase,
     Tile,
+    boxes_map,
     call,
     estimate,
     make_params,
+    tiles_for,
     unit,
     why_no_wgmma,
 )
@@ -77,7 +77,8 @@ class WgmmaConvolution:
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        estimates = {tile: _estimate(problem, plain, tile, figures) for tile in TILES}
+        tiles = tiles_for([_phase(plain)], figures.multiprocessors, plain.w.shape[0])
+        estimates = {tile: _estimate(problem, plain, tile, figures) for tile in tiles}
         tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
         return Offer(
             estimates[tile].seconds,
@@ -100,7 +101,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         problem.y.size // problem.y.shape[1],
         x.size // x.shape[1],
         w.shape[0],
-        _phase(problem).tiles(TILES[-1]) * -(-w.shape[0] // TILES[-1].rows),
+        max(_phase(problem).tiles(tile) * -(-w.shape[0] // tile.rows) for tile in TILES),
     )
     if max(counts) > MOST:
         return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
@@ -143,8 +144,7 @@ def _estimate(
     figures: DeviceFigures,
 ) -> Estimate:
     phase = _phase(plain)
-    gathered = phase.tiles(tile) * tile.columns * phase.summands * plain.x.dtype.itemsize
-    unread = max(plain.x.nbytes - gathered, 0)  # between the pixels that strides reach
+    unread = max(plain.x.nbytes - phase.gathered_bytes(tile), 0)  # between the pixels that strides reach
     filter_tiles = -(-plain.w.shape[0] // tile.rows)
     return estimate([phase], filter_tiles, tile, plain.x.dtype, operand_bytes(problem) - unread, figures)
 
@@ -166,7 +166,7 @@ def _calls(
     else:
         fill_epilogue(params["epilogue"], epilogue_of(problem))
         if problem.z is not None:
-            maps["z"] = Place(names.index("z")), matrix_map(problem.z, SLAB, BOX_PIXELS)
+            maps["z"] = Place(names.index("z")), boxes_map(problem.z, tile)
     # The engine has maps of x and w; the epilogue's operands have pointers, which say that they are there.
     others = in_order(None, None, *fields_of(names[2:]))
     calls = call(params, tile, [phase], operands, (x, w), others, maps, figures, backward=False)

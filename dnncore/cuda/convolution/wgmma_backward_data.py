@@ -34,6 +34,7 @@ from dnncore.cuda.convolution.wgmma_kernel import (
     call,
     estimate,
     make_params,
+    tiles_for,
     unit,
     why_no_wgmma,
 )
@@ -145,7 +146,7 @@ class WgmmaBackwardData:
         x, parts = problem.x, phases(problem)
         estimates = {
             tile: estimate(parts, -(-x.shape[1] // tile.rows), tile, x.dtype, operand_bytes(problem), figures)
-            for tile in TILES
+            for tile in tiles_for(parts, figures.multiprocessors, x.shape[1])
         }
         tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
         return Offer(

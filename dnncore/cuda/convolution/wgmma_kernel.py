@@ -1,6 +1,7 @@
-"""The kernel of `convolution/wgmma.cuh`: its tiles, units and parameters, how long it takes, its call. Pure.
+"""The kernels of `convolution/wgmma.cuh` and `wgmma_patches.cuh`: tiles, units, parameters, how long they take, calls. Pure.
 
-A launch computes phases: dense convolutions that read the same images and filters. A forward convolution is one.
+A launch computes phases: dense convolutions that read the same images and filters. A forward convolution is one. Patches are for
+one phase by filters of 3 x 3 over few channels.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dnncore.cuda.convolution.copy_engine import (
     images_map,
     is_matrix,
     output_map,
+    patches_map,
     reads_matrix,
 )
 from dnncore.cuda.gemm import EPILOGUE
@@ -32,7 +34,6 @@ from dnncore.problems import ConvolutionProblem
 
 __all__ = [
     "ARCHITECTURE",
-    "BOX_PIXELS",
     "DTYPES",
     "LONGEST_SUM",
     "MOST",
@@ -44,9 +45,11 @@ __all__ = [
     "Estimate",
     "Phase",
     "Tile",
+    "boxes_map",
     "call",
     "estimate",
     "make_params",
+    "tiles_for",
     "unit",
     "why_no_wgmma",
 ]
@@ -80,23 +83,42 @@ _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 
 
+PATCH_TAPS = (3, 3)
+_RECTANGLE = (14, 8)
+_PATCH = (2 * _RECTANGLE[0], _RECTANGLE[1])
+_READ_PATCH = (_PATCH[0] + PATCH_TAPS[0] - 1, _PATCH[1] + PATCH_TAPS[1] - 1)
+"""Rows and columns of a box, of the outputs of a patch, and of what their taps meet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows (filters; of dx: channels) and columns (pixels) of a block's tile, and stages of its ring: as many as fit. Immutable."""
+    """Rows (filters; of dx: channels) and columns (pixels) of a block's tile, and stages of its ring: as many as fit. Immutable.
+
+    Args:
+        rows: Of filters.
+        columns: Of pixels.
+        stages: Of the ring.
+        in_patches: Whether a stage is a patch of pixels that all taps read.
+    """
 
     rows: int
     columns: int
     stages: int
+    in_patches: bool = False
 
     @property
     def shared_bytes(self) -> int:
-        """Stages, the consumers' boxes, two barriers for each stage and one for each box."""
+        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters."""
         boxes = _CONSUMERS * _BOXES
-        rows = self.stages * (self.rows + self.columns) + boxes * BOX_PIXELS
+        if self.in_patches:
+            patch = -(-math.prod(_READ_PATCH) // 8) * 8
+            rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(_RECTANGLE)
+            return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
+        rows = self.stages * (self.columns + self.rows) + boxes * BOX_PIXELS
         return rows * ROW_BYTES + (2 * self.stages + boxes) * 8
 
 
-TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5))
+TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
 
 _PHASE = struct(
     *((name, TENSOR_MAP) for name in "xy"),
@@ -128,10 +150,13 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
     name = "convolution_wgmma_backward_data" if backward else "convolution_wgmma"
     entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}"
     arguments = f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}"
+    header, kernel = "wgmma", f"Kernel<{arguments}>"
+    if tile.in_patches:
+        header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}>"
     source = (
-        '#include "dnncore/convolution/wgmma.cuh"\n'
+        f'#include "dnncore/convolution/{header}.cuh"\n'
         "using namespace dnncore;\n"
-        f"using Kernel = wgmma::Kernel<{arguments}>;\n"
+        f"using Kernel = wgmma::{kernel};\n"
         f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
@@ -171,10 +196,35 @@ class Phase:
         """Of each output, those of incomplete slabs included."""
         return math.prod(self.taps) * (self.slabs[1] - self.slabs[0]) * SLAB
 
+    def patches(self) -> tuple[int, int]:
+        """How many there are, down and across an image."""
+        p, q = self.window.outputs
+        return -(-p // _PATCH[0]), -(-q // _PATCH[1])
+
     def tiles(self, tile: Tile) -> int:
         """How many there are along the pixels."""
         n, _, *places = self.y.shape
-        return -(-n * math.prod(places) // tile.columns)
+        return n * math.prod(self.patches()) if tile.in_patches else -(-n * math.prod(places) // tile.columns)
+
+    def gathered_bytes(self, tile: Tile) -> int:
+        """What is loaded of the images that are read."""
+        pixels = math.prod(_READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
+        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * ROW_BYTES
+
+
+def tiles_for(phases: Sequence[Phase], multiprocessors: int, filters: int) -> tuple[Tile, ...]:
+    """Those that suit the phases of a launch with so many filters: patches suit one by dense filters over few channels."""
+    first = phases[0]
+    window = first.window
+    suits = (
+        len(phases) == 1
+        and first.taps == PATCH_TAPS
+        and first.dilation == window.steps == (1, 1)
+        and first.slabs == (0, 1)
+    )
+    return tuple(
+        tile for tile in TILES if not tile.in_patches or (suits and -(-filters // tile.rows) <= multiprocessors)
+    )
 
 
 def why_no_wgmma(problem: ConvolutionProblem, architecture: str, any_unit: Unit) -> str | None:
@@ -227,12 +277,17 @@ def estimate(
         shares = phase.tiles(tile) * filter_tiles / figures.multiprocessors
         turns += shares
         busy += shares * turn
-        gathered += phase.tiles(tile) * tile.columns * phase.summands * ITEM_BYTES
+        gathered += phase.gathered_bytes(tile)
     busy += (math.ceil(turns) - turns) * turn
     start = figures.launch_seconds * min(turns, 1.0)
     gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
     memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
     return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
+
+
+def boxes_map(images: TensorDescriptor, tile: Tile) -> TensorMap:
+    """Images that are written, or added before, as a tile's consumers do."""
+    return patches_map(images, SLAB, *_RECTANGLE) if tile.in_patches else output_map(images, SLAB, BOX_PIXELS)
 
 
 def make_params(
@@ -254,10 +309,11 @@ def make_params(
         field["pixel_tiles"] = pixel_tiles
         for name in ("slabs", "taps", "first_tap", "next_tap", "dilation"):
             field[name] = getattr(phase, name)
-        field["output"], field["stride"] = phase.window.outputs, phase.window.steps
+        field["output"] = phase.patches() if tile.in_patches else phase.window.outputs
+        field["stride"] = phase.window.steps
         field["padding"] = [-first for first in phase.window.first]
         field["gathers"] = not reads_matrix(images, phase.window)
-        field["scatters"] = not is_matrix(phase.y)
+        field["scatters"] = not (tile.in_patches or is_matrix(phase.y))
         pixel_tiles += phase.tiles(tile)
     params["pixel_tiles"] = pixel_tiles
     return params
@@ -294,9 +350,17 @@ def call(
         **other_maps,
     }
     for i, phase in enumerate(phases):
-        maps["phases", i, "x"] = of_x, images_map(images, phase.window, SLAB, tile.columns)
-        maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), output_map(phase.y, SLAB, BOX_PIXELS)
-    blocks = min(int(params["pixel_tiles"]) * int(params["filter_tiles"]), figures.multiprocessors)
+        read = (
+            patches_map(images, SLAB, *_READ_PATCH)
+            if tile.in_patches
+            else images_map(images, phase.window, SLAB, tile.columns)
+        )
+        maps["phases", i, "x"] = of_x, read
+        maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), boxes_map(phase.y, tile)
+    filter_tiles = int(params["filter_tiles"])
+    blocks = min(int(params["pixel_tiles"]) * filter_tiles, figures.multiprocessors)
+    if tile.in_patches:
+        blocks -= blocks % filter_tiles
     return kernel_call(
         unit(w.dtype, tile, backward=backward),
         blocks,

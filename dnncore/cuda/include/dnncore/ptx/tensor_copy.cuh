@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_window(void* shared, const TensorMap& map, 
       : "memory");
 }
 
-// The same of a tensor of four dimensions: filters, as channels, columns, rows and filters.
+// The same of a tensor of four dimensions: channels, columns, rows, and filters or images.
 __device__ __forceinline__ void load_window(
     void* shared, const TensorMap& map, Mbarrier& barrier, int32 channel, int32 column, int32 row, int32 filter) {
   asm volatile(
@@ -58,6 +58,16 @@ __device__ __forceinline__ void store_window(const TensorMap& map, const void* s
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\n"
       "cp.async.bulk.commit_group;" ::"l"(&map),
       "r"(shared_address(shared)), "r"(column), "r"(row)
+      : "memory");
+}
+
+// The same of a tensor of four dimensions.
+__device__ __forceinline__ void store_window(
+    const TensorMap& map, const void* shared, int32 channel, int32 column, int32 row, int32 image) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(shared_address(shared)), "r"(channel), "r"(column), "r"(row), "r"(image)
       : "memory");
 }
 

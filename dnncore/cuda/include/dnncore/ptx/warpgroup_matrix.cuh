@@ -60,6 +60,8 @@ __device__ __forceinline__ void wait_for_products() {
 #define DNNCORE_NAMES_96                                                                                                \
   DNNCORE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"  \
   "%88,%89,%90,%91,%92,%93,%94,%95"
+#define DNNCORE_NAMES_112                                                                                               \
+  DNNCORE_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 // `columns` and `type` are as the instruction spells them; a, b, `adds` and `transposed` (of a and b) are the operands
 // behind the sums.
 #define DNNCORE_MULTIPLY(columns, type, names, a, b, adds, transposed, ...)                                             \
@@ -77,12 +79,16 @@ __device__ __forceinline__ void wait_for_products() {
 #define DNNCORE_MULTIPLY_96(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "192", type, DNNCORE_NAMES_96, "%96", "%97", "%98", "%99, %100", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48))
+#define DNNCORE_MULTIPLY_112(type)                                                                                      \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "224", type, DNNCORE_NAMES_112, "%112", "%113", "%114", "%115, %116", DNNCORE_SUMS_48(0), DNNCORE_SUMS_32(48),    \
+      DNNCORE_SUMS_32(80))
 
 // Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 16 summands of each. Setting
 // sums to 0 by hand instead of `add` would make the compiler run the products one by one.
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
-  static_assert(kSums == 32 || kSums == 48 || kSums == 64 || kSums == 96);
+  static_assert(kSums == 32 || kSums == 48 || kSums == 64 || kSums == 96 || kSums == 112);
   constexpr bool kIsHalf = std::is_same_v<T, float16>;
   static_assert(kIsHalf || std::is_same_v<T, bfloat16>);
   if constexpr (kSums == 32 && kIsHalf) {
@@ -97,10 +103,14 @@ __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 o
     DNNCORE_MULTIPLY_64("f16");
   } else if constexpr (kSums == 64) {
     DNNCORE_MULTIPLY_64("bf16");
-  } else if constexpr (kIsHalf) {
+  } else if constexpr (kSums == 96 && kIsHalf) {
     DNNCORE_MULTIPLY_96("f16");
-  } else {
+  } else if constexpr (kSums == 96) {
     DNNCORE_MULTIPLY_96("bf16");
+  } else if constexpr (kIsHalf) {
+    DNNCORE_MULTIPLY_112("f16");
+  } else {
+    DNNCORE_MULTIPLY_112("bf16");
   }
 }
 
@@ -111,10 +121,12 @@ __device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 o
 #undef DNNCORE_NAMES_48
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
+#undef DNNCORE_NAMES_112
 #undef DNNCORE_MULTIPLY
 #undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96
+#undef DNNCORE_MULTIPLY_112
 
 }  // namespace dnncore
