@@ -28,7 +28,7 @@ from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
 from tests.cuda.test_parts import JOINED, JOINED_EXTENDED, SELECTED, by_another_launch
 from tests.ops.harness import GUARD, check
-from tests.ops.test_wgmma_convolution import LAYERS
+from tests.ops.test_wgmma_convolution import KERNELS
 
 pytestmark = pytest.mark.cuda
 
@@ -210,5 +210,4 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
     covered.update(_units_of(CASES, handles[device].device))
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))
-    of_wgmma = {layer.kernel for layer in LAYERS}
-    assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in of_wgmma) == []
+    assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in KERNELS) == []

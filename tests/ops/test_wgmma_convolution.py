@@ -106,6 +106,10 @@ LAYERS = (
         for layer in layers
     ),
 )
+KERNELS = {layer.kernel for layer in LAYERS} | {
+    f"convolution_wgmma_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER if layer.blocks > 1
+}
+"""What the cases here run."""
 
 
 def _handle(figures: DeviceFigures, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> Handle:
