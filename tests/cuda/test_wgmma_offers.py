@@ -121,7 +121,7 @@ def test_of_activations_it_knows_those_that_are_comparisons() -> None:
 @pytest.mark.parametrize(
     ("layer", "tile"),
     [
-        (Layer((64, 64, 56, 56), (64, 64, 3, 3)), "64x192"),
+        (Layer((64, 64, 56, 56), (64, 64, 3, 3)), "64x224"),
         (Layer((64, 256, 56, 56), (64, 256, 1, 1), {}), "64x192"),
         (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x192"),
         (Layer((64, 256, 14, 14), (256, 256, 3, 3)), "128x192"),

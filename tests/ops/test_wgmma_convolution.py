@@ -128,7 +128,7 @@ def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tiles in ("wgmma_kernel.TILES", "wgmma_backward_filter.TILES"):
+    for tiles in ("wgmma_launch.TILES", "wgmma_backward_filter.TILES"):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(f"_{tile.rows}x{tile.columns}")]
         monkeypatch.setattr(where, tuple(found))

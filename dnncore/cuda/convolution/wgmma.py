@@ -22,23 +22,8 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_gathered,
 )
 from dnncore.cuda.convolution.fused_product import epilogue_of
-from dnncore.cuda.convolution.wgmma_kernel import (
-    DTYPES,
-    LONGEST_SUM,
-    MOST,
-    SLAB,
-    TILES,
-    Estimate,
-    Phase,
-    Tile,
-    boxes_map,
-    call,
-    estimate,
-    make_params,
-    tiles_for,
-    unit,
-    why_no_wgmma,
-)
+from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
+from dnncore.cuda.convolution.wgmma_tile import DTYPES, LONGEST_SUM, MOST, SLAB, TILES, unit, why_no_wgmma
 from dnncore.cuda.gemm import Epilogue, fields_of, fill_epilogue
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.cuda.traffic import operand_bytes
@@ -77,12 +62,14 @@ class WgmmaConvolution:
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        tiles = tiles_for([_phase(plain)], figures.multiprocessors, plain.w.shape[0])
-        estimates = {tile: _estimate(problem, plain, tile, figures) for tile in tiles}
-        tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
+        choices = {
+            launch: launch.estimate(_nbytes(problem, plain, launch), figures)
+            for launch in launches(plain.x, plain.w, [_phase(plain)], figures.multiprocessors, backward=False)
+        }
+        launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
         return Offer(
-            estimates[tile].seconds,
-            partial(_calls, problem, plain, tile, figures, elsewhere),
+            choices[launch].seconds,
+            partial(_calls, problem, launch, figures, elsewhere),
             elsewhere.workspace_bytes,
         )
 
@@ -137,28 +124,16 @@ def _phase(problem: ConvolutionProblem) -> Phase:
     )
 
 
-def _estimate(
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    plain: ConvolutionProblem,
-    tile: Tile,
-    figures: DeviceFigures,
-) -> Estimate:
-    phase = _phase(plain)
-    unread = max(plain.x.nbytes - phase.gathered_bytes(tile), 0)  # between the pixels that strides reach
-    filter_tiles = -(-plain.w.shape[0] // tile.rows)
-    return estimate([phase], filter_tiles, tile, plain.x.dtype, operand_bytes(problem) - unread, figures)
+def _nbytes(problem: ConvolutionProblem | FusedConvolutionProblem, plain: ConvolutionProblem, launch: Launch) -> int:
+    """What is read and written: all but what lies between the pixels that strides reach."""
+    gathered = sum(phase.gathered_bytes(launch.tile) for phase in launch.phases)
+    return operand_bytes(problem) - max(plain.x.nbytes - gathered, 0)
 
 
 def _calls(
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    plain: ConvolutionProblem,
-    tile: Tile,
-    figures: DeviceFigures,
-    elsewhere: Offer,
+    problem: ConvolutionProblem | FusedConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Offer
 ) -> Calls:
-    x, w, phase = plain.x, plain.w, _phase(plain)
-    params = make_params(x, [phase], w.shape[0], tile, backward=False)
-    names = problem.input_names
+    params, names = launch.params(), problem.input_names
     operands = Place(0), Place(1), Place(len(names))
     maps: dict[FieldPath, tuple[Place, TensorMap]] = {}
     if isinstance(problem, ConvolutionProblem):
@@ -166,9 +141,8 @@ def _calls(
     else:
         fill_epilogue(params["epilogue"], epilogue_of(problem))
         if problem.z is not None:
-            maps["z"] = Place(names.index("z")), boxes_map(problem.z, tile)
+            maps["z"] = Place(names.index("z")), launch.output_map(problem.z)
     # The engine has maps of x and w; the epilogue's operands have pointers, which say that they are there.
-    others = in_order(None, None, *fields_of(names[2:]))
-    calls = call(params, tile, [phase], operands, (x, w), others, maps, figures, backward=False)
+    calls = launch.calls(params, operands, in_order(None, None, *fields_of(names[2:])), maps, figures)
     places = (*operands, *(place for place, _ in maps.values()))
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in places), calls, elsewhere.prepare()),)

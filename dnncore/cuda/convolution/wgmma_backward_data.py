@@ -22,22 +22,8 @@ from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered
-from dnncore.cuda.convolution.wgmma_kernel import (
-    DTYPES,
-    LONGEST_SUM,
-    MOST,
-    MOST_PHASES,
-    SLAB,
-    TILES,
-    Phase,
-    Tile,
-    call,
-    estimate,
-    make_params,
-    tiles_for,
-    unit,
-    why_no_wgmma,
-)
+from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
+from dnncore.cuda.convolution.wgmma_tile import DTYPES, LONGEST_SUM, MOST, MOST_PHASES, SLAB, TILES, unit, why_no_wgmma
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -143,17 +129,12 @@ class WgmmaBackwardData:
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        x, parts = problem.x, phases(problem)
-        estimates = {
-            tile: estimate(parts, -(-x.shape[1] // tile.rows), tile, x.dtype, operand_bytes(problem), figures)
-            for tile in tiles_for(parts, figures.multiprocessors, x.shape[1])
+        choices = {
+            launch: launch.estimate(operand_bytes(problem), figures)
+            for launch in launches(problem.y, problem.w, phases(problem), figures.multiprocessors, backward=True)
         }
-        tile = min(estimates, key=lambda tile: (estimates[tile].seconds, estimates[tile].busy))
-        return Offer(
-            estimates[tile].seconds,
-            partial(_calls, problem, parts, tile, figures, elsewhere),
-            elsewhere.workspace_bytes,
-        )
+        launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
+        return Offer(choices[launch].seconds, partial(_calls, launch, figures, elsewhere), elsewhere.workspace_bytes)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
@@ -179,10 +160,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
 
 
-def _calls(
-    problem: ConvolutionProblem, parts: list[Phase], tile: Tile, figures: DeviceFigures, elsewhere: Offer
-) -> Calls:
-    params = make_params(problem.y, parts, problem.x.shape[1], tile, backward=True)
+def _calls(launch: Launch, figures: DeviceFigures, elsewhere: Offer) -> Calls:
     of_w, of_dy, of_dx = operands = Place(0), Place(1), Place(2)
-    calls = call(params, tile, parts, (of_dy, of_w, of_dx), (problem.y, problem.w), {}, {}, figures, backward=True)
+    calls = launch.calls(launch.params(), (of_dy, of_w, of_dx), {}, {}, figures)
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare()),)

@@ -27,7 +27,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
-from dnncore.cuda.convolution.wgmma_kernel import (
+from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
     DTYPES,
     LONGEST_SUM,

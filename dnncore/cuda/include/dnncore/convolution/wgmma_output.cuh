@@ -32,7 +32,7 @@ struct alignas(64) Phase {
 
 inline constexpr int kMostPhases = 4;
 
-// _PARAMS in convolution/wgmma_kernel.py. Coordinates are 32 bits: the host refuses more pixels.
+// `params_dtype` of convolution/wgmma_tile.py. Coordinates are 32 bits: the host refuses more pixels.
 template <bool kBackward>
 struct alignas(64) Params {
   TensorMap w;  // 64 channels of one tap of kFilters filters; backward-data: of 64 filters

@@ -1,0 +1,240 @@
+"""Launches of the kernels of `convolution/wgmma.cuh` and `wgmma_patches.cuh`: parameters, how long they take, calls. Pure.
+
+A launch computes phases: dense convolutions that read the same images and filters. A forward convolution is one. Patches are for
+one phase by filters of 3 x 3 over few channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
+from dnncore.cuda.convolution.copy_engine import (
+    Window,
+    filters_map,
+    images_map,
+    is_matrix,
+    output_map,
+    patches_map,
+    reads_matrix,
+)
+from dnncore.cuda.convolution.wgmma_tile import (
+    BOX_PIXELS,
+    PATCH,
+    PATCH_TAPS,
+    READ_PATCH,
+    RECTANGLE,
+    ROW_BYTES,
+    SLAB,
+    THREADS,
+    TILES,
+    Tile,
+    params_dtype,
+    unit,
+)
+from dnncore.cuda.params import record
+from dnncore.cuda.tensor_map import TensorMap
+from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures, Maths
+
+__all__ = ["Estimate", "Launch", "Phase", "launches"]
+
+_NO_PHASE = 2**31 - 1
+
+# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
+# second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
+# gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
+# multiply, or to store. Phases of strides write every second pixel: the clocks and the share of those.
+_OF_PRODUCTS = 0.84
+_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
+_GATHERED_BYTES = 24.5
+_OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
+_LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A dense convolution. Immutable. Pairs are rows and columns.
+
+    Args:
+        window: What its first tap meets of the images that are read.
+        y: The images that are written.
+        y_offset_bytes: Of their first pixel, from the beginning of the operand.
+        taps: How many there are.
+        dilation: Pixels from one tap to the next.
+        slabs: Slabs of channels that are added up: the first, and the one behind the last.
+        first_tap: Of w.
+        next_tap: Steps in w from one tap to the next.
+    """
+
+    window: Window
+    y: TensorDescriptor
+    y_offset_bytes: int
+    taps: tuple[int, int]
+    dilation: tuple[int, int]
+    slabs: tuple[int, int]
+    first_tap: tuple[int, int] = (0, 0)
+    next_tap: tuple[int, int] = (1, 1)
+
+    @property
+    def summands(self) -> int:
+        """Of each output, those of incomplete slabs included."""
+        return math.prod(self.taps) * (self.slabs[1] - self.slabs[0]) * SLAB
+
+    def patches(self) -> tuple[int, int]:
+        """How many there are, down and across an image."""
+        p, q = self.window.outputs
+        return -(-p // PATCH[0]), -(-q // PATCH[1])
+
+    def tiles(self, tile: Tile) -> int:
+        """How many there are along the pixels."""
+        n, _, *places = self.y.shape
+        return n * math.prod(self.patches()) if tile.in_patches else -(-n * math.prod(places) // tile.columns)
+
+    def gathered_bytes(self, tile: Tile) -> int:
+        """What is loaded of the images that are read."""
+        pixels = math.prod(READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
+        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of a launch, and those that its multiprocessors are busy. Immutable."""
+
+    seconds: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Phases in tiles. Immutable.
+
+    Args:
+        images: That are read.
+        w: The filters.
+        phases: In the order in which blocks take their tiles.
+        tile: Of a block.
+        backward: Whether it is backward-data: the rows of the product are channels.
+    """
+
+    images: TensorDescriptor
+    w: TensorDescriptor
+    phases: tuple[Phase, ...]
+    tile: Tile
+    backward: bool
+
+    @property
+    def filter_tiles(self) -> int:
+        """How many there are along the rows of the product."""
+        return -(-self.w.shape[1 if self.backward else 0] // self.tile.rows)
+
+    @property
+    def pixel_tiles(self) -> int:
+        """How many there are along the pixels of all phases."""
+        return sum(phase.tiles(self.tile) for phase in self.phases)
+
+    def suits(self, multiprocessors: int) -> bool:
+        """Whether the tile is for such phases: patches are for one by dense filters over few channels."""
+        if not self.tile.in_patches:
+            return True
+        first = self.phases[0]
+        is_dense = first.taps == PATCH_TAPS and first.dilation == first.window.steps == (1, 1)
+        return len(self.phases) == 1 and is_dense and first.slabs == (0, 1) and self.filter_tiles <= multiprocessors
+
+    def estimate(self, nbytes: int, figures: DeviceFigures) -> Estimate:
+        """Time of the turns that the blocks take, of gathering x, or of so many bytes of operands on their way through memory.
+
+        Tiles of other filters of the same pixels read x at the same time, and the second-level cache reads it once for all of
+        them.
+        """
+        tile, phases = self.tile, self.phases
+        rate = figures.products_per_second(Maths.of(self.w.dtype)) / figures.multiprocessors * _OF_PRODUCTS
+        scatters = any(not is_matrix(phase.y) for phase in phases)
+        tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
+        busy = turns = gathered = turn = 0.0
+        for phase in phases:
+            turn = tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz
+            shares = phase.tiles(tile) * self.filter_tiles / figures.multiprocessors
+            turns += shares
+            busy += shares * turn
+            gathered += phase.gathered_bytes(tile)
+        busy += (math.ceil(turns) - turns) * turn
+        start = figures.launch_seconds * min(turns, 1.0)
+        gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
+        memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
+        return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
+
+    def params(self) -> np.ndarray:
+        """The parameter struct, all but addresses and what follows a convolution."""
+        tile = self.tile
+        params = record(
+            params_dtype(backward=self.backward),
+            filters=self.w.shape[1 if self.backward else 0],
+            pixel_tiles=self.pixel_tiles,
+            filter_tiles=self.filter_tiles,
+        )
+        params["phases"]["pixel_tiles"] = _NO_PHASE
+        tiles = 0
+        for field, phase in zip(params["phases"], self.phases, strict=False):
+            field["pixel_tiles"] = tiles
+            for name in ("slabs", "taps", "first_tap", "next_tap", "dilation"):
+                field[name] = getattr(phase, name)
+            field["output"] = phase.patches() if tile.in_patches else phase.window.outputs
+            field["stride"] = phase.window.steps
+            field["padding"] = [-first for first in phase.window.first]
+            field["gathers"] = not reads_matrix(self.images, phase.window)
+            field["scatters"] = not (tile.in_patches or is_matrix(phase.y))
+            tiles += phase.tiles(tile)
+        return params
+
+    def output_map(self, images: TensorDescriptor) -> TensorMap:
+        """Images that are written, or added before, as the tile's consumers do."""
+        if self.tile.in_patches:
+            return patches_map(images, SLAB, *RECTANGLE)
+        return output_map(images, SLAB, BOX_PIXELS)
+
+    def calls(
+        self,
+        params: np.ndarray,
+        operands: tuple[Place, Place, Place],
+        others: Mapping[FieldPath, Place],
+        other_maps: Mapping[FieldPath, tuple[Place, TensorMap]],
+        figures: DeviceFigures,
+    ) -> Calls:
+        """The kernel's call.
+
+        Args:
+            params: As `params` gives them, with what follows the convolution.
+            operands: Where images that are read, w, and images that are written begin.
+            others: Fields that take other addresses.
+            other_maps: And other maps.
+            figures: Of the device.
+        """
+        tile, (of_x, of_w, of_y) = self.tile, operands
+        filters = SLAB if self.backward else tile.rows
+        maps: dict[FieldPath, tuple[Place, TensorMap]] = {"w": (of_w, filters_map(self.w, SLAB, filters)), **other_maps}
+        for i, phase in enumerate(self.phases):
+            maps["phases", i, "x"] = of_x, self._input_map(phase)
+            maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), self.output_map(phase.y)
+        blocks = min(self.pixel_tiles * self.filter_tiles, figures.multiprocessors)
+        if tile.in_patches:  # a block keeps its filters
+            blocks -= blocks % self.filter_tiles
+        kernel = unit(self.w.dtype, tile, backward=self.backward)
+        return kernel_call(kernel, blocks, THREADS, params, others, shared_bytes=tile.shared_bytes, maps=maps)
+
+    def _input_map(self, phase: Phase) -> TensorMap:
+        if self.tile.in_patches:
+            return patches_map(self.images, SLAB, *READ_PATCH)
+        return images_map(self.images, phase.window, SLAB, self.tile.columns)
+
+
+def launches(
+    images: TensorDescriptor, w: TensorDescriptor, phases: Sequence[Phase], multiprocessors: int, *, backward: bool
+) -> list[Launch]:
+    """One for each tile that suits the phases."""
+    made = (Launch(images, w, tuple(phases), tile, backward) for tile in TILES)
+    return [launch for launch in made if launch.suits(multiprocessors)]

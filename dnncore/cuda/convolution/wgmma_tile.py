@@ -1,0 +1,168 @@
+"""Tiles of the kernels of `convolution/wgmma.cuh` and `wgmma_patches.cuh`, what they take, and their units. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from dnncore.cuda.gemm import EPILOGUE
+from dnncore.cuda.params import BLEND, c_type, struct
+from dnncore.cuda.tensor_map import TENSOR_MAP
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import ConvolutionMode
+from dnncore.dtypes import DType
+from dnncore.problems import ConvolutionProblem
+
+__all__ = [
+    "ARCHITECTURE",
+    "BOX_PIXELS",
+    "DTYPES",
+    "LONGEST_SUM",
+    "MOST",
+    "MOST_PHASES",
+    "PATCH",
+    "PATCH_TAPS",
+    "READ_PATCH",
+    "RECTANGLE",
+    "ROW_BYTES",
+    "SLAB",
+    "THREADS",
+    "TILES",
+    "WARPGROUP",
+    "Tile",
+    "params_dtype",
+    "unit",
+    "why_no_wgmma",
+]
+
+ARCHITECTURE = "sm_90a"
+DTYPES = (DType.FLOAT16, DType.BFLOAT16)
+
+WARPGROUP = 128
+"""Threads of four warps."""
+
+SLAB, BOX_PIXELS = 64, 96
+"""Channels that are added up at a time, or stored; pixels that are."""
+
+_CONSUMERS = _BOXES = 2
+THREADS = (_CONSUMERS + 1) * WARPGROUP
+"""Of a block: the consumers' and the producer's."""
+
+ROW_BYTES = SLAB * 2
+"""Of shared memory: 64 elements."""
+
+MOST = 2**31 - 2**16
+"""What coordinates of 32 bits hold, those of the last tile included."""
+
+MOST_PHASES = 4
+"""Of a launch."""
+
+LONGEST_SUM = 2**16
+"""As of the pipelines of `gemm`, whose matrix units round alike."""
+
+PATCH_TAPS = (3, 3)
+"""Of the filters for which there are patches: rows and columns, as are the next three."""
+
+RECTANGLE = (14, 8)
+PATCH = (2 * RECTANGLE[0], RECTANGLE[1])
+READ_PATCH = (PATCH[0] + PATCH_TAPS[0] - 1, PATCH[1] + PATCH_TAPS[1] - 1)
+"""A box, the outputs of a patch, and what their taps meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows (filters; of dx: channels) and columns (pixels) of a block's tile, and stages of its ring: as many as fit. Immutable.
+
+    Args:
+        rows: Of filters.
+        columns: Of pixels.
+        stages: Of the ring.
+        in_patches: Whether a stage is a patch of pixels that all taps read.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    in_patches: bool = False
+
+    @property
+    def shared_bytes(self) -> int:
+        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters."""
+        boxes = _CONSUMERS * _BOXES
+        if self.in_patches:
+            patch = -(-math.prod(READ_PATCH) // 8) * 8
+            rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
+            return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
+        rows = self.stages * (self.columns + self.rows) + boxes * BOX_PIXELS
+        return rows * ROW_BYTES + (2 * self.stages + boxes) * 8
+
+
+TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
+
+_PHASE = struct(
+    *((name, TENSOR_MAP) for name in "xy"),
+    *(
+        (name, "<i4", 2)
+        for name in ("slabs", "taps", "first_tap", "next_tap", "output", "stride", "padding", "dilation")
+    ),
+    *((name, "<i4") for name in ("pixel_tiles", "gathers", "scatters")),
+    alignment=64,
+)
+
+
+@cache
+def params_dtype(*, backward: bool) -> np.dtype:
+    """The struct `wgmma::Params`."""
+    return struct(
+        *((name, TENSOR_MAP) for name in "wz"),
+        ("phases", _PHASE, (MOST_PHASES if backward else 1,)),
+        *BLEND,
+        ("epilogue", EPILOGUE),
+        *((name, "<i4") for name in ("filters", "pixel_tiles", "filter_tiles")),
+        alignment=64,
+    )
+
+
+@cache
+def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
+    """The kernel of a tile, for forward or for backward-data convolutions."""
+    params = params_dtype(backward=backward)
+    name = "convolution_wgmma_backward_data" if backward else "convolution_wgmma"
+    entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}"
+    arguments = f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}"
+    header, kernel = "wgmma", f"Kernel<{arguments}>"
+    if tile.in_patches:
+        header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}>"
+    source = (
+        f'#include "dnncore/convolution/{header}.cuh"\n'
+        "using namespace dnncore;\n"
+        f"using Kernel = wgmma::{kernel};\n"
+        f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
+        f"{entry}(const __grid_constant__ Kernel::Params params) {{\n"
+        "  Kernel::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+def why_no_wgmma(problem: ConvolutionProblem, architecture: str, any_unit: Unit) -> str | None:
+    """None where a kernel of wgmma takes the kind of convolution, else the reason: dtype, architecture, dimensions, groups."""
+    conv = problem.convolution
+    if problem.x.dtype not in DTYPES:
+        return f"x is {problem.x.dtype.value}; it takes {' and '.join(dtype.value for dtype in DTYPES)}"
+    missing = any_unit.why_not_on(architecture)
+    if missing is not None:
+        return missing
+    if conv.spatial_ndim != 2 or conv.groups != 1 or conv.mode is not ConvolutionMode.CROSS_CORRELATION:
+        return (
+            f"{conv.spatial_ndim} spatial dimensions, {conv.groups} groups, {conv.mode.value}; it takes two, one, "
+            f"{ConvolutionMode.CROSS_CORRELATION.value}"
+        )
+    if not (problem.x.size and problem.w.size and problem.y.size):
+        return "there is nothing to multiply"
+    return None
