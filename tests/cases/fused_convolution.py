@@ -41,6 +41,15 @@ class Fused:
     overwrites: bool = False
 
 
+NHWC = ("NHWC", "NHWC")
+_DEPTHWISE: dict[int, dict[str, Any]] = {
+    3: {"padding": 1, "groups": 3},
+    5: {"padding": 2, "groups": 5, "stride": 2},
+    8: {"padding": 1, "groups": 8},
+    16: {"padding": 2, "groups": 16, "stride": 2},
+}
+"""Settings that tiles are made for, by the number of channels."""
+
 _WIDE = (1, 2, 4, 5, 3), (5, 2, 2, 3, 2), "sbz", {"spatial_ndim": 3, "padding": 1}
 
 FUSED = (
@@ -63,6 +72,17 @@ FUSED = (
     Fused("gaps", (2, 3, 5, 6), (4, 3, 3, 3), "sbz", {"padding": 1}, layouts=("gaps", "gaps")),
     Fused("groups", (2, 12, 6, 5), (8, 6, 3, 3), "sbz", {"groups": 2, "padding": 1}),
     Fused("depthwise", (2, 5, 7, 7), (5, 1, 3, 3), "sbz", {"groups": 5, "padding": 1}),
+    # What finishes sums in registers or in shared memory before it writes them: depthwise tiles and strips, Winograd, FFT.
+    Fused("tiles-planes", (2, 3, 11, 24), (3, 1, 3, 3), "sbz", _DEPTHWISE[3], activation=CEILING, alpha=-0.5, beta=2.0),
+    Fused("tiles-planes-fp16", (1, 5, 9, 32), (5, 1, 5, 5), "sbz", _DEPTHWISE[5], F16, parameters=F32, activation=SILU),
+    Fused("tiles-channels", (2, 8, 9, 7), (8, 1, 3, 3), "sbz", _DEPTHWISE[8], layouts=NHWC, activation=SILU),
+    Fused("tiles-channels-bf16", (1, 16, 9, 10), (16, 1, 5, 5), "bz", _DEPTHWISE[16], BF16, None, None, NHWC, activation=CEILING),
+    Fused("strips-channels", (1, 8, 9, 9), (8, 1, 3, 3), "bz", {"dilation": 2, "groups": 8}, layouts=NHWC, activation=LEAKY),
+    Fused("winograd", (2, 12, 9, 7), (10, 6, 3, 3), "sbz", {"padding": 1, "groups": 2}, activation=SILU, alpha=0.5, beta=-1.5),
+    Fused("winograd-fp16", (1, 5, 9, 10), (35, 5, 3, 3), "sbz", {}, F16, None, F32, NHWC, activation=CEILING, alpha1=2.0),
+    Fused("fft", (2, 6, 26, 20), (6, 3, 5, 5), "sb", {"padding": 2, "groups": 2}, activation=SILU, alpha=2.0, beta=-1.0),
+    Fused("fft-large-tile", (1, 2, 40, 41), (3, 2, 9, 9), "b", alpha1=-0.5),
+    Fused("fft-fp16", (1, 3, 12, 13), (2, 3, 5, 5), "sb", {}, F16, parameters=F32, layouts=NHWC, activation=LEAKY),
     Fused("true-convolution", (1, 3, 6, 6), (4, 3, 3, 2), "sb", {"mode": "convolution"}),
     Fused("long-sum", (1, 60, 5, 5), (7, 60, 5, 5), "sbz", activation=SILU),
     Fused("long-sum-blend", (1, 512, 2, 3), (9, 512, 1, 1), "sb", alpha=2.0, beta=1.0),

@@ -39,7 +39,8 @@ def test_forward(layer: str, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "algorithm"), [("cudnn-paper-3", "composed"), ("r50-3x3-256-n1", "implicit_gemm_split_k")]
+    ("layer", "algorithm"),
+    [("cudnn-paper-3", "fft_tiling"), ("vgg-3x3-64", "winograd_4x4"), ("r50-3x3-256-n1", "implicit_gemm_split_k")],
 )
 def test_fused(layer: str, algorithm: str) -> None:
     assert _first(_fused(layer)) == algorithm

@@ -13,10 +13,10 @@ from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4, FusedWinog
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, NonfusedWinograd
 from dnncore.cuda.params import FLOATING
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import H200
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
 from tests.ops.harness import check
@@ -120,3 +120,7 @@ def test_a_batch_in_parts_gives_what_the_whole_gives(
     assert _offer(algorithm, problem).workspace_bytes < whole
     with Handle(CUDA_DEVICES[0]) as handle:
         check(handle, Case("parts", problem, alpha=0.5, beta=-2.0), algorithm.name)
+        if direction is Direction.FORWARD:
+            x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+            fused = FusedConvolutionProblem(x, w, y, conv, z=y, activation=ActivationDescriptor.make("relu"))
+            check(handle, Case("fused-parts", fused, beta=1.0), algorithm.name)

@@ -6,11 +6,12 @@ import numpy as np
 
 from dnncore import Handle, Tensor, TensorDescriptor
 from dnncore.backend import TICKET_BYTES
-from dnncore.problems import ConvolutionProblem
+from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 from dnncore.testing import assert_close
 from tests.cases import Case
 from tests.ops.oracle import Answer, make_inputs, solve
 from tests.ops.oracle.convolution import plane_magnitudes
+from tests.ops.oracle.fused_convolution import fused_plane_magnitudes
 
 __all__ = ["GUARD", "check"]
 
@@ -75,9 +76,12 @@ def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer, input
     factor = handle.plan(case.problem, algorithm=algorithm).offer.error_factor
     if factor is None:
         return answer.magnitude
-    assert isinstance(case.problem, ConvolutionProblem)
-    planes = plane_magnitudes(case.problem, *inputs)
-    return factor * np.broadcast_to(
+    if isinstance(case.problem, FusedConvolutionProblem):
+        planes, beside = fused_plane_magnitudes(case.problem, *inputs), answer.magnitude
+    else:
+        assert isinstance(case.problem, ConvolutionProblem)
+        planes, beside = plane_magnitudes(case.problem, *inputs), np.zeros(())
+    return beside + factor * np.broadcast_to(
         planes.reshape(*planes.shape, *(1,) * (answer.magnitude.ndim - 2)), answer.magnitude.shape
     )
 

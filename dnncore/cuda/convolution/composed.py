@@ -1,6 +1,6 @@
 """Fused convolution in two steps: any algorithm's convolution, then its epilogue as a kernel of its own.
 
-For what has no tiled kernel, or a better one: depthwise convolutions, a residual that is laid out otherwise than y. The sums
+For what no kernel with an epilogue computes, or not as fast: a residual that is laid out otherwise than y, few channels. The sums
 are stored in x's dtype (of int8: float32), so with 16 bits they are rounded once more than by the other algorithms. They lie in the
 workspace or, where y may be overwritten and is of their dtype, in y.
 """

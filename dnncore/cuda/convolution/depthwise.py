@@ -15,9 +15,9 @@ from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_filter import FilterCuts, filter_units, prepare_filter
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
 from dnncore.cuda.convolution.depthwise_tiles import Tiles, prepare_tiles, tile_units, where_tiled
+from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import (
     ADDRESS,
-    BLEND,
     DIVISOR,
     FLOATING,
     SMALL_DIVISOR,
@@ -48,7 +48,7 @@ _COORDINATES = 2**31
 _MAX_EXTENT = 2**31
 
 _PARAMS = struct(
-    *BLEND,
+    *BLEND_AND_EPILOGUE,
     ("source", ADDRESS),
     ("w", ADDRESS),
     ("output", ADDRESS),

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from dnncore.cuda.calls import Calls, Place, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_plane import Plane, parts_for, vector_width, where
+from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
@@ -51,7 +52,7 @@ _SOURCE_AND_OUTPUT = {Direction.FORWARD: (0, 2), Direction.BACKWARD_DATA: (1, 2)
 """The operands that `Tiles.source` and `Tiles.output` are."""
 
 _PARAMS = struct(
-    *BLEND,
+    *BLEND_AND_EPILOGUE,
     ("source", ADDRESS),
     ("w", ADDRESS),
     ("output", ADDRESS),

@@ -9,9 +9,9 @@ import numpy as np
 
 from dnncore.cuda.calls import aligned
 from dnncore.cuda.convolution.fft_tiles import SIZES, Operand, frequencies
+from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import (
     ADDRESS,
-    BLEND,
     FLOATING,
     FULL_PRECISION,
     SMALL_DIVISOR,
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _TILE_PARAMS = struct(
-    *BLEND,
+    *BLEND_AND_EPILOGUE,
     ("tensor", ADDRESS),
     ("spectra", ADDRESS),
     ("group_stride", "<i8"),
@@ -58,6 +58,7 @@ _TILE_PARAMS = struct(
     ("used", "<i4", 2),
     ("extent", "<i4", 2),
     ("spacing", SMALL_DIVISOR, 2),
+    ("group_channels", "<i4"),
 )
 PRODUCT_PARAMS = struct(
     ("a", ADDRESS),
@@ -158,7 +159,7 @@ def shared_bytes(dtype: DType, size: int) -> int:
     """sizeof(Tiles::Shared) of fft_tiles.cuh."""
     real = size * (size + 1) + (2 if size % 32 == 0 else 18)
     half = size * size // 2 + 1
-    return tiles_a_block(dtype) * (16 + max(real, 2 * half) * dtype.compute.itemsize)
+    return tiles_a_block(dtype) * (32 + max(real, 2 * half) * dtype.compute.itemsize)
 
 
 def tile_unit(way: str, dtype: DType, size: int) -> Unit:
@@ -236,6 +237,7 @@ class Spectra:
             used=operand.used,
             extent=operand.extent,
             spacing=[small_divisor(spacing) for spacing in operand.spacing],
+            group_channels=operand.channels,
         )
 
 

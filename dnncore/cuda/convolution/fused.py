@@ -1,16 +1,21 @@
 """Which algorithms there are for a fused convolution.
 
-Where FFTs or Winograd's tiles save more than a second pass over y costs, or where there is no tiled kernel, it is composed; without
-a workspace it is tiled or direct.
+Tiled products, Winograd's tiles, FFTs and depthwise kernels apply the epilogue themselves. The rest is composed of a convolution
+and a second pass over y: a residual that is laid out otherwise, few channels.
 """
 
 from __future__ import annotations
 
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
+from dnncore.cuda.convolution.depthwise import DEPTHWISE
+from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
+from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.cuda.gemm import ClampedGemm, SplitGemm, TiledGemm
 
 __all__ = ["FUSED"]
@@ -22,6 +27,12 @@ FUSED: tuple[CudaAlgorithm, ...] = (
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
     ClampedGemm("implicit_gemm_clamped", fused_product),
+    FinishedConvolution(DEPTHWISE),
+    FinishedConvolution(WINOGRAD_NONFUSED),
+    FinishedConvolution(WINOGRAD_NONFUSED_2X2),
+    FinishedConvolution(WINOGRAD),
+    FinishedConvolution(WINOGRAD_4X4),
+    FinishedConvolution(FFT_TILING, reads_residuals=False),
     COMPOSED_IN_PLACE,
     COMPOSED,
     FUSED_DIRECT,

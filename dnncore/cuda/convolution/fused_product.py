@@ -9,7 +9,7 @@ from dnncore.cuda.gemm import Epilogue, Product
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import FusedConvolutionProblem
 
-__all__ = ["epilogue_of", "fused_product"]
+__all__ = ["epilogue_of", "fused_product", "why_unlike"]
 
 
 def epilogue_of(problem: FusedConvolutionProblem) -> Epilogue:
@@ -30,13 +30,22 @@ def epilogue_of(problem: FusedConvolutionProblem) -> Epilogue:
 
 def fused_product(problem: FusedConvolutionProblem) -> Product | str:
     """Describe it as a product; a reason instead where tiles do not suit it."""
-    if problem.z is not None and not _alike(problem.z, problem.y):
-        return f"z has strides {problem.z.strides}, y {problem.y.strides}; the tiled kernels read z where they write y"
+    reason = why_unlike(problem)
+    if reason is not None:
+        return reason
     product = convolution_product(problem.plain)
     if isinstance(product, str):
         return product
     names = (*product.inputs, *problem.input_names[2:])
     return replace(product, inputs=names, epilogue=epilogue_of(problem))
+
+
+def why_unlike(problem: FusedConvolutionProblem) -> str | None:
+    """None where a residual lies as y does, which kernels with an epilogue rely on; else the reason against them."""
+    z, y = problem.z, problem.y
+    if z is None or _alike(z, y):
+        return None
+    return f"z has strides {z.strides}, y {y.strides}; a kernel with an epilogue reads z where it writes y"
 
 
 def _alike(z: TensorDescriptor, y: TensorDescriptor) -> bool:

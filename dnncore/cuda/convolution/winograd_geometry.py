@@ -15,7 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnncore.cuda.params import ADDRESS, BLEND, DIVISOR, FLOATING, SMALL_DIVISOR, divisor, record, small_divisor, struct
+from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
+from dnncore.cuda.params import ADDRESS, DIVISOR, FLOATING, SMALL_DIVISOR, divisor, record, small_divisor, struct
 from dnncore.descriptors import ConvolutionMode, TensorDescriptor
 from dnncore.problems import ConvolutionProblem, Direction
 
@@ -29,7 +30,7 @@ _INDEX_LIMIT = 2**31 - 2**12
 """Tiles and places count in 32 bits; a kernel looks a tile or a block of tiles past the end."""
 
 PARAMS = struct(
-    *BLEND,
+    *BLEND_AND_EPILOGUE,
     ("input", ADDRESS),
     ("filter", ADDRESS),
     ("output", ADDRESS),

@@ -3,10 +3,11 @@
 from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm
 from dnncore.cuda.gemm.clamped import ClampedGemm
 from dnncore.cuda.gemm.index_space import Digit, Epilogue, Phase, Product
-from dnncore.cuda.gemm.params import EPILOGUE, fields_of, fill_epilogue
+from dnncore.cuda.gemm.params import BLEND_AND_EPILOGUE, EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
 
 __all__ = [
+    "BLEND_AND_EPILOGUE",
     "EPILOGUE",
     "ClampedGemm",
     "Digit",

@@ -15,6 +15,7 @@ from dnncore.cuda.gemm.index_space import MAX_COORDINATES, MAX_DIGITS, Digit, Ep
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, offset_of, packer, struct
 
 __all__ = [
+    "BLEND_AND_EPILOGUE",
     "EPILOGUE",
     "MAX_PHASES",
     "PARAMS",
@@ -70,6 +71,9 @@ EPILOGUE = struct(
     ("is_present", "<u4"),
 )
 """`dnncore::Epilogue` of gemm/epilogue.cuh; filled in by `fill_epilogue`."""
+
+BLEND_AND_EPILOGUE = (*BLEND, ("epilogue", EPILOGUE))
+"""First in the struct of a kernel of plain convolutions that can finish fused ones too (`convolution.finished`)."""
 
 PARAMS = struct(
     *BLEND,

@@ -26,6 +26,7 @@
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
+#include "dnncore/convolution/finish.cuh"
 
 namespace dnncore::depthwise {
 
@@ -50,6 +51,7 @@ struct Axis {
 // Mirrored by _PARAMS in dnncore/cuda/convolution/depthwise.py.
 struct DataParams {
   Blend blend;
+  Epilogue epilogue;        // of a fused convolution
   const void* source;
   const void* w;
   void* output;
@@ -271,11 +273,22 @@ __device__ __forceinline__ int32 strip_start(int32 strip, int32 spacing) {
   return strip / spacing * (spacing * kOutputs) + strip % spacing;
 }
 
+// A residual lies as the output does.
 template <typename T, int kVector, int kOutputs>
 __device__ __forceinline__ void write_strip(
-    const DataParams& params, T* output, int32 start, const Compute<T> (&sums)[kOutputs][kVector]) {
+    const DataParams& params, T* output, int32 channel, int32 start, Compute<T> (&sums)[kOutputs][kVector]) {
   using Stored = Vector<T, kVector>;
   const int32 spacing = spacing_of(params);
+  if (params.epilogue.is_present) {
+    const T* const z = static_cast<const T*>(params.epilogue.z) + (output - static_cast<T*>(params.output));
+    const auto residual = [&](int i) {
+      const int32 place = start + i / kVector * spacing;
+      const T* const from = z + static_cast<int64>(place) * params.along.output_stride + i % kVector;
+      return place < params.along.output ? widen(*from) : Compute<T>(0);
+    };
+    finish<T, kVector>(
+        params.epilogue, channel, residual, reinterpret_cast<Compute<T>(&)[kOutputs * kVector]>(sums));
+  }
 #pragma unroll
   for (int n = 0; n < kOutputs; ++n) {
     const int32 place = start + n * spacing;
@@ -318,7 +331,7 @@ __device__ void strips_of_places(const DataParams& params) {
     }
     T* const output = static_cast<T*>(params.output) + outer.quotient * params.output_image +
                       channel * params.output_channel + at * static_cast<int64>(params.across.output_stride);
-    write_strip<T, 1, kOutputs>(params, output, start, sums);
+    write_strip<T, 1, kOutputs>(params, output, channel, start, sums);
   }
 }
 
@@ -358,7 +371,8 @@ __device__ void strips_of_channels(const DataParams& params) {
           return SharedRow<C, kVector>{weights + tap * along.filter * width + lane * kVector, width};
         },
         sums);
-    write_strip<T, kVector, kOutputs>(params, output + at * static_cast<int64>(across.output_stride), start, sums);
+    write_strip<T, kVector, kOutputs>(
+        params, output + at * static_cast<int64>(across.output_stride), channel, start, sums);
   }
 }
 

@@ -26,6 +26,7 @@ constexpr int kTileRows = 4;
 // strides are in elements.
 struct TileParams {
   Blend blend;
+  Epilogue epilogue;        // of a fused convolution
   const void* source;
   const void* w;
   void* output;
@@ -121,6 +122,23 @@ struct Factors {
   }
 };
 
+// The epilogue of a tile of kRows x kColumns places of kVector channels from `channel` on, whose first goes to `target`;
+// a residual lies as the output does.
+template <typename T, int kRows, int kColumns, int kVector>
+__device__ __forceinline__ void finish_tile(
+    const TileParams& params, int32 channel, int32 first_row, int32 first_column, const T* target,
+    Compute<T> (&sums)[kRows * kColumns * kVector]) {
+  const T* const z = static_cast<const T*>(params.epilogue.z) + (target - static_cast<const T*>(params.output));
+  const auto residual = [&](int i) {
+    const int32 row = i / (kColumns * kVector), column = i / kVector % kColumns;
+    const T* const from = z + static_cast<int64>(row) * params.output_row +
+                          static_cast<int64>(column) * (kVector == 1 ? 1 : params.output_column) + i % kVector;
+    const bool exists = first_row + row < params.output_rows && first_column + column < params.output_columns;
+    return exists ? widen(*from) : Compute<T>(0);
+  };
+  finish<T, kVector>(params.epilogue, channel, residual, sums);
+}
+
 template <typename T, int kFilter, int kStride, int kPieceBytes>
 __device__ __forceinline__ void plane_tile(const TileParams& params) {
   using C = Compute<T>;
@@ -174,6 +192,10 @@ __device__ __forceinline__ void plane_tile(const TileParams& params) {
   const int32 first_column = strip.remainder * kColumns, first_row = rows.remainder * kTileRows;
   T* target = static_cast<T*>(params.output) + image.quotient * params.output_image +
               channel * params.output_channel + static_cast<int64>(first_row) * params.output_row + first_column;
+  if (params.epilogue.is_present) {
+    finish_tile<T, kTileRows, kColumns, 1>(
+        params, channel, first_row, first_column, target, reinterpret_cast<C(&)[kTileRows * kColumns]>(sums));
+  }
 #pragma unroll
   for (int out = 0; out < kTileRows; ++out) {
 #pragma unroll
@@ -264,6 +286,10 @@ __device__ void tiles_of_channels(const TileParams& params) {
       }
     }
     T* target = output + static_cast<int64>(first_row) * params.output_row;
+    if (params.epilogue.is_present) {
+      finish_tile<T, kHigh, kColumns, kVector>(
+          params, channel, first_row, first_column, target, reinterpret_cast<C(&)[kHigh * kColumns * kVector]>(sums));
+    }
 #pragma unroll
     for (int out = 0; out < kHigh; ++out) {
 #pragma unroll

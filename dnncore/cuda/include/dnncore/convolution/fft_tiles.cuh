@@ -17,12 +17,14 @@
 #pragma once
 
 #include "dnncore/convolution/fft.cuh"
+#include "dnncore/convolution/finish.cuh"
 
 namespace dnncore::fft {
 
 // Mirrored by _TILE_PARAMS in dnncore/cuda/convolution/fft_kernels.py.
 struct TileParams {
   Blend blend;           // of the inverse
+  Epilogue epilogue;     // of a fused convolution, likewise; without a residual
   void* tensor;          // element of group 0, image 0, channel 0, place 0
   void* spectra;
   int64 group_stride;    // elements of the tensor
@@ -43,6 +45,7 @@ struct TileParams {
   int32 used[2];         // rows and columns of a tile that are read from the tensor, or written to it
   int32 extent[2];       // of the tensor
   SmallDivisor spacing[2];  // of the tensor's elements in a tile: a filter's dilation
+  int32 group_channels;  // channels of the tensor from one group to the next
 };
 
 template <typename T, int kTileSize>
@@ -53,6 +56,7 @@ struct Tiles {
   static constexpr int kItems = 128 / sizeof(Complex<C>);
   static constexpr int kThreads = kItems * kPairs;
   static constexpr int kFrequencies = kTile * kPairs + 2;
+  static constexpr C kNorm = C(1) / (kTile * kTile);  // of a transform there and back
   // A warp reads or writes 32 / kItems neighbouring pairs of rows at a time: real numbers of an item lie an even number
   // of banks from the next item's, and those of a row an odd number from the next row's. Complex numbers move 128 bytes
   // at a time, one from each item. Neither meets a bank twice.
@@ -65,6 +69,7 @@ struct Tiles {
   struct alignas(16) Place {
     int64 offset;  // of its corner
     int32 first[2];
+    int32 channel;  // of all groups'
   };
   // A place before every tensor, even when it is doubled or a place within a tile is added.
   static constexpr int32 kNowhere = -(1 << 30);
@@ -93,6 +98,7 @@ struct Tiles {
       const bool exists = index < params.items && fast < params.fast;
       place.first[0] = exists ? params.first[0] + tile_row * params.step[0] : kNowhere;
       place.first[1] = params.first[1] + tile_column * params.step[1];
+      place.channel = group * params.group_channels + channel;
       place.offset = group * params.group_stride + image * params.image_stride + channel * params.channel_stride +
                      place.first[0] * params.stride[0] + place.first[1] * params.stride[1];
     }
@@ -215,7 +221,22 @@ struct Tiles {
     }
   }
 
-  // spectra -> tensor, blended.
+  // The epilogue of the two rows that a thread transformed back. They lie in shared memory, so that its code exists once.
+  static __device__ void finish_rows(const Epilogue& epilogue, const Place& place, C* rows) {
+    if (place.first[0] == kNowhere) return;
+    const C scale = epilogue.template scale_of<T>(place.channel), bias = epilogue.template bias_of<T>(place.channel);
+#pragma unroll 1
+    for (int i = 0; i < kTile; ++i) {
+      C pair[] = {rows[i], rows[kPairs * kRowPitch + i]};
+#pragma unroll
+      for (C& value : pair) value = epilogue.affine(value * kNorm, scale, bias, C(0));
+      activate_all(epilogue.activation, pair);
+      rows[i] = pair[0];
+      rows[kPairs * kRowPitch + i] = pair[1];
+    }
+  }
+
+  // spectra -> tensor, through the epilogue, blended.
   static __device__ void inverse(const TileParams& params, Shared& shared) {
     locate(params, shared);
     Complex<C> values[kTile];
@@ -259,9 +280,12 @@ struct Tiles {
       rows[i] = values[reversed<kTile>(i)].re;
       rows[kPairs * kRowPitch + i] = values[reversed<kTile>(i)].im;
     }
+    const bool is_finished = params.epilogue.is_present;
+    if (is_finished) finish_rows(params.epilogue, shared.places[item()], rows);
     __syncthreads();
+    const C factor = is_finished ? C(1) : kNorm;
     for_each_element(params, shared, [&](T* element, int from, bool exists) {
-      if (exists) blend_into(params.blend, shared.real[from] * (C(1) / (kTile * kTile)), element);
+      if (exists) blend_into(params.blend, shared.real[from] * factor, element);
     });
   }
 };

@@ -19,7 +19,7 @@
 // error (dnncore/cuda/convolution/winograd_error.py).
 #pragma once
 
-#include "dnncore/common/tensor.cuh"
+#include "dnncore/convolution/finish.cuh"
 
 namespace dnncore::winograd {
 
@@ -27,6 +27,7 @@ namespace dnncore::winograd {
 // dy, the output dx and the filter rotated, and `filters` and `channels` change places.
 struct Params {
   Blend blend;
+  Epilogue epilogue;         // of a fused convolution
   void* input;
   void* filter;
   void* output;
@@ -87,6 +88,20 @@ __device__ __forceinline__ void transform(const C (&in)[kIn][kIn], C (&out)[kOut
   }
 #pragma unroll
   for (int i = 0; i < kOut; ++i) axis(lines[i], out[i]);
+}
+
+// The outputs of a tile that is written from `target` on, after the epilogue; a residual lies as the output does.
+template <typename T, int kOutputs>
+__device__ __forceinline__ void finish_tile(
+    const Params& params, int64 filter, const T* target, int32 rows, int32 columns,
+    Compute<T> (&outputs)[kOutputs][kOutputs]) {
+  const T* const z = static_cast<const T*>(params.epilogue.z) + (target - static_cast<const T*>(params.output));
+  const auto residual = [&](int i) {
+    const T* const from = z + (i / kOutputs * params.output_strides[2] + i % kOutputs * params.output_strides[3]);
+    return i / kOutputs < rows && i % kOutputs < columns ? widen(*from) : Compute<T>(0);
+  };
+  finish<T, 1>(
+      params.epilogue, filter, residual, reinterpret_cast<Compute<T>(&)[kOutputs * kOutputs]>(outputs));
 }
 
 // F(2, 3) along one axis, at the points 0, 1, -1 and infinity.

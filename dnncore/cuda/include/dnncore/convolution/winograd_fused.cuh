@@ -227,7 +227,7 @@ struct Fused {
       }
     }
 
-    // Hand the sums of kPerRound filters, times alpha, to the threads that transform them back. Stored without the
+    // Hand the sums of kPerRound filters, times a factor, to the threads that transform them back. Stored without the
     // factor, the sums would have to lie in consecutive registers, and a seventh of the loop's FFMA would read three
     // registers of one bank (sm_90a).
     template <int kRound>
@@ -284,7 +284,7 @@ struct Fused {
       const Accumulator& accumulator, const Writer& writer, Shared& shared, int first_filter, const Params& params) {
     if constexpr (kRound < kPerThread / kPerRound) {
       __syncthreads();  // no thread still reads what is overwritten below
-      accumulator.template share<kRound>(static_cast<C>(params.blend.alpha), shared);
+      accumulator.template share<kRound>(OutputTile<T, F2>::sum_factor(params), shared);
       __syncthreads();
       writer.template write<kRound>(shared, first_filter, params);
       finish<kRound + 1>(accumulator, writer, shared, first_filter, params);

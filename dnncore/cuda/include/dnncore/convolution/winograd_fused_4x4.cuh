@@ -212,7 +212,7 @@ struct Fused4x4 {
       }
     }
 
-    // Hand the sums of kPerRound filters, times alpha, to the threads that transform them back.
+    // Hand the sums of kPerRound filters, times a factor, to the threads that transform them back.
     template <int kRound>
     __device__ __forceinline__ void share(C alpha, Shared& shared) const {
 #pragma unroll
@@ -244,7 +244,7 @@ struct Fused4x4 {
       const Accumulator& accumulator, const Outputs& outputs, Shared& shared, int first_filter, const Params& params) {
     if constexpr (kRound < kFiltersPerThread / kPerRound) {
       __syncthreads();  // no thread still reads what is overwritten below
-      accumulator.template share<kRound>(static_cast<C>(params.blend.alpha), shared);
+      accumulator.template share<kRound>(Outputs::sum_factor(params), shared);
       __syncthreads();
       const int row = static_cast<int>(threadIdx.x) / kTiles, tile = static_cast<int>(threadIdx.x) % kTiles;
       const int64 filter = first_filter + Accumulator::template filter_of<kRound>(row);

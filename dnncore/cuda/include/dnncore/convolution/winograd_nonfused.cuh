@@ -87,7 +87,7 @@ __device__ void transform_filter(const Params& params) {
   }
 }
 
-// A^T m A of every tile of every filter, blended into the output.
+// A^T m A of every tile of every filter, after the epilogue blended into the output.
 template <typename T, typename F>
 __device__ void transform_output(const Params& params) {
   using C = Compute<T>;
@@ -101,6 +101,10 @@ __device__ void transform_output(const Params& params) {
     C points[F::kPoints][F::kPoints], outputs[F::kOutputs][F::kOutputs];
     load_points(static_cast<const C*>(params.output_points) + index, count, points);
     transform(points, outputs, typename F::Output{});
+    if (params.epilogue.is_present) {
+      finish_tile<T>(
+          params, split.quotient, first, params.output_rows - place.row, params.output_columns - place.column, outputs);
+    }
 #pragma unroll
     for (int i = 0; i < F::kOutputs; ++i) {
 #pragma unroll
