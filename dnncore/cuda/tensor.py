@@ -5,6 +5,7 @@ from __future__ import annotations
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convert import Convert
 from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
+from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
 from dnncore.cuda.pointwise import POINTWISE
 from dnncore.cuda.transpose import Transpose
@@ -33,6 +34,7 @@ def _not_compiled(problem: BinaryProblem) -> str | None:
 FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
 ADD: tuple[CudaAlgorithm, ...] = (
     Transpose(),
+    Interleave(),
     *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
     Convert(),
     POINTWISE,

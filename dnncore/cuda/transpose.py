@@ -28,7 +28,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
-__all__ = ["Transpose"]
+__all__ = ["Matrices", "Transpose"]
 
 _TILE = 32
 """Rows and columns of a tile; kTransposeTile in transpose.cuh."""
@@ -59,8 +59,8 @@ _PLACE = 72
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrices:
-    """The transform as the kernel sees it: matrices of `a` that are to be transposed. Immutable."""
+class Matrices:
+    """A transform as a kernel sees it: matrices of `a` that are to be transposed. Immutable."""
 
     rows: int  # contiguous in c
     columns: int  # contiguous in a
@@ -69,7 +69,7 @@ class _Matrices:
     batch: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # extents, strides in a, strides in c
 
     @classmethod
-    def of(cls, problem: AddProblem) -> _Matrices | None:
+    def of(cls, problem: AddProblem) -> Matrices | None:
         """None where one dimension is innermost in both tensors, where one of them has none, or where a is broadcast along it."""
         layout = Layout.of(problem)
         extents, (a_strides, c_strides) = layout.extents, layout.strides
@@ -105,7 +105,7 @@ class Transpose:
             return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
         if problem.c.dtype not in ELEMENT_TYPES:
             return f"the tensors are {problem.c.dtype.value}"
-        matrices = _Matrices.of(problem)
+        matrices = Matrices.of(problem)
         if matrices is None:
             return "the tensors do not differ in which dimension is contiguous"
         if min(matrices.rows, matrices.columns) < _TILE // 2:
@@ -121,7 +121,7 @@ class Transpose:
         return tuple(_unit(dtype) for dtype in ELEMENT_TYPES)
 
 
-def _prepare(dtype: DType, figures: DeviceFigures, matrices: _Matrices) -> Calls:
+def _prepare(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
     extents, a_strides, c_strides = matrices.batch
     row_tiles, column_tiles = matrices.tiles
     tiles = matrices.num_tiles

@@ -85,6 +85,21 @@ def _rare() -> list[Case]:
     return cases
 
 
+def _pixels() -> list[Case]:
+    """More pixels than a tile has, the second image's not at a multiple of 16 bytes; more channels than are read at once."""
+    return [
+        Case(
+            f"transform-pixels-{name}",
+            AddProblem(describe(shape, DType.FLOAT32, "NCHW"), describe(shape, dtype, "NHWC")),
+            *blend,
+        )
+        for name, shape, dtype, blend in (
+            ("fp16", (2, 3, 33, 34), DType.FLOAT16, (1.0, 0.0)),
+            ("bf16-blend", (2, 7, 6, 8), DType.BFLOAT16, (0.25, -1.0)),
+        )
+    ]
+
+
 def _convert() -> list[Case]:
     return [
         Case(
@@ -106,4 +121,5 @@ CASES = (
     *_binary(),
     *_rare(),
     *_convert(),
+    *_pixels(),
 )
