@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from dnncore.addresses import Addresses
 from dnncore.errors import NotSupportedError
 from dnncore.handle import Handle
+from dnncore.nn.feeding import Feed, find_feeds, with_room_for_parts
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.placement import Placement, place
 from dnncore.plan import Plan
@@ -48,12 +49,14 @@ class Computation:
         plans: Of its operations, in order.
         limit_bytes: Of scratch memory, by which they were chosen; None where there was none.
         parts: Into how many parts the batch is cut.
+        feed: What makes a part of its first input before each part of it is computed; None where that lies there whole.
     """
 
     node: Node
     plans: tuple[Plan, ...]
     limit_bytes: int | None = None
     parts: int = 1
+    feed: Feed | None = None
 
     @property
     def seconds(self) -> float:
@@ -137,10 +140,23 @@ def lower(handle: Handle, computation: Computation, tensors: Mapping[str, Tensor
         if computation.parts == 1:
             node.operator.lower(handle, inputs, outputs)
             return
-        batched = node.operator.batched
+        batched, feed = node.operator.batched, computation.feed
         for begin, end in _cuts(outputs[0].shape[0], computation.parts):
-            operands = [x if x is None or i not in batched else _rows(x, begin, end) for i, x in enumerate(inputs)]
+            fed = None if feed is None else _feed(handle, feed.node, tensors, begin, end)
+            operands = [
+                fed if i == 0 and fed is not None else x if x is None or i not in batched else _rows(x, begin, end)
+                for i, x in enumerate(inputs)
+            ]
             node.operator.lower(handle, operands, [_rows(y, begin, end) for y in outputs])
+
+
+def _feed(handle: Handle, node: Node, tensors: Mapping[str, Tensor], begin: int, end: int) -> Tensor:
+    """Make some rows of a value that has room for a part."""
+    given, *others = (None if name is None else tensors[name] for name in node.inputs)
+    assert given is not None
+    made = _rows(tensors[node.outputs[0]], 0, end - begin)
+    node.operator.lower(handle, [_rows(given, begin, end), *others], [made])
+    return made
 
 
 def _cuts(rows: int, parts: int) -> list[tuple[int, int]]:
@@ -174,13 +190,13 @@ class _Planner:
             self._next += -(-sizes[storage] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         return self._memory[storage]
 
-    def plan(self, node: Node, limit_bytes: int | None = None, parts: int = 1) -> Computation:
+    def plan(self, node: Node, limit_bytes: int | None = None, parts: int = 1, feed: Feed | None = None) -> Computation:
         """Plan a node's operations.
 
         Raises:
             NotSupportedError: no algorithm keeps to the limit.
         """
-        wanted = Computation(node, (), limit_bytes, parts)
+        wanted = Computation(node, (), limit_bytes, parts, feed)
         with self._handle.record() as program:
             lower(self._handle, wanted, self._tensors)
         return replace(wanted, plans=tuple(step.plan for step in program.steps))
@@ -189,11 +205,12 @@ class _Planner:
         """The fastest way to compute a node that takes no more scratch memory; as it is, where there is none."""
         if computation.scratch_bytes <= limit_bytes:
             return computation
-        node, found = computation.node, []
-        for parts in _PARTS if node.operator.batched else (1,):
-            if parts <= self._batch:
+        node, feed, found = computation.node, computation.feed, []
+        least = 1 if feed is None else feed.parts
+        for parts in (least, *_PARTS) if node.operator.batched else (1,):
+            if least <= parts <= self._batch:
                 try:
-                    found.append(self.plan(node, limit_bytes, parts))
+                    found.append(self.plan(node, limit_bytes, parts, feed))
                 except NotSupportedError:
                     continue
         return min(found, key=lambda one: one.seconds, default=computation)
@@ -210,8 +227,16 @@ def schedule(graph: Graph, handle: Handle, batch: int, limit_bytes: int | None =
             little more than the values take alone, and more where that costs more than `TOLERANCE` of the estimated time.
     """
     placement = place(graph, batch)
+    feeds = find_feeds(graph, placement, batch)
+    placement = with_room_for_parts(placement, feeds.values(), batch)
     planner = _Planner(graph, handle, placement, batch)
-    fastest = [Computation(node, ()) if node.name in placement.idle else planner.plan(node) for node in graph.nodes]
+    idle = placement.idle | {feed.node.name for feed in feeds.values()}
+
+    def plan(node: Node) -> Computation:
+        feed = feeds.get(node.name)
+        return planner.plan(node) if feed is None else planner.plan(node, parts=feed.parts, feed=feed)
+
+    fastest = [Computation(node, ()) if node.name in idle else plan(node) for node in graph.nodes]
     needed = [placement.live_bytes(step) for step in range(len(fastest))]
 
     def within(limit: int) -> Schedule:

@@ -31,6 +31,7 @@ class ImageNormalization(Operator):
     kind: ClassVar[str] = "image_normalization"
     input_names: ClassVar[tuple[str, ...]] = ("x", "table", "mean")
     optional: ClassVar[int] = 1
+    batched: ClassVar[frozenset[int]] = frozenset({0})
 
     order: tuple[int, ...] = ()
     dtype: str = "float32"

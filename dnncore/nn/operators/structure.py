@@ -297,6 +297,7 @@ class Cast(Operator):
     """
 
     kind: ClassVar[str] = "cast"
+    batched: ClassVar[frozenset[int]] = frozenset({0})
 
     dtype: str
 
