@@ -43,6 +43,10 @@ WINDOWS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, floa
     ("bf16", (2, 3, 13, 11), 3, {"stride": 2, "padding": 1, "ceil_mode": True}, BF16, "NCHW", 1.0, 0.0),
     ("bf16-blend", (1, 5, 9, 7), (3, 5), {"stride": (1, 2), "padding": ((2, 1), (0, 4))}, BF16, "NHWC", 1.5, -0.5),
     ("bf16-2x2", (1, 2, 8, 6), 2, {}, BF16, "gaps", 1.0, 0.0),
+    ("vectors-3x3", (2, 16, 7, 6), 3, {"stride": 1, "padding": 1}, F16, "NHWC", 1.0, 0.0),
+    ("vectors-3x3-stride-2", (1, 8, 9, 8), 3, {"stride": 2, "ceil_mode": True}, BF16, "NHWC", 0.5, -1.0),
+    ("vectors-2x2", (2, 12, 5, 7), 2, {"stride": 2, "padding": 1}, F32, "NHWC", 1.0, 2.0),
+    ("vectors-global", (2, 8, 5, 6), (5, 6), {}, F16, "NHWC", 1.0, 0.0),
     ("int8", (2, 3, 13, 11), 3, {"stride": 2, "padding": 1}, INT8, "NCHW", 1.0, 0.0),
     ("int8-nhwc-saturating", (2, 5, 6, 6), 2, {}, INT8, "NHWC", 1.75, 0.0),
 )

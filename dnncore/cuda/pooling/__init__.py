@@ -1,11 +1,12 @@
-"""Maximum and average pooling, forward and backward: by tiles of a plane, or over any number of dimensions."""
+"""Maximum and average pooling, forward and backward: by vectors of channels, by tiles of a plane, or over any dimensions."""
 
 from __future__ import annotations
 
+from dnncore.cuda.pooling.channels import ChannelPooling
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.spatial import SpatialPooling
 
 __all__ = ["BACKWARD", "FORWARD"]
 
-FORWARD = (PlanarPooling("forward"), SpatialPooling("forward"))
+FORWARD = (ChannelPooling(), PlanarPooling("forward"), SpatialPooling("forward"))
 BACKWARD = (PlanarPooling("backward"), SpatialPooling("backward"))

@@ -1,0 +1,178 @@
+// Pooling forward over two spatial dimensions, channels innermost. A thread takes a vector of channels, 16 bytes, and a
+// few neighbouring outputs of a row, whose windows share most of what they look at. For the windows that networks use
+// all loads of a strip are under way at once; neighbouring threads have neighbouring channels, then neighbouring strips.
+//
+//    window 3 x 3, stride 1        . . . . . .
+//                                  . o o o o .      18 loads for 4 outputs, 36 if each read its own window
+//                                  . . . . . .
+#pragma once
+
+#include "dnncore/common/loaded.cuh"
+#include "dnncore/pooling_mode.cuh"
+
+namespace dnncore {
+
+// Mirrored by _PARAMS in dnncore/cuda/pooling/channels.py. Pairs are (rows, columns), strides count elements.
+struct ChannelPoolingParams {
+  Blend blend;
+  const void* x;
+  void* output;
+  int64 x_image;
+  int64 output_image;
+  int32 x_step[2];
+  int32 output_step[2];
+  int32 x_extent[2];
+  int32 y_extent[2];
+  int32 window[2];
+  int32 stride[2];
+  int32 before[2];
+  int32 counted_low[2];  // as in PlanarPoolingParams
+  int32 counted_high[2];
+  SmallDivisor vectors;  // of channels
+  SmallDivisor strips;   // of a row of outputs
+  SmallDivisor rows;     // of outputs, in an image
+  int32 items;           // strips of vectors of all images
+  int32 propagates_nan;
+};
+
+// What is known of a strip's windows so far.
+template <typename T, PoolingMode kMode, int kColumns>
+struct Pooled {
+  using C = Compute<T>;
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr bool kIsMax = kMode == PoolingMode::kMax;
+  static constexpr C kOutside = kIsMax ? -C(INFINITY) : C(0);
+
+  C at[kColumns][kVector];
+  bool propagates_nan;
+
+  __device__ __forceinline__ explicit Pooled(const ChannelPoolingParams& params) : propagates_nan(params.propagates_nan) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) at[n][i] = kOutside;
+    }
+  }
+
+  __device__ __forceinline__ void take(int n, const C (&values)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const C value = values[i];
+      if constexpr (kIsMax) {
+        if (value > at[n][i] || (propagates_nan && value != value)) at[n][i] = value;
+      } else {
+        at[n][i] += value;
+      }
+    }
+  }
+
+  // Blend the n-th output into its place.
+  __device__ __forceinline__ void write(const ChannelPoolingParams& params, int n, int top, int left, T* place) const {
+    C divisor = 1;
+    if constexpr (!kIsMax) {
+      const int first[2] = {top, left};
+      int places = 1;
+#pragma unroll
+      for (int axis = 0; axis < 2; ++axis) {
+        const int past = min(first[axis] + params.window[axis], params.counted_high[axis]);
+        places *= past - max(first[axis], params.counted_low[axis]);
+      }
+      divisor = static_cast<C>(places);
+    }
+    using Stored = Vector<T, kVector>;
+    Stored vector{};
+    if (params.blend.beta != 0.0) vector = *reinterpret_cast<const Stored*>(place);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) blend_into(params.blend, kIsMax ? at[n][i] : at[n][i] / divisor, &vector.at[i]);
+    *reinterpret_cast<Stored*>(place) = vector;
+  }
+};
+
+// A strip of kColumns outputs with windows of kWindow x kWindow; or one output, and windows of any extent, where that
+// is 0.
+template <typename T, PoolingMode kMode, int kWindow, int kStride, int kColumns>
+__device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
+  using C = Compute<T>;
+  using Outputs = Pooled<T, kMode, kColumns>;
+  constexpr int kVector = Outputs::kVector;
+  const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (item >= params.items) return;
+  const SmallQuotientRemainder vector = divide(item, params.vectors);
+  const SmallQuotientRemainder strip = divide(vector.quotient, params.strips);
+  const SmallQuotientRemainder row = divide(strip.quotient, params.rows);
+  const int32 channel = vector.remainder * kVector, first = strip.remainder * kColumns;
+  const int32 top = row.remainder * params.stride[0] - params.before[0];
+  const int32 left = first * params.stride[1] - params.before[1];
+  const T* const x = static_cast<const T*>(params.x) + row.quotient * params.x_image + channel;
+  const auto is_inside = [&](int r, int s) {
+    return static_cast<uint32>(top + r) < static_cast<uint32>(params.x_extent[0]) &&
+           static_cast<uint32>(left + s) < static_cast<uint32>(params.x_extent[1]);
+  };
+  const auto place_of = [&](int r, int s) {
+    return x + (static_cast<int64>(top + r) * params.x_step[0] + static_cast<int64>(left + s) * params.x_step[1]);
+  };
+  Outputs outputs(params);
+  if constexpr (kWindow != 0) {
+    constexpr int kWide = (kColumns - 1) * kStride + kWindow;
+    Loaded<T, kVector> loaded[kWindow][kWide];
+#pragma unroll
+    for (int r = 0; r < kWindow; ++r) {
+#pragma unroll
+      for (int s = 0; s < kWide; ++s) loaded[r][s].load_if(is_inside(r, s), place_of(r, s));
+    }
+#pragma unroll
+    for (int r = 0; r < kWindow; ++r) {
+#pragma unroll
+      for (int s = 0; s < kWide; ++s) {
+        C values[kVector];
+        loaded[r][s].widen_into(values);
+        if (!is_inside(r, s)) {
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) values[i] = Outputs::kOutside;
+        }
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          if (s >= n * kStride && s < n * kStride + kWindow) outputs.take(n, values);
+        }
+      }
+    }
+  } else {
+    for (int r = max(-top, 0); r < min(params.window[0], params.x_extent[0] - top); ++r) {
+#pragma unroll 4
+      for (int s = max(-left, 0); s < min(params.window[1], params.x_extent[1] - left); ++s) {
+        Loaded<T, kVector> loaded;
+        C values[kVector];
+        loaded.load_if(true, place_of(r, s));
+        loaded.widen_into(values);
+        outputs.take(0, values);
+      }
+    }
+  }
+  T* const output = static_cast<T*>(params.output) + row.quotient * params.output_image + channel +
+                    static_cast<int64>(row.remainder) * params.output_step[0];
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const int32 column = first + n;
+    if (column >= params.y_extent[1]) break;
+    outputs.write(params, n, top, left + n * params.stride[1], output + static_cast<int64>(column) * params.output_step[1]);
+  }
+}
+
+// The widths of strips are those of _STRIPS in dnncore/cuda/pooling/channels.py.
+template <typename T, PoolingMode kMode>
+__device__ void pooling_channels(const ChannelPoolingParams& params) {
+  const auto is = [&](int window, int stride) {
+    return params.window[0] == window && params.window[1] == window && params.stride[0] == stride && params.stride[1] == stride;
+  };
+  if (is(3, 1)) {
+    pool_strip<T, kMode, 3, 1, 4>(params);
+  } else if (is(3, 2)) {
+    pool_strip<T, kMode, 3, 2, 2>(params);
+  } else if (is(2, 2)) {
+    pool_strip<T, kMode, 2, 2, 2>(params);
+  } else {
+    pool_strip<T, kMode, 0, 0, 1>(params);
+  }
+}
+
+}  // namespace dnncore

@@ -1,0 +1,154 @@
+"""Pooling forward over two spatial dimensions where channels are innermost: vectors of channels, strips of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, Place, WhereAligned, in_order, kernel_call
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.pooling.planar import PlanarPooling
+from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, window_places
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
+
+__all__ = ["ChannelPooling"]
+
+_THREADS = 128
+_VECTOR_BYTES = 16
+_STRIPS = {(3, 1): 4, (3, 2): 2, (2, 2): 2}
+"""Outputs of a strip by window and stride, both the same along rows and columns; 1 for all others."""
+
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+_MODES = ("max", "average")
+_MAX_ITEMS = 2**31 - _THREADS
+
+_OF_MEMORY_RATE = 0.7
+_WINDOW_PLACE = 3
+"""Multiply-adds in whose time a place of a window is looked at. Both are assumed."""
+
+_PARAMS = struct(
+    *BLEND,
+    ("x", ADDRESS),
+    ("output", ADDRESS),
+    ("x_image", "<i8"),
+    ("output_image", "<i8"),
+    ("x_step", "<i4", 2),
+    ("output_step", "<i4", 2),
+    ("x_extent", "<i4", 2),
+    ("y_extent", "<i4", 2),
+    ("window", "<i4", 2),
+    ("stride", "<i4", 2),
+    ("before", "<i4", 2),
+    ("counted_low", "<i4", 2),
+    ("counted_high", "<i4", 2),
+    ("vectors", SMALL_DIVISOR),
+    ("strips", SMALL_DIVISOR),
+    ("rows", SMALL_DIVISOR),
+    ("items", "<i4"),
+    ("propagates_nan", "<i4"),
+)
+
+_ANYWHERE = PlanarPooling("forward")
+"""What computes it where an address is not a multiple of a vector's size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPooling:
+    """Forward, without indices. Immutable."""
+
+    name: str = "channels"
+
+    def offer(self, problem: PoolingProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        reason = _why_not(problem)
+        if reason is not None:
+            return reason
+        anywhere = _ANYWHERE.offer(problem, figures)
+        if isinstance(anywhere, str):
+            return anywhere
+        seconds = max(
+            operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            window_places(problem) * _WINDOW_PLACE / figures.products_per_second(Maths.FP32),
+        )
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, anywhere))
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each mode and dtype; where addresses are not aligned, those of planar pooling."""
+        return (*(_unit(mode, dtype) for dtype in _DTYPES for mode in _MODES), *_ANYWHERE.units())
+
+
+def _why_not(problem: PoolingProblem) -> str | None:
+    """None where the kernels can solve it, else the reason why not."""
+    x, y = problem.inputs[0], problem.outputs[0]
+    if mode_of(problem) not in _MODES:
+        return "it keeps no indices"
+    if problem.pooling.spatial_ndim != 2:
+        return f"{problem.pooling.spatial_ndim} spatial dimensions; it is for 2"
+    if x.dtype not in _DTYPES:
+        return f"x is {x.dtype.value}"
+    if not y.size:
+        return "y is empty"
+    for tensor in (x, y):
+        width = _width(x.dtype)
+        others = [tensor.strides[axis] for axis in (0, 2, 3) if tensor.shape[axis] > 1]
+        if tensor.strides[1] != 1 or tensor.shape[1] % width or any(stride % width for stride in others):
+            return f"{tensor} has no vectors of {width} channels"
+    items = y.size // _width(x.dtype)
+    return f"{items} vectors; at most {_MAX_ITEMS}" if items > _MAX_ITEMS else None
+
+
+def _width(dtype: DType) -> int:
+    return _VECTOR_BYTES // dtype.itemsize
+
+
+def _prepare(problem: PoolingProblem, anywhere: Offer) -> Calls:
+    x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
+    (rows, columns), width = y.shape[2:], _width(x.dtype)
+    square = pooling.window[0] == pooling.window[1] and pooling.stride[0] == pooling.stride[1]
+    strip = _STRIPS.get((pooling.window[0], pooling.stride[0]), 1) if square else 1
+    vectors, strips = y.shape[1] // width, -(-columns // strip)
+    items = y.shape[0] * rows * strips * vectors
+    params = record(
+        _PARAMS,
+        x_image=x.strides[0],
+        output_image=y.strides[0],
+        x_step=_steps(x),
+        output_step=_steps(y),
+        x_extent=geometry.x,
+        y_extent=geometry.y,
+        window=pooling.window,
+        stride=pooling.stride,
+        before=tuple(before for before, _ in pooling.padding),
+        counted_low=geometry.counted_low,
+        counted_high=geometry.counted_high,
+        vectors=small_divisor(vectors),
+        strips=small_divisor(strips),
+        rows=small_divisor(rows),
+        items=items,
+        propagates_nan=pooling.propagate_nan,
+    )
+    unit = _unit(mode_of(problem), x.dtype)
+    vectorized = kernel_call(unit, -(-items // _THREADS), _THREADS, params, in_order("x", "output"))
+    alignments = tuple((Place(operand), _VECTOR_BYTES) for operand in (0, 1))
+    return (WhereAligned(alignments, vectorized, anywhere.prepare()),)
+
+
+def _steps(tensor: TensorDescriptor) -> tuple[int, ...]:
+    """Strides of rows and columns; what is never stepped over may have any."""
+    return tuple(tensor.strides[axis] if tensor.shape[axis] > 1 else 0 for axis in (2, 3))
+
+
+def _unit(mode: str, dtype: DType) -> Unit:
+    return generate(
+        header="dnncore/pooling_channels.cuh",
+        entry=f"pooling_forward_channels_{mode}_{c_type(dtype)}",
+        function=f"pooling_channels<{c_type(dtype)}, PoolingMode::{MODES[mode]}>",
+        struct_name="ChannelPoolingParams",
+        dtype=_PARAMS,
+        threads=_THREADS,
+    )
