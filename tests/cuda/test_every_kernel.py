@@ -19,6 +19,7 @@ from dnncore.cuda.gemm import algorithm, clamped, kernel, precomputed
 from dnncore.cuda.gemm.algorithm import whole_schedule
 from dnncore.cuda.gemm.index_space import Product
 from dnncore.cuda.gemm.kernel import Variant, choose_variant, clamped_variants, variants
+from dnncore.cuda.gemm.schedule import Schedule
 from dnncore.cuda.gemm.tiling import CLAMPED_TILES, AnyTile, MatrixTile, Walk
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
@@ -152,20 +153,24 @@ def test_an_epilogue_of_a_product_that_fills_one_tile_and_begins_another(
 def test_a_clamped_product_that_fills_one_tile_and_begins_another(
     variant: Variant, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """320 columns, of which 16 bytes are written at once where they may be."""
+    """320 columns, of which 16 bytes are written at once where they may be; three parts of the reduction where they are joined."""
     taps, conv = (3, ConvolutionDescriptor.make(padding=1)) if variant.padded else (1, ConvolutionDescriptor.make())
-    rows = variant.tile.rows + 3
+    rows, channels = variant.tile.rows + 3, 37 if variant.joined else 5
     x, w, y, bias = (
         TensorDescriptor.packed(shape, variant.tile.dtype)
-        for shape in ((4, 5, 8, 10), (rows, 5, taps, taps), (4, rows, 8, 10), (1, rows, 1, 1))
+        for shape in ((4, channels, 8, 10), (rows, channels, taps, taps), (4, rows, 8, 10), (1, rows, 1, 1))
     )
     relu = ActivationDescriptor.make("relu")
     problem = FusedConvolutionProblem(x, w, y, conv, bias=bias, z=y, activation=relu)
     monkeypatch.setitem(CLAMPED_TILES, variant.tile.dtype, (variant.tile,))
-    monkeypatch.setattr(clamped, "clamped_variant", lambda _product, _tile: variant)
+    monkeypatch.setattr(clamped, "clamped_variant", lambda *_, **__: variant)
+    length = -(-channels * taps**2 // (3 * variant.tile.depth)) * variant.tile.depth
+    joined = Schedule(variant.tile, 3, length, 0.0, joined=True)
+    monkeypatch.setattr(clamped, "choose_split", lambda *_, **__: joined)
+    name = "implicit_gemm_clamped_split_k" if variant.joined else "implicit_gemm_clamped"
     for guard in (GUARD, GUARD + 1):
         case = Case(f"{variant.unit.entry}-{guard}", problem, beta=float(guard == GUARD))
-        check(fresh_handle, case, "implicit_gemm_clamped", guard=guard)
+        check(fresh_handle, case, name, guard=guard)
 
 
 @pytest.mark.parametrize("variant", EXTENDED, ids=lambda variant: variant.unit.entry)

@@ -196,6 +196,7 @@ def test_every_clamped_variant_that_is_chosen_is_among_those_that_are_built(layo
         for product in _for_each_dtype(*geometry, layout):
             for tile in () if why_wide(product) else CLAMPED_TILES.get(product.dtype, ()):
                 assert clamped_variant(product, tile) in built
+                assert not tile.joins or clamped_variant(product, tile, joined=True) in built
 
 
 @pytest.mark.parametrize("extended", [False, True])

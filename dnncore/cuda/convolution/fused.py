@@ -16,7 +16,7 @@ from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
-from dnncore.cuda.gemm import ClampedGemm, SplitGemm, TiledGemm
+from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGemm
 
 __all__ = ["FUSED"]
 
@@ -26,6 +26,7 @@ FUSED: tuple[CudaAlgorithm, ...] = (
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
+    ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),
     ClampedGemm("implicit_gemm_clamped", fused_product),
     FinishedConvolution(DEPTHWISE),
     FinishedConvolution(WINOGRAD_NONFUSED),

@@ -36,6 +36,7 @@ __all__ = [
     "SplitGemm",
     "TiledGemm",
     "batches",
+    "joined_bytes",
     "memory_seconds",
     "product_or_reason",
     "tiled_calls",
@@ -263,7 +264,7 @@ class SplitGemm(Bounded):
         if split.joined:
             seconds = split.seconds + (_epilogue_seconds(product, figures) if self.fused else 0.0)
             return Offer(
-                seconds, partial(_joined_calls, product, split, fused=self.fused), _joined_bytes(product, split)
+                seconds, partial(_joined_calls, product, split, fused=self.fused), joined_bytes(product, split)
             )
         elements = product.groups * product.rows * product.num_columns
         nbytes = split.splits * elements * product.sum_dtype.itemsize
@@ -283,7 +284,7 @@ def _split_schedule(product: Product, figures: DeviceFigures, than: float = math
     return choose_split(product, extended, figures, than, joined=True) or added
 
 
-def _joined_bytes(product: Product, schedule: Schedule) -> int:
+def joined_bytes(product: Product, schedule: Schedule) -> int:
     """What the parts take in the workspace: whole tiles, wherever the operands start."""
     most = 0
     for tile in (schedule.tile, general_tile(schedule.tile)):

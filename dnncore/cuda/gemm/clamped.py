@@ -1,5 +1,5 @@
-"""The largest tiles with the epilogues that cost next to nothing, straight from the registers: bias, residual, ReLU with or without
-a ceiling. What follows most convolutions of a net then takes no pass over the result, and no smaller tile.
+"""Tiles with the epilogues that cost next to nothing, straight from the registers: bias, residual, ReLU with or without a ceiling.
+What follows most convolutions of a net then takes no pass over the result, and no stage in shared memory.
 """
 
 from __future__ import annotations
@@ -10,28 +10,36 @@ from functools import partial
 from typing import Any
 
 from dnncore.backend import Bounded, Offer
-from dnncore.cuda.calls import Call, Calls, in_order, kernel_call
-from dnncore.cuda.gemm.algorithm import ProductOf, batches, product_or_reason, why_not_launched
+from dnncore.cuda.calls import TICKETS, WORKSPACE, Call, Calls, Place, in_order, kernel_call
+from dnncore.cuda.gemm.algorithm import ProductOf, batches, joined_bytes, product_or_reason, why_not_launched
 from dnncore.cuda.gemm.index_space import Epilogue, Product
 from dnncore.cuda.gemm.kernel import clamped_variant, clamped_variants, why_wide
 from dnncore.cuda.gemm.params import fields_of, make_params, tiles_along
-from dnncore.cuda.gemm.schedule import choose_schedule, least_seconds
-from dnncore.cuda.gemm.tiling import CLAMPED_TILES, AnyTile
+from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
+from dnncore.cuda.gemm.tiling import CLAMPED_TILES, AnyTile, Walk, choose_walks, tile_counts
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationMode
 from dnncore.figures import DeviceFigures
 
-__all__ = ["ClampedGemm"]
+__all__ = ["ClampedGemm", "ClampedSplitGemm"]
 
 _CLAMPS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU)
 
 _OF_MEMORY_RATE = 0.6573
 """At which residuals are read [assumed: as the epilogue of composed convolutions reads them]."""
 
+# Fitted to 20 fused layers of benchmarks/layers.py and of nets in fp32 on an H200: at which share of the memory's rate results are
+# written, beside all else; and what coordinates cost that nothing is padded for, of 128 channels in windows of 7 x 7.
+_OF_WRITING_RATE = 0.4
+_USELESS_COORDINATES = 1.08
+
+_SHORTEST_PART = 48
+"""Summands of a part: three slabs, each of which takes a block that is alone on its multiprocessor 1 us [measured on an H200]."""
+
 
 @dataclass(frozen=True)
 class ClampedGemm(Bounded):
-    """A product in the largest tiles with one of the simplest epilogues, without workspace. Immutable.
+    """A product in tiles with one of the simplest epilogues, without workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
@@ -43,7 +51,7 @@ class ClampedGemm(Bounded):
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
-        return tuple(variant.unit for variant in clamped_variants())
+        return tuple(variant.unit for variant in clamped_variants() if not variant.joined)
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What the product takes on multiprocessors that never wait."""
@@ -53,7 +61,7 @@ class ClampedGemm(Bounded):
         return least_seconds(product, CLAMPED_TILES[product.dtype], figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
-        """What the faster tile takes by estimate, and reading a residual."""
+        """What the fastest tile takes by estimate, reading a residual and writing the result."""
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str):
             return product
@@ -64,9 +72,67 @@ class ClampedGemm(Bounded):
         reason = why_not_launched(product, schedule.tile)
         if reason is not None:
             return reason
-        residual = product.groups * product.rows * product.num_columns * product.dtype.itemsize
-        memory = residual / (figures.bytes_per_second * _OF_MEMORY_RATE) if "z" in product.inputs else 0.0
-        return Offer(schedule.seconds + memory, partial(_calls, product, schedule.tile))
+        seconds = _seconds(product, schedule, figures)
+        return Offer(seconds, partial(_calls, product, schedule.tile))
+
+
+@dataclass(frozen=True)
+class ClampedSplitGemm(Bounded):
+    """A product with few tiles and one of the simplest epilogues: the last block of each tile adds up the parts. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        product_of: What the problem is as a product.
+    """
+
+    name: str
+    product_of: ProductOf
+
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that its calls can name."""
+        return tuple(variant.unit for variant in clamped_variants() if variant.joined)
+
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What the product takes on multiprocessors that never wait."""
+        product = product_or_reason(self.product_of, problem)
+        if isinstance(product, str) or _why_not(product) is not None:
+            return math.inf
+        return least_seconds(product, _joining(product), figures)
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""
+        product = product_or_reason(self.product_of, problem)
+        if isinstance(product, str):
+            return product
+        reason = _why_not(product)
+        if reason is not None:
+            return reason
+        if product.is_empty or len(product.phases) != 1:
+            return (
+                f"{len(product.phases)} dense products of {product.rows} x {product.num_columns}; needs one, not empty"
+            )
+        whole, summands = choose_schedule(product, CLAMPED_TILES[product.dtype], figures), product.longest_sum
+        than = math.inf if summands > LONGEST_SUM else whole.seconds
+        split = choose_split(product, _joining(product), figures, than, joined=True, shortest=_SHORTEST_PART)
+        if split is None or not split.joined:
+            (tiles,) = tile_counts(whole.tile, product)
+            return f"{tiles} tiles of {summands} summands each are not worth splitting"
+        seconds = _seconds(product, split, figures)
+        return Offer(seconds, partial(_joined_calls, product, split), joined_bytes(product, split))
+
+
+def _joining(product: Product) -> tuple[AnyTile, ...]:
+    return tuple(tile for tile in CLAMPED_TILES[product.dtype] if tile.joins)
+
+
+def _seconds(product: Product, schedule: Schedule, figures: DeviceFigures) -> float:
+    """The product, its result on the way into memory, and a residual on the way from there."""
+    result = product.groups * product.rows * product.num_columns * product.dtype.itemsize
+    memory = result / (figures.bytes_per_second * _OF_WRITING_RATE)
+    if "z" in product.inputs:
+        memory += result / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    useless = choose_walks(product)[1] is Walk.REDUCTION and not product.bounds
+    return schedule.seconds * (_USELESS_COORDINATES if useless else 1.0) + memory
 
 
 def _why_not(product: Product) -> str | None:
@@ -99,3 +165,14 @@ def _calls(product: Product, tile: AnyTile) -> Calls:
         blocks = rows * columns * product.groups * len(phases)
         found += kernel_call(variant.unit, blocks, tile.threads, params, places)
     return tuple(found)
+
+
+def _joined_calls(product: Product, schedule: Schedule) -> Calls:
+    """The parts' sums into the workspace, and their total from there into C, in one launch."""
+    tile = schedule.tile
+    params = make_params(product, product.phases, tile.rows, tile.columns)
+    params["splits"], params["split_length"] = schedule.splits, schedule.split_length
+    places = in_order(*fields_of(product.inputs), "c") | {"parts": Place(WORKSPACE), "tickets": TICKETS}
+    (tiles,) = tile_counts(tile, product)
+    unit = clamped_variant(product, tile, joined=True).unit
+    return kernel_call(unit, tiles * schedule.splits, tile.threads, params, places)

@@ -75,7 +75,7 @@ class Variant:
         wide: Whether it has 64-bit offsets, all digits and all coordinates; it can compute everything that the struct can hold.
         extended: Whether it knows epilogues and, where it is not joined, tables.
         joined: Whether the last block of each tile adds up the parts of the reduction, which are two or more.
-        clamped: Whether it knows the simplest epilogues; such a one is neither extended nor joined.
+        clamped: Whether it knows the simplest epilogues; such a one is not extended.
     """
 
     tile: AnyTile
@@ -219,17 +219,19 @@ def variants(*, extended: bool = False, joined: bool = False) -> tuple[Variant, 
 def clamped_variants() -> tuple[Variant, ...]:
     """Those that know the simplest epilogues: for rows of images with and without padding, and for what a stride reads of them."""
     return tuple(
-        Variant(tile, (Walk.REDUCTION, walk), padded, clamped=True)
+        Variant(tile, (Walk.REDUCTION, walk), padded, joined=joined, clamped=True)
         for tiles in CLAMPED_TILES.values()
         for tile in tiles
         for walk, padded in ((Walk.OUTER, False), (Walk.OUTER, True), (Walk.REDUCTION, True))
+        for joined in (False, True)[: 1 + tile.joins]
     )
 
 
-def clamped_variant(product: Product, tile: AnyTile) -> Variant:
-    """The one of them for a product that no wide kernel is needed for."""
+def clamped_variant(product: Product, tile: AnyTile, *, joined: bool = False) -> Variant:
+    """The one of them for a product that no wide kernel is needed for; a joined one for a tile that joins."""
     _, walk = choose_walks(product)
-    return Variant(tile, (Walk.REDUCTION, walk), padded=bool(product.bounds) or walk is Walk.REDUCTION, clamped=True)
+    padded = bool(product.bounds) or walk is Walk.REDUCTION
+    return Variant(tile, (Walk.REDUCTION, walk), padded, joined=joined, clamped=True)
 
 
 def why_wide(product: Product) -> str | None:

@@ -21,6 +21,8 @@ __all__ = ["LONGEST_SUM", "Schedule", "choose_schedule", "choose_split", "least_
 
 _WARP = 32
 _MIN_SPLIT_LENGTH = 128
+"""Of a part of a sum, unless somebody asks for shorter ones."""
+
 LONGEST_SUM = 1 << 15
 """Longest sum in one accumulator where there is workspace to avoid it: its rounding error grows with the root of the length.
 
@@ -102,6 +104,7 @@ def choose_split(
     than: float = math.inf,
     *,
     joined: bool | None = None,
+    shortest: int = _MIN_SPLIT_LENGTH,
 ) -> Schedule | None:
     """Choose the fastest by estimate where sums may be cut into parts; one part, if it is not too long, is a choice too.
 
@@ -111,11 +114,12 @@ def choose_split(
         figures: Of the device.
         than: Seconds that it must take less than.
         joined: Whether one launch must compute the parts and add them up, or must not; None for what is faster.
+        shortest: Least summands of a part.
 
     Returns:
         None where none takes less.
     """
-    return _fastest(product, tiles, figures, than, split=True, joined=joined)
+    return _fastest(product, tiles, figures, than, split=True, joined=joined, shortest=shortest)
 
 
 def least_seconds(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
@@ -170,10 +174,10 @@ def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures
 
 
 @lru_cache(maxsize=256)
-def _cuts(longest: int, depth: int, *, split: bool) -> tuple[tuple[int, int], ...]:
+def _cuts(longest: int, depth: int, shortest: int, *, split: bool) -> tuple[tuple[int, int], ...]:
     """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
     fewest = longest // LONGEST_SUM
-    wanted = [n for n in _SPLITS if fewest <= n <= longest // _MIN_SPLIT_LENGTH] or [max(fewest, 1)] if split else [1]
+    wanted = [n for n in _SPLITS if fewest <= n <= longest // shortest] or [max(fewest, 1)] if split else [1]
     lengths = dict.fromkeys(max(math.ceil(longest / n / depth), 1) * depth for n in wanted)
     return tuple((length, max(-(-longest // length), 1)) for length in lengths)
 
@@ -191,6 +195,7 @@ def _fastest(
     *,
     split: bool,
     joined: bool | None = None,
+    shortest: int = _MIN_SPLIT_LENGTH,
 ) -> Schedule | None:
     """The first of the fastest by estimate, of every tile in every number of parts; None where none takes less time than that.
 
@@ -220,7 +225,7 @@ def _fastest(
         can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
         join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0
-        for split_length, parts in _cuts(longest, tile.depth, split=split):
+        for split_length, parts in _cuts(longest, tile.depth, shortest, split=split):
             turns = -(-num_tiles * parts // multiprocessors) or 1
             if parts == 1:
                 seconds, summands = 0.0, max(turns * (work / (num_tiles or 1)), longest)

@@ -1,9 +1,10 @@
-// From the threads' accumulators straight into C, as PlainStore does, by way of those epilogues that cost next to nothing:
+// From the threads' accumulators, or the parts of a reduction, straight into C, as PlainStore does, by way of those epilogues that cost next to nothing:
 // a bias of the row, a residual that lies as C does, a floor and a ceiling, of which the activations with a kink are made.
 // Other epilogues would need many registers, or code of their own for each of a thread's many sums; StagedStore has them.
 #pragma once
 
 #include "dnncore/gemm/params.cuh"
+#include "dnncore/gemm/parts.cuh"
 #include "dnncore/gemm/store.cuh"
 #include "dnncore/gemm/tile.cuh"
 
@@ -47,6 +48,48 @@ struct ClampedStore {
     } else {
       store_vectors<1>(accumulator, c, z, biases, place, phase, params);
     }
+  }
+
+  // Store the totals of all parts, vectors of neighbours along the columns at once or one by one.
+  static __device__ void store(const Parts<Tile>& parts, const Place& place, const Phase& phase, const Params& params) {
+    const Epilogue& epilogue = params.epilogue;
+    const int64 start = phase.c_offset + place.group * params.c_group_stride;
+    T* const c = static_cast<T*>(params.c) + start;
+    const T* const z = epilogue.reads_z() ? static_cast<const T*>(epilogue.z) + start : nullptr;
+    const uint64 addresses = reinterpret_cast<uint64>(c) | reinterpret_cast<uint64>(z);
+    const bool at_once = params.store == Store::kColumns && addresses % (Tile::kVector * sizeof(T)) == 0;
+    const Clamp<T> clamp(epilogue.activation);
+    constexpr int kAtATime = Parts<Tile>::kSums < 8 ? Parts<Tile>::kSums : 8;  // each has code of its own
+    parts.template for_each_group<kAtATime>([&](int n, const auto& totals, const auto& positions) {
+#pragma unroll
+      for (int i = 0; i < kAtATime; i += Tile::kVector) {
+        const uint32 row = place.first_row + static_cast<uint32>(positions.row(n + i));
+        const uint32 first = place.first_column + static_cast<uint32>(positions.column(n + i));
+        if (row >= params.rows || first >= phase.columns) continue;
+        const T bias = epilogue.template bias_of<T>(static_cast<int64>(place.group) * params.rows + row);
+        const int64 of_row = row * params.c_row_stride;
+        if (at_once) {
+          const int64 offset = of_row + column_offset<kDigits>(first, phase);
+          Vector<T> residuals{}, values;
+          if (z != nullptr) residuals = *reinterpret_cast<const Vector<T>*>(z + offset);
+          auto* const group = reinterpret_cast<Vector<T>*>(c + offset);
+#pragma unroll
+          for (int e = 0; e < Tile::kVector; ++e) {
+            const T value = clamp(totals[i + e] + bias + residuals.at[e]);
+            values.at[e] = blended(params.blend, value, &group->at[e]);
+          }
+          *group = values;
+          continue;
+        }
+#pragma unroll
+        for (int e = 0; e < Tile::kVector; ++e) {
+          const uint32 column = first + static_cast<uint32>(e);
+          if (column >= phase.columns) break;
+          const int64 offset = of_row + column_offset<kDigits>(column, phase);
+          blend_into(params.blend, clamp(totals[i + e] + bias + (z == nullptr ? T(0) : z[offset])), c + offset);
+        }
+      }
+    });
   }
 
   // Store kWidth neighbours of a row at a time. Residuals of all rows are read before the first is needed: what is stored
