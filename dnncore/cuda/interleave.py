@@ -39,8 +39,8 @@ _PARAMS = struct(
     ("output_batch", TENSOR_VIEW),
 )
 
-_OF_MEMORY_RATE = 0.7
-"""Of the memory rate [assumed]."""
+_OF_MEMORY_RATE = 1.0
+"""Of the memory rate [measured on an H200: 64 images of 3 x 224 x 224, to fp16]."""
 
 
 @dataclass(frozen=True, slots=True)

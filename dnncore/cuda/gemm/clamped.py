@@ -36,6 +36,9 @@ _USELESS_COORDINATES = 1.08
 _SHORTEST_PART = 48
 """Summands of a part: three slabs, each of which takes a block that is alone on its multiprocessor 1 us [measured on an H200]."""
 
+_LEAST_OF_TILE = 4
+"""One part in so many of a tile's columns there must be: what is left empty is written and added up too."""
+
 
 @dataclass(frozen=True)
 class ClampedGemm(Bounded):
@@ -111,6 +114,9 @@ class ClampedSplitGemm(Bounded):
             return (
                 f"{len(product.phases)} dense products of {product.rows} x {product.num_columns}; needs one, not empty"
             )
+        widest = max(tile.columns for tile in _joining(product))
+        if product.num_columns * _LEAST_OF_TILE < widest:
+            return f"{product.num_columns} columns leave most of a tile's {widest} empty"
         whole, summands = choose_schedule(product, CLAMPED_TILES[product.dtype], figures), product.longest_sum
         than = math.inf if summands > LONGEST_SUM else whole.seconds
         split = choose_split(product, _joining(product), figures, than, joined=True, shortest=_SHORTEST_PART)
