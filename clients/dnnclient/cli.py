@@ -41,6 +41,10 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--server", default=_DEFAULT_SERVER, metavar="HOST:PORT", help="default: %(default)s")
     common.add_argument("--model", required=True, metavar="NAME")
     common.add_argument("--model-version", default="", metavar="V", help="default: the latest")
+    common.add_argument("--tls-ca", type=Path, metavar="PEM", help="use TLS, with servers for which these vouch")
+    common.add_argument("--tls-cert", type=Path, metavar="PEM", help="this client's certificates, for mutual TLS")
+    common.add_argument("--tls-key", type=Path, metavar="PEM", help="the key of the first of them")
+    common.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token, alone in a file")
 
     classify = commands.add_parser("classify", parents=[common], help="print the most probable labels of images")
     classify.add_argument(
@@ -48,14 +52,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     classify.add_argument("--top-k", type=_positive(int), default=5, metavar="K", help="labels an image; default: 5")
     classify.add_argument("--timeout", type=_positive(float), default=30.0, metavar="S", help="default: 30 s an image")
+    classify.add_argument(
+        "--retries", type=_count, default=3, metavar="N", help="of what a busy or absent server refused; default: 3"
+    )
     classify.add_argument("--json", action="store_true", help="print one JSON array, an object an image")
 
     load = commands.add_parser(
         "load",
         parents=[common],
         help="send requests at a rate, or as fast as they are answered, and report",
-        description="Latencies count from a request's arrival: with --rate that is when it was due by the schedule, "
-        "whenever it came to be sent; else when it was sent.",
+        description="Latencies and deadlines count from a request's arrival: with --rate that is when it was due by the "
+        "schedule, whenever it came to be sent; else when it was sent. Goodput is what was answered within its deadline. "
+        "Nothing is sent again.",
     )
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--images", nargs="+", type=Path, metavar="PATH", help="image files, or folders of them")
@@ -73,11 +81,40 @@ def _parser() -> argparse.ArgumentParser:
     extent.add_argument("--duration", type=_positive(float), default=10.0, metavar="S", help="default: 10 s")
     extent.add_argument("--requests", type=_positive(int), metavar="N", help="send N requests instead")
     load.add_argument("--images-per-request", type=_positive(int), default=1, metavar="N", help="default: 1")
-    load.add_argument("--deadline-ms", type=_positive(float), metavar="MS", help="of each request; default: none")
-    load.add_argument("--warmup", type=_positive(float), metavar="S", help="send for S seconds first, not counted")
+    load.add_argument(
+        "--deadline-ms",
+        type=_positive_list,
+        default=(),
+        metavar="MS[,MS...]",
+        help="of each request; several take turns",
+    )
+    load.add_argument(
+        "--warmup", type=_positive(float), default=0.0, metavar="S", help="do not count the first S seconds"
+    )
     load.add_argument("--channels", type=_positive(int), default=1, metavar="N", help="connections; default: 1")
+    load.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stderr.isatty(),
+        help="a line a second on stderr; default: on a terminal",
+    )
     load.add_argument("--json", metavar="OUT", help="write the report as JSON too, to a file or - for stdout")
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _positive_list(text: str) -> tuple[float, ...]:
+    return tuple(_positive(float)(part) for part in text.split(","))
+
+
+_count.__name__ = "number"  # argparse: "invalid number value: '-1'"
+_positive_list.__name__ = "list of positive numbers"
 
 
 def _positive(kind: Callable[[str], _Number]) -> Callable[[str], _Number]:

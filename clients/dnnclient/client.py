@@ -1,57 +1,29 @@
-"""Client: typed calls to one server. The load generator, which counts failures rather than raising them, has its own."""
+"""Client: typed calls to one server. `dnnclient.aio` has the same for asyncio; the load generator sends by itself."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import grpc
 import numpy as np
-from dnnapi.inference import grpc_service_pb2 as oip
-from dnnapi.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
-from dnnapi.v1 import classifier_pb2 as pb
-from dnnapi.v1.classifier_pb2_grpc import ClassifierServiceStub
 
-from dnnclient import messages, tensors
-from dnnclient.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    ServerError,
-    UnavailableError,
-    error_from_rpc,
-)
+from dnnclient import calls, messages
+from dnnclient.base import DEFAULT_RETRY, POLL_S, Connections
+from dnnclient.channels import open_channel
+from dnnclient.errors import DeadlineExceededError, UnavailableError, error_from_rpc
 from dnnclient.results import Classification, ModelInfo
-from dnncore.errors import ClosedError
+from dnnclient.retries import RetryPolicy
 
-__all__ = ["Client", "open_channel"]
+__all__ = ["Client"]
 
-_DEFAULT_OPTIONS: tuple[tuple[str, int], ...] = (
-    # gRPC's own 4 MiB would refuse a batch of images; the limit that counts is the server's.
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # gRPC waits 1 s after a refused connection and up to 2 min later on: a restarted server would be missed for long.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5000),
-)
-_POLL_S = 0.05
-
-
-def open_channel(
-    target: str,
-    credentials: grpc.ChannelCredentials | None = None,
-    options: Sequence[tuple[str, int | str]] = (),
-) -> grpc.Channel:
-    """Return a channel with this package's defaults, which options override; it connects when it is first used."""
-    merged = list({**dict(_DEFAULT_OPTIONS), **dict(options)}.items())
-    if credentials is None:
-        return grpc.insecure_channel(target, options=merged)
-    return grpc.secure_channel(target, credentials, options=merged)
+_Result = TypeVar("_Result")
 
 
 class Client:
-    """A connection to one server. Thread-safe.
+    """Connections to one server. Thread-safe.
 
     >>> with Client("127.0.0.1:8001", model="digits") as client:     # doctest: +SKIP
     ...     print(client.classify(Path("seven.png"))[0].best.label)
@@ -61,9 +33,12 @@ class Client:
     Args:
         target: "host:port", or any name that gRPC resolves.
         model: The model of calls that name none.
-        timeout_s: For calls that give none. The server schedules by it: a request that cannot be answered in time is
-            refused rather than computed in vain.
-        credentials: For TLS; without them the connection is plain.
+        timeout_s: For calls that give none, all attempts together. The server schedules by it: a request that cannot be
+            answered in time is refused rather than computed in vain.
+        retry: When a call is sent again; None: never.
+        channels: Connections, used in turn. A server with several front ends gives each connection to one of them.
+        token: A bearer token, for a server that asks for one. Without TLS, whoever listens reads it.
+        credentials: For TLS (`tls_credentials` makes them); without them the connection is plain.
         options: gRPC channel options, over this package's own.
     """
 
@@ -73,16 +48,17 @@ class Client:
         *,
         model: str = "",
         timeout_s: float = 30.0,
+        retry: RetryPolicy | None = DEFAULT_RETRY,
+        channels: int = 1,
+        token: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         self._target = target
-        self._model = model
-        self._timeout_s = timeout_s
-        self._channel = open_channel(target, credentials, options)
-        self._classifier = ClassifierServiceStub(self._channel)
-        self._inference = GRPCInferenceServiceStub(self._channel)
-        self._closed = False
+        self._channels = [open_channel(target, credentials, options) for _ in range(Connections.checked(channels))]
+        self._connections = Connections(
+            target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token
+        )
 
     def classify(
         self,
@@ -109,10 +85,8 @@ class Client:
         Raises:
             OSError: a Path cannot be read.
         """
-        request = messages.classify_request(images, model=self._model_name(model), version=version, top_k=top_k)
-        response = self._call(self._classifier.Classify, request, timeout_s)
-        messages.check_answer(request, response)
-        return messages.classifications(response)
+        model = self._connections.model_name(model)
+        return self._run(calls.classify(images, model=model, version=version, top_k=top_k), timeout_s)
 
     def infer(
         self,
@@ -135,37 +109,16 @@ class Client:
         Returns:
             Arrays by output name, read-only.
         """
-        request = oip.ModelInferRequest(
-            model_name=self._model_name(model),
-            model_version=version,
-            inputs=[
-                oip.ModelInferRequest.InferInputTensor(
-                    name=name, datatype=tensors.datatype_of(array), shape=array.shape
-                )
-                for name, array in inputs.items()
-            ],
-            outputs=[oip.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
-            raw_input_contents=[tensors.to_raw(array) for array in inputs.values()],
-        )
-        response = self._call(self._inference.ModelInfer, request, timeout_s)
-        if len(response.raw_output_contents) != len(response.outputs):
-            raise ServerError(
-                f"{len(response.outputs)} outputs came back with {len(response.raw_output_contents)} raw contents; "
-                "only answers with raw contents are understood"
-            )
-        return {
-            output.name: tensors.from_raw(output.datatype, output.shape, raw)
-            for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
-        }
+        model = self._connections.model_name(model)
+        return self._run(calls.infer(inputs, outputs=outputs, model=model, version=version), timeout_s)
 
     def model(self, name: str | None = None, version: str = "", *, timeout_s: float | None = None) -> ModelInfo:
         """Ask for a model's versions, input, labels and preprocessing."""
-        request = pb.GetModelRequest(model_name=self._model_name(name), model_version=version)
-        return messages.model_info(self._call(self._classifier.GetModel, request, timeout_s))
+        return self._run(calls.model(self._connections.model_name(name), version), timeout_s)
 
     def is_live(self, *, timeout_s: float | None = None) -> bool:
         """Whether a server answers; False when none does within the timeout."""
-        return self._answers(lambda: self._call(self._inference.ServerLive, oip.ServerLiveRequest(), timeout_s).live)
+        return self._answers(calls.live(), timeout_s)
 
     def is_ready(self, model: str | None = None, version: str = "", *, timeout_s: float | None = None) -> bool:
         """Whether the server takes requests now, or when a model is named whether that model does.
@@ -175,11 +128,7 @@ class Client:
         Raises:
             NotFoundError: the server may answer so for a model that it does not have.
         """
-        if model is None:
-            request = oip.ServerReadyRequest()
-            return self._answers(lambda: self._call(self._inference.ServerReady, request, timeout_s).ready)
-        named = oip.ModelReadyRequest(name=model, version=version)
-        return self._answers(lambda: self._call(self._inference.ModelReady, named, timeout_s).ready)
+        return self._answers(calls.ready(model, version), timeout_s)
 
     def wait_until_ready(self, timeout_s: float = 30.0) -> None:
         """Return as soon as the server takes requests.
@@ -188,15 +137,16 @@ class Client:
             UnavailableError: it did not within timeout_s.
         """
         end = time.monotonic() + timeout_s
-        while not self.is_ready(timeout_s=max(_POLL_S, end - time.monotonic())):
-            if time.monotonic() + _POLL_S > end:
+        while not self.is_ready(timeout_s=max(POLL_S, end - time.monotonic())):
+            if time.monotonic() + POLL_S > end:
                 raise UnavailableError(f"{self._target} was not ready within {timeout_s:g} s")
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Close the connection; calls still under way end as cancelled. May be called again."""
-        self._closed = True
-        self._channel.close()
+        """Close the connections; calls still under way end as cancelled. May be called again."""
+        self._connections.closed = True
+        for channel in self._channels:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -206,23 +156,21 @@ class Client:
     ) -> None:
         self.close()
 
-    def _model_name(self, name: str | None) -> str:
-        name = self._model if name is None else name
-        if not name:
-            raise InvalidArgumentError("no model is named; give model=... here or to Client(...)")
-        return name
+    def _run(self, call: calls.Call[_Result], timeout_s: float | None) -> _Result:
+        attempts = self._connections.attempts(call, timeout_s)
+        while True:
+            try:
+                response = self._connections.send(call, attempts)
+            except grpc.RpcError as error:
+                wait_s = attempts.wait_s(error)
+                if wait_s is None:
+                    raise error_from_rpc(error) from error
+                time.sleep(wait_s)
+            else:
+                return call.read(response)
 
-    def _call(self, method: Callable[..., Any], request: object, timeout_s: float | None) -> Any:
-        if self._closed:
-            raise ClosedError(f"this client of {self._target} was closed; make a new one")
+    def _answers(self, call: calls.Call[bool], timeout_s: float | None) -> bool:
         try:
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
-
-    @staticmethod
-    def _answers(question: Callable[[], bool]) -> bool:
-        try:
-            return question()
+            return self._run(call, timeout_s)
         except (UnavailableError, DeadlineExceededError):
             return False

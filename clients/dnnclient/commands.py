@@ -8,13 +8,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dnnclient.arrivals import ClosedLoop, OpenLoop
+from dnnclient.channels import tls_credentials
 from dnnclient.client import Client
 from dnnclient.errors import ClientError
 from dnnclient.images import image_files, synthetic_images
 from dnnclient.loadgen import run_load
+from dnnclient.report import Progress
 from dnnclient.results import Classification
+from dnnclient.retries import RetryPolicy
 from dnncore.errors import BadParamError, DnncoreError
 
 __all__ = ["run"]
@@ -35,8 +39,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _classify(options: argparse.Namespace) -> int:
+    retry = RetryPolicy(max_attempts=1 + options.retries) if options.retries else None
     with (
-        Client(options.server, model=options.model, timeout_s=options.timeout) as client,
+        Client(
+            options.server, model=options.model, timeout_s=options.timeout, retry=retry, **_security(options)
+        ) as client,
         ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool,
     ):
         ask = partial(_classify_one, client, version=options.model_version, top_k=options.top_k)
@@ -69,7 +76,8 @@ def _load(options: argparse.Namespace) -> int:
     if options.poisson and options.rate is None:
         raise BadParamError("--poisson needs --rate: without a rate, answers set the pace")
     files = image_files(options.images or [])
-    with Client(options.server, model=options.model) as client:
+    security = _security(options)
+    with Client(options.server, model=options.model, **security) as client:
         info = client.model(version=options.model_version)
     report = run_load(
         options.server,
@@ -82,9 +90,11 @@ def _load(options: argparse.Namespace) -> int:
         requests=options.requests,
         duration_s=None if options.requests else options.duration,
         images_per_request=options.images_per_request,
-        deadline_s=options.deadline_ms / 1e3 if options.deadline_ms else None,
-        warmup_s=options.warmup or 0.0,
+        deadline_s=[deadline_ms / 1e3 for deadline_ms in options.deadline_ms],
+        warmup_s=options.warmup,
         channels=options.channels,
+        on_progress=_show if options.progress else None,
+        **security,
     )
     text = json.dumps({"model": info.name, "version": info.version, **report.to_dict()}, indent=2)
     if options.json == "-":
@@ -94,6 +104,19 @@ def _load(options: argparse.Namespace) -> int:
         if options.json:
             Path(options.json).write_text(text + "\n", encoding="utf-8")
     return 1 if report.num_failed else 0
+
+
+def _security(options: argparse.Namespace) -> dict[str, Any]:
+    """Credentials and token, as clients take them."""
+    if options.tls_ca is None and (options.tls_cert or options.tls_key):
+        raise BadParamError("--tls-cert and --tls-key need --tls-ca, which says for which servers they are meant")
+    credentials = tls_credentials(options.tls_ca, options.tls_cert, options.tls_key) if options.tls_ca else None
+    token = options.token_file.read_text(encoding="utf-8").strip() if options.token_file else None
+    return {"credentials": credentials, "token": token}
+
+
+def _show(progress: Progress) -> None:
+    print(progress, file=sys.stderr, flush=True)
 
 
 def _code(error: Exception) -> str:

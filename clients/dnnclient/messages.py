@@ -1,20 +1,31 @@
-"""Between values and the messages of dnnapi.v1: requests are built and answers checked here, and nothing is sent."""
+"""Between values and messages of both services: requests are built and answers checked here, and nothing is sent."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from dnnapi.inference import grpc_service_pb2 as oip
 from dnnapi.v1 import classifier_pb2 as pb
 
+from dnnclient import tensors
 from dnnclient.errors import InvalidArgumentError, ServerError
 from dnnclient.results import Classification, ModelInfo, Prediction
 from dnncore.preprocessing import Preprocessing
 
-__all__ = ["Image", "check_answer", "classifications", "classify_request", "model_info", "num_images"]
+__all__ = [
+    "Image",
+    "check_answer",
+    "classifications",
+    "classify_request",
+    "infer_outputs",
+    "infer_request",
+    "model_info",
+    "num_images",
+]
 
 Image: TypeAlias = bytes | Path | np.ndarray
 """An image file's bytes or path; uint8 pixels [H, W, C] at the net's size; or the net's own float32 input [C, H, W]."""
@@ -110,6 +121,43 @@ def classifications(response: pb.ClassifyResponse) -> list[Classification]:
         Classification(tuple(Prediction(label.index, label.name, label.probability) for label in classification.labels))
         for classification in response.classifications
     ]
+
+
+def infer_request(
+    inputs: Mapping[str, np.ndarray], *, outputs: Sequence[str], model: str, version: str
+) -> oip.ModelInferRequest:
+    """Build the request for tensors by name.
+
+    Raises:
+        InvalidArgumentError: a dtype that the protocol does not have.
+    """
+    return oip.ModelInferRequest(
+        model_name=model,
+        model_version=version,
+        inputs=[
+            oip.ModelInferRequest.InferInputTensor(name=name, datatype=tensors.datatype_of(array), shape=array.shape)
+            for name, array in inputs.items()
+        ],
+        outputs=[oip.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
+        raw_input_contents=[tensors.to_raw(array) for array in inputs.values()],
+    )
+
+
+def infer_outputs(response: oip.ModelInferResponse) -> dict[str, np.ndarray]:
+    """Return the tensors of an answer by name, read-only.
+
+    Raises:
+        ServerError: their contents are not raw, or do not fit their shapes.
+    """
+    if len(response.raw_output_contents) != len(response.outputs):
+        raise ServerError(
+            f"{len(response.outputs)} outputs came back with {len(response.raw_output_contents)} raw contents; "
+            "only answers with raw contents are understood"
+        )
+    return {
+        output.name: tensors.from_raw(output.datatype, output.shape, raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
 
 
 def model_info(response: pb.GetModelResponse) -> ModelInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +34,8 @@ class FakeServer:
     Rules: model "digits" has versions 1 and 2. The label of `image(i)` is i, of a tensor's image its first element; further
     labels follow in order, each half as probable. Model "abort CODE" answers with that status. Above `max_in_flight` calls
     at a time the answer is RESOURCE_EXHAUSTED. While `draining`, everything but liveness is UNAVAILABLE.
-    A call waits until `gather` calls wait together, or its deadline is over.
+    A call waits until `gather` calls wait together, or its deadline is over. Before any of this the first calls end as `refusals`
+    say: with a status, and a pushback in ms if there is one. `peers` and `metadata` are those of the Classify calls.
 
     Args:
         max_in_flight: Most Classify calls at a time.
@@ -49,6 +51,10 @@ class FakeServer:
         self.num_calls = 0
         self.most_in_flight = 0
         self.requests: list[pb.ClassifyRequest] = []
+        self.refusals: deque[tuple[grpc.StatusCode, str | None]] = deque()
+        self.num_refused = 0
+        self.peers: set[str] = set()
+        self.metadata: list[dict[str, str | bytes]] = []
         self._in_flight = 0
         self._gathered = 0
         self._change = threading.Condition()  # guards everything above
@@ -74,6 +80,19 @@ class FakeServer:
         """Return when so many Classify calls have come in."""
         with self._change:
             assert self._change.wait_for(lambda: self.num_calls >= count, timeout=30)
+
+    def refuse(self, context: grpc.ServicerContext) -> None:
+        """Note who calls, and end the call if it is to be refused."""
+        with self._change:
+            self.peers.add(context.peer())
+            self.metadata.append(dict(context.invocation_metadata()))
+            if not self.refusals:
+                return
+            code, pushback = self.refusals.popleft()
+            self.num_refused += 1
+        if pushback is not None:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
+        context.abort(code, "refused")
 
     def check(self, name: str, version: str, context: grpc.ServicerContext) -> None:
         """Answer for a model that cannot."""
@@ -111,6 +130,7 @@ class _Classifier(pb_grpc.ClassifierServiceServicer):  # type: ignore[misc]  # g
         self._server = server
 
     def Classify(self, request: pb.ClassifyRequest, context: grpc.ServicerContext) -> pb.ClassifyResponse:
+        self._server.refuse(context)
         self._server.check(request.model_name, request.model_version, context)
         self._server.hold(request, context)
         try:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from dnnclient.cli import main
 
@@ -96,14 +97,39 @@ def test_load_reports_as_text_and_json(server: FakeServer, images: list[Path], t
 
 
 def test_load_sends_synthetic_images_at_a_rate(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--rate", "400", "--poisson", "--duration", "0.1", "--deadline-ms", "5000", "--json", "-"]
+    options = [
+        "--rate",
+        "400",
+        "--poisson",
+        "--duration",
+        "0.1",
+        "--deadline-ms",
+        "5000,6000",
+        "--progress",
+        "--json",
+        "-",
+    ]
     assert main(["load", "--synthetic", "--server", server.target, "--model", "digits", *options]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["load"] == "open loop, 400 requests/s, Poisson"
     assert values["num_requests"] == server.num_calls > 0
     assert values["send_lag"]["max"] >= 0
+    assert values["num_good"] == values["num_requests"] == sum(count for _, count in values["histogram"])
+    assert [found["deadline_s"] for found in values["deadlines"]] == [5.0, 6.0]
     assert all(request.tensor.datatype == "UINT8" for request in server.requests)
     assert len({request.tensor.contents for request in server.requests}) == len(server.requests)
+
+
+def test_a_token_from_a_file_is_shown_with_every_call_and_a_busy_server_is_asked_again(
+    server: FakeServer, images: list[Path], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    server.refusals.append((grpc.StatusCode.RESOURCE_EXHAUSTED, "1"))
+    arguments = ["--server", server.target, "--model", "digits", "--token-file", str(token)]
+    assert main(["classify", str(images[0]), *arguments]) == 0
+    assert main(["load", "--synthetic", "--requests", "2", *arguments]) == 0
+    assert [seen.get("authorization") for seen in server.metadata] == ["Bearer s3cret"] * 4
 
 
 def test_load_with_failed_requests_has_status_1(
@@ -141,6 +167,12 @@ def test_an_interrupt_ends_a_run_without_a_traceback(server: FakeServer) -> None
         (["classify", "--model", "digits"], "IMAGE"),
         (["classify", "a.png"], "--model"),
         (["classify", "a.png", "--model", "digits", "--top-k", "0"], "invalid positive int value: '0'"),
+        (["classify", "a.png", "--model", "digits", "--retries", "-1"], "invalid number value: '-1'"),
+        (["classify", "a.png", "--model", "digits", "--tls-key", "k.pem"], "need --tls-ca"),
+        (
+            ["load", "--model", "digits", "--synthetic", "--deadline-ms", "5,0"],
+            "invalid list of positive numbers value",
+        ),
         (["load", "--model", "digits"], "--images --synthetic"),
         (["load", "--model", "digits", "--synthetic", "--rate", "nan"], "invalid positive float value: 'nan'"),
         (["load", "--model", "digits", "--synthetic", "--rate", "5", "--concurrency", "5"], "not allowed with"),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnclient import ClosedLoop, InvalidArgumentError, OpenLoop, run_load
 from dnnclient.arrivals import Arrivals
+from dnnclient.report import Progress
 
 from dnncore.errors import BadParamError
 from tests.client.fake_server import FakeServer, image
@@ -118,6 +120,47 @@ def test_images_are_sent_several_a_request(server: FakeServer) -> None:
     assert sorted(request.tensor.shape[0] for request in server.requests) == [1, 2, 2, 2]
 
 
+def test_several_deadlines_take_turns_and_answers_in_time_are_goodput(server: FakeServer) -> None:
+    report = run_load(
+        server.target, [image(1)], model="digits", arrivals=ClosedLoop(2), requests=9, deadline_s=[1e-6, 20.0, 30.0]
+    )
+    assert [(d.deadline_s, d.num_requests, d.num_good) for d in report.deadlines] == [
+        (1e-6, 3, 0),
+        (20.0, 3, 3),
+        (30.0, 3, 3),
+    ]
+    assert report.num_good == 6
+    assert sum(count for _, count in report.histogram) == report.num_answered
+
+
+def test_an_open_loop_sends_to_the_schedule_whatever_the_server_does() -> None:
+    arrivals, stall_s = OpenLoop(1000.0, poisson=True, seed=5), 0.3
+    with FakeServer(gather=1_000_000) as server:  # answers nothing
+        report = run_load(
+            server.target, [image(1)], model="digits", arrivals=arrivals, duration_s=0.2, deadline_s=stall_s
+        )
+    due = sum(1 for _ in itertools.takewhile(lambda offset_s: offset_s < 0.2, arrivals.offsets()))
+    assert report.num_requests == due
+    assert report.seconds >= stall_s
+
+
+def test_progress_is_told_during_the_run(server: FakeServer) -> None:
+    seen: list[Progress] = []
+    run_load(
+        server.target,
+        [image(1)],
+        model="digits",
+        arrivals=OpenLoop(50),
+        duration_s=1.0,
+        warmup_s=1.2,
+        on_progress=seen.append,
+    )
+    assert [progress.warming_up for progress in seen[:2]] == [True, False]
+    assert seen[0].requests_per_s > 0
+    assert seen[0].p99_s is not None
+    assert "(warm-up): " in str(seen[0])
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,6 +171,7 @@ def test_images_are_sent_several_a_request(server: FakeServer) -> None:
         {"requests": 1, "channels": 0},
         {"duration_s": 0.0},
         {"requests": 1, "deadline_s": 0.0},
+        {"requests": 1, "deadline_s": [1.0, -1.0]},
         {"requests": 1, "warmup_s": -1.0},
     ],
     ids=str,
