@@ -32,12 +32,17 @@ __all__ = ["main"]
 
 _log = logging.getLogger(__name__)
 
-_SERVER_PACKAGES = frozenset({"PIL", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"})
+_SERVER_PACKAGES = frozenset(
+    {"PIL", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "pydantic", "pydantic_settings"}
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `dnnserve` and return its exit code."""
-    config = parse_arguments(arguments)
+    try:
+        config = parse_arguments(arguments)
+    except ModuleNotFoundError as error:
+        return _refuse_without(error)
     configure_logging(config.log_format)
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -45,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from dnnserve.app import make_server
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _SERVER_PACKAGES:
-            raise
-        return _refuse(f"{error.name} is not installed: pip install 'dnncore[server]'")
+        return _refuse_without(error)
     try:
         devices.limit_cpu_threads(1)
         server = make_server(config)
@@ -71,6 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.shutdown()
         os._exit(0 if clean else 1)
     return 0
+
+
+def _refuse_without(error: ModuleNotFoundError) -> int:
+    """Say what to install where a package of the server's is missing."""
+    if (error.name or "").partition(".")[0] not in _SERVER_PACKAGES:
+        raise error
+    return _refuse(f"{error.name} is not installed: pip install 'dnncore[server]'")
 
 
 def _refuse(message: str) -> int:

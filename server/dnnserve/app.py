@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -310,13 +310,26 @@ def make_server(config: ServerConfig) -> Server:
 def _models(config: ServerConfig) -> tuple[Sequence[ModelSpec], Mapping[ModelKey, ServedModel]]:
     """What requests must know of each model, and what devices load."""
     packages = _packages(config)
-    specs = [model_spec(key, package, config.max_batch_rows) for key, package in packages.items()]
-    precision = PRECISIONS[config.precision]
+    _check_names(config, packages)
+    settings = {key: config.of_model(key.name) for key in packages}
+    specs = [
+        model_spec(key, package, settings[key].max_batch_rows, int(settings[key].default_deadline_ms * 1e6))
+        for key, package in packages.items()
+    ]
     models = {
-        key: ServedModel(for_inference(package.serving_model, precision), package.preprocessing)
+        key: ServedModel(
+            for_inference(package.serving_model, PRECISIONS[settings[key].precision]), package.preprocessing
+        )
         for key, package in packages.items()
     }
     return specs, models
+
+
+def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
+    served = sorted({key.name for key in packages})
+    for name in config.models:
+        if name not in served:
+            raise StartError(f"models.{name} configures a model that is not served; served are {', '.join(served)}")
 
 
 def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
@@ -339,7 +352,7 @@ def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
     return load_package_folder(config.model)
 
 
-def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
+def model_spec(key: ModelKey, package: Package, max_batch_rows: int, default_deadline_ns: int = 0) -> ModelSpec:
     """What requests must know of a package.
 
     Raises:
@@ -357,6 +370,7 @@ def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpe
         package.labels or (),
         package.preprocessing,
         max_batch_rows,
+        default_deadline_ns,
     )
 
 

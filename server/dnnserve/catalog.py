@@ -28,6 +28,7 @@ class ModelSpec:
         labels: One a class; none at all for what is no classifier, which answers tensors with tensors.
         preprocessing: How images become rows; None where nobody has said it.
         max_batch_rows: Rows that a batch, and so a request, may have.
+        default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
     """
 
     key: ModelKey
@@ -38,6 +39,7 @@ class ModelSpec:
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
     max_batch_rows: int
+    default_deadline_ns: int = 0
 
     def label(self, index: int) -> str:
         """Name of a class; empty where the package has no labels."""

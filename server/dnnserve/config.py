@@ -1,10 +1,13 @@
-"""The server's configuration and its command line. Imports neither gRPC nor a backend, so `dnnserve --help` works everywhere."""
+"""The server's configuration and its command line. Imports neither gRPC nor a backend, so `dnnserve --help` works everywhere.
+
+The environment and a file say the same as the command line: `settings` puts them together.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dnncore.dtypes import DType
@@ -12,9 +15,12 @@ from dnncore.errors import ConfigError
 from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
 from dnncore.nn.graph import Extent
 
-__all__ = ["ENGINES", "FRONT_ENDS", "PRECISIONS", "ServerConfig", "parse_arguments"]
+__all__ = ["ENGINES", "FRONT_ENDS", "PRECISIONS", "ModelConfig", "ModelSection", "ServerConfig", "parse_arguments"]
 
 _MAX_PORT = 65535
+_MAX_BATCH_ROWS = 4096
+_MAX_DEADLINE_MS = 86_400_000
+_LAST_PRIORITY = 8
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
 """What a model may be computed in, by the name that users give."""
@@ -24,6 +30,46 @@ ENGINES = ("auto", "process", "thread")
 
 FRONT_ENDS = ("auto", "fast", "public")
 """What may take calls: the fast lane, grpcio's public server, or the former where it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What holds for one model. Immutable.
+
+    Args:
+        max_batch_rows: Rows of a batch.
+        default_deadline_ms: For requests that bring none; 0: none.
+        precision: One of `PRECISIONS`.
+        devices: As `dnncore.devices.resolve` reads it; None: all that there are.
+        priority: 1 is the most important level, 8 the least; 0: the usual one.
+    """
+
+    max_batch_rows: int
+    default_deadline_ms: float
+    precision: str
+    devices: str | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """What is set for one model alone, as `ModelConfig` has it; None: as for all. Immutable.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    max_batch_rows: int | None = None
+    default_deadline_ms: float | None = None
+    precision: str | None = None
+    devices: str | None = None
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_precision("precision", self.precision)
+        _check_range("max_batch", self.max_batch_rows, 1, _MAX_BATCH_ROWS)
+        _check_range("default_deadline_ms", self.default_deadline_ms, 0, _MAX_DEADLINE_MS)
+        _check_range("priority", self.priority, 0, _LAST_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +113,7 @@ class ServerConfig:
         lame_duck_seconds: How long the server goes on serving, and says that it does not, once it was told to stop.
         drain_seconds: How long requests may take to finish after that.
         default_deadline_ms: For requests that bring none; 0: none.
+        models: What is set for single models, by their names.
         log_format: "text" or "json".
         access_log: Whether each call's end is logged.
         ready_file: Written when the server is ready.
@@ -110,6 +157,7 @@ class ServerConfig:
     lame_duck_seconds: float = 5.0
     drain_seconds: float = 30.0
     default_deadline_ms: float = 0.0
+    models: Mapping[str, ModelSection] = field(default_factory=dict)
     log_format: str = "text"
     access_log: bool = False
     ready_file: Path | None = None
@@ -121,16 +169,15 @@ class ServerConfig:
             raise ConfigError(f"{', '.join(self.file_arguments)}: for an .onnx file or a .prototxt, given with --model")
         if self.engines not in ENGINES:
             raise ConfigError(f"--engines {self.engines} is unknown; use one of {', '.join(ENGINES)}")
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"--precision {self.precision} is unknown; use one of {', '.join(PRECISIONS)}")
         if self.front_memory_mib & (self.front_memory_mib - 1):
             raise ConfigError(f"--front-memory-mib {self.front_memory_mib} is no power of two")
         if self.front_end not in FRONT_ENDS:
             raise ConfigError(f"--front-end {self.front_end} is unknown; use one of {', '.join(FRONT_ENDS)}")
+        _check_precision("--precision", self.precision)
         for flag, value, low, high in (
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
-            ("--max-batch", self.max_batch_rows, 1, 4096),
+            ("--max-batch", self.max_batch_rows, 1, _MAX_BATCH_ROWS),
             ("--max-queue", self.max_queue_requests, 1, 1_000_000),
             ("--max-queue-delay-us", self.max_queue_delay_us, 0, 60_000_000),
             ("--hold-until-requests", self.hold_until_requests, 0, self.max_queue_requests),
@@ -147,10 +194,20 @@ class ServerConfig:
             ("--batch-timeout-seconds", self.batch_timeout_seconds, 0, 86_400),
             ("--lame-duck-seconds", self.lame_duck_seconds, 0, 86_400),
             ("--drain-seconds", self.drain_seconds, 0, 86_400),
-            ("--default-deadline-ms", self.default_deadline_ms, 0, 86_400_000),
+            ("--default-deadline-ms", self.default_deadline_ms, 0, _MAX_DEADLINE_MS),
         ):
-            if not low <= value <= high:
-                raise ConfigError(f"{flag} {value} is out of range; use {low} to {high}")
+            _check_range(flag, value, low, high)
+
+    def of_model(self, name: str) -> ModelConfig:
+        """What holds for a model: what is set for it, and else what is set for all."""
+        section = self.models.get(name, ModelSection())
+        return ModelConfig(
+            self.max_batch_rows if section.max_batch_rows is None else section.max_batch_rows,
+            self.default_deadline_ms if section.default_deadline_ms is None else section.default_deadline_ms,
+            section.precision or self.precision,
+            section.devices or self.devices,
+            section.priority or 0,
+        )
 
     @property
     def file_arguments(self) -> tuple[str, ...]:
@@ -164,8 +221,45 @@ class ServerConfig:
         return ModelFile(self.model, self.weights, tuple(self.shape), self.name, self.labels, self.preprocess)
 
 
+def _check_precision(name: str, precision: str | None) -> None:
+    if precision is not None and precision not in PRECISIONS:
+        raise ConfigError(f"{name} {precision} is unknown; use one of {', '.join(PRECISIONS)}")
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{name} {value} is out of range; use {low} to {high}")
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
-    """Read the command line; explains itself and exits with code 2 when it cannot be used."""
+    """Read the command line, and what it leaves open from the environment and a file.
+
+    Explains itself and exits with code 2 when that cannot be used.
+
+    Raises:
+        ModuleNotFoundError: pydantic-settings, which reads the latter two, is not installed.
+    """
+    parser = _parser()
+    # An attribute that is there already keeps argparse from setting a default: what is left None was not given.
+    given = parser.parse_args(arguments, argparse.Namespace(**{action.dest: None for action in parser._actions}))
+    flags = {name: value for name, value in vars(given).items() if value is not None}
+    from dnnserve.settings import (
+        read_settings,  # here, for `--help` to need neither pydantic nor the time that it takes
+    )
+
+    try:
+        settings = read_settings(parser, ServerConfig, flags, flags.get("config"), (("model", "model_repository"),))
+        if "print_config" in flags:
+            print(settings.to_toml(), end="")
+        config = ServerConfig(**settings.arguments())
+    except (ConfigError, OSError) as error:
+        parser.error(str(error))
+    if "print_config" in flags:
+        parser.exit()
+    return config
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dnnserve",
         description="Serve model packages, ONNX files and Caffe's nets over gRPC (Open Inference Protocol and "
@@ -173,15 +267,26 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
+        epilog="What a flag says can be said in the environment (DNNSERVE_MAX_BATCH=8) and in a file (max_batch = 8) as well; a "
+        "flag comes before the environment, and that before the file. For single models a file has sections: [models.NAME].",
+    )
+    places = parser.add_argument_group("configuration")
+    places.add_argument("--config", type=Path, metavar="FILE", help="read settings from a TOML file")
+    places.add_argument(
+        "--print-config", action="store_true", help="print all settings as such a file, with their origins, and exit"
     )
     models = parser.add_argument_group("models (give exactly one of the first two)")
     models.add_argument("--model-repository", type=Path, metavar="DIR", help="folder of NAME/VERSION/ model packages")
     models.add_argument(
         "--model", type=Path, metavar="PATH", help="one model package, .onnx file or .prototxt, served as version 1"
     )
-    models.add_argument("--all-versions", action="store_true", help="load every version, not the latest alone")
     models.add_argument(
-        "--skip-bad-models", action="store_true", help="log packages that cannot be loaded, serve the rest"
+        "--all-versions", action=argparse.BooleanOptionalAction, help="load every version, not the latest alone"
+    )
+    models.add_argument(
+        "--skip-bad-models",
+        action=argparse.BooleanOptionalAction,
+        help="log packages that cannot be loaded, serve the rest",
     )
     file = parser.add_argument_group("what an .onnx file or a .prototxt does not say")
     add_arguments(file)
@@ -268,7 +373,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
     )
     work.add_argument(
         "--batch-invariant",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="an image's answer has the same bits in any batch: each is computed alone, which takes longer",
     )
     work.add_argument(
@@ -319,12 +424,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after that"
     )
     life.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
-    life.add_argument("--access-log", action="store_true", help="a line for each call: client, model, id, status, time")
+    life.add_argument(
+        "--access-log",
+        action=argparse.BooleanOptionalAction,
+        help="a line for each call: client, model, id, status, time",
+    )
     life.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="write addresses, devices and models there as JSON when ready"
     )
-    values = vars(parser.parse_args(arguments))
-    try:
-        return ServerConfig(**values)
-    except ConfigError as error:
-        parser.error(str(error))
+    return parser

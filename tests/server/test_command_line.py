@@ -78,16 +78,17 @@ def without(tmp_path: Path, *packages: str) -> Path:
     return tmp_path
 
 
-def test_help_needs_neither_grpc_nor_a_metrics_library(tmp_path: Path) -> None:
-    result = run("--help", path=without(tmp_path, "grpc", "prometheus_client", "PIL"))
+def test_help_needs_none_of_the_servers_packages(tmp_path: Path) -> None:
+    result = run("--help", path=without(tmp_path, "grpc", "prometheus_client", "PIL", "pydantic", "pydantic_settings"))
     assert result.returncode == 0, result.stderr
     assert "--model-repository" in result.stdout
 
 
-def test_running_without_the_server_extra_says_what_to_install(tmp_path: Path, models: Path) -> None:
-    result = run("--model-repository", models, path=without(tmp_path, "grpc"))
+@pytest.mark.parametrize("package", ["grpc", "pydantic"])
+def test_running_without_the_server_extra_says_what_to_install(tmp_path: Path, models: Path, package: str) -> None:
+    result = run("--model-repository", models, path=without(tmp_path, package))
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].endswith("grpc is not installed: pip install 'dnncore[server]'")
+    assert result.stderr.splitlines()[-1].endswith(f"{package} is not installed: pip install 'dnncore[server]'")
 
 
 REFUSED = {

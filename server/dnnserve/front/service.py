@@ -101,7 +101,6 @@ class Service:
         statistics: Counters of the models.
         ready: Whether requests can be answered now.
         on_call_end: Told of each call's end.
-        default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
         access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
         clock: The scheduler's clock.
     """
@@ -114,7 +113,6 @@ class Service:
         statistics: Counters,
         ready: Callable[[], bool],
         on_call_end: CallObserver,
-        default_deadline_ns: int = 0,
         access_log: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -124,7 +122,6 @@ class Service:
         self._queue = queue
         self._decoder = decoder
         self._on_call_end = on_call_end
-        self._default_deadline_ns = default_deadline_ns
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._waiting: dict[int, _Question] = {}  # by ticket; its operations are atomic
@@ -179,7 +176,7 @@ class Service:
         spec = exchange.spec = self.catalog.find(*model)
         exchange.request_id = request_id
         asked = read(spec)
-        deadline_ns = self._deadline_ns(exchange.call, asked.timeout_us)
+        deadline_ns = self._deadline_ns(exchange.call, spec, asked.timeout_us)
         question = _Question(exchange, spec, deadline_ns, asked.top_k, encode)
         checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
         if asked.source.instant:  # the queue refuses what is late
@@ -225,13 +222,13 @@ class Service:
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
                 self._refuse(exchange, error)
 
-    def _deadline_ns(self, call: Call, timeout_us: int | None) -> int | None:
+    def _deadline_ns(self, call: Call, spec: ModelSpec, timeout_us: int | None) -> int | None:
         deadline_ns = call.deadline_ns
         if timeout_us is not None:
             asked_ns = call.arrival_ns + timeout_us * 1000
             return asked_ns if deadline_ns is None else min(deadline_ns, asked_ns)
-        if deadline_ns is None and self._default_deadline_ns:
-            return call.arrival_ns + self._default_deadline_ns
+        if deadline_ns is None and spec.default_deadline_ns:
+            return call.arrival_ns + spec.default_deadline_ns
         return deadline_ns
 
     def _check_wanted(self, call: Call, deadline_ns: int | None) -> None:
