@@ -89,6 +89,11 @@ class ServerConfig:
         host: Address to listen on.
         grpc_port: 0: any free one.
         metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
+        tls_cert: The server's certificates, in PEM; None: connections are plain.
+        tls_key: The key of the first of them.
+        tls_client_ca: Authorities that must vouch for clients; None: any client may connect.
+        metrics_tls: The metrics port speaks TLS too, with the same certificates.
+        token_file: Who may call what, as `security.authorizer.parse_tokens` reads it; None: anybody, everything.
         devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
         engines: Where a device runs: "process", in a process of its own, which can be lost and started again; "thread", in the
             server's; "auto": processes for GPUs, threads for the CPU.
@@ -134,6 +139,11 @@ class ServerConfig:
     host: str = "127.0.0.1"
     grpc_port: int = 8001
     metrics_port: int = 8002
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    metrics_tls: bool = False
+    token_file: Path | None = None
     devices: str | None = None
     engines: str = "auto"
     precision: str = "fp32"
@@ -174,6 +184,10 @@ class ServerConfig:
         if self.front_end not in FRONT_ENDS:
             raise ConfigError(f"--front-end {self.front_end} is unknown; use one of {', '.join(FRONT_ENDS)}")
         _check_precision("--precision", self.precision)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key come together; one of them is missing")
+        if self.tls_cert is None and (self.tls_client_ca is not None or self.metrics_tls):
+            raise ConfigError("--tls-client-ca and --metrics-tls need --tls-cert and --tls-key")
         for flag, value, low, high in (
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
@@ -351,6 +365,20 @@ def _parser() -> argparse.ArgumentParser:
         default=800.0,
         metavar="MP",
         help="of all requests whose images are being decoded",
+    )
+    security = parser.add_argument_group("security (files are read again when they change)")
+    security.add_argument("--tls-cert", type=Path, metavar="PEM", help="use TLS, with this certificate chain")
+    security.add_argument("--tls-key", type=Path, metavar="PEM", help="its private key")
+    security.add_argument(
+        "--tls-client-ca", type=Path, metavar="PEM", help="mutual TLS: clients need certificates of these authorities"
+    )
+    security.add_argument(
+        "--metrics-tls",
+        action=argparse.BooleanOptionalAction,
+        help="TLS on the metrics port too; with --tls-client-ca, /metrics needs a client's certificate",
+    )
+    security.add_argument(
+        "--token-file", type=Path, metavar="FILE", help='bearer tokens: lines such as "infer,metadata TOKEN"'
     )
     work = parser.add_argument_group("devices and batching")
     work.add_argument(

@@ -3,6 +3,8 @@
 DnncoreError
 ├── RequestError                 one request is answered with this; the server goes on
 │   ├── InvalidRequestError      the request contradicts the model or itself: the client must change it
+│   ├── UnauthenticatedError     the call shows no token that is known
+│   ├── ForbiddenError           its token is not for this method
 │   ├── ModelNotFoundError       no such model, or no such version of it
 │   ├── QueueFullError           the model's queue is full: try again later, or elsewhere
 │   ├── DeadlineExpiredError     its deadline passed, or cannot be met any more, before it was started
@@ -21,12 +23,14 @@ __all__ = [
     "DeadlineExpiredError",
     "DeviceLostError",
     "ExecutionError",
+    "ForbiddenError",
     "InvalidRequestError",
     "ModelNotFoundError",
     "QueueFullError",
     "RequestCancelledError",
     "RequestError",
     "StartError",
+    "UnauthenticatedError",
     "UnavailableError",
 ]
 
@@ -40,6 +44,14 @@ class RequestError(DnncoreError):
 
 class InvalidRequestError(RequestError):
     """The request contradicts the model's signature, the protocol or the server's limits."""
+
+
+class UnauthenticatedError(RequestError):
+    """The call must show a token, and shows none that is known."""
+
+
+class ForbiddenError(RequestError):
+    """The token that the call shows does not open the method's group."""
 
 
 class ModelNotFoundError(RequestError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -27,15 +28,32 @@ class WebServer:
         port: 0: any free one.
         metrics: Makes the page of /metrics.
         ready: Whether /readyz says 200 or 503.
+        tls: Gives the context of new connections; None: they are plain. Where it asks clients for certificates, /metrics is only
+            for those that show one; health and readiness are for all, as Kubernetes' probes have none.
 
     Raises:
         StartError: the port cannot be had.
     """
 
-    def __init__(self, host: str, port: int, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        metrics: Callable[[], bytes],
+        ready: Callable[[], bool],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         class Handler(_Handler):
+            def setup(self) -> None:
+                if tls is not None:
+                    self.request.settimeout(self.timeout)
+                    self.request = tls().wrap_socket(self.request, server_side=True)  # in the connection's own thread
+                super().setup()
+
             def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
                 match path:
+                    case "/metrics" if self.lacks_certificate():
+                        return HTTPStatus.FORBIDDEN, "text/plain", b"metrics are for clients with a certificate\n"
                     case "/metrics":
                         return HTTPStatus.OK, CONTENT_TYPE, metrics()
                     case "/healthz":
@@ -101,6 +119,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         raise NotImplementedError
+
+    def lacks_certificate(self) -> bool:
+        """Whether the client was asked for a certificate and has shown none."""
+        connection = self.connection
+        if not isinstance(connection, ssl.SSLSocket):
+            return False
+        return connection.context.verify_mode != ssl.CERT_NONE and not connection.getpeercert()
 
     def do_GET(self) -> None:
         """The page."""

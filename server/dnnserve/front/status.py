@@ -12,11 +12,13 @@ from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
     ExecutionError,
+    ForbiddenError,
     InvalidRequestError,
     ModelNotFoundError,
     QueueFullError,
     RequestCancelledError,
     RequestError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from dnnserve.front.call import Trailer
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT),
     (PreprocessingError, grpc.StatusCode.INVALID_ARGUMENT),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (ForbiddenError, grpc.StatusCode.PERMISSION_DENIED),
     (ModelNotFoundError, grpc.StatusCode.NOT_FOUND),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DeadlineExpiredError, grpc.StatusCode.DEADLINE_EXCEEDED),
