@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import numpy as np
@@ -144,17 +145,29 @@ def test_an_open_loop_sends_to_the_schedule_whatever_the_server_does() -> None:
     assert report.seconds >= stall_s
 
 
-def test_progress_is_told_during_the_run(server: FakeServer) -> None:
+def test_progress_is_told_and_a_stall_of_the_generator_is_charged_to_the_requests_that_were_due(
+    server: FakeServer,
+) -> None:
     seen: list[Progress] = []
-    run_load(
+    stall_s = 0.3
+
+    def stall(progress: Progress) -> None:
+        seen.append(progress)
+        if not progress.warming_up:
+            time.sleep(stall_s)  # in the event loop
+
+    report = run_load(
         server.target,
         [image(1)],
         model="digits",
-        arrivals=OpenLoop(50),
+        arrivals=OpenLoop(200),
         duration_s=1.0,
         warmup_s=1.2,
-        on_progress=seen.append,
+        on_progress=stall,
     )
+    assert report.latency is not None
+    assert report.send_lag is not None
+    assert report.latency.max >= report.send_lag.max >= 0.8 * stall_s
     assert [progress.warming_up for progress in seen[:2]] == [True, False]
     assert seen[0].requests_per_s > 0
     assert seen[0].p99_s is not None
