@@ -35,6 +35,7 @@ from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.restarts import Restarts
 from dnnserve.repository import import_model_file, load_package_folder, load_repository
 from dnnserve.scheduler import Scheduler
+from dnnserve.security.doors import open_doors, shows_tokens
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
@@ -68,7 +69,7 @@ class Server:
         close: Called at the end, when every device is closed.
 
     Raises:
-        StartError: a port cannot be had.
+        StartError: a port cannot be had, or certificates or tokens cannot be used.
     """
 
     def __init__(
@@ -91,6 +92,9 @@ class Server:
         self._stop = threading.Event()
         self._leave = threading.Event()  # no lame duck, or no longer
         self._abort = threading.Event()
+        doors = open_doors(config)  # front ends open their own; these are the metrics port's
+        if shows_tokens(config):
+            _log.warning("tokens go in the clear: %s is not loopback, and there is no --tls-cert", config.host)
         keys = [spec.key for spec in specs]
         self.statistics = Statistics(keys)
         self._metrics = Metrics(keys)
@@ -114,14 +118,18 @@ class Server:
         self._watchdog = Watchdog(watched, config.batch_timeout_seconds) if config.batch_timeout_seconds else None
         self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
-        self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready)
+        context = doors.metrics
+        tls = None if context is None else lambda: context.current
+        self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready, tls)
         try:
             self._front = self._front_end()
         except StartError:
             self._web.close()
             raise
         web_host = f"[{config.host}]" if ":" in config.host else config.host
-        self.addresses = Addresses(self._front.address, f"http://{web_host}:{self._web.port}/metrics")
+        self.addresses = Addresses(
+            self._front.address, f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
+        )
 
     @property
     def device_labels(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import pytest
 from dnnclient.channels import bearer, tls_credentials
 from dnnserve.config import ServerConfig
 from dnnserve.errors import ForbiddenError, StartError, UnauthenticatedError
-from dnnserve.front.authorization import AuthorizingInterceptor
+from dnnserve.front.authorization import AuthorizingInterceptor, objection_of
 from dnnserve.security.authorizer import Authorizer, Grant, Group, group_of, parse_tokens
 from dnnserve.security.doors import Doors, open_doors
 from dnnserve.security.reloading import Reloading
@@ -169,7 +169,7 @@ def answering(
             return grpc.unary_unary_rpc_method_handler(lambda request, _: request)
 
     interceptors: list[grpc.ServerInterceptor[Any, Any]] = (
-        [] if authorizer is None else [AuthorizingInterceptor(authorizer)]
+        [] if authorizer is None else [AuthorizingInterceptor(objection_of(authorizer), lambda _: False)]
     )
     server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
     server.add_generic_rpc_handlers((Echo(),))

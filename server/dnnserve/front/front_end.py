@@ -11,6 +11,7 @@ from dnnserve.config import ServerConfig
 from dnnserve.front.decoding import DecodePool, PixelLimits
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallObserver, Counters, Queue, Service
+from dnnserve.security.doors import open_doors
 
 __all__ = ["Behind", "FrontEnd", "LocalFrontEnd"]
 
@@ -82,13 +83,14 @@ class LocalFrontEnd:
         reuse_port: Whether other processes may listen on the same port.
 
     Raises:
-        StartError: the port cannot be had, or the fast lane was asked for and does not run here.
+        StartError: the port cannot be had, certificates or tokens cannot be used, or the fast lane was asked for and does not run
+            here.
     """
 
     def __init__(self, config: ServerConfig, behind: Behind, *, reuse_port: bool = False) -> None:
         self._config = config
         self._behind = behind
-        self._server = GrpcServer(config, behind.clock, reuse_port=reuse_port)
+        self._server = GrpcServer(config, open_doors(config), behind.clock, reuse_port=reuse_port)
         limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
         self._decoder = DecodePool(limits, config.max_queue_requests)
 
@@ -112,7 +114,7 @@ class LocalFrontEnd:
         config, behind = self._config, self._behind
         service = Service(
             *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_call_end),
-            *(int(config.default_deadline_ms * 1e6), config.access_log, behind.clock),
+            *(config.access_log, behind.clock),
         )
         self._server.start(service)
 

@@ -23,6 +23,7 @@ import grpc
 
 from dnnserve.errors import QueueFullError
 from dnnserve.front.answers import Answers
+from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
 from dnnserve.front.gate import Gate
 
@@ -50,7 +51,8 @@ class Lane:
         methods: Handlers by path.
         gate: Counts the calls whose request has come.
         answers: Through which answers are sent.
-        refuse: Ends a call for which there is no room.
+        refuse: Ends a call for which there is no room, or that may not pass.
+        objection: What is said against a call before its request is read.
         max_calls: Calls that may be open at the same time, those included whose request has not come.
         clock: Monotonic nanoseconds.
     """
@@ -62,6 +64,7 @@ class Lane:
         gate: Gate,
         answers: Answers,
         refuse: Callable[[Call, Exception], None],
+        objection: Objection,
         max_calls: int,
         clock: Callable[[], int],
     ) -> None:
@@ -70,6 +73,7 @@ class Lane:
         self.clock = clock
         self._methods = methods
         self._refuse = refuse
+        self._objection = objection
         self._max_calls = max_calls
         self._open = 0
         self._core = server._state.server  # type: ignore[attr-defined]
@@ -121,12 +125,16 @@ class Lane:
             _log.debug("the server is shutting down and takes no more calls of %s", path)
         call = _LaneCall(self, path, handle, event)
         self._open += 1
-        if self._open <= self._max_calls:
+        error: Exception | None
+        if self._open > self._max_calls:
+            error = QueueFullError(f"{self._max_calls} calls are open, as many as may; retry later or elsewhere")
+        else:
+            error = self._objection(path, event.invocation_metadata)
+        if error is None:
             call.receive()
-            return
-        call.receive_nothing()
-        error = QueueFullError(f"{self._max_calls} calls are open, as many as may; retry later or elsewhere")
-        self._refuse(call, error)
+        else:
+            call.receive_nothing()
+            self._refuse(call, error)
 
 
 class _LaneCall:
@@ -246,19 +254,15 @@ def probe() -> str | None:
     return None if answer == b"ping" else f"grpcio {grpc.__version__} carried {answer!r} over the fast lane for b'ping'"
 
 
+def _fail(call: Call, _error: Exception) -> None:
+    call.fail(grpc.StatusCode.INTERNAL, "")
+
+
 def _echo(message: bytes) -> bytes:
     server = grpc.server(ThreadPoolExecutor(1))
     methods: Mapping[str, Handler] = {_PROBE_PATH: lambda call, request: call.finish(request)}
     port = server.add_insecure_port("127.0.0.1:0")
-    lane = Lane(
-        server,
-        methods,
-        Gate(),
-        Answers(),
-        lambda call, _: call.fail(grpc.StatusCode.INTERNAL, ""),
-        1,
-        time.monotonic_ns,
-    )
+    lane = Lane(server, methods, Gate(), Answers(), _fail, lambda _path, _metadata: None, 1, time.monotonic_ns)
     server.start()
     lane.start()
     try:

@@ -14,7 +14,8 @@ from typing import Any
 import grpc
 
 from dnnserve.front.answers import Answers
-from dnnserve.front.call import Handler, Methods, Trailer, deadline_after
+from dnnserve.front.authorization import Objection, refusing_handler
+from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
 from dnnserve.front.gate import Gate
 
 __all__ = ["PublicHandlers"]
@@ -30,13 +31,24 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
         slow: Paths of those that run in the server's own pool; the others answer at once, in a few threads for each service.
         gate: Counts the calls.
         answers: Through which answers are sent.
+        refuse: Ends a call that may not pass.
+        objection: What is said against a call before its request is read.
         clock: Monotonic nanoseconds.
     """
 
     def __init__(
-        self, methods: Methods, slow: Collection[str], gate: Gate, answers: Answers, clock: Callable[[], int]
+        self,
+        methods: Methods,
+        slow: Collection[str],
+        gate: Gate,
+        answers: Answers,
+        refuse: Callable[[Call, Exception], None],
+        objection: Objection,
+        clock: Callable[[], int],
     ) -> None:
         self._methods = methods
+        self._refuse = refuse
+        self._objection = objection
         self._slow = frozenset(slow)
         self._gate = gate
         self._answers = answers
@@ -51,6 +63,15 @@ class PublicHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # its s
         if handle is None:
             return None
         arrival_ns, metadata = self._clock(), handler_call_details.invocation_metadata
+        error = self._objection(path, metadata)
+        if error is not None:
+
+            def refuse(context: grpc.ServicerContext) -> bytes:
+                call = _PublicCall(path, arrival_ns, self._clock(), metadata, context, self._answers)
+                self._refuse(call, error)
+                return call.wait()
+
+            return refusing_handler(refuse)
 
         def behave(message: bytes, context: grpc.ServicerContext) -> bytes:
             return self._run(

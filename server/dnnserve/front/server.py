@@ -10,7 +10,7 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -18,6 +18,7 @@ import grpc
 from dnnserve.config import ServerConfig
 from dnnserve.errors import StartError
 from dnnserve.front.answers import Answers
+from dnnserve.front.authorization import AuthorizingInterceptor, objection_of
 from dnnserve.front.call import Methods
 from dnnserve.front.classifier import CLASSIFIER_SERVICE, CLASSIFY, classifier_methods
 from dnnserve.front.gate import Gate
@@ -26,6 +27,7 @@ from dnnserve.front.inference import INFERENCE_SERVICE, MODEL_INFER, inference_m
 from dnnserve.front.lane import Lane, probe
 from dnnserve.front.public import PublicHandlers
 from dnnserve.front.service import Service
+from dnnserve.security.doors import Doors
 
 __all__ = ["GrpcServer"]
 
@@ -47,6 +49,7 @@ class GrpcServer:
 
     Args:
         config: Address, limits and the front end asked for.
+        doors: Credentials of the port, and who is let in.
         clock: Monotonic nanoseconds.
         reuse_port: Whether other processes may listen on the same port; they share its connections then.
 
@@ -54,7 +57,9 @@ class GrpcServer:
         StartError: the port cannot be had, or the fast lane was asked for and does not run here.
     """
 
-    def __init__(self, config: ServerConfig, clock: Callable[[], int], *, reuse_port: bool = False) -> None:
+    def __init__(
+        self, config: ServerConfig, doors: Doors, clock: Callable[[], int], *, reuse_port: bool = False
+    ) -> None:
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
@@ -65,15 +70,23 @@ class GrpcServer:
         self._answers = Answers()
         self.health = Health(_SERVICES)
         self._pool = ThreadPoolExecutor(_STREAM_THREADS if self._fast else config.grpc_threads, "dnnserve-rpc")
+        authorizer = doors.authorizer
+        self._objection = objection_of(None if authorizer is None else lambda: authorizer.current)
+        self._judged: Collection[str] = ()
         self._server = grpc.server(
             self._pool,
+            interceptors=[AuthorizingInterceptor(self._objection, lambda path: path in self._judged)],
             options=_options(config, reuse_port),
             # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:
-            port = self._server.add_insecure_port(f"{host}:{config.grpc_port}")
+            address = f"{host}:{config.grpc_port}"
+            if doors.grpc is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, doors.grpc)
         except RuntimeError as error:
             raise StartError(
                 f"gRPC port {host}:{config.grpc_port} cannot be had: it is in use or not ours to take; "
@@ -93,10 +106,26 @@ class GrpcServer:
         enable_reflection(self._server, _SERVICES)
         if self._fast:
             self._lane = Lane(
-                self._server, methods, self.gate, self._answers, service.refuse, self._config.max_calls, self._clock
+                self._server,
+                methods,
+                self.gate,
+                self._answers,
+                service.refuse,
+                self._objection,
+                self._config.max_calls,
+                self._clock,
             )
         else:
-            handlers = PublicHandlers(methods, (MODEL_INFER, CLASSIFY), self.gate, self._answers, self._clock)
+            handlers = PublicHandlers(
+                methods,
+                (MODEL_INFER, CLASSIFY),
+                self.gate,
+                self._answers,
+                service.refuse,
+                self._objection,
+                self._clock,
+            )
+            self._judged = frozenset(methods)
             self._server.add_generic_rpc_handlers((handlers,))
         self._start()
         if self._lane is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -15,7 +16,7 @@ from dnnserve.security.authorizer import Authorizer, parse_tokens
 from dnnserve.security.reloading import Reloading
 from dnnserve.security.tls import Certificates, grpc_credentials, reloading_context
 
-__all__ = ["Doors", "open_doors"]
+__all__ = ["Doors", "open_doors", "shows_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ def open_doors(config: ServerConfig) -> Doors:
         )
     except (ConfigError, OSError) as error:
         raise StartError(str(error)) from error
+
+
+def shows_tokens(config: ServerConfig) -> bool:
+    """Whether tokens go over a network in the clear."""
+    if config.token_file is None or config.tls_cert is not None:
+        return False
+    try:
+        return not ip_address(config.host).is_loopback
+    except ValueError:
+        return config.host != "localhost"
 
 
 def _reloading_tokens(path: Path) -> Reloading[Authorizer]:

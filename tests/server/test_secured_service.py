@@ -1,0 +1,125 @@
+"""A whole server with TLS and tokens, on either front end, asked by dnnclient."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import pytest
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from dnnclient import Client, ClientError, tls_credentials
+from dnnclient.channels import bearer, open_channel
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.server.certificates import Authority
+from tests.server.fakes import PATIENCE_S, Lab, make_rows
+from tests.server.serving import infer_request, serving
+
+HEALTHCHECK = Path(__file__).parents[2] / "deploy/healthcheck.py"
+PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
+APP, OPERATOR = "application-0123456789", "operator-0123456789ab"
+UNAUTHENTICATED, FORBIDDEN = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"infer {APP}\ninfer,metadata {OPERATOR}\nhealth *\n")
+    return path
+
+
+def outcome(target: str, token: str | None, credentials: grpc.ChannelCredentials | None = None) -> list[object]:
+    """What inference and metadata end with."""
+    with Client(target, model="toy", token=token, credentials=credentials, retry=None, timeout_s=PATIENCE_S) as client:
+        ends: list[object] = []
+        for ask in (lambda: client.infer({"data": make_rows(1.0, 1)}), client.model):
+            try:
+                ask()
+            except ClientError as error:
+                ends.append(error.code)
+            else:
+                ends.append("OK")
+        return ends
+
+
+@pytest.mark.parametrize("front_end", ["fast", "public"])
+def test_tokens_open_their_groups_on_either_front_end_and_streams_are_no_way_around(
+    front_end: str, tokens: Path
+) -> None:
+    with serving(Lab(), front_end=front_end, token_file=tokens) as (server, _):
+        target = server.addresses.grpc
+        assert outcome(target, None) == [UNAUTHENTICATED, UNAUTHENTICATED]
+        assert outcome(target, "x" * 20) == [UNAUTHENTICATED, UNAUTHENTICATED]
+        assert outcome(target, APP) == ["OK", FORBIDDEN]
+        assert outcome(target, OPERATOR) == ["OK", "OK"]
+        with open_channel(target) as channel:
+            stub, health = GRPCInferenceServiceStub(channel), health_pb2_grpc.HealthStub(channel)
+            assert stub.ServerLive(inference.ServerLiveRequest(), timeout=PATIENCE_S).live
+            watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+            assert next(iter(watch)).status == health_pb2.HealthCheckResponse.SERVING
+            watch.cancel()
+            reflection = channel.stream_stream(
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", None, None
+            )
+            assert reflection(iter([b""]), timeout=PATIENCE_S).code() is UNAUTHENTICATED
+            assert reflection(iter([b""]), timeout=PATIENCE_S, metadata=bearer(APP)).code() is FORBIDDEN
+        assert server.statistics.snapshot(server.models[0]).success.count == 2
+
+
+@pytest.mark.parametrize("front_end", ["fast", "public"])
+def test_a_call_is_refused_before_its_request_is_read(front_end: str, tokens: Path) -> None:
+    size = 3 << 20  # more than the server takes
+    with (
+        serving(Lab(), front_end=front_end, token_file=tokens, max_message_mib=1) as (server, _),
+        open_channel(server.addresses.grpc) as channel,
+    ):
+        request = infer_request()
+        request.raw_input_contents[0] = bytes(size)
+        with pytest.raises(grpc.RpcError) as caught:
+            GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=PATIENCE_S)
+        assert caught.value.code() is UNAUTHENTICATED
+
+
+@contextmanager
+def secured(tmp_path: Path, front_end: str, tokens: Path) -> Iterator[tuple[Authority, str, str]]:
+    ours = Authority(tmp_path)
+    certificates = ours.issue("server")
+    files: dict[str, Any] = {"tls_cert": certificates.chain, "tls_key": certificates.key, "tls_client_ca": ours.path}
+    with serving(Lab(), front_end=front_end, metrics_tls=True, token_file=tokens, **files) as (server, _):
+        yield ours, server.addresses.grpc, server.addresses.metrics
+
+
+@pytest.mark.parametrize("front_end", ["fast", "public"])
+def test_mutual_tls_and_tokens_together(front_end: str, tmp_path: Path, tokens: Path) -> None:
+    with secured(tmp_path, front_end, tokens) as (ours, target, metrics):
+        friend = ours.issue("friend")
+        own = tls_credentials(ours.path, friend.chain, friend.key)
+        assert outcome(target, APP, own) == ["OK", FORBIDDEN]
+        assert outcome(target, APP, tls_credentials(ours.path)) == [grpc.StatusCode.UNAVAILABLE] * 2
+        assert outcome(target, APP) == [grpc.StatusCode.UNAVAILABLE] * 2
+        context = ssl.create_default_context(cafile=ours.path)
+        context.load_cert_chain(friend.chain, friend.key)
+        with urllib.request.urlopen(metrics, timeout=PATIENCE_S, context=context) as page:
+            assert b'status="PERMISSION_DENIED"' in page.read()
+        port = str(urlsplit(metrics).port)
+        probe = subprocess.run([sys.executable, HEALTHCHECK, port], capture_output=True, text=True, check=False)
+        assert (probe.returncode, probe.stdout.splitlines()[-1]) == (0, "ready")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_pages_certificate_vouches_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = next(line for line in PAGE.splitlines() if line.startswith("openssl req"))
+    subprocess.run(command.split(), check=True, capture_output=True)
+    with serving(Lab(), tls_cert=Path("server.pem"), tls_key=Path("server.key")) as (server, _):
+        assert outcome(server.addresses.grpc, None, tls_credentials(Path("server.pem"))) == ["OK", "OK"]
