@@ -9,6 +9,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 _DEFAULT_PORT = "8002"
 _TIMEOUT_S = 2.0  # below HEALTHCHECK's own, so that a server that hangs is reported in words
@@ -29,8 +30,11 @@ def main() -> int:
         except urllib.error.HTTPError as error:
             print(f"{url}: {error.code} {error.read().decode().strip()}")
             return 1
+        except (ConnectionError, HTTPException) as error:  # what one who speaks TLS makes of HTTP
+            print(f"{url}: {error}")
         except OSError as error:
             print(f"{url}: {error}")
+            return 1
     return 1
 
 
