@@ -27,6 +27,7 @@ from dnncore.errors import ConfigError
 __all__ = ["PREFIX", "Setting", "Settings", "declared_settings", "read_settings"]
 
 PREFIX = "DNNSERVE_"
+_FEW = 8  # keys that fit into a message
 _CONFIG = "CONFIG"  # names the file itself
 
 # What Kubernetes puts into the environment of every pod for a service that is called dnnserve, and deploy/compose.yaml's image.
@@ -308,6 +309,8 @@ def _reason(schema: type[BaseModel], error: Any, origins: Mapping[str, str]) -> 
 
 def _nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
     """What to say of an unknown key; with a prefix, in the environment's spelling."""
-    found = get_close_matches(key, sorted(known), 1, 0.5)
-    names = [prefix + (name.upper() if prefix else name) for name in found or sorted(known)]
-    return f"; did you mean {names[0]}?" if found else f"; there are {', '.join(names)}"
+    names = sorted(known)
+    found = get_close_matches(key, names, 1, 0.5)
+    if found:
+        return f"; did you mean {prefix + found[0].upper() if prefix else found[0]}?"
+    return f"; there are {', '.join(names)}" if len(names) <= _FEW else "; --help lists all that there are"

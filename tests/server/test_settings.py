@@ -81,7 +81,7 @@ def test_a_place_of_higher_rank_that_names_a_model_takes_the_repository_of_a_low
 
 REFUSED = {
     "max_bach = 1": "c.toml: max_bach is unknown; did you mean max_batch?",
-    "xyzzy = 1": "c.toml: xyzzy is unknown; there are all_versions, ",
+    "xyzzy = 1": "c.toml: xyzzy is unknown; --help lists all that there are",
     'max_batch = "eight"': "c.toml: max_batch cannot be 'eight': Input should be a valid integer",
     "max_batch = 0": "--max-batch 0 is out of range; use 1 to 4096",
     'precision = "fp8"': "c.toml: precision cannot be 'fp8': Input should be 'fp32', 'fp16' or 'bf16'",
@@ -89,6 +89,7 @@ REFUSED = {
     "max_batch =": "configuration file c.toml is not TOML: Invalid value (at end of document)",
     "models = 3": "c.toml: models cannot be 3: Input should be a valid dictionary",
     "[models.digits]\nprioritty = 1": "c.toml: models.digits.prioritty is unknown; did you mean priority?",
+    "[models.digits]\nxyzzy = 1": "c.toml: models.digits.xyzzy is unknown; there are default_deadline_ms, devices, ",
     "[models.digits]\npriority = 9": "models.digits: priority 9 is out of range; use 0 to 8",
     "[models.digits]\nmax_batch = 0": "models.digits: max_batch 0 is out of range; use 1 to 4096",
 }
