@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,13 +14,26 @@ from dnnclient.errors import InvalidArgumentError
 from dnnclient.retries import Attempts, RetryBudget, RetryPolicy
 from dnncore.errors import BadParamError, ClosedError
 
-__all__ = ["DEFAULT_RETRY", "POLL_S", "Connections"]
+__all__ = ["DEFAULT_RETRY", "POLL_S", "Connections", "open_several"]
+
+_Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
 
 DEFAULT_RETRY = RetryPolicy()
 """Of clients that are given none."""
 
 POLL_S = 0.05
 """How often a client that waits for a server asks."""
+
+
+def open_several(open_one: Callable[[], _Channel], channels: int) -> list[_Channel]:
+    """Open so many channels.
+
+    Raises:
+        BadParamError: there would be none.
+    """
+    if channels < 1:
+        raise BadParamError(f"channels is {channels}; use 1 or more")
+    return [open_one() for _ in range(channels)]
 
 
 class Connections:
@@ -53,17 +66,6 @@ class Connections:
         self._budget = None if retry is None else RetryBudget(retry)
         self._metadata = bearer(token)
         self._methods = Methods(channels, METHODS)
-
-    @staticmethod
-    def checked(channels: int) -> int:
-        """The number of channels.
-
-        Raises:
-            BadParamError: there would be none.
-        """
-        if channels < 1:
-            raise BadParamError(f"channels is {channels}; use 1 or more")
-        return channels
 
     def model_name(self, name: str | None) -> str:
         """The model that a call names, or the default.

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from dnnclient import calls, messages
-from dnnclient.base import DEFAULT_RETRY, POLL_S, Connections
+from dnnclient.base import DEFAULT_RETRY, POLL_S, Connections, open_several
 from dnnclient.channels import open_channel
 from dnnclient.errors import DeadlineExceededError, UnavailableError, error_from_rpc
 from dnnclient.results import Classification, ModelInfo
@@ -55,7 +55,7 @@ class Client:
         options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         self._target = target
-        self._channels = [open_channel(target, credentials, options) for _ in range(Connections.checked(channels))]
+        self._channels = open_several(lambda: open_channel(target, credentials, options), channels)
         self._connections = Connections(
             target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token
         )
