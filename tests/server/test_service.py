@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -199,6 +200,20 @@ def test_the_timeout_parameter_is_answered_by_the_server_itself(lab: Lab, client
     assert "deadline was 20.0 ms after arrival" in message
     lab.resume()
     assert status(running)[0] is CODE.OK
+
+
+def test_a_models_own_deadline_holds_for_requests_that_bring_none(lab: Lab) -> None:
+    specs = (replace(make_spec("hasty"), default_deadline_ns=30_000_000), make_spec("patient"))
+    with serving(lab, specs=specs) as (_, client):
+        lab.pause("cpu")
+        running = client.infer.ModelInfer.future(infer_request(model="patient"))
+        lab.wait_running("cpu")
+        waiting = client.infer.ModelInfer.future(infer_request(model="patient"))
+        code, message = status(client.infer.ModelInfer.future(infer_request(model="hasty")))
+        assert code is CODE.DEADLINE_EXCEEDED
+        assert "deadline was 30.0 ms after arrival" in message
+        lab.resume()
+        assert [status(call)[0] for call in (running, waiting)] == [CODE.OK, CODE.OK]
 
 
 def test_cancelling_any_member_of_a_running_batch_harms_no_other(lab: Lab) -> None:
