@@ -18,7 +18,6 @@ from dnncore import devices
 from dnncore.dtypes import DType
 from dnncore.nn import BATCH, Package, Value
 from dnncore.nn.passes import for_inference
-from dnnserve.batcher import Limits
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.engine.host import HostFactory
@@ -35,6 +34,7 @@ from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.restarts import Restarts
 from dnnserve.repository import import_model_file, load_package_folder, load_repository
 from dnnserve.scheduler import Scheduler
+from dnnserve.scheduling.entry import Limits
 from dnnserve.security.doors import open_doors, shows_tokens
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
@@ -98,7 +98,12 @@ class Server:
         keys = [spec.key for spec in specs]
         self.statistics = Statistics(keys)
         self._metrics = Metrics(keys)
-        self.scheduler = Scheduler(clock, [self.statistics.record, self._metrics.record])
+        self.scheduler = Scheduler(
+            clock,
+            [self.statistics.record, self._metrics.record],
+            [self._metrics.observe_batch],
+            int(config.deadline_margin_ms * 1e6),
+        )
         rows = {spec.key: spec.max_batch_rows for spec in specs}
         self._runners = [
             Runner(
@@ -110,6 +115,7 @@ class Server:
                 self._on_device_changed,
                 Restarts() if restartable else None,
                 clock,
+                int(config.warm_up_seconds * 1e9),
             )
             for label, name in _labelled(device_names)
         ]

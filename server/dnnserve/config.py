@@ -119,6 +119,8 @@ class ServerConfig:
         drain_seconds: How long requests may take to finish after that.
         default_deadline_ms: For requests that bring none; 0: none.
         models: What is set for single models, by their names.
+        warm_up_seconds: How long the batches of a device's models are timed before it takes requests; 0: not at all.
+        deadline_margin_ms: Answers are due so long before the deadlines of their requests: they still have to reach the client.
         log_format: "text" or "json".
         access_log: Whether each call's end is logged.
         ready_file: Written when the server is ready.
@@ -168,6 +170,8 @@ class ServerConfig:
     drain_seconds: float = 30.0
     default_deadline_ms: float = 0.0
     models: Mapping[str, ModelSection] = field(default_factory=dict)
+    warm_up_seconds: float = 1.0
+    deadline_margin_ms: float = 1.0
     log_format: str = "text"
     access_log: bool = False
     ready_file: Path | None = None
@@ -209,6 +213,8 @@ class ServerConfig:
             ("--lame-duck-seconds", self.lame_duck_seconds, 0, 86_400),
             ("--drain-seconds", self.drain_seconds, 0, 86_400),
             ("--default-deadline-ms", self.default_deadline_ms, 0, _MAX_DEADLINE_MS),
+            ("--warm-up-seconds", self.warm_up_seconds, 0, 3600),
+            ("--deadline-margin-ms", self.deadline_margin_ms, 0, 86_400_000),
         ):
             _check_range(flag, value, low, high)
 
@@ -432,6 +438,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     work.add_argument(
         "--default-deadline-ms", type=float, default=0.0, metavar="MS", help="for requests without a deadline; 0: none"
+    )
+    work.add_argument(
+        "--warm-up-seconds", type=float, default=1.0, metavar="S", help="for timing batches before a device serves"
+    )
+    work.add_argument(
+        "--deadline-margin-ms", type=float, default=1.0, metavar="MS", help="kept of each deadline for the way back"
     )
     life = parser.add_argument_group("operation")
     life.add_argument(

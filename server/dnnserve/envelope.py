@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,8 @@ __all__ = ["Answer", "BatchTimes", "Completion", "CompletionSink", "InferenceReq
 _tickets = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ModelKey:
-    """One loaded version of one model. Immutable."""
+class ModelKey(NamedTuple):
+    """One loaded version of one model. Immutable; a tuple, because it is looked up several times for each request."""
 
     name: str
     version: int
@@ -73,9 +73,10 @@ class InferenceRequest:
         rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels that the device normalises, n at least 1; read once, when the batch
             is staged, and until then not to be changed.
         arrival_ns: When the front end got it.
-        deadline_ns: It is not started from this moment on; None: it waits as long as it takes.
+        deadline_ns: It is not answered from this moment on; None: it waits as long as it takes.
         sink: Gets this request's only completion, in a list with the others of its batch.
         id: The client's name for it, for logs.
+        priority: 1 is the most important level, 0 stands for the default one; see `dnnserve.scheduling.entry`.
         ticket: Its number in this process, by which it is cancelled.
     """
 
@@ -85,6 +86,7 @@ class InferenceRequest:
     deadline_ns: int | None
     sink: CompletionSink
     id: str = ""
+    priority: int = 0
     ticket: int = field(default_factory=lambda: next(_tickets))
 
 

@@ -6,8 +6,10 @@ DnncoreError
 │   ├── UnauthenticatedError     the call shows no token that is known
 │   ├── ForbiddenError           its token is not for this method
 │   ├── ModelNotFoundError       no such model, or no such version of it
-│   ├── QueueFullError           the model's queue is full: try again later, or elsewhere
-│   ├── DeadlineExpiredError     its deadline passed, or cannot be met any more, before it was started
+│   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
+│   │   └── QueueFullError       the model's queue is full
+│   ├── DeadlineExpiredError     its deadline passed before it was answered
+│   │   └── UnreachableError     or would, whatever runs from now on
 │   ├── RequestCancelledError    the client went away
 │   ├── UnavailableError         draining, or no healthy device: another replica may answer
 │   └── ExecutionError           its batch failed on the device
@@ -26,12 +28,14 @@ __all__ = [
     "ForbiddenError",
     "InvalidRequestError",
     "ModelNotFoundError",
+    "OverloadedError",
     "QueueFullError",
     "RequestCancelledError",
     "RequestError",
     "StartError",
     "UnauthenticatedError",
     "UnavailableError",
+    "UnreachableError",
 ]
 
 
@@ -58,12 +62,20 @@ class ModelNotFoundError(RequestError):
     """The model or the version asked for is not loaded here."""
 
 
-class QueueFullError(RequestError):
+class OverloadedError(RequestError):
+    """The request would be answered too late because of what waits before it."""
+
+
+class QueueFullError(OverloadedError):
     """The model's queue holds as many requests as it may."""
 
 
 class DeadlineExpiredError(RequestError):
-    """The request was not started in time."""
+    """The request was not answered in time."""
+
+
+class UnreachableError(DeadlineExpiredError):
+    """The request's deadline has not passed, and cannot be met any more."""
 
 
 class RequestCancelledError(RequestError):

@@ -18,7 +18,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import Answer, Completion, ModelKey
-from dnnserve.scheduler import Scheduler
+from dnnserve.errors import (
+    DeadlineExpiredError,
+    DeviceLostError,
+    InvalidRequestError,
+    OverloadedError,
+    QueueFullError,
+    RequestCancelledError,
+    RequestError,
+    UnavailableError,
+    UnreachableError,
+)
+from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.statistics import Statistics
 from dnnserve.triton_metrics import render_triton_metrics
 
@@ -28,8 +39,23 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_SLACK_SECONDS = (-1.0, -0.1, -0.01, 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
+_RATIOS = (0.25, 0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
 _MODEL = ("model", "version")
 _INFERENCE = frozenset({"ModelInfer", "Classify"})
+
+# The first entry that fits counts: a subclass stands before its base.
+_REASONS: tuple[tuple[type[RequestError], str], ...] = (
+    (QueueFullError, "queue_full"),
+    (OverloadedError, "overloaded"),
+    (UnreachableError, "unreachable"),
+    (DeadlineExpiredError, "expired"),
+    (RequestCancelledError, "cancelled"),
+    (UnavailableError, "unavailable"),
+    (DeviceLostError, "device_lost"),
+    (InvalidRequestError, "invalid"),
+    (RequestError, "failed"),
+)
 
 
 class Metrics:
@@ -55,11 +81,26 @@ class Metrics:
             "dnnserve_request_seconds", "Time of an answered inference call, from its arrival to its answer"
         )
         rows = self._histogram("dnnserve_batch_rows", "Rows of a batch, without padding", _ROWS)
+        slack = self._histogram(
+            "dnnserve_deadline_slack_seconds",
+            "Time left to the deadline of an answered request; below 0: late",
+            _SLACK_SECONDS,
+        )
+        ratio = self._histogram("dnnserve_batch_cost_ratio", "Time that a batch took by what was predicted", _RATIOS)
         self._models = {
-            model: tuple(family.labels(model.name, str(model.version)) for family in (queue, compute, total, rows))
+            model: tuple(family.labels(*_labels(model)) for family in (queue, compute, total, rows, slack, ratio))
             for model in models
         }
         self._calls: dict[tuple[ModelKey | None, str, str], Counter] = {}
+        dropped = Counter(
+            "dnnserve_dropped_requests",
+            "Requests that the scheduler did not answer, by reason",
+            (*_MODEL, "reason"),
+            registry=self.registry,
+        )
+        self._dropped = {
+            (model, reason): dropped.labels(*_labels(model), reason) for model in self._models for _, reason in _REASONS
+        }
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
@@ -67,13 +108,22 @@ class Metrics:
         for completion in completions:
             request, outcome = completion.request, completion.outcome
             if isinstance(outcome, Answer):
-                queue = self._models[request.model][0]
+                queue, slack = self._models[request.model][0], self._models[request.model][4]
                 queue.observe((outcome.times.taken_ns - request.arrival_ns) / 1e9)
+                if request.deadline_ns is not None:
+                    slack.observe((request.deadline_ns - completion.finished_ns) / 1e9)
                 batches[request.model, outcome.device, outcome.times.taken_ns] = outcome
+            else:
+                self._dropped[request.model, _reason(outcome)].inc()
         for (model, _, _), answer in batches.items():
-            _, compute, _, rows = self._models[model]
+            _, compute, _, rows, _, _ = self._models[model]
             compute.observe((answer.times.finished_ns - answer.times.taken_ns) / 1e9)
             rows.observe(answer.batch_rows)
+
+    def observe_batch(self, batch: Batch, took_ns: int) -> None:
+        """Compare what a batch took with what was predicted."""
+        if batch.decision.expected_ns:
+            self._models[batch.model][-1].observe(took_ns / batch.decision.expected_ns)
 
     def record_call(self, key: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
         """Count a call and, where it is an inference that was answered, the time it took.
@@ -82,7 +132,7 @@ class Metrics:
         """
         counter = self._calls.get((key, method, status))
         if counter is None:  # looking a series up by its labels takes longer than counting
-            model, version = ("", "") if key is None else (key.name, str(key.version))
+            model, version = ("", "") if key is None else _labels(key)
             counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
         counter.inc()
         if key is not None and status == "OK" and method in _INFERENCE:
@@ -105,7 +155,7 @@ class StateCollector:
         yield GaugeMetricFamily("dnnserve_ready", "1: requests are taken, as /readyz says", value=self._ready())
         depth = GaugeMetricFamily("dnnserve_queue_depth", "Requests in the queue", labels=_MODEL)
         for model, requests in self._scheduler.queue_depths().items():
-            depth.add_metric((model.name, str(model.version)), requests)
+            depth.add_metric(_labels(model), requests)
         yield depth
         yield GaugeMetricFamily(
             "dnnserve_in_flight_requests", "Requests queued or running", value=self._scheduler.in_flight
@@ -125,6 +175,22 @@ class StateCollector:
         yield busy
         yield restarts
         yield healthy
+        repeats = CounterMetricFamily(
+            "dnnserve_repeated_requests", "Requests queued again because a device was lost under them", labels=_MODEL
+        )
+        for model, count in self._scheduler.repeats().items():
+            repeats.add_metric(_labels(model), count)
+        yield repeats
+        predicted = GaugeMetricFamily(
+            "dnnserve_predicted_batch_seconds",
+            "Time that a batch is expected to take",
+            labels=(*_MODEL, "device", "rows"),
+        )
+        for model, curves in self._scheduler.costs().items():
+            for device, curve in curves.items():
+                for size in curve.sizes:
+                    predicted.add_metric((*_labels(model), device, str(size)), curve.mean_ns(size) / 1e9)
+        yield predicted
 
 
 class MetricsPage:
@@ -139,3 +205,11 @@ class MetricsPage:
         """Every metric in Prometheus' text format 0.0.4."""
         triton = render_triton_metrics(self._statistics.snapshots(), self._scheduler.queue_depths())
         return generate_latest(self._metrics.registry) + triton.encode()
+
+
+def _labels(model: ModelKey) -> tuple[str, str]:
+    return model.name, str(model.version)
+
+
+def _reason(error: RequestError) -> str:
+    return next(reason for kind, reason in _REASONS if isinstance(error, kind))

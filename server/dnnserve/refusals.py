@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dnnserve.batcher import Limits, Rejection
 from dnnserve.envelope import InferenceRequest
 from dnnserve.errors import (
     DeadlineExpiredError,
     InvalidRequestError,
+    OverloadedError,
     QueueFullError,
     RequestCancelledError,
     RequestError,
+    UnreachableError,
 )
+from dnnserve.scheduling.admission import Refusal, Rejection
+from dnnserve.scheduling.entry import Limits
 
-__all__ = ["cancelled_error", "expired_error", "rejection_error"]
+__all__ = ["cancelled_error", "expired_error", "refusal_error"]
 
 
-def rejection_error(rejection: Rejection, request: InferenceRequest, limits: Limits, now_ns: int) -> RequestError:
-    """The batcher did not admit it."""
-    match rejection:
+def refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, now_ns: int) -> RequestError:
+    """The policy did not admit it."""
+    error = _refusal_error(refusal, request, limits, now_ns)
+    if refusal.retry_after_ns:
+        error.retry_after_ms = max(1, refusal.retry_after_ns // 1_000_000)
+    return error
+
+
+def _refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, now_ns: int) -> RequestError:
+    match refusal.reason:
         case Rejection.TOO_MANY_ROWS:
             return InvalidRequestError(
                 f"the request has {len(request.rows)} rows; model {request.model} takes at most {limits.max_batch_rows} "
@@ -27,6 +37,17 @@ def rejection_error(rejection: Rejection, request: InferenceRequest, limits: Lim
             return QueueFullError(
                 f"{limits.max_queue_requests} requests wait for model {request.model}, as many as may; "
                 "retry later or start the server with a larger --max-queue"
+            )
+        case Rejection.OVERLOADED:
+            return OverloadedError(
+                f"the answer would take {refusal.needed_ns / 1e6:.1f} ms, because others wait for model {request.model}, and "
+                f"{_left_ms(request, now_ns):.1f} ms are left: retry after {refusal.retry_after_ns / 1e6:.0f} ms, or ask another "
+                "replica"
+            )
+        case Rejection.UNREACHABLE:
+            return UnreachableError(
+                f"{_left_ms(request, now_ns):.1f} ms are left, and model {request.model} takes {refusal.needed_ns / 1e6:.1f} ms "
+                f"for {len(request.rows)} rows: allow more time"
             )
         case Rejection.DEADLINE_PASSED:
             return expired_error(request, now_ns)
@@ -40,10 +61,16 @@ def cancelled_error(request: InferenceRequest, now_ns: int) -> RequestError:
 
 
 def expired_error(request: InferenceRequest, now_ns: int) -> DeadlineExpiredError:
-    """Its deadline came first."""
+    """Its deadline came first, or will."""
     deadline_ns = now_ns if request.deadline_ns is None else request.deadline_ns
     waited_ms, granted_ms = (now_ns - request.arrival_ns) / 1e6, (deadline_ns - request.arrival_ns) / 1e6
-    return DeadlineExpiredError(
-        f"not answered after {waited_ms:.1f} ms; the deadline was {granted_ms:.1f} ms after arrival: allow more time, or send "
-        "less at once"
+    passed = deadline_ns <= now_ns
+    kind = DeadlineExpiredError if passed else UnreachableError
+    return kind(
+        f"not {'answered' if passed else 'started'} after {waited_ms:.1f} ms; the deadline was {granted_ms:.1f} ms after arrival: "
+        "allow more time, or send less at once"
     )
+
+
+def _left_ms(request: InferenceRequest, now_ns: int) -> float:
+    return 0.0 if request.deadline_ns is None else (request.deadline_ns - now_ns) / 1e6

@@ -1,4 +1,4 @@
-"""The mechanism around the batchers: a lock, two conditions and a clock; every decision is `batcher.py`'s.
+"""The mechanism around the policy: a lock, two conditions and a clock; every decision is made in `dnnserve.scheduling`.
 
 Front ends submit and cancel, runner threads take and complete, one thread of our own answers requests that expire while all
 devices are busy. Every request that was submitted gets exactly one completion. Completions are recorded (statistics, metrics)
@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dnnserve.batcher import Batcher, Entry, Limits
 from dnnserve.envelope import Answer, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import RequestError, UnavailableError
-from dnnserve.refusals import cancelled_error, expired_error, rejection_error
+from dnnserve.refusals import cancelled_error, expired_error, refusal_error
+from dnnserve.scheduling.costs import Curve
+from dnnserve.scheduling.dispatcher import Dispatcher
+from dnnserve.scheduling.entry import Entry, Limits
+from dnnserve.scheduling.policy import Decision
 
-__all__ = ["Batch", "Recorder", "Scheduler"]
+__all__ = ["Batch", "BatchObserver", "Recorder", "Scheduler"]
 
 _LONGEST_WAIT_S = 3600.0
+_SHORTEST_WAIT_S = 0.001
 
 Recorder = Callable[[Sequence[Completion]], None]
 """Called with every completion, before it is delivered, outside any lock of the scheduler; must not raise."""
@@ -27,42 +31,69 @@ Recorder = Callable[[Sequence[Completion]], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests of one model that run together. Immutable."""
+    """Requests of one model that run together. Immutable.
 
+    Args:
+        device: Where.
+        model: Whose.
+        requests: In the order of their rows.
+        decision: The policy's, with what the batch is expected to take.
+    """
+
+    device: str
     model: ModelKey
     requests: tuple[InferenceRequest, ...]
-    taken_ns: int
+    decision: Decision
+
+    @property
+    def taken_ns(self) -> int:
+        """When the device took it."""
+        return self.decision.now_ns
 
     @property
     def rows(self) -> int:
         """Rows of all its requests."""
-        return sum(len(request.rows) for request in self.requests)
+        return self.decision.rows
+
+
+BatchObserver = Callable[[Batch, int], None]
+"""Called with every batch that was answered and the nanoseconds it took, outside any lock of the scheduler; must not raise."""
 
 
 class Scheduler:
     """Queues of all loaded models, shared by all devices. Thread-safe.
 
-    `_lock` guards `_batchers`, `_order`, `_pending`, `_put_back`, `_devices`, `_no_device_reason`, `_stopped` and
-    `_sweeper_wakes_ns`; `_work` and `_timer` are conditions on it. Sinks and recorders are called without it.
+    `_lock` guards `_dispatcher`, `_pending`, `_put_back`, `_repeats`, `_no_device_reason`, `_stopped`, `_idle_runners` and
+    `_sweeper_wakes_ns`; `_work` and `_timer` are conditions on it. Sinks, recorders and observers are called without it.
 
     Args:
         clock: Monotonic nanoseconds; the one that requests' times come from.
         recorders: Called in this order with every completion.
+        observers: Called in this order with every batch that was answered.
+        margin_ns: Answers are due so long before the deadlines of their requests: the way back to the client takes time too.
     """
 
-    def __init__(self, clock: Callable[[], int] = time.monotonic_ns, recorders: Iterable[Recorder] = ()) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.monotonic_ns,
+        recorders: Iterable[Recorder] = (),
+        observers: Iterable[BatchObserver] = (),
+        margin_ns: int = 0,
+    ) -> None:
         self._clock = clock
         self._recorders = tuple(recorders)
+        self._observers = tuple(observers)
+        self._margin_ns = margin_ns
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # runners: something may be taken
         self._timer = threading.Condition(self._lock)  # the sweeper: an earlier deadline came in
-        self._batchers: dict[ModelKey, Batcher] = {}
-        self._order: list[ModelKey] = []  # round-robin: the model served last stands last
+        self._dispatcher = Dispatcher()
         self._pending: dict[int, InferenceRequest] = {}  # submitted and not yet completed: queued or running
         self._put_back: set[int] = set()  # tickets of `_pending` that have had their second chance
-        self._devices: set[str] = set()
+        self._repeats: dict[ModelKey, int] = {}
         self._no_device_reason = "no device has started"
         self._stopped = False
+        self._idle_runners = 0  # those that wait for work
         self._sweeper_wakes_ns: int | None = None
         self._sweeper = threading.Thread(target=self._sweep, name="dnnserve-expiry", daemon=True)
 
@@ -70,24 +101,22 @@ class Scheduler:
         """Begin to answer requests that expire while all devices are busy."""
         self._sweeper.start()
 
-    def add_model(self, model: ModelKey, limits: Limits, batch_cost_ns: Callable[[int], int] | None = None) -> None:
+    def add_model(self, model: ModelKey, limits: Limits) -> None:
         """Open a queue for a model that every device has loaded."""
         with self._lock:
-            if model in self._batchers:
-                raise ValueError(f"model {model} has a queue already")
-            self._batchers[model] = Batcher(limits, batch_cost_ns)
-            self._order.append(model)
+            self._dispatcher.add_model(model, limits, self._clock())
+            self._repeats[model] = 0
 
-    def add_device(self, device: str) -> None:
-        """Count one more runner that takes batches."""
+    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]] | None = None) -> None:
+        """Count one more runner that takes batches, with what batches took when it warmed up: by model and rows."""
         with self._lock:
-            self._devices.add(device)
+            self._dispatcher.add_device(device, timings_ns or {}, self._clock())
 
     def lose_device(self, device: str, reason: str) -> None:
         """Count a runner out; when it was the last, nothing can be answered any more and everything queued is told so."""
         with self._lock:
-            self._devices.discard(device)
-            if self._devices:
+            self._dispatcher.lose_device(device)
+            if self._dispatcher.num_devices:
                 return
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
             completions = self._abandon()
@@ -97,7 +126,7 @@ class Scheduler:
     def healthy_devices(self) -> frozenset[str]:
         """Devices whose runners take batches."""
         with self._lock:
-            return frozenset(self._devices)
+            return self._dispatcher.devices
 
     @property
     def in_flight(self) -> int:
@@ -108,27 +137,37 @@ class Scheduler:
     def queue_depths(self) -> Mapping[ModelKey, int]:
         """Requests that wait, by model."""
         with self._lock:
-            return {model: len(batcher) for model, batcher in self._batchers.items()}
+            return self._dispatcher.depths
+
+    def costs(self) -> Mapping[ModelKey, Mapping[str, Curve]]:
+        """What batches are expected to take, by model and device."""
+        with self._lock:
+            return self._dispatcher.costs.curves()
+
+    def repeats(self) -> Mapping[ModelKey, int]:
+        """Requests that were queued again since the start because a device was lost under them, by model."""
+        with self._lock:
+            return dict(self._repeats)
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, or complete it at once with the reason why not."""
         error: RequestError | None = None
         with self._lock:
             now_ns = self._clock()
-            if self._stopped or not self._devices:
+            if self._stopped or not self._dispatcher.num_devices:
                 error = self._unavailable()
             else:
-                batcher = self._batchers[request.model]
-                entry = Entry(request.ticket, len(request.rows), now_ns, request.deadline_ns)
-                rejection = batcher.submit(entry, now_ns)
-                if rejection is None:
+                due_ns = None if request.deadline_ns is None else request.deadline_ns - self._margin_ns
+                entry = Entry.of(request.ticket, len(request.rows), now_ns, due_ns, request.priority)
+                refusal = self._dispatcher.submit(request.model, entry, now_ns)
+                if refusal is None:
                     self._pending[request.ticket] = request
-                    self._work.notify()
-                    expiry_ns = batcher.next_expiry_ns()
-                    if expiry_ns is not None and (self._sweeper_wakes_ns is None or expiry_ns < self._sweeper_wakes_ns):
+                    if self._idle_runners:
+                        self._work.notify()
+                    if due_ns is not None and (self._sweeper_wakes_ns is None or due_ns < self._sweeper_wakes_ns):
                         self._timer.notify()
                 else:
-                    error = rejection_error(rejection, request, batcher.limits, now_ns)
+                    error = refusal_error(refusal, request, self._dispatcher.limits(request.model), now_ns)
         if error is not None:
             self._deliver([Completion(request, error, now_ns)])
 
@@ -141,51 +180,62 @@ class Scheduler:
             request = self._forget(ticket)
             if request is None:
                 return
-            self._batchers[request.model].cancel(ticket)
+            self._dispatcher.cancel(request.model, ticket)
             now_ns = self._clock()
         self._deliver([Completion(request, cancelled_error(request, now_ns), now_ns)])
 
-    def take(self) -> Batch | None:
-        """Wait for a batch to run; None: the scheduler has stopped. For runner threads."""
+    def take(self, device: str) -> Batch | None:
+        """Wait for a batch to run on a device, which is idle; None: the scheduler has stopped. For runner threads."""
         while True:
             with self._lock:
                 if self._stopped:
                     return None
-                batch, expired = self._take()
-                if batch is None and not expired:
-                    wakes_ns = self._next_take_ns()
-                    # A batcher that has something to give later says when; else only an event can change anything.
-                    self._work.wait(self._seconds_until(wakes_ns))
+                batch, dropped, look_again_ns = self._take(device)
+                if batch is None and not dropped:
+                    # A queue that has something to give later says when; else only an event can change anything.
+                    self._idle_runners += 1
+                    self._work.wait(self._seconds_until(look_again_ns))
+                    self._idle_runners -= 1
                     continue
-            self._deliver(expired)
+            self._deliver(dropped)
             if batch is not None:
                 return batch
 
-    def take_ahead(self) -> Batch | None:
+    def take_ahead(self, device: str) -> Batch | None:
         """A batch for a device that is still busy: one that is full already, None while there is none."""
         with self._lock:
-            full = any(batcher.rows >= batcher.limits.max_batch_rows for batcher in self._batchers.values())
-            batch, expired = self._take() if full and not self._stopped else (None, [])
-        self._deliver(expired)
+            if self._stopped:
+                return None
+            batch, _, _ = self._take(device, ahead=True)
         return batch
 
-    def try_take(self) -> Batch | None:
+    def try_take(self, device: str) -> Batch | None:
         """As `take`, but None at once when there is nothing to run."""
         with self._lock:
-            batch, expired = (None, []) if self._stopped else self._take()
-        self._deliver(expired)
+            batch, dropped, _ = (None, [], None) if self._stopped else self._take(device)
+        self._deliver(dropped)
         return batch
 
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
         """Deliver a batch's outcomes, one a request; those that were answered meanwhile (cancelled) keep that answer."""
         with self._lock:
             now_ns = self._clock()
+            pending = self._pending
             completions = [
                 Completion(request, outcome, now_ns)
                 for request, outcome in zip(batch.requests, outcomes, strict=True)
-                if self._forget(request.ticket) is not None
+                if pending.pop(request.ticket, None) is not None
             ]
+            if self._put_back:
+                self._put_back.difference_update(request.ticket for request in batch.requests)
         self._deliver(completions)
+        failed = isinstance(outcomes[0], RequestError)  # a batch runs or fails as a whole
+        with self._lock:
+            # Delivering is part of what a batch costs: the device's thread does it, and clients wait for it.
+            took_ns = self._dispatcher.complete(batch.device, batch.decision, self._clock(), failed=failed)
+        if not failed:
+            for observe in self._observers:
+                observe(batch, took_ns)
 
     def put_back(self, batch: Batch, error: RequestError) -> int:
         """Queue a batch again whose device was lost while it ran; inference changes nothing, so another device may repeat it.
@@ -199,13 +249,12 @@ class Scheduler:
         with self._lock:
             now_ns = self._clock()
             waiting = [request for request in batch.requests if request.ticket in self._pending]
-            served = bool(self._devices) and not self._stopped
-            again = [request for request in waiting if served and request.ticket not in self._put_back]
-            failed = [request for request in waiting if not served or request.ticket in self._put_back]
-            self._batchers[batch.model].put_back(
-                [Entry(r.ticket, len(r.rows), r.arrival_ns, r.deadline_ns) for r in again]
-            )
-            self._put_back.update(request.ticket for request in again)
+            served = self._dispatcher.num_devices > 0 and not self._stopped
+            again = {r.ticket for r in waiting if served and r.ticket not in self._put_back}
+            failed = [request for request in waiting if request.ticket not in again]
+            self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
+            self._put_back |= again
+            self._repeats[batch.model] += len(again)
             for request in failed:
                 self._forget(request.ticket)
             completions = [Completion(request, error, now_ns) for request in failed]
@@ -215,22 +264,21 @@ class Scheduler:
         return len(again)
 
     def expire(self) -> int | None:
-        """Answer every queued request that can no longer be started in time.
+        """Answer every queued request that no device could answer in time any more.
 
         Returns:
             The moment at which the next one expires, None while none has a deadline.
         """
         with self._lock:
             expired = self._expire()
-            expiry_ns = self._next_expiry_ns()
+            expiry_ns = self._dispatcher.next_expiry_ns()
         self._deliver(expired)
         return expiry_ns
 
     def drain(self) -> None:
         """Let queued requests go without waiting for company: no more are coming."""
         with self._lock:
-            for batcher in self._batchers.values():
-                batcher.drain()
+            self._dispatcher.drain()
             self._work.notify_all()
 
     def stop(self) -> None:
@@ -253,27 +301,27 @@ class Scheduler:
 
     # What follows is called with the lock held, except _sweep and _deliver.
 
-    def _take(self) -> tuple[Batch | None, list[Completion]]:
+    def _take(self, device: str, *, ahead: bool = False) -> tuple[Batch | None, list[Completion], int | None]:
         now_ns = self._clock()
-        expired: list[Completion] = []
-        for position, model in enumerate(self._order):
-            decision = self._batchers[model].take(now_ns)
-            expired += self._completions(decision.expired, lambda request: expired_error(request, now_ns), now_ns)
-            if decision.batch:
-                self._order.append(self._order.pop(position))
-                if any(map(len, self._batchers.values())):
-                    self._work.notify()  # one notification may have stood for more than this batch
-                return Batch(model, tuple(self._pending[entry.ticket] for entry in decision.batch), now_ns), expired
-        return None, expired
+        decision = self._dispatcher.take(device, now_ns, ahead=ahead)
+        late = [entry for dropped in decision.dropped for entry in dropped.entries]
+        completions = self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
+        if decision.others_should_look:
+            self._work.notify_all()
+        if decision.model is None:
+            return None, completions, decision.look_again_ns
+        if len(self._dispatcher):
+            self._work.notify()  # one notification may have stood for more than this batch
+        requests = tuple(self._pending[entry.ticket] for entry in decision.batch)
+        return Batch(device, decision.model, requests, decision), completions, None
 
     def _expire(self) -> list[Completion]:
         now_ns = self._clock()
-        late = [entry for batcher in self._batchers.values() for entry in batcher.expire(now_ns)]
+        late = self._dispatcher.expire(now_ns)
         return self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
 
     def _abandon(self) -> list[Completion]:
-        entries = [entry for batcher in self._batchers.values() for entry in batcher.abandon()]
-        return self._completions(entries, lambda _: self._unavailable(), self._clock())
+        return self._completions(self._dispatcher.abandon(), lambda _: self._unavailable(), self._clock())
 
     def _completions(
         self, entries: Iterable[Entry], error: Callable[[InferenceRequest], RequestError], now_ns: int
@@ -292,19 +340,12 @@ class Scheduler:
         reason = "the server is stopping" if self._stopped else self._no_device_reason
         return UnavailableError(f"{reason}; retry, or ask another replica")
 
-    def _next_take_ns(self) -> int | None:
-        now_ns = self._clock()
-        return min((t for b in self._batchers.values() if (t := b.next_take_ns(now_ns)) is not None), default=None)
-
-    def _next_expiry_ns(self) -> int | None:
-        return min((t for b in self._batchers.values() if (t := b.next_expiry_ns()) is not None), default=None)
-
     def _seconds_until(self, moment_ns: int | None) -> float | None:
         if moment_ns is None:
             return None
         # A client may set any deadline, and waiting for longer than an hour at a time helps nobody: an interval that the platform
         # cannot hold would end the thread that waits.
-        return min(max(0.0, (moment_ns - self._clock()) / 1e9), _LONGEST_WAIT_S)
+        return min(max(_SHORTEST_WAIT_S, (moment_ns - self._clock()) / 1e9), _LONGEST_WAIT_S)
 
     def _sweep(self) -> None:
         while True:
@@ -313,7 +354,7 @@ class Scheduler:
                     return
                 expired = self._expire()
                 if not expired:
-                    self._sweeper_wakes_ns = self._next_expiry_ns()
+                    self._sweeper_wakes_ns = self._dispatcher.next_expiry_ns()
                     self._timer.wait(self._seconds_until(self._sweeper_wakes_ns))
                     continue
             self._deliver(expired)

@@ -15,7 +15,7 @@ from dnnserve.envelope import Answer, BatchTimes, Completion, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
     ExecutionError,
-    QueueFullError,
+    OverloadedError,
     RequestCancelledError,
     UnavailableError,
 )
@@ -72,7 +72,7 @@ class ModelSnapshot:
 def failure_reason(error: Exception) -> str:
     """Triton's word for why a request failed."""
     match error:
-        case QueueFullError() | DeadlineExpiredError() | UnavailableError():
+        case OverloadedError() | DeadlineExpiredError() | UnavailableError():
             return "REJECTED"
         case RequestCancelledError():
             return "CANCELED"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dnnserve.batcher import Limits
 from dnnserve.config import ServerConfig, parse_arguments
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import ModelKey
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.scheduler import Scheduler
+from dnnserve.scheduling.entry import Limits
 from dnnserve.statistics import Statistics
 from prometheus_client.parser import text_string_to_metric_families
 

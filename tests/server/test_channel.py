@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from dnnserve.batcher import Limits
 from dnnserve.channel.blocks import Blocks
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
@@ -17,6 +16,7 @@ from dnnserve.errors import QueueFullError, RequestCancelledError, UnavailableEr
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
 from dnnserve.scheduler import Scheduler
+from dnnserve.scheduling.entry import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,7 +104,7 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 3), np.uint8)
     for count, sent in enumerate((rows, pixels), start=1):
         request = ends.submit(sent)
-        batch = ends.scheduler.take()
+        batch = ends.scheduler.take("cpu")
         assert batch is not None
         (found,) = batch.requests
         assert found.rows.dtype == sent.dtype

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from dnnserve.batcher import Limits
 from dnnserve.engine.net import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
@@ -12,6 +11,7 @@ from dnnserve.envelope import Answer, InferenceRequest
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
+from dnnserve.scheduling.entry import Limits
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, wait_until

@@ -3,16 +3,20 @@ from __future__ import annotations
 import threading
 
 import pytest
-from dnnserve.batcher import Limits
 from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
+    DeviceLostError,
+    ExecutionError,
     InvalidRequestError,
+    OverloadedError,
     QueueFullError,
     RequestCancelledError,
     UnavailableError,
+    UnreachableError,
 )
 from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduling.entry import Limits
 
 from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, make_rows, wait_until
 
@@ -20,25 +24,32 @@ TOY, OTHER = ModelKey("toy", 1), ModelKey("other", 1)
 
 
 class Bench:
-    """A scheduler with a clock set by hand and a device that the test itself plays."""
+    """A scheduler with a clock set by hand and a device that the test itself plays, and a row that took `cost_ms` at warm-up."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, cost_ms: int = 0, margin_ms: int = 0) -> None:
         self.clock, self.inbox = FakeClock(), Inbox()
         self.recorded: list[Completion] = []
-        self.scheduler = Scheduler(self.clock, [self.recorded.extend])
+        self.observed: list[tuple[int, int, int]] = []
+        self.scheduler = Scheduler(self.clock, [self.recorded.extend], [self.observe], margin_ms * 1_000_000)
         for model in (TOY, OTHER):
             self.scheduler.add_model(model, limits or Limits(8, 4))
-        self.scheduler.add_device("cpu")
+        self.scheduler.add_device("cpu", {TOY: {1: cost_ms * 1_000_000}} if cost_ms else {})
 
-    def submit(self, model: ModelKey = TOY, rows: int = 1, deadline_ms: float | None = None) -> InferenceRequest:
+    def observe(self, batch: Batch, took_ns: int) -> None:
+        self.observed.append((batch.rows, batch.decision.expected_ns, took_ns))
+
+    def submit(
+        self, model: ModelKey = TOY, rows: int = 1, deadline_ms: float | None = None, priority: int = 0
+    ) -> InferenceRequest:
         now_ns = self.clock()
         deadline_ns = None if deadline_ms is None else now_ns + int(deadline_ms * 1e6)
-        request = InferenceRequest(model, make_rows(1.0, rows), now_ns, deadline_ns, self.inbox.deliver)
+        rows_ = make_rows(1.0, rows)
+        request = InferenceRequest(model, rows_, now_ns, deadline_ns, self.inbox.deliver, priority=priority)
         self.scheduler.submit(request)
         return request
 
     def take(self) -> Batch:
-        batch = self.scheduler.try_take()
+        batch = self.scheduler.try_take("cpu")
         assert batch is not None
         return batch
 
@@ -76,6 +87,69 @@ def test_requests_that_are_not_admitted_are_completed_at_once() -> None:
     kinds = [type(bench.inbox.of(request).outcome) for request in (too_large, too_late, too_many)]
     assert kinds == [InvalidRequestError, DeadlineExpiredError, QueueFullError]
     assert bench.scheduler.in_flight == 4
+
+
+def test_what_would_be_too_late_behind_what_waits_is_refused_at_once_with_the_time_to_come_back() -> None:
+    bench = Bench(Limits(1, 10), cost_ms=10)
+    bench.submit()
+    bench.take()
+    bench.submit(deadline_ms=25)
+    refused = bench.submit(deadline_ms=26)
+    outcome = bench.inbox.of(refused).outcome
+    assert isinstance(outcome, OverloadedError)
+    assert outcome.retry_after_ms == 5  # it would be answered after 10, 10 and 11.2 ms
+    assert "retry after 5 ms" in str(outcome)
+    assert bench.scheduler.in_flight == 2
+
+
+def test_a_deadline_that_no_device_could_meet_is_told_apart_from_overload() -> None:
+    bench = Bench(cost_ms=10)
+    assert isinstance(bench.inbox.of(bench.submit(deadline_ms=11)).outcome, UnreachableError)
+
+
+def test_answers_are_due_a_margin_before_their_deadlines() -> None:
+    admitted = []
+    for margin_ms in (0, 1, 2):
+        bench = Bench(cost_ms=10, margin_ms=margin_ms)
+        bench.submit(deadline_ms=13)
+        admitted.append(bench.scheduler.in_flight)
+    assert admitted == [1, 1, 0]
+
+
+def test_what_a_batch_took_is_observed_and_expected_of_the_next_unless_it_failed() -> None:
+    bench = Bench()
+    for failed in (False, True, False):
+        bench.submit(rows=4)
+        batch = bench.take()
+        bench.clock.advance_ms(7)
+        outcomes = [ExecutionError("it failed")] if failed else bench.answers(batch)
+        bench.scheduler.complete(batch, outcomes)
+    assert bench.observed == [(4, 0, 7_000_000), (4, 7_000_000, 7_000_000)]
+    assert bench.scheduler.costs()[TOY]["cpu"].mean_ns(4) == 7_000_000
+
+
+def test_what_lost_a_device_is_queued_again_and_counted_once() -> None:
+    bench = Bench()
+    bench.scheduler.add_device("cuda:1")
+    requests = bench.submit(), bench.submit()
+    batch = bench.take()
+    bench.scheduler.cancel(requests[0].ticket)
+    bench.scheduler.lose_device("cpu", "gone")
+    assert bench.scheduler.put_back(batch, DeviceLostError("gone")) == 1
+    assert bench.scheduler.repeats() == {TOY: 1, OTHER: 0}
+    again = bench.scheduler.try_take("cuda:1")
+    assert again is not None
+    assert again.requests == requests[1:]
+    bench.scheduler.add_device("cuda:2")
+    bench.scheduler.lose_device("cuda:1", "gone")
+    assert bench.scheduler.put_back(again, DeviceLostError("gone")) == 0
+    assert isinstance(bench.inbox.of(requests[1]).outcome, DeviceLostError)
+
+
+def test_an_important_request_overtakes() -> None:
+    bench = Bench(Limits(1, 4))
+    first, urgent = bench.submit(), bench.submit(priority=1)
+    assert [bench.take().requests for _ in range(2)] == [(urgent,), (first,)]
 
 
 def test_an_expired_request_is_answered_and_its_batch_mates_run() -> None:
@@ -157,7 +231,7 @@ def test_stop_answers_queued_and_running_requests_and_late_outcomes_do_not_count
     bench.scheduler.complete(batch, bench.answers(batch))
     assert [type(bench.inbox.of(request).outcome) for request in (running, queued)] == [UnavailableError] * 2
     assert isinstance(bench.inbox.of(bench.submit()).outcome, UnavailableError)
-    assert bench.scheduler.take() is None
+    assert bench.scheduler.take("cpu") is None
 
 
 def test_the_queue_depth_returns_to_zero() -> None:
@@ -174,7 +248,7 @@ def test_the_queue_depth_returns_to_zero() -> None:
 def test_a_waiting_runner_wakes_for_a_request_and_for_the_stop() -> None:
     bench = Bench()
     taken: list[Batch | None] = []
-    runner = threading.Thread(target=lambda: taken.extend([bench.scheduler.take(), bench.scheduler.take()]))
+    runner = threading.Thread(target=lambda: taken.extend([bench.scheduler.take("cpu"), bench.scheduler.take("cpu")]))
     runner.start()
     request = bench.submit()
     while not taken and runner.is_alive() and bench.scheduler.queue_depths()[TOY]:

@@ -347,6 +347,11 @@ def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> N
         assert metrics["dnnserve_queue_depth"][key] == metrics["dnnserve_in_flight_requests"][()] == 0
         assert metrics["dnnserve_device_busy_seconds_total"]["cpu",] > 0
         assert metrics["dnnserve_device_healthy"]["cpu",] == 1
+        assert metrics["dnnserve_deadline_slack_seconds_count"][key] == 1
+        assert metrics["dnnserve_predicted_batch_seconds"]["cpu", "toy", "3", "1"] > 0  # after one batch of three rows
+        assert metrics["dnnserve_batch_cost_ratio_count"][key] == 0  # of which nothing was expected before
+        assert metrics["dnnserve_dropped_requests_total"]["toy", "expired", "1"] == 0
+        assert metrics["dnnserve_repeated_requests_total"][key] == 0
         assert metrics["process_resident_memory_bytes"][()] > 0
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from dnnserve.engine.host import Host, HostFactory, Instance
+from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
 from dnnserve.processes.restarts import Restarts
@@ -57,6 +58,7 @@ class Runner:
         on_change: Told when the device goes out of service, and when it is back.
         restarts: When a lost device is opened again; None: never, because its context ends only with this process.
         clock: The scheduler's clock.
+        warm_up_ns: How long batches of all models are timed before the device takes requests.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Runner:
         on_change: DeviceChanged = lambda _label, _reason: None,
         restarts: Restarts | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
+        warm_up_ns: int = 0,
     ) -> None:
         self.label = label
         self.device = device
@@ -78,6 +81,7 @@ class Runner:
         self._on_change = on_change
         self._restarts = Restarts(limit=0) if restarts is None else restarts
         self._clock = clock
+        self._warm_up_ns = warm_up_ns
         self._loaded = threading.Event()
         self._ending = threading.Event()
         self._load_error: Exception | None = None
@@ -162,7 +166,7 @@ class Runner:
             try:
                 instances = self._open()
                 self._limits = {model: instance.max_batch_rows for model, instance in instances.items()}
-                self._scheduler.add_device(self.label)
+                self._scheduler.add_device(self.label, self._time(instances))
             except Exception as error:  # noqa: BLE001 - handed over to wait_loaded
                 self._load_error = error
                 return
@@ -199,10 +203,15 @@ class Runner:
                 self._close()
                 seconds_in_service = 0.0
                 continue
-            self._scheduler.add_device(self.label)
+            self._scheduler.add_device(self.label, self._time(instances))
             self._on_change(self.label, None)
             return instances
         return None
+
+    def _time(self, instances: Mapping[ModelKey, Instance]) -> Mapping[ModelKey, Mapping[int, int]]:
+        """What batches take, by model and rows."""
+        budget_ns = self._warm_up_ns // max(1, len(instances))
+        return {model: time_batches(instance, budget_ns, self._clock) for model, instance in instances.items()}
 
     def _check_room(self, instances: Mapping[ModelKey, Instance]) -> None:
         """Requests were let in for the batches of the first start."""
@@ -216,7 +225,7 @@ class Runner:
         depth = min(len(instance.slots) for instance in instances.values())
         slots = {model: itertools.cycle(range(len(instance.slots))) for model, instance in instances.items()}
         while True:
-            batch = self._scheduler.take_ahead() if flights else self._scheduler.take()
+            batch = self._scheduler.take_ahead(self.label) if flights else self._scheduler.take(self.label)
             if batch is None and not flights:
                 return False
             try:

@@ -1,0 +1,189 @@
+"""The state that decisions are made in: queues, costs, and what the devices are doing.
+
+Time and events come in, decisions go out and are carried out on the state. The mechanism around it (`dnnserve.scheduler`) and the
+simulator of the tests drive the same class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dnnserve.envelope import ModelKey
+from dnnserve.scheduling.admission import Refusal, admit
+from dnnserve.scheduling.costs import Costs
+from dnnserve.scheduling.entry import Entry, Limits
+from dnnserve.scheduling.policy import Decision, choose
+from dnnserve.scheduling.queue import ModelQueue
+
+__all__ = ["Dispatcher"]
+
+
+class Dispatcher:
+    """Requests of all models and the devices that run them. Owned by one thread; not checked: the scheduler's lock sees to it."""
+
+    def __init__(self) -> None:
+        self._queues: dict[ModelKey, ModelQueue] = {}
+        self._costs = Costs()
+        self._free_ns: dict[str, int] = {}  # healthy devices, with the expected end of what they run
+        self._running: dict[str, list[Decision]] = {}
+        self._ended_ns: dict[str, int] = {}  # when each device ended its last batch
+        self._timings_ns: dict[str, Mapping[ModelKey, Mapping[int, int]]] = {}
+        self._served_ns = 0.0  # what the model that was chosen last had been given before
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Those that take batches."""
+        return frozenset(self._free_ns)
+
+    @property
+    def num_devices(self) -> int:
+        """How many take batches."""
+        return len(self._free_ns)
+
+    @property
+    def costs(self) -> Costs:
+        """Of all models on all devices that have taken batches."""
+        return self._costs
+
+    @property
+    def depths(self) -> dict[ModelKey, int]:
+        """Requests that wait, by model."""
+        return {model: len(queue) for model, queue in self._queues.items()}
+
+    def add_model(self, model: ModelKey, limits: Limits, now_ns: int) -> None:
+        """Open a queue for a model that every device has loaded."""
+        if model in self._queues:
+            raise ValueError(f"model {model} has a queue already")
+        self._queues[model] = ModelQueue(limits)
+        self._costs.add(model)
+        for device in self._free_ns:
+            self._seed(device, model, now_ns)
+
+    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]], now_ns: int) -> None:
+        """Count one more device that takes batches, idle now, with what batches took when it warmed up: by model and rows."""
+        self._free_ns[device] = self._ended_ns[device] = now_ns
+        self._running[device] = []
+        self._timings_ns[device] = timings_ns
+        for model in self._queues:
+            self._seed(device, model, now_ns)
+
+    def lose_device(self, device: str) -> None:
+        """Count a device out; what it runs is the caller's to put back."""
+        for by_device in (self._free_ns, self._running, self._ended_ns, self._timings_ns):
+            by_device.pop(device, None)
+        self._costs.forget(device)
+
+    def limits(self, model: ModelKey) -> Limits:
+        """Bounds of a model's queue."""
+        return self._queues[model].limits
+
+    def submit(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
+        """Queue a request, or say why not; a device must be there."""
+        idle = not all(self._running.values())
+        refusal = admit(now_ns, model, entry, self._queues, self._costs, self._free_ns, idle=idle)
+        if refusal is None:
+            self._add(self._queues[model], entry)
+        elif refusal.judged is not None:
+            device, rows = refusal.judged
+            self._costs.doubt(device, model, rows, now_ns)
+        return refusal
+
+    def put_back(self, model: ModelKey, entries: Sequence[Entry]) -> None:
+        """Queue requests again that a lost device had taken: before all others, whatever the queue's bound says."""
+        for entry in entries:
+            self._add(self._queues[model], entry.again())
+
+    def cancel(self, model: ModelKey, ticket: int) -> None:
+        """Forget a request if it still waits."""
+        self._queues[model].remove(ticket)
+
+    def take(self, device: str, now_ns: int, *, ahead: bool = False) -> Decision:
+        """Decide for a device that is idle now, and let its batch and what is dropped leave the queues.
+
+        Args:
+            device: Which.
+            now_ns: The moment.
+            ahead: It is busy, and is given the next batch already, if there is a full one.
+        """
+        decision = choose(now_ns, device, self._queues, self._costs, self._free_ns, ahead=ahead)
+        for dropped in decision.dropped:
+            self._costs.doubt(device, dropped.model, dropped.rows, now_ns)
+            for entry in dropped.entries:
+                self._queues[dropped.model].remove(entry.ticket)
+        if decision.model is not None:
+            queue = self._queues[decision.model]
+            queue.take(decision.batch, decision.rows)
+            self._served_ns = queue.served_ns
+            queue.served_ns += max(1, decision.expected_ns)  # models of which nothing is known take turns
+            self._free_ns[device] = max(now_ns, self._free_ns[device]) + decision.expected_ns
+            self._running[device].append(decision)
+        return decision
+
+    def complete(self, device: str, decision: Decision, now_ns: int, *, failed: bool = False) -> int:
+        """A device has ended a batch and delivered its answers.
+
+        Args:
+            device: Where it ran.
+            decision: What `take` said.
+            now_ns: The moment.
+            failed: It says nothing about costs.
+
+        Returns:
+            What the batch took: since it was taken, or since the device ended the one before, which is later where a device is
+            given a batch while it runs another.
+        """
+        took_ns = max(1, now_ns - max(decision.now_ns, self._ended_ns.get(device, 0)))
+        if device not in self._free_ns:
+            return took_ns
+        running = self._running[device]
+        running.remove(decision)
+        self._free_ns[device] = now_ns + sum(other.expected_ns for other in running)
+        if not failed:
+            self._ended_ns[device] = now_ns
+            assert decision.model is not None
+            self._costs.measure(device, decision.model, decision.rows, took_ns, now_ns)
+            self._queues[decision.model].served_ns += took_ns - decision.expected_ns
+        return took_ns
+
+    def expire(self, now_ns: int) -> list[Entry]:
+        """Remove every request that no device could answer in time, were it the only one."""
+        return [
+            entry
+            for model, queue in self._queues.items()
+            if len(queue)
+            for entry in queue.expire(now_ns + self._least_cost_ns(model))
+        ]
+
+    def next_expiry_ns(self) -> int | None:
+        """When `expire` has something to do; None while nothing has a deadline."""
+        found = (
+            (model, deadline_ns)
+            for model, queue in self._queues.items()
+            if (deadline_ns := queue.next_deadline_ns()) is not None
+        )
+        return min((deadline_ns - self._least_cost_ns(model) for model, deadline_ns in found), default=None)
+
+    def drain(self) -> None:
+        """Wait for company no more: no more requests are coming."""
+        for queue in self._queues.values():
+            queue.drained = True
+
+    def abandon(self) -> list[Entry]:
+        """Remove everything: nobody is left to run it."""
+        return [entry for queue in self._queues.values() for entry in queue.clear()]
+
+    def _add(self, queue: ModelQueue, entry: Entry) -> None:
+        if not len(queue):
+            # Time in which a model asked for nothing gives it no right to more than its share now.
+            queue.served_ns = max(queue.served_ns, self._served_ns)
+        queue.add(entry)
+
+    def _seed(self, device: str, model: ModelKey, now_ns: int) -> None:
+        timings_ns = self._timings_ns[device].get(model, {})
+        self._costs.seed(device, model, self._queues[model].limits.max_batch_rows, timings_ns, now_ns)
+
+    def _least_cost_ns(self, model: ModelKey) -> int:
+        return min((curve.bound_ns(1) for curve in self._costs[model].values()), default=0)
