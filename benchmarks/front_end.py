@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -121,6 +121,9 @@ class FreeHost:
     def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FreeInstance:  # noqa: ARG002
         """A model of `SPECS`."""
         return FreeInstance(self._specs[model], max_batch_rows)
+
+    def on_loss(self, act: Callable[[], None]) -> None:
+        """It is never lost."""
 
     def kill(self) -> bool:
         """Nothing hangs."""

@@ -184,11 +184,15 @@ class Scheduler:
             now_ns = self._clock()
         self._deliver([Completion(request, cancelled_error(request, now_ns), now_ns)])
 
-    def take(self, device: str) -> Batch | None:
-        """Wait for a batch to run on a device, which is idle; None: the scheduler has stopped. For runner threads."""
+    def take(self, device: str, gone: Callable[[], bool] = lambda: False) -> Batch | None:
+        """Wait for a batch to run on a device, which is idle; for runner threads.
+
+        Returns:
+            The batch; None: the scheduler has stopped, or the device is gone, of which somebody must tell by `wake`.
+        """
         while True:
             with self._lock:
-                if self._stopped:
+                if self._stopped or gone():
                     return None
                 batch, dropped, look_again_ns = self._take(device)
                 if batch is None and not dropped:
@@ -200,6 +204,11 @@ class Scheduler:
             self._deliver(dropped)
             if batch is not None:
                 return batch
+
+    def wake(self) -> None:
+        """Let runners that wait find out what has changed."""
+        with self._lock:
+            self._work.notify_all()
 
     def take_ahead(self, device: str) -> Batch | None:
         """A batch for a device that is still busy: one that is full already, None while there is none."""

@@ -98,6 +98,7 @@ class Lab:
         self.slots = slots
         self.killable = False
         self.begun: list[str] = []
+        self.on_loss: dict[str, Callable[[], None]] = {}
         self._changed = threading.Condition()
         self._paused: set[str] = set()
         self._running: dict[str, int] = {}
@@ -193,6 +194,9 @@ class FakeHost:
         if self._lab.load_error is not None:
             raise self._lab.load_error
         return FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows))
+
+    def on_loss(self, act: Callable[[], None]) -> None:
+        self._lab.on_loss[self._device] = act
 
     def kill(self) -> bool:
         return self._lab.kill(self._device)

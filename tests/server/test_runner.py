@@ -232,6 +232,17 @@ def test_a_lost_device_comes_back_and_its_requests_are_answered(lab: Lab, fleets
     assert lab.closed == ["cuda:0"]
 
 
+def test_a_device_that_is_lost_while_it_is_idle_is_opened_again_at_once(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    lab.on_loss["cuda:0"]()
+    wait_until(lambda: len(fleet.changes) == 2)
+    assert fleet.changes[1] == ("cuda:0", None)
+    assert lab.closed == ["cuda:0"]
+    request = fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert isinstance(fleet.inbox.of(request).outcome, Answer)
+
+
 def test_a_device_that_is_lost_again_and_again_stays_out_of_service(lab: Lab, fleets: list[Fleet]) -> None:
     for _ in range(3):
         lab.fail_next("cuda:0", DeviceFaultError("gone"))

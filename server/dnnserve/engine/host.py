@@ -71,6 +71,10 @@ class Host(Protocol):
         """
         ...
 
+    def on_loss(self, act: Callable[[], None]) -> None:
+        """Act, in any thread, should the device be lost while nothing runs on it; called once, after it was opened."""
+        ...
+
     def kill(self) -> bool:
         """End whatever it does, from any thread, so that the thread which waits for it gets a DeviceFaultError.
 

@@ -203,6 +203,9 @@ class NetHost:
             buffers,
         )
 
+    def on_loss(self, act: Callable[[], None]) -> None:
+        """Nothing says so before the next batch."""
+
     def kill(self) -> bool:
         """Nothing ends a kernel of this process but its own end."""
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -141,6 +141,10 @@ class ProcessHost:
         if not isinstance(message, wanted):
             raise DnncoreError(f"the engine process of {self._device} answered {message} where {wanted} was due")
         return message, fds
+
+    def on_loss(self, act: Callable[[], None]) -> None:
+        """Act when the process ends."""
+        self._child.on_end(act)
 
     def kill(self) -> bool:
         """Kill the process."""

@@ -46,8 +46,8 @@ class _Flight:
 
 
 class Runner:
-    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung` and `_given_up`; the device itself is touched by
-    its own thread alone.
+    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung`, `_lost_host` and `_given_up`; the device itself
+    is touched by its own thread alone.
 
     Args:
         label: The device's name in logs and metrics, unique among runners.
@@ -87,6 +87,7 @@ class Runner:
         self._load_error: Exception | None = None
         self._limits: Mapping[ModelKey, int] = {}
         self._host: Host | None = None
+        self._lost_host: Host | None = None
         self._lock = threading.Lock()
         self._running: tuple[Batch, int] | None = (
             None  # the batch on the device, and since when it has been alone there
@@ -188,6 +189,7 @@ class Runner:
         host = self._open_host(self.device)
         with self._lock:
             self._host = host
+        host.on_loss(lambda: self._on_loss(host))
         return {model: host.load(model, rows) for model, rows in self._models.items()}
 
     def _open_again(self, seconds_in_service: float) -> Mapping[ModelKey, Instance] | None:
@@ -213,6 +215,17 @@ class Runner:
         budget_ns = self._warm_up_ns // max(1, len(instances))
         return {model: time_batches(instance, budget_ns, self._clock) for model, instance in instances.items()}
 
+    def _on_loss(self, host: Host) -> None:
+        with self._lock:
+            if self._host is not host:
+                return  # it was closed
+            self._lost_host = host
+        self._scheduler.wake()
+
+    def _gone(self) -> bool:
+        """Whether the device was lost beside its batches."""
+        return self._lost_host is not None and self._lost_host is self._host
+
     def _check_room(self, instances: Mapping[ModelKey, Instance]) -> None:
         """Requests were let in for the batches of the first start."""
         smaller = [str(model) for model, each in instances.items() if each.max_batch_rows < self._limits[model]]
@@ -225,9 +238,11 @@ class Runner:
         depth = min(len(instance.slots) for instance in instances.values())
         slots = {model: itertools.cycle(range(len(instance.slots))) for model, instance in instances.items()}
         while True:
-            batch = self._scheduler.take_ahead(self.label) if flights else self._scheduler.take(self.label)
+            batch = self._scheduler.take_ahead(self.label) if flights else self._scheduler.take(self.label, self._gone)
             if batch is None and not flights:
-                return False
+                if self._gone():
+                    self._lose("it ended while nothing ran on it")
+                return self._gone()
             try:
                 if batch is not None:
                     flights.append(_Flight(batch, instances[batch.model], next(slots[batch.model])))
