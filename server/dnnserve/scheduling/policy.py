@@ -129,7 +129,7 @@ def _best_batch(now_ns: int, queue: ModelQueue, curve: Curve) -> tuple[list[Entr
             continue
         smaller = queue.pick(now_ns + curve.bound_ns(size), size)
         rate = _rows_per_ns(smaller[1], curve)
-        if rate > best or (rate == best and len(smaller[2]) < len(picked[2])):
+        if rate > best or (0 < rate == best and len(smaller[2]) < len(picked[2])):
             picked, best = smaller, rate
     return picked
 

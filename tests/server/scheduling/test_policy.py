@@ -135,6 +135,13 @@ def test_without_enough_others_a_smaller_batch_rescues_them_if_it_answers_more_r
     assert decision.rows < 8
 
 
+def test_a_request_whose_rows_fit_only_a_batch_that_is_too_late_is_dropped() -> None:
+    bench = Bench(costs={1: 2, 8: 16})
+    bench.fill(1, due=20, rows=8)
+    decision = bench.take(10)
+    assert (tickets(decision), dropped(decision)) == ([], [1])
+
+
 def test_a_request_that_another_device_can_still_answer_is_left_to_it() -> None:
     bench = Bench(devices="ab")
     bench.dispatcher.costs.seed("a", TOY, 8, {1: 100 * MS}, 0)

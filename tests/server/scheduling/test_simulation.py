@@ -33,7 +33,7 @@ def simulate(simulation: Simulation, arrivals: Sequence[Arrival]) -> list[Outcom
 def traffic(draw: st.DrawFn) -> list[Arrival]:
     """Bursts and pauses of requests of all kinds."""
     at_ns, arrivals = 0, []
-    for _ in range(draw(st.integers(1, 40))):
+    for _ in range(draw(st.integers(1, 25))):
         at_ns += draw(st.sampled_from([0, 0, 1, 3, 40])) * MS
         slack_ns = draw(st.none() | st.integers(1, 80).map(lambda ms: ms * MS))
         arrivals.append(
@@ -60,7 +60,7 @@ def simulations(draw: st.DrawFn, jitter: float = 0.0) -> Simulation:
     return Simulation(devices, dict.fromkeys((TOY, OTHER), Limits(MAX_ROWS, 12)), timed)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(simulations(), traffic())
 def test_every_request_ends_exactly_once_and_with_exact_costs_none_is_answered_late(
     simulation: Simulation, arrivals: list[Arrival]
@@ -77,14 +77,14 @@ def test_every_request_ends_exactly_once_and_with_exact_costs_none_is_answered_l
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(simulations(jitter=0.2), traffic())
 def test_whatever_batches_take_every_request_ends_exactly_once(simulation: Simulation, arrivals: list[Arrival]) -> None:
     outcomes = simulate(simulation, arrivals)
     assert Counter(o.arrival for o in outcomes) == Counter(arrivals)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(traffic())
 def test_a_device_is_never_idle_while_a_request_waits(arrivals: list[Arrival]) -> None:
     patient = [Arrival(a.at_ns, a.model, a.rows) for a in arrivals]
