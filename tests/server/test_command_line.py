@@ -144,6 +144,8 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
         assert ready["models"] == ["digits/1", "digits/2", "faces/7"]
         assert ready["devices"] == ["cpu", "cpu#1"]
         process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        first = [process.stderr.readline() for _ in range(2)]
         with grpc.insecure_channel(str(ready["grpc"])) as channel:
             stub = classifier_grpc.ClassifierServiceStub(channel)
             request = classifier.ClassifyRequest(model_name="digits", images=[stream.getvalue()], top_k=10)
@@ -156,7 +158,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
         output, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log
     assert output.startswith(f"dnnserve ready: grpc {ready['grpc']}, devices cpu, cpu#1, models digits/1")
-    lines = [json.loads(line) for line in log.splitlines()]
+    lines = [json.loads(line) for line in [*first, *log.splitlines()]]
     assert [line["level"] for line in lines] == ["INFO", "WARNING", "INFO", "INFO"]
     assert lines[0]["message"] == "calls come over the fast front end"
     assert "SIGHUP changes nothing" in lines[1]["message"]
