@@ -33,7 +33,17 @@ __all__ = ["main"]
 _log = logging.getLogger(__name__)
 
 _SERVER_PACKAGES = frozenset(
-    {"PIL", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "pydantic", "pydantic_settings"}
+    {
+        "PIL",
+        "google",
+        "grpc",
+        "grpc_health",
+        "grpc_reflection",
+        "h11",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_settings",
+    }
 )
 
 
@@ -95,12 +105,14 @@ def _announce(server: Server, config: ServerConfig) -> None:
         document = {
             "grpc": addresses.grpc,
             "metrics": addresses.metrics,
+            **({} if addresses.http is None else {"http": addresses.http}),
             "devices": server.device_labels,
             "models": models,
         }
         _write_atomically(config.ready_file, json.dumps(document) + "\n")
+    http = "" if addresses.http is None else f", http {addresses.http}"
     print(
-        f"dnnserve ready: grpc {addresses.grpc}, devices {', '.join(server.device_labels)}, models {', '.join(models)}, "
+        f"dnnserve ready: grpc {addresses.grpc}{http}, devices {', '.join(server.device_labels)}, models {', '.join(models)}, "
         f"metrics {addresses.metrics}",
         flush=True,
     )

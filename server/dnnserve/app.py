@@ -54,6 +54,7 @@ class Addresses:
 
     grpc: str
     metrics: str
+    http: str | None = None
 
 
 class Server:
@@ -133,9 +134,9 @@ class Server:
             self._web.close()
             raise
         web_host = f"[{config.host}]" if ":" in config.host else config.host
-        self.addresses = Addresses(
-            self._front.address, f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
-        )
+        metrics = f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
+        http = self._front.http_address
+        self.addresses = Addresses(self._front.address, metrics, None if http is None else f"http://{http}")
 
     @property
     def device_labels(self) -> tuple[str, ...]:

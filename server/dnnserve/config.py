@@ -88,6 +88,7 @@ class ServerConfig:
         skip_bad_models: Serve the other models when a package cannot be loaded.
         host: Address to listen on.
         grpc_port: 0: any free one.
+        http_port: Of the inference protocol over HTTP; 0: any free one; None: it is not served.
         metrics_port: Of /metrics, /healthz and /readyz; 0: any free one.
         tls_cert: The server's certificates, in PEM; None: connections are plain.
         tls_key: The key of the first of them.
@@ -140,6 +141,7 @@ class ServerConfig:
     skip_bad_models: bool = False
     host: str = "127.0.0.1"
     grpc_port: int = 8001
+    http_port: int | None = None
     metrics_port: int = 8002
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -194,6 +196,7 @@ class ServerConfig:
             raise ConfigError("--tls-client-ca and --metrics-tls need --tls-cert and --tls-key")
         for flag, value, low, high in (
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
+            ("--http-port", self.http_port or 0, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),
             ("--max-batch", self.max_batch_rows, 1, _MAX_BATCH_ROWS),
             ("--max-queue", self.max_queue_requests, 1, 1_000_000),
@@ -283,7 +286,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dnnserve",
         description="Serve model packages, ONNX files and Caffe's nets over gRPC (Open Inference Protocol and "
-        "dnnapi.v1.ClassifierService).",
+        "dnnapi.v1.ClassifierService) and HTTP (the former).",
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -314,6 +317,12 @@ def _parser() -> argparse.ArgumentParser:
     net = parser.add_argument_group("network")
     net.add_argument("--host", default="127.0.0.1", help="address to listen on")
     net.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="0: any free one")
+    net.add_argument(
+        "--http-port",
+        type=int,
+        metavar="PORT",
+        help="serve the Open Inference Protocol over HTTP too; 8000 is usual, 0: any free one",
+    )
     net.add_argument(
         "--metrics-port", type=int, default=8002, metavar="PORT", help="of /metrics, /healthz, /readyz; 0: any free one"
     )

@@ -1,6 +1,6 @@
 """An unmodified tritonclient against `dnnserve`, in a process of its own: its stubs and ours clash in one.
 
-Run as a script (`python test_tritonclient.py ADDRESS`) this file is that client and prints what it saw as JSON.
+Run as a script (`python test_tritonclient.py GRPC HTTP`) this file is that client and prints what it saw as JSON.
 """
 
 from __future__ import annotations
@@ -73,6 +73,57 @@ def client_session(address: str) -> dict[str, Any]:
     return seen
 
 
+def http_session(address: str) -> dict[str, Any]:
+    import tritonclient.http as triton
+    from tritonclient.utils import InferenceServerException
+
+    def fails(call: Any) -> list[str]:
+        try:
+            call()
+        except InferenceServerException as error:
+            return [str(error.status()), str(error.message())]
+        return ["OK", ""]
+
+    def tensor(array: np.ndarray, datatype: str, *, binary: bool = True) -> Any:
+        value = triton.InferInput("data", list(array.shape), datatype)
+        value.set_data_from_numpy(array, binary_data=binary)
+        return value
+
+    def output(**asked: Any) -> list[Any]:
+        return [triton.InferRequestedOutput("probabilities", **asked)]
+
+    rows = tensor(ROWS, "FP32")
+    with triton.InferenceServerClient(address.removeprefix("http://"), concurrency=8) as client:
+        answers = [
+            client.infer("digits", [rows]),
+            client.infer("digits", [tensor(ROWS, "FP32", binary=False)], outputs=output(binary_data=False)),
+            client.infer("digits", [rows], model_version="2", outputs=output(binary_data=True), timeout=30_000_000),
+            *[call.get_result() for call in [client.async_infer("digits", [rows]) for _ in range(20)]],
+        ]
+        classes = [
+            client.infer("digits", [rows], outputs=output(binary_data=binary, class_count=2)).as_numpy("probabilities")
+            for binary in (True, False)
+        ]
+        return {
+            "live": [client.is_server_live(), client.is_server_ready(), client.is_model_ready("digits", "1")],
+            "unknown_ready": client.is_model_ready("nope"),
+            "server": client.get_server_metadata(),
+            "metadata": client.get_model_metadata("digits"),
+            "config": client.get_model_config("digits"),
+            "probabilities": [answer.as_numpy("probabilities").tolist() for answer in answers],
+            "pixels": client.infer("digits", [tensor(PIXELS, "UINT8")]).as_numpy("probabilities").tolist(),
+            "classes": [
+                [[str(np.char.decode(t) if isinstance(t, bytes) else t) for t in r] for r in c] for c in classes
+            ],
+            "id": client.infer("digits", [rows], request_id="r1").get_response()["id"],
+            "statistics": client.get_inference_statistics("digits", "1"),
+            "unknown_model": fails(lambda: client.infer("nope", [rows])),
+            "wrong_type": fails(lambda: client.infer("digits", [tensor(ROWS.astype(np.float64), "FP64")])),
+            "not_an_image": fails(lambda: client.infer("digits", [tensor(np.array([b"junk"], np.object_), "BYTES")])),
+            "too_late": fails(lambda: client.infer("digits", [rows], timeout=1)),
+        }
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     pytest.importorskip("tritonclient")
@@ -81,10 +132,24 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
     folder = tmp_path_factory.mktemp("triton")
     repository = make_repository(folder / "models")
-    arguments = ("--model-repository", repository, "--all-versions", "--devices", "cpu", "--max-batch", 8)
+    arguments = (
+        "--model-repository",
+        repository,
+        "--all-versions",
+        "--devices",
+        "cpu",
+        "--max-batch",
+        8,
+        "--http-port",
+        0,
+    )
     with started(folder / "ready.json", *arguments) as (_, ready):
         result = subprocess.run(
-            [sys.executable, __file__, str(ready["grpc"])], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, __file__, str(ready["grpc"]), str(ready["http"])],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert result.returncode == 0, result.stderr
         yield json.loads(result.stdout)
@@ -170,5 +235,26 @@ def test_its_statistics_count_what_it_sent(seen: dict[str, Any]) -> None:
     assert max(batches) <= 8
 
 
+def test_over_http_it_sees_the_same(seen: dict[str, Any]) -> None:
+    from tests.server.packages import LABELS, make_package
+
+    http = seen["http"]
+    assert [*http["live"], http["unknown_ready"]] == [True, True, True, False]
+    assert (http["server"]["name"], http["id"]) == ("dnnserve", "r1")
+    assert http["metadata"]["inputs"] == [{"name": "data", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
+    assert (http["config"]["max_batch_size"], http["config"]["output"][0]["dims"]) == (8, [10])
+    for answer in http["probabilities"]:
+        np.testing.assert_allclose(answer, expected(2, ROWS), rtol=1e-5, atol=1e-7)
+    normalised = make_package().of_images[0].normalize(PIXELS)
+    np.testing.assert_allclose(http["pixels"], expected(2, normalised), rtol=1e-5, atol=1e-7)
+    assert http["classes"][0] == http["classes"][1]
+    for texts, row in zip(http["classes"][0], expected(2, ROWS), strict=True):
+        assert [text.partition(":")[2] for text in texts] == [f"{i}:{LABELS[i]}" for i in np.argsort(-row)[:2]]
+    assert http["statistics"]["model_stats"][0]["version"] == "1"
+    errors = {"unknown_model": ("404", "'nope'"), "wrong_type": ("400", "'FP64'"), "not_an_image": ("400", "image 0")}
+    for case, (code, part) in {**errors, "too_late": ("504", "deadline")}.items():
+        assert (case, http[case][0], part in http[case][1]) == (case, code, True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(client_session(sys.argv[1])))
+    print(json.dumps({**client_session(sys.argv[1]), "http": http_session(sys.argv[2])}))

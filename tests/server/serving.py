@@ -59,6 +59,7 @@ class Client:
         self.classifier = classifier_grpc.ClassifierServiceStub(channel)
         self.health = health_pb2_grpc.HealthStub(channel)
         self._metrics_url = server.addresses.metrics
+        self.http_address = (server.addresses.http or "").removeprefix("http://")
 
     def send(self, value: float = 1.0, count: int = 1, timeout: float = PATIENCE_S) -> Any:
         return self.infer.ModelInfer.future(infer_request(value, count), timeout=timeout)

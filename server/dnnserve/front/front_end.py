@@ -8,7 +8,10 @@ from typing import Protocol
 
 from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import ServerConfig
+from dnnserve.errors import StartError
 from dnnserve.front.decoding import DecodePool, PixelLimits
+from dnnserve.front.inference import inference_methods
+from dnnserve.front.rest.server import HttpServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallObserver, Counters, Queue, Service
 from dnnserve.security.doors import open_doors
@@ -22,6 +25,11 @@ class FrontEnd(Protocol):
     @property
     def address(self) -> str:
         """Host and port."""
+        ...
+
+    @property
+    def http_address(self) -> str | None:
+        """Host and port of HTTP; None: it is not served."""
         ...
 
     @property
@@ -91,6 +99,13 @@ class LocalFrontEnd:
         self._config = config
         self._behind = behind
         self._server = GrpcServer(config, open_doors(config), behind.clock, reuse_port=reuse_port)
+        self._http: HttpServer | None = None
+        if config.http_port is not None:
+            try:
+                self._http = HttpServer(config, self._server.gate, behind.clock, reuse_port=reuse_port)
+            except StartError:
+                self._server.stop(0.0)
+                raise
         limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
         self._decoder = DecodePool(limits, config.max_queue_requests)
 
@@ -98,6 +113,11 @@ class LocalFrontEnd:
     def address(self) -> str:
         """Host and port."""
         return self._server.address
+
+    @property
+    def http_address(self) -> str | None:
+        """Host and port of HTTP; None: it is not served."""
+        return None if self._http is None else self._http.address
 
     @property
     def kind(self) -> str:
@@ -117,16 +137,22 @@ class LocalFrontEnd:
             *(config.access_log, behind.clock),
         )
         self._server.start(service)
+        if self._http is not None:
+            self._http.start(inference_methods(service), service.refuse)
 
     def announce(self, serving: bool, *, final: bool = False) -> None:
         """Say by the health service whether requests are answered; nothing is said after the final word."""
         if final:
             self._server.health.shut_down()
+            if self._http is not None:
+                self._http.ask_to_leave()
         else:
             self._server.health.set_serving(serving)
 
     def close_port(self, grace_s: float) -> None:
         """Take no new connections and send clients elsewhere; calls that are inside have so long to end."""
+        if self._http is not None:
+            self._http.refuse_connections()
         self._server.refuse_connections(grace_s)
 
     def wait_empty(self, timeout_s: float) -> bool:
@@ -135,5 +161,7 @@ class LocalFrontEnd:
 
     def stop(self, grace_s: float) -> None:
         """End what is still open after so long, and give the port back."""
+        if self._http is not None:
+            self._http.stop(grace_s)
         self._server.stop(grace_s)
         self._decoder.close()

@@ -18,7 +18,7 @@ __all__ = ["INFERENCE_SERVICE", "MODEL_INFER", "inference_methods"]
 
 INFERENCE_SERVICE: str = inference.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 MODEL_INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
-_EXTENSIONS = ("classification", "model_configuration", "statistics", "parameters")
+_EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "statistics", "parameters")
 
 
 def inference_methods(service: Service) -> Methods:

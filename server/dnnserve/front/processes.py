@@ -56,10 +56,20 @@ class FrontProcesses:
         self, config: ServerConfig, scheduler: Scheduling, statistics: Counters, on_call_end: CallObserver
     ) -> None:
         self._behind = scheduler, statistics, on_call_end
-        self._guard, port = _reserve(config)
+        self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
+        if config.http_port is not None:
+            try:
+                self._guards.append(_reserve(config.host, config.http_port, "HTTP", "--http-port"))
+            except StartError:
+                self._guards[0].close()
+                raise
+        ports = [int(guard.getsockname()[1]) for guard in self._guards]
+        grpc_port, http_port = ports[0], ports[1] if len(ports) > 1 else None
         host = f"[{config.host}]" if ":" in config.host else config.host
-        self.address = f"{host}:{port}"
-        self._parcel = Parcel(FrontAssignment(replace(config, grpc_port=port), config.front_memory_mib << 20))
+        self.address = f"{host}:{grpc_port}"
+        self.http_address = None if http_port is None else f"{host}:{http_port}"
+        own = replace(config, grpc_port=grpc_port, http_port=http_port)
+        self._parcel = Parcel(FrontAssignment(own, config.front_memory_mib << 20))
         self._lock = threading.Lock()
         self._specs: tuple[ModelSpec, ...] | None = None
         self._announced = messages.Announce(False, False)
@@ -130,7 +140,8 @@ class FrontProcesses:
             front.tell(messages.Stop(grace_s))
         for front in self._fronts:
             front.close(grace_s)
-        self._guard.close()
+        for guard in self._guards:
+            guard.close()
         self._parcel.close()
 
     def _all(self) -> list[_Front]:
@@ -275,23 +286,22 @@ class _Front:
         self._on_lost(self, self._child.wait(), time.monotonic() - began)
 
 
-def _reserve(config: ServerConfig) -> tuple[socket.socket, int]:
-    """A socket that keeps the port for those of us who share it, and the port.
+def _reserve(host: str, port: int, protocol: str, flag: str) -> socket.socket:
+    """A socket that keeps a port for those of us who share it.
 
     Raises:
         StartError: the port is in use, also by another server that shares it among its own.
     """
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     guard = socket.socket(family, socket.SOCK_STREAM)
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:  # refused wherever anybody has the port
-            probe.bind((config.host, config.grpc_port))
+            probe.bind((host, port))
         guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        guard.bind((config.host, config.grpc_port))
+        guard.bind((host, port))
     except OSError as error:
         guard.close()
         raise StartError(
-            f"gRPC port {config.host}:{config.grpc_port} cannot be had: it is in use or not ours to take; "
-            "choose another with --grpc-port"
+            f"{protocol} port {host}:{port} cannot be had: it is in use or not ours to take; choose another with {flag}"
         ) from error
-    return guard, int(guard.getsockname()[1])
+    return guard

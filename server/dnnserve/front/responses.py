@@ -11,7 +11,7 @@ from dnnapi.v1 import classifier_pb2 as classifier
 
 from dnnserve.catalog import ModelSpec
 
-__all__ = ["classify_response", "infer_response", "top_k"]
+__all__ = ["classify_response", "infer_response", "top_k", "varint"]
 
 _LENGTH = struct.Struct("<I")
 _RAW_TAG = bytes(
@@ -28,7 +28,7 @@ def infer_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classe
         datatype, shape, data = "FP32", outputs.shape, np.ascontiguousarray(outputs, "<f4").tobytes()
     before_id, behind_id = _frame(spec.key.name, spec.key.version, spec.output_name, datatype, shape)
     name = inference.ModelInferResponse(id=request_id).SerializeToString() if request_id else b""
-    return b"".join((before_id, name, behind_id, _varint(len(data)), data))
+    return b"".join((before_id, name, behind_id, varint(len(data)), data))
 
 
 def _classes(spec: ModelSpec, outputs: np.ndarray, best: np.ndarray) -> bytes:
@@ -56,7 +56,7 @@ def _frame(model: str, version: int, output: str, datatype: str, shape: tuple[in
     return before.SerializeToString(), behind.SerializeToString() + _RAW_TAG
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """A length as protobuf writes it: seven bits a byte, the lowest first."""
     written = bytearray()
     while number > 0x7F:

@@ -1,0 +1,88 @@
+"""Paths of the protocol over HTTP, and the method of the gRPC service that each stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from dnnserve.catalog import shorten
+
+__all__ = ["Refusal", "Route", "find_route"]
+
+_OF_A_MODEL = {
+    (): "ModelMetadata",
+    ("ready",): "ModelReady",
+    ("config",): "ModelConfig",
+    ("stats",): "ModelStatistics",
+    ("infer",): "ModelInfer",
+}
+_OF_THE_SERVER = {
+    (): "ServerMetadata",
+    ("health", "live"): "ServerLive",
+    ("health", "ready"): "ServerReady",
+    ("models", "stats"): "ModelStatistics",
+}
+
+
+class Refusal(Exception):  # noqa: N818 - HTTP answers with it
+    """A request is ended before it becomes a call.
+
+    Args:
+        status: Of the answer.
+        text: What the client reads.
+        headers: Of the answer, beside those that every one has.
+    """
+
+    def __init__(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a request is for. Immutable.
+
+    Args:
+        method: Of `inference.GRPCInferenceService`.
+        model: Its name; empty: the server, or all models.
+        version: Empty: the latest.
+    """
+
+    method: str
+    model: str = ""
+    version: str = ""
+
+
+def find_route(verb: str, target: str) -> Route:
+    """Read a request's first line.
+
+    Raises:
+        Refusal: there is no such path, or it is asked for by another verb.
+    """
+    path = target.partition("?")[0]
+    root, *parts = [unquote(part) for part in path.strip("/").split("/")]
+    route = _route(parts) if root == "v2" else None
+    if route is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {shorten(path)}; there are /v2 and what stands below it")
+    allowed = ("POST",) if route.method == "ModelInfer" else ("GET", "HEAD")
+    if verb not in allowed:
+        text = f"{shorten(path)} is asked for by {allowed[0]}, not by {shorten(verb)}"
+        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, text, (("Allow", ", ".join(allowed)),))
+    return route
+
+
+def _route(parts: list[str]) -> Route | None:
+    method = _OF_THE_SERVER.get(tuple(parts))
+    if method is not None:
+        return Route(method)
+    match parts:
+        case ["models", model, "versions", version, *rest] if model and version:
+            pass
+        case ["models", model, *rest] if model:
+            version = ""
+        case _:
+            return None
+    method = _OF_A_MODEL.get(tuple(rest))
+    return None if method is None else Route(method, model, version)
