@@ -14,6 +14,7 @@ from dnnserve.front.processes import FrontProcesses
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
 from tests.server.serving import Client, infer_request, make_config, scores, serving, status
+from tests.server.test_rest import INFER, ask, json_request
 
 FRONTS = 2
 
@@ -30,7 +31,7 @@ def channels(address: str, count: int) -> Sequence[grpc.Channel]:
 
 
 def test_calls_of_many_connections_are_answered_counted_and_seen_in_the_statistics() -> None:
-    with serving(Lab(), front_ends=FRONTS) as (server, client):
+    with serving(Lab(), front_ends=FRONTS, http_port=0) as (server, client):
         opened = channels(server.addresses.grpc, 8)
         clients = [Client(server, channel) for channel in opened]
         for value, each in enumerate(clients):
@@ -41,6 +42,9 @@ def test_calls_of_many_connections_are_answered_counted_and_seen_in_the_statisti
         wait_until(lambda: client.metrics().get("dnnserve_requests_total", {}).get(counted) == 8.0)
         statistics = client.infer.ModelStatistics(inference.ModelStatisticsRequest(), timeout=PATIENCE_S)
         assert statistics.model_stats[0].inference_count == 8
+        for value in range(4):  # over HTTP too, each on a connection of its own
+            (output,) = ask(client, INFER, json_request(float(value))).json["outputs"]
+            assert output["data"] == [value, 2.0 * value, 3.0 * value]
         bad = infer_request()
         bad.inputs[0].shape[1] = 5
         assert status(client.infer.ModelInfer.future(bad))[0] is grpc.StatusCode.INVALID_ARGUMENT

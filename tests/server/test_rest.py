@@ -21,7 +21,7 @@ from PIL import Image
 
 from dnncore.errors import DeviceFaultError
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
-from tests.server.serving import Client, infer_request, make_config, scores, serving, status
+from tests.server.serving import Client, make_config, scores, serving
 
 INFER = "/v2/models/toy/infer"
 SHAPE = [1, 3, 2, 4]
@@ -275,6 +275,8 @@ def test_bodies_that_are_on_their_way_have_a_bound_together(lab: Lab) -> None:
         for raw in holders:
             raw.sendall(head % (1 << 20) + b" " * ((1 << 20) - 1))
         wait_until(lambda: desk.held_bytes == most - 8)
+        held = [each._transport.get_extra_info("socket") for each in desk.connections]
+        assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in held)  # else answers wait 40 ms
         refused = ask(client, INFER, json_request())
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         for raw in holders:
@@ -389,14 +391,6 @@ def test_a_port_that_is_taken_is_said_at_the_start(lab: Lab) -> None:
         for front_ends in (0, 1):
             with pytest.raises(StartError, match="choose another with --http-port"):
                 Server(make_config(http_port=port, front_ends=front_ends), ("cpu",), (make_spec(),), lab.open_host)
-
-
-def test_front_end_processes_share_the_port(lab: Lab) -> None:
-    with serving(lab, http_port=0, front_ends=2) as (_, client):
-        for value in range(6):
-            reply = ask(client, INFER, json_request(float(value)))
-            assert reply.json["outputs"][0]["data"] == [value, 2.0 * value, 3.0 * value]
-        assert status(lambda: client.infer.ModelInfer(infer_request()))[0].name == "OK"
 
 
 def address_of(client: Client) -> tuple[str, int]:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 import h11
 from dnnapi.inference import grpc_service_pb2 as inference
@@ -296,15 +295,13 @@ class Connection(asyncio.Protocol):
         ]
         if self._desk.leaving:
             headers.append(("Connection", "close"))
-        self._send(h11.Response(status_code=status, headers=headers, reason=_reason(status)))
+        events: list[h11.Event] = [h11.Response(status_code=status, headers=headers, reason=_reason(status))]
         if self._head is None or self._head.method != b"HEAD":
-            self._send(h11.Data(data=body.data))
-        self._send(h11.EndOfMessage())
+            events.append(h11.Data(data=body.data))
+        self._send(*events, h11.EndOfMessage())
 
-    def _send(self, event: Any) -> None:
-        data = self._parser.send(event)
-        if data:
-            self._transport.write(data)
+    def _send(self, *events: h11.Event) -> None:
+        self._transport.write(b"".join(self._parser.send(event) or b"" for event in events))
 
     def _drop_body(self) -> None:
         self._desk.held_bytes -= self._body_bytes

@@ -136,7 +136,9 @@ def bind(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     Raises:
         StartError: the port cannot be had.
     """
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named, because asyncio sends at once (TCP_NODELAY) only what it knows to be TCP.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections do not block a restart
         if reuse_port:
