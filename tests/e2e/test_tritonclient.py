@@ -60,6 +60,19 @@ def client_session(address: str) -> dict[str, Any]:
         concurrent = [answers.get(timeout=30) for _ in range(20)]
         assert [error for _, error in concurrent] == [None] * 20
         seen["concurrent"] = [result.as_numpy("probabilities").tolist() for result, _ in concurrent]
+        streamed: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: streamed.put((result, error)))
+        for number in range(20):
+            client.async_stream_infer("digits", [rows], request_id=str(number), model_version="1")
+        client.async_stream_infer("nope", [rows], request_id="nope")
+        answered = [streamed.get(timeout=30) for _ in range(21)]
+        client.stop_stream()
+        seen["stream"] = {
+            result.get_response().id: result.as_numpy("probabilities").tolist()
+            for result, error in answered
+            if error is None
+        }
+        seen["stream_errors"] = [str(error.message()) for _, error in answered if error is not None]
         seen["unknown_model"] = fails(lambda: client.infer("nope", [rows]))
         seen["unknown_version"] = fails(lambda: client.infer("digits", [rows], model_version="9"))
         seen["wrong_name"] = fails(lambda: client.infer("digits", [tensor(ROWS, "FP32", "image")]))
@@ -188,6 +201,14 @@ def test_it_gets_the_probabilities_of_the_net_itself(seen: dict[str, Any]) -> No
         np.testing.assert_allclose(answer, expected(2, ROWS), rtol=1e-5, atol=1e-7)
     normalised = make_package().of_images[0].normalize(PIXELS)
     np.testing.assert_allclose(seen["pixels"], expected(2, normalised), rtol=1e-5, atol=1e-7)
+
+
+def test_a_stream_gives_it_an_answer_for_each_request(seen: dict[str, Any]) -> None:
+    assert set(seen["stream"]) == {str(number) for number in range(20)}
+    for answer in seen["stream"].values():
+        np.testing.assert_allclose(answer, expected(1, ROWS), rtol=1e-5, atol=1e-7)
+    (error,) = seen["stream_errors"]
+    assert "'nope'" in error
 
 
 def test_it_gets_classes_as_value_index_label(seen: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The gRPC server put together: its port and limits, the front end that takes unary calls, health and reflection.
 
-Unary methods of all services go the same way, the fast lane's or the public API's. Streams (a watch of the health, reflection) go
-through the public API in either case, in threads apart from all others.
+Unary methods of all services go the same way, the fast lane's or the public API's. Streams (inference, a watch of the health,
+reflection) go through the public API in either case, in threads apart from all others.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dnnserve.front.inference import INFERENCE_SERVICE, MODEL_INFER, inference_m
 from dnnserve.front.lane import Lane, probe
 from dnnserve.front.public import PublicHandlers
 from dnnserve.front.service import Service
+from dnnserve.front.streams import InferStreams
 from dnnserve.security.doors import Doors
 
 __all__ = ["GrpcServer"]
@@ -65,6 +66,7 @@ class GrpcServer:
         self._lock = threading.Lock()
         self._started = False
         self._lane: Lane | None = None
+        self._streams: InferStreams | None = None
         self._fast = _choose_fast(config.front_end)
         self.gate = Gate()
         self._answers = Answers()
@@ -104,6 +106,8 @@ class GrpcServer:
         methods: Methods = {**inference_methods(service), **classifier_methods(service), **self.health.methods}
         self.health.add_watch(self._server)
         enable_reflection(self._server, _SERVICES)
+        self._streams = InferStreams(methods[MODEL_INFER], self.gate, self._answers, self._clock)
+        self._server.add_generic_rpc_handlers((self._streams.handler(INFERENCE_SERVICE),))
         if self._fast:
             self._lane = Lane(
                 self._server,
@@ -149,6 +153,8 @@ class GrpcServer:
         if self._lane is not None and not self._lane.close():
             _log.error("calls of the fast lane have not ended")
         self._pool.shutdown(wait=False)
+        if self._streams is not None:
+            self._streams.close()
 
     def _start(self) -> None:
         with self._lock:

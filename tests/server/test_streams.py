@@ -1,0 +1,139 @@
+"""ModelStreamInfer over real gRPC, beside both front ends, with fake devices behind it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from dnnserve.front import streams
+
+from tests.server.fakes import PATIENCE_S, Lab, wait_until
+from tests.server.serving import Client, front_end, infer_request, scores, serving, status
+
+CODE = grpc.StatusCode
+
+__all__ = ["front_end"]
+pytestmark = pytest.mark.usefixtures("front_end")
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+class Stream:
+    """A stream whose requests the test sends one by one."""
+
+    def __init__(self, client: Client) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.sent = 0
+        self.call = client.infer.ModelStreamInfer(self._taken())
+
+    def send(self, value: float, **changes: Any) -> None:
+        self._requests.put(infer_request(value, **changes))
+
+    def end(self) -> None:
+        self._requests.put(None)
+
+    def next(self) -> Any:
+        return next(self.call)
+
+    def _taken(self) -> Iterator[Any]:
+        while (request := self._requests.get()) is not None:
+            yield request
+            self.sent += 1
+
+
+def test_each_request_has_one_response_and_an_error_does_not_end_the_stream(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        stream = Stream(client)
+        for value in (1.0, 2.0):
+            stream.send(value)
+            answer = stream.next()
+            assert (answer.infer_response.id, answer.error_message) == (f"value {value}", "")
+            assert scores(answer.infer_response) == [[value, 2.0 * value, 3.0 * value]]
+        stream.send(3.0, model="nope")
+        refused = stream.next()
+        assert (refused.infer_response.id, "'nope'" in refused.error_message) == ("value 3.0", True)
+        for value in range(4, 20):
+            stream.send(float(value))
+        stream.end()
+        rest = {answer.infer_response.id: scores(answer.infer_response)[0][0] for answer in stream.call}
+        assert rest == {f"value {float(value)}": value for value in range(4, 20)}
+        assert stream.call.code() is CODE.OK
+        metrics = client.metrics()["dnnserve_requests_total"]
+        assert metrics["ModelStreamInfer", "toy", "OK", "1"] == 18
+
+
+def test_responses_come_in_the_order_in_which_they_are_done(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        lab.pause("cpu")
+        stream = Stream(client)
+        stream.send(1.0)
+        lab.wait_running("cpu")
+        stream.send(2.0, count=9)  # refused at once
+        assert stream.next().infer_response.id == "value 2.0"
+        lab.resume()
+        assert stream.next().infer_response.id == "value 1.0"
+        stream.call.cancel()
+
+
+def test_no_request_is_read_while_too_many_are_unanswered(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams.InferStreams.__init__, "__defaults__", (2, 4))
+    with serving(lab) as (server, client):
+        lab.pause("cpu")
+        stream = Stream(client)
+        for value in range(40):
+            stream.send(float(value))
+        stream.end()
+        wait_until(lambda: server.scheduler.in_flight == 4)
+        assert not threading.Event().wait(0.1)
+        assert server.scheduler.in_flight == 4
+        lab.resume()
+        assert len(list(stream.call)) == 40
+
+
+def test_a_client_that_leaves_takes_its_requests_along(lab: Lab) -> None:
+    with serving(lab) as (server, client):
+        lab.pause("cpu")
+        running = client.send(5.0)
+        lab.wait_running("cpu")
+        stream = Stream(client)
+        for value in range(6):
+            stream.send(float(value))
+        wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 6)
+        stream.call.cancel()
+        wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 0)
+        lab.resume()
+        assert scores(running.result(PATIENCE_S)) == [[5.0, 10.0, 15.0]]
+        wait_until(lambda: server._front.inside == 0)
+
+
+def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams.InferStreams.__init__, "__defaults__", (2, 4))
+    with serving(lab, grpc_threads=1) as (_, client):
+        idle = [Stream(client) for _ in range(2)]
+        for stream in idle:
+            stream.send(1.0)
+            stream.next()
+        assert status(Stream(client).next)[0] is CODE.RESOURCE_EXHAUSTED
+        assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
+        idle.pop().call.cancel()
+
+        def has_place() -> bool:
+            stream = Stream(client)
+            stream.send(2.0)
+            return status(stream.next)[0] is CODE.OK
+
+        wait_until(has_place)
+
+
+def test_garbage_is_an_error_of_its_request(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        path = "/inference.GRPCInferenceService/ModelStreamInfer"
+        answers = client.channel.stream_stream(path, None, None)(iter([b"\xff", b"\xff"]), timeout=PATIENCE_S)
+        assert all(b"are no inference.ModelInferRequest" in answer for answer in answers)
