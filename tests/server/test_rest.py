@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from dnnserve.app import Server
 from dnnserve.errors import QueueFullError, StartError
+from dnnserve.front.gate import Gate
 from dnnserve.front.rest import connection, transcoding
 from PIL import Image
 
@@ -403,3 +405,37 @@ def read_all(raw: socket.socket) -> bytes:
     while part := raw.recv(1 << 16):
         parts.append(part)
     return b"".join(parts)
+
+
+class ResetTransport(asyncio.Transport):
+    """A connection that its client has reset, which the event loop does not know yet."""
+
+    aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def write_eof(self) -> None:
+        raise OSError("Transport endpoint is not connected")
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_connection_that_was_reset_is_closed_and_nothing_is_raised() -> None:
+    def never(*_arguments: object) -> None:
+        raise AssertionError("nothing was asked")
+
+    loop = asyncio.new_event_loop()
+    desk = connection.Desk(loop, {}, never, Gate(), lambda: 0, 1, 1, 1, set())
+    reset, transport = connection.Connection(desk), ResetTransport()
+    reset.connection_made(transport)
+    reset.data_received(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert transport.aborted
+    loop.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from dnnserve.front.rest.routes import Refusal, Route, find_route
 from dnnserve.front.rest.transcoding import Body, infer_body, infer_message, plain_body, route_message
 
 __all__ = ["Connection", "Desk"]
+
+_log = logging.getLogger(__name__)
 
 _HEAD_S = 10.0
 _IDLE_S = 60.0
@@ -97,11 +100,12 @@ class Connection(asyncio.Protocol):
         """Take a client in, or close its connection where there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if len(self._desk.connections) >= self._desk.max_connections:
-            transport.abort()
+        peer = transport.get_extra_info("peername")  # None: it has left already
+        if peer is None or len(self._desk.connections) >= self._desk.max_connections:
+            self.abort()
             return
         self._desk.connections.add(self)
-        host, port, *_ = transport.get_extra_info("peername")
+        host, port, *_ = peer
         self._peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -227,7 +231,7 @@ class Connection(asyncio.Protocol):
                 message, binary = infer_message(route, body, _json_length(dict(headers)))
             else:
                 message = route_message(route)
-        except InvalidRequestError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a body does to its reader is its request's error
             desk.refuse(call, error)
             return
         desk.methods[f"/{INFERENCE_SERVICE}/{route.method}"](call, message)
@@ -251,6 +255,10 @@ class Connection(asyncio.Protocol):
                 self._respond(end.status, _error(end.text), again)
             else:
                 self._respond(*_response(self._route.method, end, binary))
+        except Exception:  # noqa: BLE001 - a defect of ours ends its connection, so that nobody waits for ever
+            _log.exception("an answer of %s could not be sent", self._route.method)
+            self.abort()
+            return
         finally:
             self._desk.gate.leave()
         self._listen()
@@ -282,8 +290,10 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._expires = time.monotonic() + _LINGER_S
         self._transport.resume_reading()
-        if self._transport.can_write_eof():
+        try:
             self._transport.write_eof()
+        except OSError:  # the client has reset the connection, and the event loop does not know yet
+            self.abort()
 
     def _respond(self, status: int, body: Body, headers: _Headers) -> None:
         binary = body.json_bytes is not None
