@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from dnnserve.front.gate import Gate
 from dnnserve.front.rest import connection, transcoding
 from PIL import Image
 
-from dnncore.errors import DeviceFaultError
+from dnncore.errors import ConfigError, DeviceFaultError
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
 from tests.server.serving import Client, make_config, scores, serving
 
@@ -305,6 +306,23 @@ def answers(client: Client) -> bool:
         return False
 
 
+def test_tokens_are_asked_for_before_a_body_is_read(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("infer infer-0123456789abcdef\nmetadata metadata-0123456789\nhealth *\n")
+    with serving(lab, http_port=0, max_message_mib=1, token_file=tmp_path / "tokens") as (_, client):
+        assert ask(client, "/v2/health/live").status == 200
+        known = {"Authorization": "Bearer infer-0123456789abcdef"}
+        assert ask(client, INFER, json_request(2.0), **known).json["outputs"][0]["data"] == [2.0, 4.0, 6.0]
+        missing = ask(client, INFER, json_request())
+        assert (missing.status, missing.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert ask(client, INFER, b" " * (2 << 20)).status == 401
+        assert ask(client, "/v2/models/toy", **known).status == 403
+        requests = client.metrics()["dnnserve_requests_total"]
+        assert requests["ModelInfer", "", "UNAUTHENTICATED", ""] == 2
+        assert requests["ModelMetadata", "", "PERMISSION_DENIED", ""] == 1
+    with pytest.raises(ConfigError, match="no TLS"):
+        make_config(http_port=0, tls_cert=tmp_path / "a", tls_key=tmp_path / "b")
+
+
 def test_overload_says_when_to_come_again(served: tuple[Server, Client], monkeypatch: pytest.MonkeyPatch) -> None:
     server, client = served
 
@@ -433,7 +451,7 @@ def test_a_connection_that_was_reset_is_closed_and_nothing_is_raised() -> None:
         raise AssertionError("nothing was asked")
 
     loop = asyncio.new_event_loop()
-    desk = connection.Desk(loop, {}, never, Gate(), lambda: 0, 1, 1, 1, set())
+    desk = connection.Desk(loop, {}, never, lambda *_: None, Gate(), lambda: 0, 1, 1, 1, set())
     reset, transport = connection.Connection(desk), ResetTransport()
     reset.connection_made(transport)
     reset.data_received(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -138,7 +138,7 @@ class LocalFrontEnd:
         )
         self._server.start(service)
         if self._http is not None:
-            self._http.start(inference_methods(service), service.refuse)
+            self._http.start(inference_methods(service), service.refuse, self._server.objection)
 
     def announce(self, serving: bool, *, final: bool = False) -> None:
         """Say by the health service whether requests are answered; nothing is said after the final word."""

@@ -73,11 +73,11 @@ class GrpcServer:
         self.health = Health(_SERVICES)
         self._pool = ThreadPoolExecutor(_STREAM_THREADS if self._fast else config.grpc_threads, "dnnserve-rpc")
         authorizer = doors.authorizer
-        self._objection = objection_of(None if authorizer is None else lambda: authorizer.current)
+        self.objection = objection_of(None if authorizer is None else lambda: authorizer.current)
         self._judged: Collection[str] = ()
         self._server = grpc.server(
             self._pool,
-            interceptors=[AuthorizingInterceptor(self._objection, lambda path: path in self._judged)],
+            interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged)],
             options=_options(config, reuse_port),
             # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
@@ -115,7 +115,7 @@ class GrpcServer:
                 self.gate,
                 self._answers,
                 service.refuse,
-                self._objection,
+                self.objection,
                 self._config.max_calls,
                 self._clock,
             )
@@ -126,7 +126,7 @@ class GrpcServer:
                 self.gate,
                 self._answers,
                 service.refuse,
-                self._objection,
+                self.objection,
                 self._clock,
             )
             self._judged = frozenset(methods)

@@ -17,6 +17,8 @@ _CLIENT_CLOSED_REQUEST = 499  # nobody reads it; nginx's number, for logs
 
 HTTP_STATUS: dict[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
     grpc.StatusCode.CANCELLED: _CLIENT_CLOSED_REQUEST,

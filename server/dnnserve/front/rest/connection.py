@@ -20,6 +20,7 @@ from dnnapi.inference import grpc_service_pb2 as inference
 
 from dnnserve.catalog import shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Methods
 from dnnserve.front.gate import Gate
 from dnnserve.front.inference import INFERENCE_SERVICE
@@ -49,6 +50,7 @@ class Desk:
         loop: The event loop.
         methods: Handlers by path, gRPC's.
         refuse: Ends a call whose request was not looked at.
+        objection: What is said against a request before its body is read.
         gate: Counts the calls whose request has come.
         clock: Monotonic nanoseconds, the scheduler's.
         max_connections: Open at the same time.
@@ -62,6 +64,7 @@ class Desk:
     loop: asyncio.AbstractEventLoop
     methods: Methods
     refuse: Callable[[Call, Exception], None]
+    objection: Objection
     gate: Gate
     clock: Callable[[], int]
     max_connections: int
@@ -190,12 +193,26 @@ class Connection(asyncio.Protocol):
         self._expires = time.monotonic() + _HEAD_S
         self._head = head
         self._route = find_route(head.method.decode("latin-1"), head.target.decode("latin-1"))
+        self._authorize(self._route, head)
         headers = dict(head.headers)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed; send it as it is")
         self._check_size(int(headers.get(b"content-length", b"0")))
         if self._parser.they_are_waiting_for_100_continue:
             self._send(h11.InformationalResponse(status_code=100, headers=[]))
+
+    def _authorize(self, route: Route, head: h11.Request) -> None:
+        """Ask whether the request may pass; one that may not is counted and logged as a call."""
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers]
+        error = self._desk.objection(f"/{INFERENCE_SERVICE}/{route.method}", headers)
+        if error is None:
+            return
+        ends: list[bytes | Failure] = []
+        self._desk.refuse(RestCall(route.method, self._arrival_ns, self._peer, headers, ends.append), error)
+        (failure,) = ends
+        assert isinstance(failure, Failure)
+        scheme = (("WWW-Authenticate", "Bearer"),) if failure.status == HTTPStatus.UNAUTHORIZED else ()
+        raise Refusal(failure.status, failure.text, scheme)
 
     def _take(self, data: bytes) -> None:
         desk, size = self._desk, len(data)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from dnnserve.config import ServerConfig
 from dnnserve.errors import StartError
+from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Methods
 from dnnserve.front.gate import Gate
 from dnnserve.front.rest.connection import Connection, Desk
@@ -60,12 +61,13 @@ class HttpServer:
         self._desk: Desk | None = None
         self._listener: asyncio.Server | None = None
 
-    def start(self, methods: Methods, refuse: Callable[[Call, Exception], None]) -> None:
+    def start(self, methods: Methods, refuse: Callable[[Call, Exception], None], objection: Objection) -> None:
         """Begin to take requests.
 
         Args:
             methods: Handlers by path, gRPC's.
             refuse: Ends a call whose request was not looked at.
+            objection: What is said against a request before its body is read.
 
         Raises:
             StartError: another server has begun to listen on the port.
@@ -76,7 +78,18 @@ class HttpServer:
         )
         size = config.max_message_mib << 20
         self._desk = desk = Desk(
-            *(self._loop, methods, refuse, self._gate, self._clock, connections, size, _HELD_REQUESTS * size, set())
+            *(
+                self._loop,
+                methods,
+                refuse,
+                objection,
+                self._gate,
+                self._clock,
+                connections,
+                size,
+                _HELD_REQUESTS * size,
+                set(),
+            )
         )
         self._thread.start()
         listening = self._loop.create_server(lambda: Connection(desk), sock=self._socket, backlog=_BACKLOG)
