@@ -37,9 +37,10 @@ def convolution_bias_activation_forward(
     scale: Tensor | None = None,
     z: Tensor | None = None,
     alpha2: float = 1.0,
+    alpha: float = 1.0,
     algorithm: str | None = None,
 ) -> None:
-    """y = activation(alpha1 * conv(x, w) * scale + bias + alpha2 * z), in this order, rounded once unless `composed`.
+    """y = alpha * activation(alpha1 * conv(x, w) * scale + bias + alpha2 * z), in this order, rounded once unless `composed`.
 
     Args:
         alpha1: Factor of the convolution. It is part of the problem, so another value is another plan; so is alpha2.
@@ -51,6 +52,7 @@ def convolution_bias_activation_forward(
         scale: Like bias: a batch normalisation's that was folded, or what turns int8 products into numbers.
         z: [N, K, *output], a residual, of y's dtype; not read where alpha2 is 0.
         alpha2: Factor of z.
+        alpha: Factor of the whole: for an int8 y the reciprocal of what 1 stands for there.
         algorithm: Take the one of this name; None lets the handle's preference choose.
 
     Source: cuDNN's cudnnConvolutionBiasActivationForward, and a scale.
@@ -68,7 +70,7 @@ def convolution_bias_activation_forward(
         z is None or z.locate() != y.locate(),
     )
     inputs = (x, w, *(tensor for tensor in further if tensor is not None))
-    handle.execute(FusedConvolutionProblem, arguments, 1.0, inputs, 0.0, (y,), algorithm=algorithm)
+    handle.execute(FusedConvolutionProblem, arguments, alpha, inputs, 0.0, (y,), algorithm=algorithm)
 
 
 def convolution_bias_activation_backward(

@@ -28,6 +28,12 @@ from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.quantization import (
+    Dequantize,
+    Quantize,
+    QuantizedConvolution,
+    QuantizedInnerProduct,
+)
 from dnncore.nn.operators.reduction import Reduce
 from dnncore.nn.operators.softmax import Softmax, SoftmaxBackward
 from dnncore.nn.operators.structure import (
@@ -56,6 +62,7 @@ __all__ = [
     "Convolution",
     "ConvolutionBackwardData",
     "CrossEntropy",
+    "Dequantize",
     "Dropout",
     "DropoutTraining",
     "Expand",
@@ -74,6 +81,9 @@ __all__ = [
     "Ones",
     "Pad",
     "Pooling",
+    "Quantize",
+    "QuantizedConvolution",
+    "QuantizedInnerProduct",
     "RMSNorm",
     "Reduce",
     "Reshape",
@@ -105,6 +115,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     CrossEntropy,
+    Dequantize,
     Dropout,
     DropoutTraining,
     Expand,
@@ -127,6 +138,9 @@ _CLASSES: tuple[type[Operator], ...] = (
     Pad,
     Pooling,
     PoolingBackward,
+    Quantize,
+    QuantizedConvolution,
+    QuantizedInnerProduct,
     RMSNorm,
     Reduce,
     Reshape,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
+from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
 from dnncore.nn.passes.batch_norms import fold_batch_norms
 from dnncore.nn.passes.convolutions import fuse_convolutions
@@ -17,10 +18,12 @@ from dnncore.nn.passes.inner_products import fuse_inner_products
 from dnncore.nn.passes.layouts import channels_last
 from dnncore.nn.passes.pixels import from_pixels
 from dnncore.nn.passes.precision import in_precision
+from dnncore.nn.passes.quantization import quantize
 from dnncore.nn.passes.siblings import merge_siblings
 from dnncore.nn.passes.unused import drop_unused
 
 __all__ = [
+    "CHOICES",
     "PASSES",
     "applied_passes",
     "channels_last",
@@ -33,6 +36,7 @@ __all__ = [
     "fuse_inner_products",
     "in_precision",
     "merge_siblings",
+    "quantize",
 ]
 
 PASSES: dict[str, Callable[[Model], Model]] = {
@@ -49,38 +53,57 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 """What every net that is run goes through, by name and in this order."""
 
 
-def for_inference(model: Model, precision: DType = DType.FLOAT32, without: Collection[str] = ()) -> Model:
+CHOICES = (*PASSES, quantize.__name__, channels_last.__name__)
+"""Passes that can be left out."""
+
+
+def for_inference(
+    model: Model,
+    precision: DType = DType.FLOAT32,
+    without: Collection[str] = (),
+    calibration: Calibration | None = None,
+) -> Model:
     """The model that is run in place of one that was trained.
 
     Args:
         model: In float32.
-        precision: Of what lies between inputs and outputs. In 16 bits it lies channels-last, as tensor cores need.
-        without: Names of passes to leave out, those of `PASSES` and "channels_last".
+        precision: Of what lies between inputs and outputs: floating point, or INT8, beside which the rest is FLOAT16. In 8 and 16
+            bits it lies channels-last, as tensor cores need.
+        without: Names of passes to leave out, those of `CHOICES`.
+        calibration: What INT8 needs to know.
 
     Raises:
-        BadParamError: there is no pass of that name.
+        BadParamError: there is no pass of that name, or no calibration.
     """
-    for _, changed in applied_passes(model, precision, without):
+    for _, changed in applied_passes(model, precision, without, calibration):
         model = changed
     return model
 
 
 def applied_passes(
-    model: Model, precision: DType = DType.FLOAT32, without: Collection[str] = ()
+    model: Model,
+    precision: DType = DType.FLOAT32,
+    without: Collection[str] = (),
+    calibration: Calibration | None = None,
 ) -> Iterator[tuple[str, Model]]:
     """What `for_inference` does, step by step: the name of each pass, and the model behind it.
 
     Raises:
         BadParamError: as `for_inference`.
     """
-    if unknown := set(without) - {*PASSES, channels_last.__name__}:
-        raise BadParamError(
-            f"there is no pass {', '.join(sorted(unknown))}; there are {', '.join(PASSES)}, {channels_last.__name__}"
-        )
+    if unknown := set(without) - {*CHOICES}:
+        raise BadParamError(f"there is no pass {', '.join(sorted(unknown))}; there are {', '.join(CHOICES)}")
+    if precision is DType.INT8 and calibration is None:
+        raise BadParamError(f"net {model.graph.name!r} cannot be run in int8: it is not calibrated (dnncore calibrate)")
     for name, pass_ in PASSES.items():
         if name not in without:
             model = pass_(model)
             yield name, model
+    if precision is DType.INT8:
+        precision = DType.FLOAT16
+        if calibration is not None and quantize.__name__ not in without:
+            model = quantize(model, calibration)
+            yield quantize.__name__, model
     if precision is not DType.FLOAT32:
         model = in_precision(model, precision)
         yield in_precision.__name__, model

@@ -9,7 +9,16 @@ import numpy as np
 from dnncore.dtypes import DType
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.model import Model
-from dnncore.nn.operators import BatchNorm, Cast, Convolution, ImageNormalization, InnerProduct
+from dnncore.nn.operators import (
+    BatchNorm,
+    Cast,
+    Convolution,
+    Dequantize,
+    ImageNormalization,
+    InnerProduct,
+    QuantizedConvolution,
+    QuantizedInnerProduct,
+)
 
 __all__ = ["in_precision"]
 
@@ -18,6 +27,8 @@ _WIDE = {
     Convolution: frozenset({2}),
     ImageNormalization: frozenset({1, 2}),
     InnerProduct: frozenset({2}),
+    QuantizedConvolution: frozenset({2, 3}),
+    QuantizedInnerProduct: frozenset({2, 3}),
 }
 """Inputs that stay in float32, because the operations add them before they round."""
 
@@ -50,7 +61,7 @@ def in_precision(model: Model, dtype: DType) -> Model:
         inputs = tuple(None if name is None else cast.get(name, name) for name in node.inputs)
         outputs = tuple(cast.get(name, name) for name in node.outputs)
         operator = node.operator
-        if isinstance(operator, ImageNormalization):
+        if isinstance(operator, ImageNormalization | Dequantize):
             operator = replace(operator, dtype=dtype.value)
         elif operator == Cast(DType.FLOAT32.value):
             operator = Cast(dtype.value)
