@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dnncore import devices
-from dnncore.cli import describing, drawing, importing, verifying
+from dnncore.cli import calibrating, describing, drawing, importing, verifying
 from dnncore.errors import DnncoreError
 from dnncore.figures import GPUS
 from dnncore.handle import Handle
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         help="statistics, dropout and layers of a prototxt as in this phase (default: test)",
     )
     time.set_defaults(run=_time)
-    for command in (importing, verifying, describing, drawing):
+    for command in (importing, calibrating, verifying, describing, drawing):
         command.add_command(commands)
     return parser
 

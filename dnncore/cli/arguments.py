@@ -8,11 +8,13 @@ from pathlib import Path
 from dnncore.dtypes import DType
 from dnncore.importers.loading import load_model
 from dnncore.importers.model_file import add_arguments
+from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
+from dnncore.nn.package import Package
 
-__all__ = ["PRECISIONS", "add_model", "model_of"]
+__all__ = ["PRECISIONS", "add_model", "calibration_of", "model_of"]
 
-PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What lies between a net's inputs and its outputs, by the names that people type."""
 
 
@@ -29,3 +31,13 @@ def model_of(options: argparse.Namespace) -> Model:
         PackageError, ModelImportError, BackendUnavailableError: as `load_model`.
     """
     return load_model(options.model, options.weights, shapes=dict(options.shape or ()))
+
+
+def calibration_of(options: argparse.Namespace) -> Calibration | None:
+    """What int8 needs to know of the net that arguments name; None for other precisions, and where no package tells.
+
+    Raises:
+        PackageError: the package cannot be read.
+    """
+    is_package = PRECISIONS[options.precision] is DType.INT8 and options.model.is_dir()
+    return Package.load(options.model).calibration if is_package else None

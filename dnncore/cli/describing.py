@@ -6,10 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from dnncore.cli.arguments import PRECISIONS, add_model, model_of
+from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
 from dnncore.dtypes import DType
 from dnncore.nn.model import Model
-from dnncore.nn.passes import PASSES, applied_passes, channels_last, for_inference
+from dnncore.nn.passes import CHOICES, applied_passes, for_inference
 from dnncore.nn.placement import place
 
 __all__ = ["add_command", "add_pass_arguments", "summary"]
@@ -32,9 +32,9 @@ def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
         "--without",
         action="append",
         default=[],
-        choices=(*PASSES, channels_last.__name__),
+        choices=CHOICES,
         metavar="PASS",
-        help=f"leave a pass out, one of {', '.join(PASSES)}, {channels_last.__name__}",
+        help=f"leave a pass out, one of {', '.join(CHOICES)}",
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="that passes make (default: fp32)")
 
@@ -46,7 +46,8 @@ def _describe(options: argparse.Namespace) -> int:
         print(summary(model))
         return 0
     changed = model
-    for name, behind in applied_passes(model, PRECISIONS[options.precision], options.without):
+    precision, calibration = PRECISIONS[options.precision], calibration_of(options)
+    for name, behind in applied_passes(model, precision, options.without, calibration):
         print(f"  pass    {name}: {_change(changed, behind)}")
         changed = behind
     for name in options.without:
@@ -82,7 +83,7 @@ def summary(model: Model, batches: Sequence[int] = _BATCHES) -> str:
         f"  {'memory in MB':14}  {'weights':>9}  activations of" + "".join(f"{batch:>10}" for batch in batches),
     ]
     for name, precision in PRECISIONS.items():
-        if precision is DType.BFLOAT16:  # which takes what fp16 takes
+        if precision in (DType.BFLOAT16, DType.INT8):  # the one takes what fp16 takes, the other needs a calibration
             continue
         served = for_inference(model, precision)
         weights = sum(array.nbytes for array in served.weights.values())

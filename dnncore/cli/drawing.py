@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dnncore.cli.arguments import PRECISIONS, add_model, model_of
+from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
 from dnncore.cli.describing import add_pass_arguments
 from dnncore.errors import BackendUnavailableError, ConfigError
 from dnncore.nn.drawing import to_dot
@@ -35,7 +35,7 @@ def _draw(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.out} has none of the suffixes {', '.join(_SUFFIXES)}")
     model = model_of(options)
     if options.passes:
-        model = for_inference(model, PRECISIONS[options.precision], options.without)
+        model = for_inference(model, PRECISIONS[options.precision], options.without, calibration_of(options))
     text = to_dot(model.graph).encode()
     options.out.write_bytes(text if options.out.suffix == ".dot" else _rendered(text, options.out))
     print(f"{options.out}: {len(model.graph.nodes)} nodes")

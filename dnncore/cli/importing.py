@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dnncore.cli.calibrating import calibrated
 from dnncore.cli.describing import summary
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
@@ -29,6 +30,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_arguments(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="of the package, NAME/VERSION say")
     add_package_arguments(parser)
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="FOLDER", help="of images, as dnncore calibrate takes them: for int8"
+    )
     check = parser.add_argument_group(
         "check",
         "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
@@ -63,6 +67,8 @@ def _import(options: argparse.Namespace) -> int:
             return 1
         if not options.check_only:
             package = replace(package, example=example)
+    if options.calibrate is not None:
+        package = calibrated(package, options.calibrate)
     package.save(options.out)
     print(f"{options.out}: {package.name}")
     print(summary(model))

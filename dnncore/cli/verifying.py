@@ -44,7 +44,9 @@ def _verify(options: argparse.Namespace) -> int:
     precision = PRECISIONS[options.precision]
     tolerance = example.tolerance_in(precision) if options.tolerance is None else options.tolerance
     with Handle(options.device) as handle:
-        differences = example.differences(for_inference(model, precision), handle, tolerance)
+        differences = example.differences(
+            for_inference(model, precision, calibration=package.calibration), handle, tolerance
+        )
     print(
         f"  outputs on {options.device} in {options.precision}, beside {against}, batch {example.batch(model.graph)}:"
     )

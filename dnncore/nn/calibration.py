@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.executor import Executor
-from dnncore.nn.graph import BATCH, Graph
+from dnncore.nn.executors import Executors
+from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Convolution, InnerProduct
 from dnncore.nn.parameters import Parameters
@@ -102,14 +102,15 @@ def calibrate(
     histograms = {name: _Histogram() for name in watched}
     graph = replace(model.graph, outputs=tuple(dict.fromkeys((*model.graph.outputs, *watched))), layouts={})
     images = 0
-    with Parameters.upload(handle, graph, model.weights) as parameters:
-        for size, group in _by_size(graph, batches):
-            images += size * len(group)
-            with Executor(graph, handle, parameters, size) as executor:
-                for feeds in group:
-                    found = executor.run(feeds)
-                    for name, histogram in histograms.items():
-                        histogram.add(name, feeds[name] if name in feeds else found[name])
+    with (
+        Parameters.upload(handle, graph, model.weights) as parameters,
+        Executors(graph, handle, parameters) as executors,
+    ):
+        for feeds in batches:
+            found = executors.run(feeds)
+            images += executors.images(feeds)
+            for name, histogram in histograms.items():
+                histogram.add(name, feeds[name] if name in feeds else found[name])
     if not images:
         raise BadParamError("there is nothing to calibrate with: no inputs")
     ranges = {name: histogram.range(method) for name, histogram in histograms.items()}
@@ -121,18 +122,6 @@ def _watched(graph: Graph) -> tuple[str, ...]:
     layers = [node for node in graph.nodes if isinstance(node.operator, Convolution | InnerProduct)]
     names = dict.fromkeys(name for node in layers for name in (*node.reads, *node.outputs))
     return tuple(name for name in names if name not in graph.constant and graph.values[name].dtype.is_floating)
-
-
-def _by_size(
-    graph: Graph, batches: Iterable[Mapping[str, np.ndarray]]
-) -> list[tuple[int, Sequence[Mapping[str, np.ndarray]]]]:
-    """Batches of one number of images together, since an executor is for one."""
-    value = next((value for value in graph.inputs if BATCH in value.shape), None)
-    groups: dict[int, list[Mapping[str, np.ndarray]]] = {}
-    for feeds in batches:
-        size = 1 if value is None else feeds[value.name].shape[value.shape.index(BATCH)]
-        groups.setdefault(size, []).append(feeds)
-    return list(groups.items())
 
 
 class _Histogram:

@@ -18,7 +18,7 @@ from dnncore.nn.parameters import Parameters
 
 __all__ = ["TOLERANCES", "Difference", "Example"]
 
-TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 2e-2, DType.BFLOAT16: 1e-1}
+TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 2e-2, DType.BFLOAT16: 1e-1, DType.INT8: 2e-1}
 """What outputs may differ by, relative to the largest element, by the precision that a net is run in."""
 
 _SMALL = 1e-6

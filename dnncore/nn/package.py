@@ -25,6 +25,7 @@ from safetensors.numpy import save as save_tensors
 
 from dnncore.errors import BadParamError, ChecksumError, PackageError, PreprocessingError
 from dnncore.nn import graph_json, package_v1
+from dnncore.nn.calibration import Calibration
 from dnncore.nn.example import Example
 from dnncore.nn.graph import Graph, Value
 from dnncore.nn.heads import with_probabilities
@@ -66,6 +67,7 @@ class Package:
         labels: K names, in the order of the outputs; None where it is no classifier.
         provenance: Where it came from; any JSON values.
         example: Inputs of `graph`, and what it gives for them; at most 64 MiB.
+        calibration: How large its values become, for int8; None where nobody has looked.
 
     Raises:
         PackageError: the parts do not fit together; the message names the two that do not.
@@ -78,6 +80,7 @@ class Package:
     labels: tuple[str, ...] | None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     example: Example | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if self.preprocessing is not None and self.input.shape[1:] != self.preprocessing.input_shape:
@@ -179,6 +182,7 @@ class Package:
             "example": None
             if self.example is None
             else {"tolerance": self.example.tolerance, "tensors": _entries(_as_tensors(self.example))},
+            "calibration": None if self.calibration is None else self.calibration.to_dict(),
         }
 
     @classmethod
@@ -204,6 +208,7 @@ class Package:
                 None if labels is None else tuple(str(label) for label in labels),
                 dict(document["provenance"]),
                 _read_example(folder / EXAMPLE_FILE, document.get("example")),
+                None if document.get("calibration") is None else Calibration.from_dict(document["calibration"]),
             )
         except PackageError as error:
             raise type(error)(f"{folder}: {error}") from error

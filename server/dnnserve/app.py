@@ -16,7 +16,7 @@ from functools import partial
 
 from dnncore import devices
 from dnncore.dtypes import DType
-from dnncore.nn import BATCH, Package, Value
+from dnncore.nn import BATCH, Model, Package, Value
 from dnncore.nn.passes import for_inference
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
@@ -332,9 +332,7 @@ def _models(config: ServerConfig) -> tuple[Sequence[ModelSpec], Mapping[ModelKey
         for key, package in packages.items()
     ]
     models = {
-        key: ServedModel(
-            for_inference(package.serving_model, PRECISIONS[settings[key].precision]), package.preprocessing
-        )
+        key: ServedModel(_model_to_run(key, package, PRECISIONS[settings[key].precision]), package.preprocessing)
         for key, package in packages.items()
     }
     return specs, models
@@ -345,6 +343,20 @@ def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
     for name in config.models:
         if name not in served:
             raise StartError(f"models.{name} configures a model that is not served; served are {', '.join(served)}")
+
+
+def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
+    """The net of a package, as it is run.
+
+    Raises:
+        StartError: it is to be run in int8, and is not calibrated.
+    """
+    if precision is DType.INT8 and package.calibration is None:
+        raise StartError(
+            f"model {key}: --precision int8 needs a package with a calibration, which this one lacks; make one with "
+            "`dnncore calibrate PACKAGE FOLDER`, of images like those that it will see"
+        )
+    return for_inference(package.serving_model, precision, calibration=package.calibration)
 
 
 def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:

@@ -22,7 +22,7 @@ _MAX_BATCH_ROWS = 4096
 _MAX_DEADLINE_MS = 86_400_000
 _LAST_PRIORITY = 8
 
-PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What a model may be computed in, by the name that users give."""
 
 ENGINES = ("auto", "process", "thread")
@@ -416,7 +416,8 @@ def _parser() -> argparse.ArgumentParser:
         "--precision",
         choices=tuple(PRECISIONS),
         default="fp32",
-        help="of what is computed inside a model; its inputs, outputs and sums stay in fp32",
+        help="of what is computed inside a model; its inputs, outputs and sums stay in fp32; int8 is for packages that "
+        "dnncore calibrate has seen",
     )
     work.add_argument(
         "--batch-invariant",

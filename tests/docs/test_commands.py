@@ -30,10 +30,13 @@ def test_the_pages_commands_run(
     for name, kind, array in (("x", "input", x), ("y", "output", x @ w)):
         np.save(f"{name}.npy", array)
         Path(f"test_data_set_0/{kind}_0.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    Path("images").mkdir()
+    np.save("images/x.npy", x)  # the net has no preprocessing
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert [command[:2] for command in commands] == [
-        ["dnncore", name] for name in ("import", "import", "verify", "verify", "describe", "describe", "draw", "draw")
+        ["dnncore", name]
+        for name in "import import verify verify calibrate verify describe describe draw draw".split()
     ]
     for command in commands:
         if command[-1] == "net.svg" or "net.svg" in command:

@@ -105,6 +105,10 @@ REFUSED = {
         ["--model", "models/digits/1", "--labels", "labels.txt"],
         "--labels: 'models/digits/1' is no file",
     ),
+    "int8 of values that nobody has seen": (
+        ["--model", "models/digits/1", "--precision", "int8"],
+        "model digits/1: --precision int8 needs a package with a calibration.*dnncore calibrate PACKAGE FOLDER",
+    ),
     "no classifier": (["--model", "map.onnx"], r"gives one output, float32\[N, K\]; the net has y: .*N, 3, 16, 24"),
 }
 

@@ -15,6 +15,7 @@ from dnncore import Handle
 from dnncore.backend import TICKET_BYTES, Memory
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
+from dnncore.nn.calibration import calibrate
 from dnncore.nn.passes import for_inference
 from tests.conftest import DEVICES
 from tests.server.packages import make_package, served
@@ -99,11 +100,14 @@ def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> No
     host.close()
 
 
-def test_in_16_bits_answers_are_near() -> None:
+def test_in_16_and_8_bits_answers_are_near() -> None:
     rows = np.random.default_rng(11).normal(size=(4, 1, 8, 8)).astype(np.float32)
     model, answers = make_package().serving_model, []
+    with Handle("cpu") as handle:
+        calibration = calibrate(for_inference(model), [{"data": rows}], handle)
     for precision in PRECISIONS.values():
-        host = NetHost("cpu", {KEY: ServedModel(for_inference(model, precision), None)})
+        changed = for_inference(model, precision, calibration=calibration)
+        host = NetHost("cpu", {KEY: ServedModel(changed, None)})
         instance = host.load(KEY, 4)
         answers.append(run(instance, rows))
         host.close()

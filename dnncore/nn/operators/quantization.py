@@ -1,4 +1,4 @@
-"""Whole numbers of 8 bits in place of real ones, and the layers that multiply them. A pass makes these (dnncore/nn/passes/quantization.py).
+"""Whole numbers of 8 bits in place of real ones, and the layers that multiply them; a pass makes these (dnncore/nn/passes).
 
 A value v is kept as round(v / scale), to even and between -128 and 127: one scale for a value, one for each filter of weights. Zero
 is exact, so padding is zeros. Products are added up exactly in int32, and all that follows happens in float32 and in real units,
@@ -135,7 +135,9 @@ class QuantizedConvolution(Convolution):
 
 @dataclass(frozen=True)
 class QuantizedInnerProduct(InnerProduct):
-    """round(activation((x weight') * scale + bias) / y_scale) as int8, of int8 x [N, C] and weight [K, C], float32 scale and bias [K].
+    """round(activation((x weight') * scale + bias) / y_scale) as int8.
+
+    x [N, C] and weight [K, C] are int8, scale and bias [K] float32.
 
     Args:
         y_scale: What 1 stands for in the result.

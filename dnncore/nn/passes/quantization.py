@@ -8,8 +8,7 @@ concatenation, or in views of one value, has one scale. All other nodes stay as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -105,8 +104,9 @@ def _suits(graph: Graph, node: Node) -> bool:
     assert isinstance(filters, int)
     assert isinstance(channels, int)
     fits = filters % _CHANNELS == 0 and channels % _CHANNELS == 0
-    is_float = x.dtype is weight.dtype is DType.FLOAT32 and weight.name in graph.constant
-    return fits and is_float and getattr(node.operator, "groups", 1) == 1
+    is_float = x.dtype is weight.dtype is DType.FLOAT32
+    is_known = weight.name in graph.constant and x.name not in graph.constant
+    return fits and is_float and is_known and getattr(node.operator, "groups", 1) == 1
 
 
 def _is_exact(operator: Operator) -> bool:
@@ -170,22 +170,24 @@ class _Writer:
         assert x is not None
         assert weight is not None
         (result,) = node.outputs
-        inputs = [self._as_int8(x), *self._quantized_weight(weight, self._scales[x]), bias]
+        inputs: list[str | None] = [self._as_int8(x), *self._quantized_weight(weight, self._scales[x]), bias]
         if residual is not None:
             inputs.append(self._as_int8(residual))
-        operator = node.operator
-        assert isinstance(operator, _LAYERS)
-        common = {
-            "y_scale": self._scales[result],
-            "activation": getattr(operator, "activation", None),
-            "coefficient": getattr(operator, "coefficient", 0.0),
-        }
+        operator, y_scale = node.operator, self._scales[result]
+        fused = operator if isinstance(operator, FusedConvolution | FusedInnerProduct) else FusedInnerProduct()
         if isinstance(operator, Convolution):
-            settings = {name: getattr(operator, name) for name in ("stride", "padding", "dilation", "groups")}
-            scale = 1.0 if residual is None else self._scales[residual]
-            self._add(node, QuantizedConvolution(**settings, **common, residual_scale=scale), inputs)
+            changed: Operator = QuantizedConvolution(
+                operator.stride,
+                operator.padding,
+                operator.dilation,
+                y_scale=y_scale,
+                residual_scale=1.0 if residual is None else self._scales[residual],
+                activation=fused.activation,
+                coefficient=fused.coefficient,
+            )
         else:
-            self._add(node, QuantizedInnerProduct(**common), inputs)
+            changed = QuantizedInnerProduct(y_scale, fused.activation, fused.coefficient)
+        self._add(node, changed, inputs)
 
     def add_whole(self, node: Node) -> None:
         """What moves elements about, in whole numbers."""
@@ -197,7 +199,7 @@ class _Writer:
             self._as_real(name)
         self._nodes.append(node)
 
-    def _add(self, node: Node, operator: Operator, inputs: list[str | None] | list[str]) -> None:
+    def _add(self, node: Node, operator: Operator, inputs: Sequence[str | None]) -> None:
         for name in node.outputs:
             self._int8[name] = self._free(f"{name}.int8")
         outputs = tuple(self._int8[name] for name in node.outputs)
@@ -221,16 +223,16 @@ class _Writer:
         largest = np.abs(array).reshape(len(array), -1).max(1).astype(np.float64)
         steps = np.where(largest > 0, largest, 1.0) / LARGEST
         weight = np.rint(array / steps.reshape(-1, *(1,) * (array.ndim - 1)))
-        found = {
-            self._free(f"{name}.int8"): weight.astype(np.int8),
-            self._free(f"{name}.scale"): (x_scale * steps).astype(np.float32),
-        }
-        self._constants += [
-            Constant(new, value.shape, DType.of(value.dtype), role=Role.FIXED) for new, value in found.items()
-        ]
-        self._weights |= found
-        weight_name, scale_name = found
-        return weight_name, scale_name
+        return (
+            self._constant(f"{name}.int8", weight.astype(np.int8)),
+            self._constant(f"{name}.scale", (x_scale * steps).astype(np.float32)),
+        )
+
+    def _constant(self, wanted: str, array: np.ndarray) -> str:
+        name = self._free(wanted)
+        self._constants.append(Constant(name, array.shape, DType.of(array.dtype), role=Role.FIXED))
+        self._weights[name] = array
+        return name
 
     def _free(self, wanted: str) -> str:
         name = self._graph.free_name(wanted, self._taken)
