@@ -36,7 +36,18 @@ def test_the_pages_commands_run(
     commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert [command[:2] for command in commands] == [
         ["dnncore", name]
-        for name in "import import verify verify calibrate verify describe describe draw draw".split()
+        for name in [
+            "import",
+            "import",
+            "verify",
+            "verify",
+            "calibrate",
+            "verify",
+            "describe",
+            "describe",
+            "draw",
+            "draw",
+        ]
     ]
     for command in commands:
         if command[-1] == "net.svg" or "net.svg" in command:

@@ -234,14 +234,17 @@ def test_a_package_keeps_its_calibration(tmp_path: Path) -> None:
 def test_operands_that_do_not_fit_are_refused() -> None:
     x = np.zeros((1, 16, 4, 4), np.float32)
     whole, weight, row = x.astype(np.int8), np.zeros((16, 16, 1, 1), np.int8), np.ones(16, np.float32)
-    for operator, feeds, message in (
+    refused: tuple[tuple[Operator, dict[str, np.ndarray], str], ...] = (
         (Quantize(0.0), {"x": x}, "scale 0.0 must be finite and more than 0"),
         (Quantize(1.0), {"x": whole}, "quantized already"),
         (Dequantize(1.0), {"x": x}, "is not quantized"),
         (QuantizedConvolution(), {"x": x}, "x .* must be int8"),
         (QuantizedConvolution(y_scale=float("inf")), {"x": whole}, "y_scale inf"),
         (QuantizedConvolution(), {"x": whole, "residual": x}, "residual .* must be as the output"),
-    ):
-        constants = {"weight": weight, "scale": row, "bias": row} if isinstance(operator, QuantizedConvolution) else {}
+    )
+    for operator, feeds, message in refused:
+        constants: dict[str, np.ndarray] = {}
+        if isinstance(operator, QuantizedConvolution):
+            constants = {"weight": weight, "scale": row, "bias": row}
         with pytest.raises(BadParamError, match=message):
             _one_node(operator, feeds, constants)
