@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convert import Convert
+from dnncore.cuda.convert_dense import ConvertDense
 from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
 from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
@@ -36,6 +37,7 @@ ADD: tuple[CudaAlgorithm, ...] = (
     Transpose(),
     Interleave(),
     *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
+    ConvertDense(),
     Convert(),
     POINTWISE,
 )

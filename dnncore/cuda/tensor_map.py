@@ -2,7 +2,8 @@
 
 The engine (TMA) copies windows of a tensor between global and shared memory; what lies outside of the tensor is read as zeros and
 not written. Dimensions are counted from the innermost, along which neighbours are neighbours in memory. In shared memory the rows
-of a window are 128 bytes, one after the other, their 16-byte chunks exchanged as the matrix units want them (128-byte swizzle).
+of a window are 128 or 64 bytes, one after the other, their 16-byte chunks exchanged as the matrix units want them (128-byte or
+64-byte swizzle).
 
 Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Management".
 """
@@ -62,6 +63,11 @@ class BoxMap:
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
 
+    @property
+    def row_bytes(self) -> int:
+        """Of what one copy moves."""
+        return self.box[0] * self.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class PixelMap:
@@ -89,6 +95,11 @@ class PixelMap:
     steps: tuple[int, int]
     channels: int
     pixels: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Of what one copy moves: a pixel's channels."""
+        return self.channels * self.dtype.itemsize
 
 
 TensorMap = BoxMap | PixelMap

@@ -143,7 +143,7 @@ GEOMETRIES = (
         "int8-nhwc-odd", (2, 11, 6, 7), (13, 11, 3, 3), {"padding": 1}, I8, ("NHWC",) * 3, alpha=1 / 4096, beta=0.5
     ),
     Geometry(
-        "int8-nhwc-vectors", (2, 32, 7, 6), (40, 32, 3, 3), {"padding": 1, "stride": 2}, I8, ("NHWC",) * 3, 1 / 8192
+        "int8-nhwc-vectors", (2, 32, 7, 6), (48, 32, 3, 3), {"padding": 1, "stride": 2}, I8, ("NHWC",) * 3, 1 / 8192
     ),
     Geometry(
         "int8-nhwc-vectors-groups", (1, 48, 6, 5), (12, 16, 2, 3), {"groups": 3}, I8, ("NHWC",) * 3, -1.0, 1.0, I32

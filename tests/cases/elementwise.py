@@ -116,6 +116,16 @@ def _convert() -> list[Case]:
 
 CASES = (
     *(case for dtype in FLOATING for case in _same_dtype(dtype, -1.5, 0.5)),
+    *(
+        Case(
+            f"add-{a.value}-to-{c.value}-{batch}",
+            AddProblem(*(describe((batch, 5, 7, 9), d, "NHWC") for d in (a, c))),
+            alpha,
+            beta,
+        )
+        for a, c, alpha, beta in ((DType.FLOAT16, DType.INT8, 40.0, 0.0), (DType.INT8, DType.FLOAT16, 0.25, -0.5))
+        for batch in (1, 3)
+    ),
     *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),
     *_unary(),
     *_binary(),

@@ -107,7 +107,7 @@ FUSED = (
     Fused("bf16-long-sum", (1, 600, 2, 2), (6, 600, 2, 1), "sb", dtype=BF16),
     Fused("int8", (2, 3, 7, 6), (5, 3, 3, 3), "sbz", {"padding": 1}, I8, parameters=F32, alpha1=2.0**-10),
     Fused("int8-nhwc", (1, 8, 6, 5), (6, 8, 3, 3), "sb", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12),
-    Fused("int8-vectors", (2, 32, 7, 6), (24, 32, 3, 3), "sbz", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12, beta=1.0),
+    Fused("int8-vectors", (2, 32, 7, 6), (32, 32, 3, 3), "sbz", {}, I8, None, F32, ("NHWC", "NHWC"), alpha1=2.0**-12, beta=1.0),
     Fused("int8-vectors-to-fp32", (2, 32, 7, 6), (24, 32, 3, 3), "sbz", {}, I8, F32, F32, ("NHWC", "NHWC"), alpha1=2.0**-12),
     Fused("int8-long-sum", (1, 400, 2, 3), (9, 400, 1, 3), "sbz", {}, I8, None, F32, alpha1=2.0**-12, alpha2=-0.5),
     Fused("int8-long-sum-blend", (1, 400, 2, 3), (5, 400, 2, 1), "b", {}, I8, F32, F32, ("NHWC", "NHWC"), alpha=0.5, beta=-2.0),

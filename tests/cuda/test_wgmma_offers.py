@@ -47,14 +47,17 @@ class Layer:
     settings: dict[str, Any] = field(default_factory=lambda: {"padding": 1})
     dtype: DType = DType.FLOAT16
     layouts: tuple[str, str, str] = ("NHWC", "NHWC", "NHWC")
+    y_dtype: DType | None = None
 
     @property
     def problem(self) -> ConvolutionProblem:
         conv = ConvolutionDescriptor.make(len(self.x) - 2, **self.settings)
         shapes = self.x, self.w, conv.output_shape(self.x, self.w)
         x, w, y = (
-            TensorDescriptor.packed(shape, self.dtype, layout)
-            for shape, layout in zip(shapes, self.layouts, strict=True)
+            TensorDescriptor.packed(shape, dtype, layout)
+            for shape, dtype, layout in zip(
+                shapes, (self.dtype, self.dtype, self.y_dtype or self.dtype), self.layouts, strict=True
+            )
         )
         return ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
 
@@ -71,7 +74,7 @@ def _kernel(offer: Offer | str) -> KernelCall:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Layer(dtype=DType.FLOAT32), "x is float32; it takes float16 and bfloat16"),
+        (Layer(dtype=DType.FLOAT32), "x is float32; it takes float16, bfloat16, int8"),
         (Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
         (Layer((2, 64, 14, 14), (128, 32, 3, 3), {"groups": 2}), "2 groups"),
         (Layer(settings={"mode": "convolution"}), "1 groups, convolution"),
@@ -80,6 +83,8 @@ def _kernel(offer: Offer | str) -> KernelCall:
         (Layer(layouts=("NHWC", "NHWC", "NCHW")), "y .* needs neighbouring channels"),
         (Layer((2, 60, 14, 14), (128, 60, 3, 3)), "x .* strides that are multiples of 8"),
         (Layer(w=(100, 64, 3, 3)), "y .* pixels a multiple of 8 elements apart"),
+        (Layer((2, 72, 14, 14), (128, 72, 3, 3), dtype=DType.INT8), "x .* strides that are multiples of 16"),
+        (Layer(dtype=DType.INT8, y_dtype=DType.FLOAT32), "y is float32; it stores int8, as x is"),
         (Layer((0, 64, 14, 14)), "nothing to multiply"),
         (Layer((2, 64, 14, 14), (128, 64, 33, 33), {"padding": 16}), "sums of 69696 products; at most 65536"),
         (Layer((2, 64, 40, 40), settings={"stride": 9}), r"strides \(9, 9\); at most 8"),
@@ -131,6 +136,16 @@ def test_of_activations_it_knows_those_that_are_comparisons() -> None:
 )
 def test_the_tile_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:
     assert _kernel(PLAIN.offer(layer.problem, H200)).unit.entry == f"convolution_wgmma_float16_{tile}"
+
+
+def test_filters_of_int8_come_in_groups_whose_taps_are_evenly_spaced() -> None:
+    problem = Layer(dtype=DType.INT8).problem
+    w = problem.w
+    assert isinstance(PLAIN.offer(problem, H200), Offer)
+    few = replace(problem, w=w.with_shape((120, 64, 3, 3)), y=problem.y.with_shape((2, 120, 14, 14)))
+    assert PLAIN.offer(few, H200) == "120 filters; it takes multiples of 16"
+    spread = replace(problem, w=TensorDescriptor(w.dtype, w.shape, (w.strides[0] * 2, 1, 4 * 64, 64)))
+    assert "needs taps that are evenly spaced" in str(PLAIN.offer(spread, H200))
 
 
 @given(

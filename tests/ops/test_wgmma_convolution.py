@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore.cuda.convolution.wgmma_tile import Tile
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
@@ -17,8 +18,8 @@ from tests.ops.harness import GUARD, check
 
 ALGORITHM = "implicit_gemm_wgmma"
 ONE_MULTIPROCESSOR = replace(H200, multiprocessors=1)
-LEAKY = ActivationDescriptor.make("leaky_relu", 0.125)
-F16, BF16 = DType.FLOAT16, DType.BFLOAT16
+LEAKY, RELU = ActivationDescriptor.make("leaky_relu", 0.125), ActivationDescriptor.make("relu")
+F16, BF16, I8 = DType.FLOAT16, DType.BFLOAT16, DType.INT8
 
 
 def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescriptor:
@@ -29,7 +30,7 @@ def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescripto
 
 @dataclass(frozen=True)
 class Layer:
-    """With 8 channels more from pixel to pixel than there are, of x and of y."""
+    """With 8 channels more from pixel to pixel than there are, of x and of y; of int8, 16 more."""
 
     dtype: DType
     batch: int
@@ -45,15 +46,20 @@ class Layer:
     filters: int = 136
     layout: str = "NHWC"
     blocks: int = 1
+    activation: ActivationDescriptor = LEAKY
 
     def case(self) -> Case:
-        x = _images((self.batch, self.channels, *self.extents), self.dtype, 8 + -(-self.channels // 8) * 8)
+        aligned = 16 if self.dtype is I8 else 8
+        pitch = aligned + -(-self.channels // aligned) * aligned
+        x = _images((self.batch, self.channels, *self.extents), self.dtype, pitch)
         w = TensorDescriptor.packed((self.filters, self.channels, *self.taps), self.dtype, self.layout)
-        y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, self.filters + 8)
+        y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, self.filters + aligned)
         problem: Problem = ConvolutionProblem(self.direction, x, w, y, self.convolution)
         if self.fused:
             row = TensorDescriptor.packed((1, self.filters, 1, 1))
-            problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, LEAKY, alpha1=0.5, alpha2=-2.0)
+            alpha1 = 2.0**-9 if self.dtype is I8 else 0.5
+            activation = self.activation
+            problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, activation, alpha1, alpha2=-2.0)
         return Case(f"wgmma-{self.kernel}", problem, self.alpha, self.beta)
 
 
@@ -69,6 +75,24 @@ FORWARD = (
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_bfloat16_64x192"),
     Layer(F16, 2, (30, 13), (3, 3), SAME, "convolution_wgmma_float16_64x224", True, -0.5, 2.0, channels=40, blocks=3),
     Layer(BF16, 1, (30, 34), (3, 3), ONE_TAP, "convolution_wgmma_bfloat16_64x224", channels=64, blocks=3),
+    Layer(
+        I8, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_int8_128x192", True, 2.0, -1.0, channels=144, filters=144
+    ),
+    Layer(I8, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_int8_64x192", True, channels=144, filters=144),
+    Layer(I8, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_int8_128x96", alpha=2.0**-9, channels=144, filters=144),
+    Layer(
+        I8,
+        2,
+        (13, 11),
+        (2, 3),
+        STRIDED,
+        "convolution_wgmma_int8_64x192_narrow",
+        True,
+        alpha=2.0,
+        channels=80,
+        filters=144,
+        activation=RELU,
+    ),
 )
 """One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
 
@@ -126,11 +150,16 @@ def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
     return _handle(ONE_MULTIPROCESSOR, handle, monkeypatch)
 
 
+def _ending(tile: Tile) -> str:
+    """Of the names of its kernels."""
+    return f"_{tile.rows}x{tile.columns}" + ("_narrow" if getattr(tile, "row_bytes", 128) < 128 else "")
+
+
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tiles in ("wgmma_launch.TILES", "wgmma_backward_filter.TILES"):
+    for tiles in ("wgmma_launch.TILES", "wgmma.TILES_OF_INT8", "wgmma_backward_filter.TILES"):
         where = f"dnncore.cuda.convolution.{tiles}"
-        found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(f"_{tile.rows}x{tile.columns}")]
+        found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(_ending(tile))]
         monkeypatch.setattr(where, tuple(found))
     with _handle(replace(H200, multiprocessors=layer.blocks), handle, monkeypatch) as few:
         case = layer.case()

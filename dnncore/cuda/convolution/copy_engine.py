@@ -1,4 +1,4 @@
-"""A convolution's 16-bit channels-last tensors as the copy engine of sm_90 sees them, or why it cannot. Pure.
+"""A convolution's channels-last tensors, of 16 bits or int8, as the copy engine of sm_90 sees them, or why it cannot. Pure.
 
 Images from which taps gather are seen through a window. Filters of one tap without padding or stride make them a matrix whose rows
 are the pixels of the output; else the engine gathers the pixels that each tap meets. Images that are written, and those that are
@@ -18,21 +18,24 @@ __all__ = [
     "Window",
     "filters_map",
     "forward_window",
+    "groups_map",
     "images_map",
     "is_matrix",
     "matrix_map",
     "output_map",
     "patches_map",
     "reads_matrix",
+    "why_no_groups",
     "why_no_matrix",
     "why_not_copied",
     "why_not_gathered",
 ]
 
-_ITEM_BYTES = 2
-_ALIGNED_ITEMS = ALIGNMENT_BYTES // _ITEM_BYTES
-_FARTHEST = 2**40 // _ITEM_BYTES
-"""Elements that every stride is less than."""
+_GROUP = 16
+"""Filters of which the even ones are copied first."""
+
+_FARTHEST_BYTES = 2**40
+"""What every stride is less than."""
 
 _MOST_OFFSET = 255
 """Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
@@ -84,14 +87,27 @@ def why_not_copied(name: str, tensor: TensorDescriptor) -> str | None:
     """None where the engine can take boxes of images or filters, else the reason."""
     if _strides(tensor) is not None:
         return None
-    return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {_ALIGNED_ITEMS} elements"
+    aligned = _aligned_items(tensor)
+    return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {aligned} elements"
 
 
 def why_no_matrix(name: str, tensor: TensorDescriptor) -> str | None:
     """None where images are a matrix whose rows are pixels, else the reason."""
     if is_matrix(tensor):
         return None
-    return f"{name} ({tensor}) needs neighbouring channels, and pixels a multiple of {_ALIGNED_ITEMS} elements apart"
+    aligned = _aligned_items(tensor)
+    return f"{name} ({tensor}) needs neighbouring channels, and pixels a multiple of {aligned} elements apart"
+
+
+def why_no_groups(w: TensorDescriptor) -> str | None:
+    """None where filters can be copied as `groups_map` says, else the reason."""
+    if w.shape[0] % _GROUP:
+        return f"{w.shape[0]} filters; it takes multiples of {_GROUP}"
+    steps = _strides(w)
+    assert steps is not None, f"{w}"
+    if w.shape[2] > 1 and steps[1] != steps[0] * w.shape[3]:
+        return f"w ({w}) needs taps that are evenly spaced"
+    return None
 
 
 def why_not_gathered(images: TensorDescriptor, window: Window) -> str | None:
@@ -162,6 +178,18 @@ def filters_map(w: TensorDescriptor, channels: int, filters: int) -> BoxMap:
     return BoxMap(w.dtype, (c, s, r, k), _strides_bytes(w), (channels, 1, 1, filters))
 
 
+def groups_map(w: TensorDescriptor, channels: int, filters: int) -> BoxMap:
+    """w, copied as by `filters_map`, but of each sixteen filters the even ones first: as pairs, filters of a pair, groups, taps."""
+    k, c, r, s = w.shape
+    of_tap, _, of_filter = _strides_bytes(w)
+    return BoxMap(
+        w.dtype,
+        (c, _GROUP // 2, 2, k // _GROUP, r * s),
+        (2 * of_filter, of_filter, _GROUP * of_filter, of_tap),
+        (channels, _GROUP // 2, 2, filters // _GROUP, 1),
+    )
+
+
 def patches_map(images: TensorDescriptor, channels: int, rows: int, columns: int) -> BoxMap:
     """Images, of which so many channels of so many rows and columns of one are copied at a time."""
     n, c, h, w = images.shape
@@ -173,7 +201,12 @@ def matrix_map(tensor: TensorDescriptor, channels: int, pixels: int) -> BoxMap:
     pitch = _pitch(tensor)
     assert pitch is not None, f"{tensor}"
     n, c, h, w = tensor.shape
-    return BoxMap(tensor.dtype, (c, n * h * w), (pitch * _ITEM_BYTES,), (channels, pixels))
+    return BoxMap(tensor.dtype, (c, n * h * w), (pitch * tensor.dtype.itemsize,), (channels, pixels))
+
+
+def _aligned_items(tensor: TensorDescriptor) -> int:
+    """Elements that strides are multiples of."""
+    return ALIGNMENT_BYTES // tensor.dtype.itemsize
 
 
 def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
@@ -183,19 +216,20 @@ def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
     """
     n, c, h, w = tensor.shape
     of_n, of_c, of_h, of_w = tensor.strides
+    aligned, farthest = _aligned_items(tensor), _FARTHEST_BYTES // tensor.dtype.itemsize
     if c > 1 and of_c != 1:
         return None
-    step_w = of_w if w > 1 else -(-c // _ALIGNED_ITEMS) * _ALIGNED_ITEMS
+    step_w = of_w if w > 1 else -(-c // aligned) * aligned
     step_h = of_h if h > 1 else step_w * w
     step_n = of_n if n > 1 else step_h * h
     steps = (step_w, step_h, step_n)
-    return steps if all(0 < step < _FARTHEST and step % _ALIGNED_ITEMS == 0 for step in steps) else None
+    return steps if all(0 < step < farthest and step % aligned == 0 for step in steps) else None
 
 
 def _strides_bytes(tensor: TensorDescriptor) -> tuple[int, ...]:
     strides: Sequence[int] | None = _strides(tensor)
     assert strides is not None, f"{tensor}"
-    return tuple(step * _ITEM_BYTES for step in strides)
+    return tuple(step * tensor.dtype.itemsize for step in strides)
 
 
 def _pitch(tensor: TensorDescriptor) -> int | None:

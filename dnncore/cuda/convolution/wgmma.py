@@ -1,6 +1,7 @@
-"""Forward convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
+"""Forward convolution of channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-The sums are in fp32 and are rounded once, whatever follows the convolution; the picture is in `convolution/wgmma.cuh`.
+Of 16 bits, whose sums are in fp32, or of int8, whose sums are exact; they are rounded once, whatever follows the convolution. The
+picture is in `convolution/wgmma.cuh`.
 
 Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
 bytes.
@@ -17,23 +18,35 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, in_order
 from dnncore.cuda.convolution.copy_engine import (
     forward_window,
+    why_no_groups,
     why_no_matrix,
     why_not_copied,
     why_not_gathered,
 )
 from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
-from dnncore.cuda.convolution.wgmma_tile import DTYPES, LONGEST_SUM, MOST, SLAB, TILES, unit, why_no_wgmma
-from dnncore.cuda.gemm import Epilogue, fields_of, fill_epilogue
+from dnncore.cuda.convolution.wgmma_tile import (
+    DTYPES,
+    LONGEST_SUM,
+    MOST,
+    SLAB,
+    TILES,
+    TILES_OF_INT8,
+    unit,
+    why_no_wgmma,
+)
+from dnncore.cuda.gemm import LONGEST_INT8_SUM, Epilogue, fields_of, fill_epilogue
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationMode
+from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["WgmmaConvolution"]
 
+_DTYPES = (*DTYPES, DType.INT8)
 _ACTIVATIONS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU)
 
 
@@ -51,7 +64,8 @@ class WgmmaConvolution:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
-        return tuple(unit(dtype, tile, backward=False) for dtype in DTYPES for tile in TILES)
+        of_int8 = (unit(DType.INT8, tile, backward=False) for tile in TILES_OF_INT8)
+        return (*(unit(dtype, tile, backward=False) for dtype in DTYPES for tile in TILES), *of_int8)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
@@ -63,8 +77,7 @@ class WgmmaConvolution:
         if isinstance(elsewhere, str):
             return elsewhere
         choices = {
-            launch: launch.estimate(_nbytes(problem, plain, launch), figures)
-            for launch in launches(plain.x, plain.w, [_phase(plain)], figures.multiprocessors, backward=False)
+            launch: launch.estimate(_nbytes(problem, plain, launch), figures) for launch in _launches(plain, figures)
         }
         launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
         return Offer(
@@ -74,21 +87,33 @@ class WgmmaConvolution:
         )
 
 
+def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launch]:
+    """One for each tile that suits the convolution."""
+    x, w = problem.x, problem.w
+    if x.dtype is DType.INT8:
+        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in TILES_OF_INT8)
+        return [Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases]
+    return launches(x, w, [_phase(problem, SLAB)], figures.multiprocessors, backward=False)
+
+
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     """None where the kernel takes the convolution, else the reason."""
     x, w = problem.x, problem.w
     if problem.direction is not Direction.FORWARD:
         return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, unit(DTYPES[0], TILES[0], backward=False))
+    reason = why_no_wgmma(problem, figures.architecture, unit(DTYPES[0], TILES[0], backward=False), _DTYPES)
     if reason is not None:
         return reason
-    if math.prod(w.shape[1:]) > LONGEST_SUM:
-        return f"sums of {math.prod(w.shape[1:])} products; at most {LONGEST_SUM}"
+    if problem.y.dtype is not x.dtype:
+        return f"y is {problem.y.dtype.value}; it stores {x.dtype.value}, as x is"
+    longest = LONGEST_INT8_SUM if x.dtype is DType.INT8 else LONGEST_SUM
+    if math.prod(w.shape[1:]) > longest:
+        return f"sums of {math.prod(w.shape[1:])} products; at most {longest}"
     counts = (
         problem.y.size // problem.y.shape[1],
         x.size // x.shape[1],
         w.shape[0],
-        max(_phase(problem).tiles(tile) * -(-w.shape[0] // tile.rows) for tile in TILES),
+        max(launch.pixel_tiles * launch.filter_tiles for launch in _launches(problem, figures)),
     )
     if max(counts) > MOST:
         return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
@@ -97,6 +122,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         or why_not_copied("w", w)
         or why_no_matrix("y", problem.y)
         or why_not_gathered(x, forward_window(problem))
+        or (why_no_groups(w) if w.dtype is DType.INT8 else None)
     )
 
 
@@ -110,8 +136,8 @@ def _why_not_finished(problem: ConvolutionProblem | FusedConvolutionProblem) -> 
     return None if problem.z is None else why_no_matrix("z", problem.z)
 
 
-def _phase(problem: ConvolutionProblem) -> Phase:
-    """All of the convolution."""
+def _phase(problem: ConvolutionProblem, slab: int) -> Phase:
+    """All of the convolution, so many channels at a time."""
     taps, dilation = problem.w.shape[2:], problem.convolution.dilation
     rows, columns = (step if count > 1 else 1 for step, count in zip(dilation, taps, strict=True))
     return Phase(
@@ -120,7 +146,8 @@ def _phase(problem: ConvolutionProblem) -> Phase:
         y_offset_bytes=0,
         taps=(taps[0], taps[1]),
         dilation=(rows, columns),
-        slabs=(0, -(-problem.w.shape[1] // SLAB)),
+        slabs=(0, -(-problem.w.shape[1] // slab)),
+        slab=slab,
     )
 
 

@@ -16,6 +16,7 @@ from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import (
     Window,
     filters_map,
+    groups_map,
     images_map,
     is_matrix,
     output_map,
@@ -23,12 +24,12 @@ from dnncore.cuda.convolution.copy_engine import (
     reads_matrix,
 )
 from dnncore.cuda.convolution.wgmma_tile import (
+    BOX_FILTERS,
     BOX_PIXELS,
     PATCH,
     PATCH_TAPS,
     READ_PATCH,
     RECTANGLE,
-    ROW_BYTES,
     SLAB,
     THREADS,
     TILES,
@@ -39,6 +40,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
 from dnncore.cuda.params import record
 from dnncore.cuda.tensor_map import TensorMap
 from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
 __all__ = ["Estimate", "Launch", "Phase", "launches"]
@@ -54,6 +56,11 @@ _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
 _GATHERED_BYTES = 24.5
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
+_LEAST_ROW_BYTES = 104
+"""A shorter row of a stage takes as long as one of so many bytes."""
+
+_OUTPUT_CLOCKS_OF_INT8 = 0.15
+"""Of a tile whose products take less: converting each output to fp32, finishing it, and converting it to int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class Phase:
         slabs: Slabs of channels that are added up: the first, and the one behind the last.
         first_tap: Of w.
         next_tap: Steps in w from one tap to the next.
+        slab: Channels of a slab.
     """
 
     window: Window
@@ -79,11 +87,12 @@ class Phase:
     slabs: tuple[int, int]
     first_tap: tuple[int, int] = (0, 0)
     next_tap: tuple[int, int] = (1, 1)
+    slab: int = SLAB
 
     @property
     def summands(self) -> int:
         """Of each output, those of incomplete slabs included."""
-        return math.prod(self.taps) * (self.slabs[1] - self.slabs[0]) * SLAB
+        return math.prod(self.taps) * (self.slabs[1] - self.slabs[0]) * self.slab
 
     def patches(self) -> tuple[int, int]:
         """How many there are, down and across an image."""
@@ -98,7 +107,7 @@ class Phase:
     def gathered_bytes(self, tile: Tile) -> int:
         """What is loaded of the images that are read."""
         pixels = math.prod(READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
-        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * ROW_BYTES
+        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, _LEAST_ROW_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +164,11 @@ class Launch:
         rate = figures.products_per_second(Maths.of(self.w.dtype)) / figures.multiprocessors * _OF_PRODUCTS
         scatters = any(not is_matrix(phase.y) for phase in phases)
         tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
+        output_clocks = _OUTPUT_CLOCKS_OF_INT8 if self.w.dtype is DType.INT8 else 0.0
+        least = tile.columns * tile.rows * output_clocks / figures.clock_hz
         busy = turns = gathered = turn = 0.0
         for phase in phases:
-            turn = tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz
+            turn = max(tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz, least)
             shares = phase.tiles(tile) * self.filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
@@ -195,7 +206,7 @@ class Launch:
         """Images that are written, or added before, as the tile's consumers do."""
         if self.tile.in_patches:
             return patches_map(images, SLAB, *RECTANGLE)
-        return output_map(images, SLAB, BOX_PIXELS)
+        return output_map(images, BOX_FILTERS, BOX_PIXELS)
 
     def calls(
         self,
@@ -215,8 +226,7 @@ class Launch:
             figures: Of the device.
         """
         tile, (of_x, of_w, of_y) = self.tile, operands
-        filters = SLAB if self.backward else tile.rows
-        maps: dict[FieldPath, tuple[Place, TensorMap]] = {"w": (of_w, filters_map(self.w, SLAB, filters)), **other_maps}
+        maps: dict[FieldPath, tuple[Place, TensorMap]] = {"w": (of_w, self._filters_map()), **other_maps}
         for i, phase in enumerate(self.phases):
             maps["phases", i, "x"] = of_x, self._input_map(phase)
             maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), self.output_map(phase.y)
@@ -224,12 +234,20 @@ class Launch:
         if tile.in_patches:  # a block keeps its filters
             blocks -= blocks % self.filter_tiles
         kernel = unit(self.w.dtype, tile, backward=self.backward)
-        return kernel_call(kernel, blocks, THREADS, params, others, shared_bytes=tile.shared_bytes, maps=maps)
+        return kernel_call(
+            kernel, blocks, THREADS, params, others, shared_bytes=tile.shared_bytes(self.w.dtype), maps=maps
+        )
 
     def _input_map(self, phase: Phase) -> TensorMap:
         if self.tile.in_patches:
             return patches_map(self.images, SLAB, *READ_PATCH)
-        return images_map(self.images, phase.window, SLAB, self.tile.columns)
+        return images_map(self.images, phase.window, phase.slab, self.tile.columns)
+
+    def _filters_map(self) -> TensorMap:
+        w, tile = self.w, self.tile
+        if w.dtype is DType.INT8:
+            return groups_map(w, tile.slab(w.dtype), tile.rows)
+        return filters_map(w, SLAB, SLAB if self.backward else tile.rows)
 
 
 def launches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,6 +19,7 @@ from dnncore.problems import ConvolutionProblem
 
 __all__ = [
     "ARCHITECTURE",
+    "BOX_FILTERS",
     "BOX_PIXELS",
     "DTYPES",
     "LONGEST_SUM",
@@ -31,6 +33,7 @@ __all__ = [
     "SLAB",
     "THREADS",
     "TILES",
+    "TILES_OF_INT8",
     "WARPGROUP",
     "Tile",
     "params_dtype",
@@ -40,19 +43,20 @@ __all__ = [
 
 ARCHITECTURE = "sm_90a"
 DTYPES = (DType.FLOAT16, DType.BFLOAT16)
+"""Of 16 bits; int8 is forward's alone."""
 
 WARPGROUP = 128
 """Threads of four warps."""
 
-SLAB, BOX_PIXELS = 64, 96
-"""Channels that are added up at a time, or stored; pixels that are."""
+SLAB, BOX_FILTERS, BOX_PIXELS = 64, 64, 96
+"""Channels of 16 bits that are added up at a time; filters and pixels that are stored at a time."""
 
 _CONSUMERS = _BOXES = 2
 THREADS = (_CONSUMERS + 1) * WARPGROUP
 """Of a block: the consumers' and the producer's."""
 
 ROW_BYTES = SLAB * 2
-"""Of shared memory: 64 elements."""
+"""Of shared memory: 64 elements of 16 bits."""
 
 MOST = 2**31 - 2**16
 """What coordinates of 32 bits hold, those of the last tile included."""
@@ -81,26 +85,33 @@ class Tile:
         columns: Of pixels.
         stages: Of the ring.
         in_patches: Whether a stage is a patch of pixels that all taps read.
+        row_bytes: Of a row of a stage.
     """
 
     rows: int
     columns: int
     stages: int
     in_patches: bool = False
+    row_bytes: int = ROW_BYTES
 
-    @property
-    def shared_bytes(self) -> int:
+    def slab(self, dtype: DType) -> int:
+        """Channels that are added up at a time."""
+        return self.row_bytes // dtype.itemsize
+
+    def shared_bytes(self, dtype: DType) -> int:
         """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters."""
         boxes = _CONSUMERS * _BOXES
         if self.in_patches:
             patch = -(-math.prod(READ_PATCH) // 8) * 8
             rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
             return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
-        rows = self.stages * (self.columns + self.rows) + boxes * BOX_PIXELS
-        return rows * ROW_BYTES + (2 * self.stages + boxes) * 8
+        stage_bytes = (self.columns + self.rows) * self.row_bytes
+        box_bytes = BOX_PIXELS * BOX_FILTERS * dtype.itemsize
+        return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
 TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
+TILES_OF_INT8 = (Tile(128, 192, 5), Tile(128, 96, 7), Tile(64, 192, 6), Tile(64, 192, 12, row_bytes=64))
 
 _PHASE = struct(
     *((name, TENSOR_MAP) for name in "xy"),
@@ -131,8 +142,10 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
     """The kernel of a tile, for forward or for backward-data convolutions."""
     params = params_dtype(backward=backward)
     name = "convolution_wgmma_backward_data" if backward else "convolution_wgmma"
-    entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}"
-    arguments = f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}"
+    entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}" + ("" if tile.row_bytes == ROW_BYTES else "_narrow")
+    arguments = (
+        f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}, {tile.row_bytes}"
+    )
     header, kernel = "wgmma", f"Kernel<{arguments}>"
     if tile.in_patches:
         header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}>"
@@ -141,7 +154,7 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
         "using namespace dnncore;\n"
         f"using Kernel = wgmma::{kernel};\n"
         f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes(dtype)}, "dnncore/cuda/convolution disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
         f"{entry}(const __grid_constant__ Kernel::Params params) {{\n"
         "  Kernel::run(params);\n"
@@ -150,11 +163,13 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
     return Unit(source, entry, (ARCHITECTURE,))
 
 
-def why_no_wgmma(problem: ConvolutionProblem, architecture: str, any_unit: Unit) -> str | None:
+def why_no_wgmma(
+    problem: ConvolutionProblem, architecture: str, any_unit: Unit, dtypes: Sequence[DType] = DTYPES
+) -> str | None:
     """None where a kernel of wgmma takes the kind of convolution, else the reason: dtype, architecture, dimensions, groups."""
     conv = problem.convolution
-    if problem.x.dtype not in DTYPES:
-        return f"x is {problem.x.dtype.value}; it takes {' and '.join(dtype.value for dtype in DTYPES)}"
+    if problem.x.dtype not in dtypes:
+        return f"x is {problem.x.dtype.value}; it takes {', '.join(dtype.value for dtype in dtypes)}"
     missing = any_unit.why_not_on(architecture)
     if missing is not None:
         return missing

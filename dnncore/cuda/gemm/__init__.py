@@ -5,10 +5,12 @@ from dnncore.cuda.gemm.clamped import ClampedGemm, ClampedSplitGemm
 from dnncore.cuda.gemm.index_space import Digit, Epilogue, Phase, Product
 from dnncore.cuda.gemm.params import BLEND_AND_EPILOGUE, EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
+from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM
 
 __all__ = [
     "BLEND_AND_EPILOGUE",
     "EPILOGUE",
+    "LONGEST_INT8_SUM",
     "ClampedGemm",
     "ClampedSplitGemm",
     "Digit",

@@ -376,17 +376,20 @@ def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
 _MAP_TYPES = {
     DType.FLOAT16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
     DType.BFLOAT16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
+    DType.INT8: "CU_TENSOR_MAP_DATA_TYPE_UINT8",  # copies do not know signs
 }
+_MAP_SWIZZLES = {64: "CU_TENSOR_MAP_SWIZZLE_64B", 128: "CU_TENSOR_MAP_SWIZZLE_128B"}
+"""By the bytes of a window's rows."""
 
 
 def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
-    """The CUtensorMap of a tensor at an address, swizzled by 128 bytes and with zeros around it."""
+    """The CUtensorMap of a tensor at an address, swizzled by its rows' bytes and with zeros around it."""
     names = bindings()
     kind = getattr(names.CUtensorMapDataType, _MAP_TYPES[tensor.dtype])
     sizes, strides = (list(map(names.cuuint64_t, numbers)) for numbers in (tensor.sizes, tensor.strides_bytes))
     modes = (
         names.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        names.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        getattr(names.CUtensorMapSwizzle, _MAP_SWIZZLES[tensor.row_bytes]),
         names.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         names.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

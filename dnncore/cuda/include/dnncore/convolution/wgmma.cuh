@@ -1,11 +1,12 @@
-// Convolution by the matrix units and the copy engine of sm_90, forward and backward-data: 16-bit channels-last images and
-// filters, sums in fp32, and whatever follows a forward convolution. A pixel of the output is the product of R S C inputs with as many weights of
-// each filter. The inputs are never unrolled in memory: for a tap (r, s) of the filter the copy engine gathers 64 channels
-// of a run of pixels, zeros where they are padding, into rows of shared memory, and the matrix units read them there.
+// Convolution by the matrix units and the copy engine of sm_90, forward and backward-data, and whatever follows a forward
+// convolution: channels-last images and filters of 16 bits, sums in fp32, or, forward, of int8, sums in int32. A pixel of the
+// output is the product of R S C inputs with as many weights of each filter. The inputs are never unrolled in memory: for a
+// tap (r, s) of the filter the copy engine gathers a slab of channels, 64 (of int8: 128), of a run of pixels, zeros where they
+// are padding, into rows of shared memory, and the matrix units read them there.
 //
 //                 +------------------------ shared memory -------------------------+
 //    images ----->|  stage 0       stage 1       stage 2      ...                  |   A stage is a step of the sums:
-//                 |  [ x  | w ]    [ x  | w ]    [ x  | w ]     x: kPixels rows    |   64 channels of one tap.
+//                 |  [ x  | w ]    [ x  | w ]    [ x  | w ]     x: kPixels rows    |   a slab of one tap.
 //    filters ---->|   |      |                                  w: kFilters rows   |
 //                 +---|------|------------------------------^----------------------+
 //       `filled`: its |      |                              |
@@ -23,8 +24,8 @@
 // share the registers: the producer's gives most of its own to the two consumers.
 //
 // Filters are the rows of the product and pixels its columns, of which one instruction takes up to 256: a thread then needs
-// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. In the box a pixel is a row of 128
-// bytes, 64 channels, as the copy engine stores it.
+// scale and bias of two filters only, and tiles come in every multiple of 8 pixels. Filters of int8 are loaded in the order in
+// which wgmma_box.cuh wants their outputs: of each sixteen the even ones come first.
 //
 // Backward-data is a convolution too: of dy, by the filters with their taps in reverse and filters and channels exchanged. x
 // is then dy, y is dx and "filters" are channels of dx. Nothing is rearranged: a stage takes 64 filters of 64 channels each as
@@ -37,20 +38,22 @@
 namespace dnncore::wgmma {
 
 // Tiles of kFilters filters x kPixels pixels, shared out to the consumers along the filters if these are enough for both.
-template <typename T, int kFilters, int kPixels, int kStages, bool kBackward>
+// A row of a stage is kRowBytes: half of 128 for few channels, which else would be filled up with zeros.
+template <typename T, int kFilters, int kPixels, int kStages, bool kBackward, int kRowBytes>
 struct Kernel {
   using Params = wgmma::Params<kBackward>;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
   static constexpr int kParts = kConsumerPixels / Runs::kPixels;
+  static constexpr int kSlab = kRowBytes / sizeof(T);                  // channels of a stage
   static constexpr Major kMajor = kBackward ? Major::kMN : Major::kK;  // of w in a stage
-  static constexpr uint32 kStageBytes = (kPixels + kFilters) * kMatrixRowBytes;
+  static constexpr uint32 kStageBytes = (kPixels + kFilters) * kRowBytes;
   static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % Runs::kPixels == 0);
 
   struct Shared {
-    Row x[kStages][kPixels];
-    Row w[kStages][kFilters];
-    Box<Runs> boxes[kConsumers][kBoxes];
+    unsigned char x[kStages][kPixels][kRowBytes];
+    unsigned char w[kStages][kFilters][kRowBytes];
+    Box<T, Runs> boxes[kConsumers][kBoxes];
     Ring<kStages> ring;
     Mbarrier landed[kConsumers][kBoxes];  // residual or old output
   };
@@ -128,6 +131,8 @@ private:
               for (int i = 0; i < kFilters; i += kSlab) {
                 load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, slab * kSlab);
               }
+            } else if constexpr (std::is_same_v<T, int8>) {
+              load_groups(shared.w[at.stage], params.w, filled, slab * kSlab, tile.filter / 16, r * phase.taps[1] + s);
             } else {
               load_window(shared.w[at.stage], params.w, filled, slab * kSlab, s, r, tile.filter);
             }
@@ -157,7 +162,7 @@ private:
     while (tiles.any()) {
       const Place tile = next;
       const auto parameters = next_parameters;
-      float sums[kConsumerPixels / 2];
+      MatrixSum<T> sums[kConsumerPixels / 2];
       multiply(sums, steps(tile), shared, consumer, at);
       // What the next tile needs beside its sums is under way before this one is stored.
       tiles.next();
@@ -180,14 +185,14 @@ private:
   }
 
   static __device__ __forceinline__ void multiply(
-      float (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, Position<kStages>& at) {
+      MatrixSum<T> (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, Position<kStages>& at) {
     const int first_w = kSharesFilters ? consumer * kConsumerFilters : 0;
     const int first_x = kSharesFilters ? 0 : consumer * kConsumerPixels;
     shared.ring.multiply_each(at, steps, [&](int stage, bool is_first) {
-      const uint64 w = matrix_descriptor(shared_address(&shared.w[stage][first_w]));
-      const uint64 x = matrix_descriptor(shared_address(&shared.x[stage][first_x]));
+      const uint64 w = matrix_descriptor<kRowBytes>(shared_address(&shared.w[stage][first_w]));
+      const uint64 x = matrix_descriptor<kRowBytes>(shared_address(&shared.x[stage][first_x]));
 #pragma unroll
-      for (int k = 0; k < kSlab / 16; ++k) {
+      for (int k = 0; k < kRowBytes / 32; ++k) {
         multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, !is_first || k > 0);
       }
     });

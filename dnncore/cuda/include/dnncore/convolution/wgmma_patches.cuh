@@ -31,7 +31,7 @@ struct PatchKernel {
   struct Shared {
     Row x[kStages][(kPatchRows + 7) / 8 * 8];  // begin at multiples of 1024 bytes
     Row w[kTaps][kTaps][kConsumerFilters];
-    Box<Rectangles> boxes[kConsumers][kBoxes];
+    Box<T, Rectangles> boxes[kConsumers][kBoxes];
     Ring<kStages, 1> ring;                     // a stage has one consumer
     Mbarrier filters;                          // have landed
     Mbarrier landed[kConsumers][kBoxes];       // residual or old output

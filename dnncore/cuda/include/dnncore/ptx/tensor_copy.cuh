@@ -4,7 +4,8 @@
 // tensor is read as zeros and not written.
 //
 // In shared memory a window is rows of 128 bytes, whose 16-byte chunks are exchanged (128-byte swizzle): chunk c of a
-// row at address a is at place c ^ (a / 128 % 8). It begins at a multiple of 1024 bytes.
+// row at address a is at place c ^ (a / 128 % 8). Or its rows are 64 bytes, and the place is c ^ (a / 128 % 4). It begins
+// at a multiple of 1024 bytes.
 #pragma once
 
 #include "dnncore/ptx/mbarrier.cuh"
@@ -36,6 +37,17 @@ __device__ __forceinline__ void load_window(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
       "l"(&map), "r"(shared_address(&barrier)), "r"(channel), "r"(column), "r"(row), "r"(filter)
+      : "memory");
+}
+
+// And of five: filters in groups of sixteen, of which the even ones come first, as channels, pairs, filters of a pair,
+// groups and taps. A window begins with a group.
+__device__ __forceinline__ void load_groups(
+    void* shared, const TensorMap& map, Mbarrier& barrier, int32 channel, int32 group, int32 tap) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(channel), "r"(0), "r"(group), "r"(tap)
       : "memory");
 }
 

@@ -14,7 +14,8 @@
 
 namespace dnncore {
 
-// Rows of an operand in shared memory are 128 bytes, one after the other, swizzled as tensor copies leave them.
+// Rows of an operand in shared memory are 128 bytes, one after the other, swizzled as tensor copies leave them. They may be 64
+// bytes where the operand is K-major.
 inline constexpr int kMatrixRowBytes = 128;
 
 // What such a row of 64 elements is: the products' summands of one row of A or column of B (K-major), or one summand of
@@ -22,16 +23,18 @@ inline constexpr int kMatrixRowBytes = 128;
 enum class Major { kK, kMN };
 
 // An operand that begins at an address (9.7.15.5.1.2.2): address / 16 in bits 0 to 13, `next` / 16 in bits 16 to 29,
-// `pitch` / 16 in bits 32 to 45, 128-byte swizzle in bits 62 and 63. It may begin at any row of memory.
+// `pitch` / 16 in bits 32 to 45, the swizzle in bits 62 and 63 (1: 128 bytes, 2: 64). It may begin at any row of memory.
 //
 // `pitch` is the distance from eight rows of memory to the next eight. Where the operand is MN-major, `next` is the distance from
 // 64 rows of A or columns of B to the next 64, which may overlap; else it is ignored.
-__device__ __forceinline__ uint64 matrix_descriptor(
-    uint32 address, uint32 next = 16, uint32 pitch = 8 * kMatrixRowBytes) {
-  return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{pitch >> 4} << 32 | uint64{1} << 62;
+template <int kRowBytes = kMatrixRowBytes>
+__device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 next = 16, uint32 pitch = 8 * kRowBytes) {
+  static_assert(kRowBytes == 128 || kRowBytes == 64);
+  constexpr uint64 kSwizzle = kRowBytes == 128 ? 1 : 2;
+  return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{pitch >> 4} << 32 | kSwizzle << 62;
 }
 
-// What is added to a descriptor for the next sixteen summands: 32 bytes along the rows, or sixteen rows.
+// What is added to a descriptor for the summands of the next product: 32 bytes along the rows, or sixteen rows.
 template <Major kMajor>
 inline constexpr int kMatrixStep = (kMajor == Major::kK ? 32 : 16 * kMatrixRowBytes) / 16;
 
@@ -45,11 +48,17 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-#define DNNCORE_SUMS_8(i)                                                                                               \
-  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]),         \
-      "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define DNNCORE_SUMS_32(i) DNNCORE_SUMS_8(i), DNNCORE_SUMS_8(i + 8), DNNCORE_SUMS_8(i + 16), DNNCORE_SUMS_8(i + 24)
-#define DNNCORE_SUMS_48(i) DNNCORE_SUMS_32(i), DNNCORE_SUMS_8(i + 32), DNNCORE_SUMS_8(i + 40)
+// What products of a type add up in.
+template <typename T>
+using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
+
+// `in` says what registers of sums hold: "+f", or "+r" where they are int32.
+#define DNNCORE_SUMS_8(in, i)                                                                                           \
+  in(sums[i]), in(sums[i + 1]), in(sums[i + 2]), in(sums[i + 3]), in(sums[i + 4]), in(sums[i + 5]), in(sums[i + 6]),    \
+      in(sums[i + 7])
+#define DNNCORE_SUMS_32(in, i)                                                                                          \
+  DNNCORE_SUMS_8(in, i), DNNCORE_SUMS_8(in, i + 8), DNNCORE_SUMS_8(in, i + 16), DNNCORE_SUMS_8(in, i + 24)
+#define DNNCORE_SUMS_48(in, i) DNNCORE_SUMS_32(in, i), DNNCORE_SUMS_8(in, i + 32), DNNCORE_SUMS_8(in, i + 40)
 #define DNNCORE_NAMES_32                                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,"  \
   "%31"
@@ -62,36 +71,47 @@ __device__ __forceinline__ void wait_for_products() {
   "%88,%89,%90,%91,%92,%93,%94,%95"
 #define DNNCORE_NAMES_112                                                                                               \
   DNNCORE_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
-// `columns` and `type` are as the instruction spells them; a, b, `adds` and `transposed` (of a and b) are the operands
-// behind the sums.
-#define DNNCORE_MULTIPLY(columns, type, names, a, b, adds, transposed, ...)                                             \
-  asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds ", 0; wgmma.mma_async.sync.aligned.m64n" columns            \
-               "k16.f32." type "." type " {" names "}, " a ", " b ", adds, 1, 1, " transposed "; }"                     \
+// `columns` and `types` are as the instruction spells them; a, b, `adds` and `signs` (which of a and b are negated, and, of 16
+// bits, transposed) are the operands behind the sums.
+#define DNNCORE_MULTIPLY(columns, types, names, a, b, adds, signs, ...)                                                 \
+  asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds ", 0; wgmma.mma_async.sync.aligned.m64n" columns types      \
+               " {" names "}, " a ", " b ", adds" signs "; }"                                                           \
                : __VA_ARGS__                                                                                            \
                : "l"(of_a), "l"(of_b), "r"(static_cast<uint32>(add)), "n"(kA == Major::kMN), "n"(kB == Major::kMN))
 #define DNNCORE_MULTIPLY_32(type)                                                                                       \
-  DNNCORE_MULTIPLY("64", type, DNNCORE_NAMES_32, "%32", "%33", "%34", "%35, %36", DNNCORE_SUMS_32(0))
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "64", "k16.f32." type "." type, DNNCORE_NAMES_32, "%32", "%33", "%34", ", 1, 1, %35, %36", DNNCORE_SUMS_32("+f", 0))
 #define DNNCORE_MULTIPLY_48(type)                                                                                       \
-  DNNCORE_MULTIPLY("96", type, DNNCORE_NAMES_48, "%48", "%49", "%50", "%51, %52", DNNCORE_SUMS_48(0))
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "96", "k16.f32." type "." type, DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1, %51, %52", DNNCORE_SUMS_48("+f", 0))
 #define DNNCORE_MULTIPLY_64(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
-      "128", type, DNNCORE_NAMES_64, "%64", "%65", "%66", "%67, %68", DNNCORE_SUMS_32(0), DNNCORE_SUMS_32(32))
+      "128", "k16.f32." type "." type, DNNCORE_NAMES_64, "%64", "%65", "%66", ", 1, 1, %67, %68",                       \
+      DNNCORE_SUMS_32("+f", 0), DNNCORE_SUMS_32("+f", 32))
 #define DNNCORE_MULTIPLY_96(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
-      "192", type, DNNCORE_NAMES_96, "%96", "%97", "%98", "%99, %100", DNNCORE_SUMS_48(0), DNNCORE_SUMS_48(48))
+      "192", "k16.f32." type "." type, DNNCORE_NAMES_96, "%96", "%97", "%98", ", 1, 1, %99, %100",                      \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_48("+f", 48))
 #define DNNCORE_MULTIPLY_112(type)                                                                                      \
   DNNCORE_MULTIPLY(                                                                                                     \
-      "224", type, DNNCORE_NAMES_112, "%112", "%113", "%114", "%115, %116", DNNCORE_SUMS_48(0), DNNCORE_SUMS_32(48),    \
-      DNNCORE_SUMS_32(80))
+      "224", "k16.f32." type "." type, DNNCORE_NAMES_112, "%112", "%113", "%114", ", 1, 1, %115, %116",                 \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_32("+f", 48), DNNCORE_SUMS_32("+f", 80))
 
-// Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 16 summands of each. Setting
-// sums to 0 by hand instead of `add` would make the compiler run the products one by one.
+// Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 32 bytes of summands of each.
+// Setting sums to 0 by hand instead of `add` would make the compiler run the products one by one. Those of int8 are exact
+// while int32 holds them.
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
-__device__ __forceinline__ void multiply_matrices(float (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
-  static_assert(kSums == 32 || kSums == 48 || kSums == 64 || kSums == 96 || kSums == 112);
-  constexpr bool kIsHalf = std::is_same_v<T, float16>;
-  static_assert(kIsHalf || std::is_same_v<T, bfloat16>);
-  if constexpr (kSums == 32 && kIsHalf) {
+__device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
+  constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
+  static_assert(kSums == 48 || kSums == 96 || (!kIsInteger && (kSums == 32 || kSums == 64 || kSums == 112)));
+  static_assert(kIsHalf || std::is_same_v<T, bfloat16> || (kIsInteger && kA == Major::kK && kB == Major::kK));
+  if constexpr (kIsInteger && kSums == 48) {
+    DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
+  } else if constexpr (kIsInteger) {
+    DNNCORE_MULTIPLY(
+        "192", "k32.s32.s8.s8", DNNCORE_NAMES_96, "%96", "%97", "%98", "", DNNCORE_SUMS_48("+r", 0),
+        DNNCORE_SUMS_48("+r", 48));
+  } else if constexpr (kSums == 32 && kIsHalf) {
     DNNCORE_MULTIPLY_32("f16");
   } else if constexpr (kSums == 32) {
     DNNCORE_MULTIPLY_32("bf16");

@@ -1,0 +1,65 @@
+"""Transforms between int8 and fp16 of tensors that lie alike and without gaps: where a net goes over to whole numbers, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
+from dnncore.cuda.elementwise import Layout
+from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+from dnncore.problems import AddProblem
+
+__all__ = ["ConvertDense"]
+
+_THREADS = 128
+_LANES = 16
+"""Elements that a thread takes at a time; kLanes in convert_dense.cuh."""
+
+_PAIRS = ((DType.FLOAT16, DType.INT8), (DType.INT8, DType.FLOAT16))
+_PARAMS = struct(*BLEND, ("a", ADDRESS), ("c", ADDRESS), ("size", "<i8"))
+
+_OF_MEMORY_RATE = 0.85
+"""Assumed: as `elementwise` for tensors without gaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertDense:
+    """c = alpha * a + beta * c, sixteen neighbours per thread. Immutable."""
+
+    name: str = "convert_dense"
+
+    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        if (problem.a.dtype, problem.c.dtype) not in _PAIRS:
+            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; it is for int8 and float16"
+        layout = Layout.of(problem)
+        if len(layout.extents) != 1 or any(strides != (1,) for strides in map(tuple, layout.strides)):
+            return "the tensors have gaps, or lie differently"
+        seconds = layout.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, figures))
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each pair of dtypes."""
+        return tuple(_unit(*pair) for pair in _PAIRS)
+
+
+def _prepare(problem: AddProblem, figures: DeviceFigures) -> Calls:
+    params = record(_PARAMS, size=problem.c.size)
+    blocks = blocks_for(figures, -(-problem.c.size // _LANES), _THREADS)
+    return kernel_call(_unit(problem.a.dtype, problem.c.dtype), blocks, _THREADS, params, in_order("a", "c"))
+
+
+def _unit(a: DType, c: DType) -> Unit:
+    return generate(
+        header="dnncore/convert_dense.cuh",
+        entry=f"convert_dense_{c_type(a)}_{c_type(c)}",
+        function=f"convert_dense<{c_type(a)}, {c_type(c)}>",
+        struct_name="ConvertDenseParams",
+        dtype=_PARAMS,
+        threads=_THREADS,
+    )

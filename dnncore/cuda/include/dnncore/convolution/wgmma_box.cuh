@@ -1,0 +1,113 @@
+// How the outputs of some pixels x 64 filters lie in shared memory on their way between a consumer and the copy engine, and
+// which of them a thread has. A pixel is a row, its filters one behind the other. Each of the four warps has 16 filters, and
+// stores and loads them as four matrices of 8 x 8 elements of 16 bits at a time, transposed:
+//
+//   16 bits   a warp's row is two chunks of 16 bytes, and four matrices are both chunks of 16 pixels;
+//   8 bits    it is one chunk, and four matrices are that of 32 pixels. Their elements are pairs of filters, both of which
+//             one thread must have: the even filters are the first eight rows of the product, the odd ones the others.
+#pragma once
+
+#include <type_traits>
+
+#include "dnncore/convolution/wgmma_ring.cuh"
+#include "dnncore/ptx/matrix.cuh"
+#include "dnncore/ptx/matrix_store.cuh"
+
+namespace dnncore::wgmma {
+
+// Boxes that are runs of pixels.
+struct Runs {
+  static constexpr int kPixels = 96;
+};
+
+// Boxes that are rectangles of 8 x 14 pixels, two of which are the output of a patch: place.pixel counts the rectangles.
+struct Rectangles {
+  static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight;
+};
+
+template <typename T, typename Shape>
+struct Box {
+  T pixels[Shape::kPixels][kConsumerFilters];
+};
+
+// A thread's outputs: two filters, `first` and `next` behind it, of every fourth pair of pixels.
+template <typename T, typename Shape>
+class Share {
+  using Box = wgmma::Box<T, Shape>;
+
+public:
+  static constexpr bool kPairsFilters = std::is_same_v<T, int8>;
+  static constexpr int kNext = kPairsFilters ? 1 : 8;
+
+  __device__ __forceinline__ Share() {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, warp = thread / 32, lane = thread % 32;
+    first_ = warp * 16 + lane / 4 * (kPairsFilters ? 2 : 1);
+    // Lanes 8 m to 8 m + 7 address the rows of matrix m: pixels, and of these one chunk of 16 bytes, where the swizzle puts it.
+    const int pixel = kPairsFilters ? lane : lane / 16 * 8 + lane % 8;
+    const int chunk = kPairsFilters ? warp : warp * 2 + lane / 8 % 2;
+    const int moved = chunk ^ (kPairsFilters ? pixel / 2 % 4 : pixel % 8);
+    matrices_ = (pixel * kConsumerFilters) * static_cast<int>(sizeof(T)) + moved * 16;
+  }
+
+  __device__ __forceinline__ int first() const { return first_; }
+
+  // Add what lies in a box, times a factor.
+  __device__ __forceinline__ void add(Box& box, float factor, float* sums) const {
+#pragma unroll
+    for (int group = 0; group < Shape::kPixels / kGroupPixels; ++group) {
+      uint32 elements[4];
+      load_transposed_matrices(elements, matrices(box, group));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float values[kOfRegister];
+        widen_all(elements[i], values);
+#pragma unroll
+        for (int j = 0; j < kOfRegister; ++j) sums[(4 * group + i) * kOfRegister + j] += factor * values[j];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const float* sums, Box& box) const {
+#pragma unroll
+    for (int group = 0; group < Shape::kPixels / kGroupPixels; ++group) {
+      uint32 elements[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) elements[i] = narrow_all(sums + (4 * group + i) * kOfRegister);
+      store_transposed_matrices(matrices(box, group), elements);
+    }
+  }
+
+private:
+  static constexpr int kGroupPixels = kPairsFilters ? 32 : 16;  // of four matrices
+  static constexpr int kOfRegister = 4 / sizeof(T);
+  static_assert(Shape::kPixels % kGroupPixels == 0);
+
+  __device__ __forceinline__ void* matrices(Box& box, int group) const {
+    return reinterpret_cast<unsigned char*>(box.pixels[group * kGroupPixels]) + matrices_;
+  }
+
+  // A register's outputs in the order of sums: the pixels of one filter, then those of the next.
+  static __device__ __forceinline__ void widen_all(uint32 elements, float (&values)[kOfRegister]) {
+    if constexpr (kPairsFilters) {
+      float pairs[4];
+      widen_four(elements, pairs);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i / 2 + i % 2 * 2] = pairs[i];
+    } else {
+      values[0] = first_of<T>(elements);
+      values[1] = second_of<T>(elements);
+    }
+  }
+  static __device__ __forceinline__ uint32 narrow_all(const float* values) {
+    if constexpr (kPairsFilters) {
+      return narrow_four(values[0], values[2], values[1], values[3]);
+    } else {
+      return narrow_pair<T>(values[0], values[1]);
+    }
+  }
+
+  int first_;
+  int matrices_;  // bytes of a box from its beginning
+};
+
+}  // namespace dnncore::wgmma
