@@ -14,6 +14,7 @@ from dnncore.errors import ConfigError
 from dnncore.handle import Handle
 from dnncore.importers.arrays import read_array
 from dnncore.nn.calibration import METHODS, calibrate
+from dnncore.nn.example import Example
 from dnncore.nn.executors import Executors
 from dnncore.nn.model import Model
 from dnncore.nn.operators import QuantizedConvolution, QuantizedInnerProduct
@@ -28,6 +29,9 @@ _BATCH = 8
 """Images that are run at a time: of each, all values are kept until they are counted."""
 
 _IMAGES = 256
+
+_KEPT = 2
+"""Images that become a package's example: the least number at which they can be mixed up."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,6 +63,8 @@ def calibrated(
 ) -> Package:
     """A package that knows how large its net's values become; says how its answers in int8 compare.
 
+    Where it has no example, it gets one of these images: random numbers, by which it would be verified, may be far out of range.
+
     Args:
         package: Of a net with one input.
         folder: Images, where the package has preprocessing, or .npy files with inputs [n, ...].
@@ -83,13 +89,14 @@ def calibrated(
         found = calibrate(for_inference(model), batches, handle, method)
         changed = for_inference(model, DType.INT8, calibration=found)
         expected, answers = (_answers(one, batches, handle) for one in (for_inference(model), changed))
+        example = package.example or _example(model, batches[0], handle)
     layers = sum(
         isinstance(node.operator, QuantizedConvolution | QuantizedInnerProduct) for node in changed.graph.nodes
     )
     print(f"{package.name}: calibrated with {found.images} images ({method}); {layers} layers are computed in int8")
     error = np.linalg.norm(answers - expected) / max(np.linalg.norm(expected), np.finfo(np.float32).tiny)
     print(f"  beside fp32 on these images: relative error {error:.3g}{_agreement(expected, answers)}")
-    return replace(package, calibration=found)
+    return replace(package, calibration=found, example=example)
 
 
 def _agreement(expected: np.ndarray, answers: np.ndarray) -> str:
@@ -108,6 +115,16 @@ def _answers(model: Model, batches: Sequence[Mapping[str, np.ndarray]], handle: 
         Executors(model.graph, handle, parameters) as executors,
     ):
         return np.concatenate([executors.run(feeds)[output].copy() for feeds in batches])
+
+
+def _example(model: Model, feeds: Mapping[str, np.ndarray], handle: Handle) -> Example:
+    """The first images, and all that the net gives for them in float32."""
+    few = {name: array[:_KEPT] for name, array in feeds.items()}
+    with (
+        Parameters.upload(handle, model.graph, model.weights) as parameters,
+        Executors(model.graph, handle, parameters) as executors,
+    ):
+        return Example(few, {name: array.copy() for name, array in executors.run(few).items()})
 
 
 def _inputs(package: Package, folder: Path, images: int) -> Iterator[np.ndarray]:
