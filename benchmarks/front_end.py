@@ -95,6 +95,7 @@ class FreeInstance:
     """A model that costs the copy of its rows and nothing else. Owned by one thread; not checked."""
 
     output_shape = (CLASSES,)
+    computed_ns = 0
 
     def __init__(self, spec: ModelSpec, max_batch_rows: int) -> None:
         self.max_batch_rows = max_batch_rows

@@ -208,6 +208,7 @@ class FakeHost:
 
 class FakeInstance:
     output_shape = (CLASSES,)
+    computed_ns = 1_000
 
     def __init__(self, lab: Lab, device: str, max_batch_rows: int) -> None:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()

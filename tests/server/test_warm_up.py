@@ -16,6 +16,7 @@ class Timed:
     """An instance whose batches take milliseconds of a clock set by hand; the first of a size takes one longer."""
 
     output_shape = (1,)
+    computed_ns = 0
 
     def __init__(self, costs_ms: dict[int, int]) -> None:
         self.clock, self.costs_ms, self.begun = FakeClock(), costs_ms, list[int]()

@@ -62,8 +62,9 @@ def serve(device: str, open_host: HostFactory, link: Link) -> None:
                 if isinstance(question, Load):
                     models[question.model] = _load(host, question, link)
                 elif isinstance(question, Run):
-                    _run(models[question.model], question)
-                    link.send(Done())
+                    model = models[question.model]
+                    _run(model, question)
+                    link.send(Done(model.instance.computed_ns))
             except DeviceFaultError:
                 raise
             except OSError:

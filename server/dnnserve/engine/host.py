@@ -38,6 +38,11 @@ class Instance(Protocol):
         """Extents of the output of one row."""
         ...
 
+    @property
+    def computed_ns(self) -> int:
+        """What the last batch that was finished took, from its rows in the slot to its outputs on the host."""
+        ...
+
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
         """Run the first rows of a slot, as `Slot.fill` has left them; whether this returns before that is done is up to the device.
 

@@ -71,7 +71,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """They were run; the outputs are in the part of the shared outputs that belongs to the slot. Immutable."""
+    """They were run; the outputs are in the part of the shared outputs that belongs to the slot. Immutable.
+
+    Args:
+        computed_ns: As `Instance` has it.
+    """
+
+    computed_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -99,6 +100,7 @@ class NetInstance:
             self._pixels = _Pixels(handle, served.preprocessing, self.max_batch_rows)
             self._pixels.warm_up(self._executors, self._input, self.slots[0])
         self._begun: deque[tuple[int, int, bool]] = deque()
+        self.computed_ns = 0
 
     def _bind(
         self, handle: Handle, graph: Graph, buckets: Sequence[int], slice_images: int | None
@@ -135,7 +137,10 @@ class NetInstance:
         batch = (slot.pixels if pixels else slot.rows)[: executor.batch]
         batch[rows:] = 0
         source = self._pixels.normalizer(batch) if pixels and self._pixels is not None else batch
-        return executor.run(sources={self._input: source})[self._output][:rows]
+        began_ns = time.monotonic_ns()
+        outputs = executor.run(sources={self._input: source})[self._output][:rows]
+        self.computed_ns = time.monotonic_ns() - began_ns
+        return outputs
 
 
 class _Pixels:

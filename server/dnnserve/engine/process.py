@@ -183,6 +183,7 @@ class ProcessInstance:
         for buffer in buffers:
             buffer.close()
         self._begun: deque[tuple[int, int]] = deque()
+        self.computed_ns = 0
 
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
         """Have the process run the first rows of a slot, after what was begun before; returns at once."""
@@ -192,5 +193,5 @@ class ProcessInstance:
     def finish(self) -> np.ndarray:
         """Wait for the oldest batch that was begun."""
         slot, rows = self._begun.popleft()
-        self._host.answer(Done)
+        self.computed_ns = self._host.answer(Done)[0].computed_ns
         return self._outputs[slot, :rows]

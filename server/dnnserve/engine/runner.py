@@ -100,7 +100,7 @@ class Runner:
 
     @property
     def busy_seconds(self) -> float:
-        """Time spent on batches since the start."""
+        """Time that the device computed batches since the start, with copies to it and from it."""
         return self._busy_ns / 1e9
 
     @property
@@ -309,8 +309,7 @@ class Runner:
         with self._lock:
             if self._given_up:
                 return False
-            since_ns = done.batch.taken_ns if self._running is None else self._running[1]
-            self._busy_ns += now_ns - since_ns
+            self._busy_ns += done.instance.computed_ns
             self._running = None if following is None else (following.batch, now_ns)
         return True
 
