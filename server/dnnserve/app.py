@@ -328,7 +328,11 @@ def _models(config: ServerConfig) -> tuple[Sequence[ModelSpec], Mapping[ModelKey
     _check_names(config, packages)
     settings = {key: config.of_model(key.name) for key in packages}
     specs = [
-        model_spec(key, package, settings[key].max_batch_rows, int(settings[key].default_deadline_ms * 1e6))
+        replace(
+            model_spec(key, package, settings[key].max_batch_rows),
+            default_deadline_ns=int(settings[key].default_deadline_ms * 1e6),
+            priority=settings[key].priority,
+        )
         for key, package in packages.items()
     ]
     models = {
@@ -379,7 +383,7 @@ def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
     return load_package_folder(config.model)
 
 
-def model_spec(key: ModelKey, package: Package, max_batch_rows: int, default_deadline_ns: int = 0) -> ModelSpec:
+def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
     """What requests must know of a package.
 
     Raises:
@@ -397,7 +401,6 @@ def model_spec(key: ModelKey, package: Package, max_batch_rows: int, default_dea
         package.labels or (),
         package.preprocessing,
         max_batch_rows,
-        default_deadline_ns,
     )
 
 

@@ -29,6 +29,7 @@ class ModelSpec:
         preprocessing: How images become rows; None where nobody has said it.
         max_batch_rows: Rows that a batch, and so a request, may have.
         default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
+        priority: Of requests that bring none, as `InferenceRequest` has it.
     """
 
     key: ModelKey
@@ -40,6 +41,7 @@ class ModelSpec:
     preprocessing: Preprocessing | None
     max_batch_rows: int
     default_deadline_ns: int = 0
+    priority: int = 0
 
     def label(self, index: int) -> str:
         """Name of a class; empty where the package has no labels."""

@@ -221,7 +221,7 @@ class ServerConfig:
             ("--drain-seconds", self.drain_seconds, 0, 86_400),
             ("--default-deadline-ms", self.default_deadline_ms, 0, _MAX_DEADLINE_MS),
             ("--warm-up-seconds", self.warm_up_seconds, 0, 3600),
-            ("--deadline-margin-ms", self.deadline_margin_ms, 0, 86_400_000),
+            ("--deadline-margin-ms", self.deadline_margin_ms, 0, _MAX_DEADLINE_MS),
         ):
             _check_range(flag, value, low, high)
 

@@ -105,6 +105,7 @@ class Lab:
         self._faults: dict[str, deque[Exception]] = {}
         self._max_batch_rows = max_batch_rows or {}
         self.batches: list[tuple[str, int]] = []
+        self.first_sums: list[float] = []
         self.closed: list[str] = []
         self.load_error: Exception | None = None
 
@@ -146,6 +147,7 @@ class Lab:
     def run(self, device: str, rows: np.ndarray) -> np.ndarray:
         with self._changed:
             self.batches.append((device, len(rows)))
+            self.first_sums.append(float(rows[0].sum()))
             self._running[device] = self._running.get(device, 0) + 1
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: device not in self._paused, PATIENCE_S), "never resumed"

@@ -78,7 +78,7 @@ class Ends:
             self.port.take(received[0])
 
     def submit(self, rows: np.ndarray, deadline_ns: int | None = None) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, rows, time.monotonic_ns(), deadline_ns, self.inbox.deliver, "an id")
+        request = InferenceRequest(SPEC.key, rows, time.monotonic_ns(), deadline_ns, self.inbox.deliver, "an id", 3)
         self.remote.submit(request)
         return request
 
@@ -109,7 +109,7 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
         (found,) = batch.requests
         assert found.rows.dtype == sent.dtype
         assert np.array_equal(found.rows, sent)
-        assert (found.arrival_ns, found.id) == (request.arrival_ns, "an id")
+        assert (found.arrival_ns, found.id, found.priority) == (request.arrival_ns, "an id", 3)
         outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
         ends.scheduler.complete(batch, [Answer(outputs, "cpu", len(sent), BatchTimes(1, 2, 3, 4))])
         completion = ends.inbox.wait(count)[-1]

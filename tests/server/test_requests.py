@@ -136,6 +136,7 @@ REFUSED = {
     "no class": (with_output(int64_param=0), "classification 0"),
     "classes as text": (with_output(string_param="3"), "string_param; send int64_param"),
     "negative timeout": (with_parameter("timeout", int64_param=-5), "-5 us"),
+    "negative priority": (with_parameter("priority", int64_param=-1), "priority -1 is negative"),
     "timeout as text": (with_parameter("timeout", string_param="1"), "string_param"),
     "sequence": (with_parameter("sequence_id", int64_param=1), "sequences"),
     "shared memory input": (
@@ -174,6 +175,11 @@ def test_bytes_that_are_no_image_are_refused_by_their_position(image: bytes, mes
 def test_the_timeout_parameter_is_in_microseconds_and_zero_is_none(sent: int, found: int | None) -> None:
     assert read(with_parameter("timeout", int64_param=sent)).timeout_us == found
     assert read(with_parameter("timeout", uint64_param=sent)).timeout_us == found
+
+
+def test_the_priority_parameter_is_read() -> None:
+    assert read(with_parameter("priority", uint64_param=1)).priority == 1
+    assert read(with_parameter("timeout", int64_param=1)).priority == 0
 
 
 @pytest.mark.parametrize(("sent", "found"), [(1, 1), (3, 3), (2**40, 3)])

@@ -216,6 +216,29 @@ def test_a_models_own_deadline_holds_for_requests_that_bring_none(lab: Lab) -> N
         assert [status(call)[0] for call in (running, waiting)] == [CODE.OK, CODE.OK]
 
 
+def test_what_is_more_important_goes_first_by_the_request_or_by_its_model(lab: Lab) -> None:
+    specs = (make_spec(max_batch_rows=1), replace(make_spec("urgent", max_batch_rows=1), priority=1))
+    with serving(lab, specs=specs) as (server, client):
+        lab.pause("cpu")
+        running = client.send(0.0)
+        lab.wait_running("cpu")
+        requests = {name: infer_request(float(value)) for value, name in enumerate(("last", "usual", "first"), start=1)}
+        requests["last"].parameters["priority"].uint64_param = 8
+        requests["first"].parameters["priority"].uint64_param = 1
+        calls = {}
+        for count, (name, request) in enumerate(requests.items(), start=2):
+            calls[name] = client.infer.ModelInfer.future(request)
+            wait_until(lambda count=count: server.scheduler.in_flight == count)  # type: ignore[misc]
+        own = client.infer.ModelInfer.future(infer_request(5.0, model="urgent"))
+        wait_until(lambda: server.scheduler.in_flight == 5)
+        waiting = {request.id: request.priority for request in server.scheduler._pending.values()}
+        assert waiting == {"value 0.0": 0, "value 1.0": 8, "value 2.0": 0, "value 3.0": 1, "value 5.0": 1}
+        lab.resume()
+        assert all(status(call)[0] is CODE.OK for call in (running, own, *calls.values()))
+    order = [value for value in lab.first_sums if value in (1.0, 2.0, 3.0)]
+    assert order == [3.0, 2.0, 1.0]
+
+
 def test_cancelling_any_member_of_a_running_batch_harms_no_other(lab: Lab) -> None:
     with serving(lab, hold_until_requests=5) as (_, client):
         lab.pause("cpu")

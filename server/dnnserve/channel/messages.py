@@ -50,6 +50,7 @@ class Submit(NamedTuple):
         arrival_ns: As `InferenceRequest` has it; so the rest.
         deadline_ns: See there.
         id: See there.
+        priority: See there.
     """
 
     ticket: int
@@ -60,6 +61,7 @@ class Submit(NamedTuple):
     arrival_ns: int
     deadline_ns: int | None
     id: str
+    priority: int
 
 
 class Answered(NamedTuple):

@@ -84,7 +84,9 @@ class Port:
         nbytes = math.prod(message.shape) * np.dtype(dtype).itemsize
         rows = self._bytes[message.offset : message.offset + nbytes].view(dtype).reshape(message.shape)
         model = self._models[message.model]
-        request = InferenceRequest(*(model, rows, message.arrival_ns, message.deadline_ns, self._deliver, message.id))
+        request = InferenceRequest(
+            *(model, rows, message.arrival_ns, message.deadline_ns, self._deliver, message.id, message.priority)
+        )
         with self._lock:
             self._tickets[message.ticket] = request.ticket
             self._offsets[request.ticket] = message.ticket, message.offset

@@ -72,9 +72,9 @@ class RemoteScheduler:
         place = self._bytes[offset : offset + rows.nbytes]
         place.view(rows.dtype).reshape(rows.shape)[...] = rows
         pixels = rows.dtype == np.uint8
-        arrival_ns, deadline_ns = request.arrival_ns, request.deadline_ns
+        times = request.arrival_ns, request.deadline_ns
         try:
-            self._link.note((request.ticket, model, rows.shape, pixels, offset, arrival_ns, deadline_ns, request.id))
+            self._link.note((request.ticket, model, rows.shape, pixels, offset, *times, request.id, request.priority))
         except OSError:
             self.lose("the scheduler's process has ended")
 

@@ -8,8 +8,8 @@ What a request may carry for the net's input, n rows:
 
 A model whose preprocessing nobody has said takes `FP32` alone.
 
-Of the parameters, `timeout` of the request and `classification` of the output are read; sequences and shared memory are refused;
-others (`priority` among them: there are no priority levels) are left alone, as Triton does.
+Of the parameters, `timeout` and `priority` of the request and `classification` of the output are read; sequences and shared memory
+are refused; others are left alone, as Triton does.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ class InferenceInput:
         source: Makes the rows.
         top_k: Classes wanted; 0: all probabilities, as a tensor.
         timeout_us: The request's own time limit; None: it has none.
+        priority: As `InferenceRequest` has it; 0: the model's.
     """
 
     source: RowSource
     top_k: int
     timeout_us: int | None = None
+    priority: int = 0
 
 
 def parse(kind: type[_Message], serialized: bytes) -> _Message:
@@ -122,7 +124,10 @@ def read_infer(request: InferRequest, spec: ModelSpec) -> InferenceInput:
     if raw is None:
         _check_only_contents(datatype, tensor)
     top_k = _requested_top_k(message, spec) if message.outputs else 0
-    return InferenceInput(source, top_k, _timeout_us(message.parameters) if message.parameters else None)
+    parameters = message.parameters
+    if not parameters:
+        return InferenceInput(source, top_k)
+    return InferenceInput(source, top_k, _timeout_us(parameters), _priority(parameters))
 
 
 def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> InferenceInput:
@@ -296,6 +301,18 @@ def _timeout_us(parameters: Any) -> int | None:
             f"timeout {timeout_us} us is negative; send the microseconds it may wait, or 0 for none"
         )
     return timeout_us or None
+
+
+def _priority(parameters: Any) -> int:
+    """Triton's `priority`: 1 is the most important, 0 the model's own, as it does there."""
+    if "priority" not in parameters:
+        return 0
+    priority = _integer(parameters["priority"], "priority")
+    if priority < 0:
+        raise InvalidRequestError(
+            f"priority {priority} is negative; send 1 for the most important, or 0 for the model's"
+        )
+    return priority
 
 
 def _integer(parameter: Any, name: str) -> int:

@@ -87,6 +87,7 @@ class _Question:
     exchange: Exchange
     spec: ModelSpec
     deadline_ns: int | None
+    priority: int
     top_k: int
     encode: Encoder
 
@@ -177,7 +178,7 @@ class Service:
         exchange.request_id = request_id
         asked = read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, asked.timeout_us)
-        question = _Question(exchange, spec, deadline_ns, asked.top_k, encode)
+        question = _Question(exchange, spec, deadline_ns, asked.priority or spec.priority, asked.top_k, encode)
         checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
         if asked.source.instant:  # the queue refuses what is late
             self._submit(question, asked.source.rows(checkpoint))
@@ -199,6 +200,7 @@ class Service:
             question.deadline_ns,
             self._deliver,
             exchange.request_id,
+            question.priority,
         )
         ticket = request.ticket
         self._waiting[ticket] = question
