@@ -16,6 +16,7 @@ from dnnserve.errors import StartError
 
 from dnncore.dtypes import DType
 from dnncore.nn import Model
+from dnncore.nn.calibration import Calibration
 from dnncore.nn.passes import for_inference
 from tests.server.packages import make_repository
 
@@ -84,7 +85,7 @@ REFUSED = {
     "xyzzy = 1": "c.toml: xyzzy is unknown; --help lists all that there are",
     'max_batch = "eight"': "c.toml: max_batch cannot be 'eight': Input should be a valid integer",
     "max_batch = 0": "--max-batch 0 is out of range; use 1 to 4096",
-    'precision = "fp8"': "c.toml: precision cannot be 'fp8': Input should be 'fp32', 'fp16' or 'bf16'",
+    'precision = "fp8"': "c.toml: precision cannot be 'fp8': Input should be 'fp32', 'fp16', 'bf16' or 'int8'",
     'shape = "x"': "c.toml: shape cannot be 'x': 'x' is no NAME=N,3,224,224",
     "max_batch =": "configuration file c.toml is not TOML: Invalid value (at end of document)",
     "models = 3": "c.toml: models cannot be 3: Input should be a valid dictionary",
@@ -190,9 +191,9 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
     make_repository(folder / "models")
     computed_in: list[DType] = []
 
-    def compile_for(model: Model, precision: DType) -> Model:
+    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None) -> Model:
         computed_in.append(precision)
-        return for_inference(model, precision)
+        return for_inference(model, precision, calibration=calibration)
 
     monkeypatch.setattr(app, "for_inference", compile_for)
     models = {
@@ -202,10 +203,12 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
     config = ServerConfig(model_repository=folder / "models", devices="cpu", grpc_port=0, metrics_port=0, models=models)
     server = make_server(config)
     try:
-        specs = {spec.key.name: (spec.max_batch_rows, spec.default_deadline_ns) for spec in server._specs}
+        specs = {
+            spec.key.name: (spec.max_batch_rows, spec.default_deadline_ns, spec.priority) for spec in server._specs
+        }
     finally:
         server.drain()
-    assert specs == {"digits": (3, 20_000_000), "faces": (32, 0)}
+    assert specs == {"digits": (3, 20_000_000, 0), "faces": (32, 0, 1)}
     assert computed_in == [DType.FLOAT16, DType.FLOAT32]
     with pytest.raises(
         StartError, match=r"models\.digts configures a model that is not served; served are digits, faces"
