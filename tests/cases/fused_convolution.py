@@ -85,6 +85,7 @@ FUSED = (
     Fused("fft-fp16", (1, 3, 12, 13), (2, 3, 5, 5), "sb", {}, F16, parameters=F32, layouts=NHWC, activation=LEAKY),
     Fused("true-convolution", (1, 3, 6, 6), (4, 3, 3, 2), "sb", {"mode": "convolution"}),
     Fused("long-sum", (1, 60, 5, 5), (7, 60, 5, 5), "sbz", activation=SILU),
+    Fused("long-sum-simple-epilogue", (1, 200, 4, 5), (40, 200, 1, 1), "bz"),
     Fused("long-sum-blend", (1, 512, 2, 3), (9, 512, 1, 1), "sb", alpha=2.0, beta=1.0),
     Fused("many-filters", (2, 3, 12, 12), (70, 3, 3, 3), "sbz", {"padding": 1}),
     Fused("1d", (2, 6, 17), (4, 6, 5), "sbz", {"spatial_ndim": 1}),
