@@ -32,6 +32,7 @@ class Stream:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sent = 0
         self.call = client.infer.ModelStreamInfer(self._taken())
+        self.call.add_callback(self.end)  # gRPC's thread waits for the next request, also of a call that has ended
 
     def send(self, value: float, **changes: Any) -> None:
         self._requests.put(infer_request(value, **changes))
