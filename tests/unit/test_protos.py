@@ -86,7 +86,10 @@ def test_every_enum_value_is_one_of_tritonclients(ours: dict[str, Any], theirs: 
 
 def test_every_rpc_is_one_of_tritonclients(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     service = "inference.GRPCInferenceService."
-    calls = "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelConfig ModelStatistics"
+    calls = (
+        "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelStreamInfer ModelConfig "
+        "ModelStatistics"
+    )
     assert ours["rpcs"].keys() == {service + call for call in calls.split()}
     assert _differences({"rpc": ours["rpcs"]}, {"rpc": theirs["rpcs"]}) == []
 
