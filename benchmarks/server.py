@@ -61,17 +61,24 @@ class RunningServer:
 
     def __enter__(self) -> RunningServer:
         self._process = subprocess.Popen(self._command, env=os.environ.copy())
-        give_up = time.monotonic() + _START_SECONDS
-        while not self._ready_file.exists():
-            if self._process.poll() is not None:
-                raise RuntimeError(f"dnnserve ended with status {self._process.returncode} before it was ready")
-            if time.monotonic() > give_up:
-                self._process.kill()
-                raise RuntimeError(f"dnnserve was not ready after {_START_SECONDS:.0f} s")
-            time.sleep(0.02)
+        try:
+            self._wait_ready(self._process)
+        except BaseException:  # also what ends a test that takes too long: nothing is left running
+            self._process.kill()
+            self._process.wait()
+            raise
         ready = json.loads(self._ready_file.read_text())
         self.grpc, self.metrics, self.devices = ready["grpc"], ready["metrics"], ready["devices"]
         return self
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        give_up = time.monotonic() + _START_SECONDS
+        while not self._ready_file.exists():
+            if process.poll() is not None:
+                raise RuntimeError(f"dnnserve ended with status {process.returncode} before it was ready")
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"dnnserve was not ready after {_START_SECONDS:.0f} s")
+            time.sleep(0.02)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -23,6 +23,7 @@ from tests.server.packages import probabilities
 
 pytestmark = [
     pytest.mark.cuda,
+    pytest.mark.timeout(300),  # the first of them compiles the kernels for servers
     pytest.mark.skipif(not EMULATOR, reason="faults are injected by the emulated driver: run `make test`"),
 ]
 
