@@ -14,7 +14,10 @@ from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
 from tests.cases import Case
+from tests.conftest import CUDA_DEVICES
 from tests.ops.harness import GUARD, check
+
+pytestmark = pytest.mark.cuda  # wgmma is an instruction of GPUs
 
 ALGORITHM = "implicit_gemm_wgmma"
 ONE_MULTIPROCESSOR = replace(H200, multiprocessors=1)
@@ -136,18 +139,16 @@ KERNELS = {layer.kernel for layer in LAYERS} | {
 """What the cases here run."""
 
 
-def _handle(figures: DeviceFigures, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> Handle:
-    """The device as if it had fewer multiprocessors, which then take all tiles."""
-    if handle.info.name == "cpu":
-        pytest.skip("wgmma is an instruction of GPUs")
+def _handle(figures: DeviceFigures, monkeypatch: pytest.MonkeyPatch) -> Handle:
+    """A device as if it had fewer multiprocessors, which then take all tiles."""
     monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: figures)
-    return Handle(handle.info.name)
+    return Handle(CUDA_DEVICES[0])
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> Handle:
+def small(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """With one multiprocessor."""
-    return _handle(ONE_MULTIPROCESSOR, handle, monkeypatch)
+    return _handle(ONE_MULTIPROCESSOR, monkeypatch)
 
 
 def _ending(tile: Tile) -> str:
@@ -156,12 +157,12 @@ def _ending(tile: Tile) -> str:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
-def test_a_block_takes_several_tiles(layer: Layer, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     for tiles in ("wgmma_launch.TILES", "wgmma.TILES_OF_INT8", "wgmma_backward_filter.TILES"):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(_ending(tile))]
         monkeypatch.setattr(where, tuple(found))
-    with _handle(replace(H200, multiprocessors=layer.blocks), handle, monkeypatch) as few:
+    with _handle(replace(H200, multiprocessors=layer.blocks), monkeypatch) as few:
         case = layer.case()
         kernels = few.plan(case.problem, algorithm=ALGORITHM).describe()
         assert f"{layer.kernel}: " in kernels
@@ -174,14 +175,12 @@ def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> N
         check(small, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
 
 
-def test_other_buffers_have_other_tensor_maps(handle: Handle) -> None:
-    if handle.info.name == "cpu":
-        pytest.skip("wgmma is an instruction of GPUs")
+def test_other_buffers_have_other_tensor_maps() -> None:
     rng = np.random.default_rng(0)
     first, second = (rng.uniform(-1, 1, (1, 16, 5, 6)).astype(np.float16) for _ in range(2))
     conv = ConvolutionDescriptor.make()
     weights = rng.uniform(-1, 1, (8, 16, 1, 1)).astype(np.float16)
-    with Handle(handle.info.name) as own:
+    with Handle(CUDA_DEVICES[0]) as own:
         x, other, w = (own.upload(value, "NHWC") for value in (first, second, weights))
         y, again = (own.tensor(TensorDescriptor.packed((1, 8, 5, 6), F16, "NHWC")) for _ in range(2))
         ops.convolution_forward(own, 1.0, x, w, conv, 0.0, y, algorithm=ALGORITHM)
