@@ -18,6 +18,7 @@ _DTYPES = (DType.FLOAT32,) * 5 + (DType.FLOAT64, DType.FLOAT16, DType.FLOAT16, D
 _OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
 _LAYOUTS = ("NCHW", "NCHW", "NHWC", "CHWN", "gaps")
 _PER_PLANE = 32
+_PER_GROUP = 1024
 _BLENDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1.0), (-0.5, 2.0), (0.0, 1.0))
 
 
@@ -30,21 +31,22 @@ def random_case(number: int, max_macs: int = 1 << 40) -> Case:
 
     Args:
         number: Which one.
-        max_macs: Most multiply-adds, with 32 for each plane of an operand, which some algorithms transform; what has more is drawn
-            again.
+        max_macs: Most multiply-adds, with 32 for each plane of an operand, which some algorithms transform, and 1024 for each
+            group, which has products of its own at every frequency; what has more is drawn again.
     """
     rng = random.Random(number)
     while True:
         problem = _draw(rng)
-        if problem is not None and problem.macs + _PER_PLANE * _planes(problem) <= max_macs:
+        if problem is not None and _work(problem) <= max_macs:
             alpha, beta = rng.choice(_BLENDS)
             if problem.y.dtype is DType.INT8:  # not all of them saturated
                 alpha /= 64 * math.sqrt(math.prod(problem.w.shape[1:]))
             return Case(f"random-{number}", problem, alpha, beta)
 
 
-def _planes(problem: ConvolutionProblem) -> int:
-    return sum(one.shape[0] * one.shape[1] for one in (problem.x, problem.w, problem.y))
+def _work(problem: ConvolutionProblem) -> int:
+    planes = sum(one.shape[0] * one.shape[1] for one in (problem.x, problem.w, problem.y))
+    return problem.macs + _PER_PLANE * planes + _PER_GROUP * problem.convolution.groups
 
 
 def _draw(rng: random.Random) -> ConvolutionProblem | None:
