@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from dnncore import devices
 from dnncore.errors import DnncoreError
 from dnnserve.allocator import keep_freed_memory
-from dnnserve.config import ServerConfig, parse_arguments
+from dnnserve.command_line import parse_arguments
+from dnnserve.config import ServerConfig
 from dnnserve.logs import configure_logging
 
 if TYPE_CHECKING:

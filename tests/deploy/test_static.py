@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dnnserve.config import ServerConfig, parse_arguments
+from dnnserve.command_line import parse_arguments
+from dnnserve.config import ServerConfig
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import ModelKey
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector

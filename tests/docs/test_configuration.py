@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from dnnserve.config import ModelSection, parse_arguments
+from dnnserve.command_line import parse_arguments
+from dnnserve.config import ModelSection
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from dnnclient.cli import main as dnnclient
-from dnnserve.config import parse_arguments
+from dnnserve.command_line import parse_arguments
 from onnx import helper
 from PIL import Image
 

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnapi.v1 import classifier_pb2_grpc as classifier_grpc
-from dnnserve.config import ServerConfig, parse_arguments
+from dnnserve.command_line import parse_arguments
+from dnnserve.config import ServerConfig
 from PIL import Image
 
 from tests.server.fakes import PATIENCE_S, wait_until

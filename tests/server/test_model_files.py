@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from dnnserve.app import make_server, model_spec
-from dnnserve.config import parse_arguments
+from dnnserve.command_line import parse_arguments
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
 from dnnserve.front.model_info import metadata_message

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from dnnserve import app
 from dnnserve.app import make_server
-from dnnserve.config import ModelConfig, ModelSection, ServerConfig, parse_arguments
+from dnnserve.command_line import parse_arguments
+from dnnserve.config import ModelConfig, ModelSection, ServerConfig
 from dnnserve.errors import StartError
 
 from dnncore.dtypes import DType

@@ -106,7 +106,7 @@ def main(channel: str) -> int:
     if assignment is None:
         return 0
     configure_logging(assignment.config.log_format)
-    warnings.filterwarnings("ignore", module=r"PIL\\.")
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:

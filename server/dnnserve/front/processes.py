@@ -157,7 +157,7 @@ class FrontProcesses:
     def _lost(self, front: _Front, how: str, seconds: float) -> None:
         """Start another one in the place of a process that has ended; called by the thread that listened to it."""
         with self._lock:
-            if self._stopping:
+            if self._stopping or front not in self._fronts:  # the latter was being started, and who starts it knows
                 return
         _log.error("front end %d, process %d, ended by %s", front.number, front.pid, how)
         while (wait_s := self._restarts[front.number].after(seconds)) is not None:
