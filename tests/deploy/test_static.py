@@ -15,26 +15,14 @@ from typing import Any
 import pytest
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ServerConfig
-from dnnserve.engine.runner import Runner
-from dnnserve.envelope import ModelKey
-from dnnserve.metrics import Metrics, MetricsPage, StateCollector
-from dnnserve.scheduler import Scheduler
-from dnnserve.scheduling.entry import Limits
-from dnnserve.statistics import Statistics
-from prometheus_client.parser import text_string_to_metric_families
+
+from tests.deploy.promql import PROMETHEUS_LABELS, labels_in, metrics_in
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'dnncore[test]'")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
 CONTAINERFILES = (DEPLOY / "Containerfile", PROMETHEUS / "Containerfile")
-
-_NOT_METRICS = re.compile(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)")
-_IDENTIFIER = re.compile(r"[a-zA-Z_:][\w:]*(?!\w*\s*\()")
-_LABELS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
-_GROUPING = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
-_OPERATORS = frozenset({"and", "or", "unless", "bool", "offset"})
-_PROMETHEUS_LABELS = frozenset({"job", "instance", "le"})
 
 
 def load(path: Path) -> Any:
@@ -45,15 +33,6 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in load(PROMETHEUS / "rules.yml")["groups"] for rule in group["rules"]]
 
 
-def metrics_in(expression: str) -> set[str]:
-    return set(_IDENTIFIER.findall(_NOT_METRICS.sub(" ", expression))) - _OPERATORS
-
-
-def labels_in(expression: str) -> set[str]:
-    grouped = (name.strip() for names in _GROUPING.findall(expression) for name in names.split(","))
-    return {*_LABELS.findall(expression), *grouped}
-
-
 def containerfile_instructions(path: Path) -> list[tuple[str, str]]:
     """(INSTRUCTION, arguments), continued lines joined, comments left out."""
     lines = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
@@ -61,24 +40,6 @@ def containerfile_instructions(path: Path) -> list[tuple[str, str]]:
     return [
         (word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines()) if word
     ]
-
-
-@pytest.fixture(scope="module")
-def served() -> tuple[set[str], set[str]]:
-    """Names of the samples on a server's /metrics, and of their labels."""
-    model = ModelKey("digits", 1)
-    statistics, metrics, scheduler = Statistics([model]), Metrics([model]), Scheduler()
-    scheduler.add_model(model, Limits(max_batch_rows=1, max_queue_requests=1))
-
-    def no_device(device: str) -> Any:
-        raise AssertionError(f"{device} is not opened: the runner is never started")
-
-    runner = Runner("cpu", "cpu", {model: 1}, no_device, scheduler)
-    metrics.registry.register(StateCollector(scheduler, [runner], lambda: True))
-    metrics.record_call(None, "Classify", "NOT_FOUND", 0)
-    page = MetricsPage(metrics, statistics, scheduler).render().decode()
-    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    return {sample.name for sample in samples}, {label for sample in samples for label in sample.labels}
 
 
 def test_a_misspelt_metric_in_a_rule_would_be_noticed() -> None:
@@ -96,7 +57,7 @@ def test_every_metric_in_the_rules_is_one_that_the_server_has(served: tuple[set[
 
 def test_every_label_in_the_rules_is_one_that_the_server_gives(served: tuple[set[str], set[str]]) -> None:
     for rule in rules():
-        unknown = labels_in(rule["expr"]) - served[1] - _PROMETHEUS_LABELS
+        unknown = labels_in(rule["expr"]) - served[1] - PROMETHEUS_LABELS
         assert not unknown, f"{rule.get('alert') or rule['record']} reads {unknown}, which no metric has"
 
 
