@@ -242,6 +242,18 @@ def _parser() -> argparse.ArgumentParser:
         help="a line for each call: client, model, id, status, time",
     )
     life.add_argument(
+        "--trace-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry spans there, by OTLP over HTTP: http://127.0.0.1:4318/v1/traces",
+    )
+    life.add_argument(
+        "--trace-ratio",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of the calls without a traceparent that are traced, 0 to 1; the others follow their client's decision",
+    )
+    life.add_argument(
         "--ready-file", type=Path, metavar="PATH", help="write addresses, devices and models there as JSON when ready"
     )
     return parser

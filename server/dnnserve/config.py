@@ -120,6 +120,8 @@ class ServerConfig:
         deadline_margin_ms: Answers are due so long before the deadlines of their requests: they still have to reach the client.
         log_format: "text" or "json".
         access_log: Whether each call's end is logged.
+        trace_endpoint: Where OpenTelemetry's spans go, by OTLP over HTTP; None: nothing is traced.
+        trace_ratio: The share of calls without a traceparent that are traced; the others follow their client's decision.
         ready_file: Written when the server is ready.
 
     Raises:
@@ -172,6 +174,8 @@ class ServerConfig:
     deadline_margin_ms: float = 1.0
     log_format: str = "text"
     access_log: bool = False
+    trace_endpoint: str | None = None
+    trace_ratio: float = 1.0
     ready_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -186,6 +190,10 @@ class ServerConfig:
         if self.front_end not in FRONT_ENDS:
             raise ConfigError(f"--front-end {self.front_end} is unknown; use one of {', '.join(FRONT_ENDS)}")
         _check_precision("--precision", self.precision)
+        if self.trace_endpoint is not None and not self.trace_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"--trace-endpoint {self.trace_endpoint} is no URL such as http://127.0.0.1:4318/v1/traces"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key come together; one of them is missing")
         if self.tls_cert is not None and self.http_port is not None:
@@ -218,6 +226,7 @@ class ServerConfig:
             ("--default-deadline-ms", self.default_deadline_ms, 0, _MAX_DEADLINE_MS),
             ("--warm-up-seconds", self.warm_up_seconds, 0, 3600),
             ("--deadline-margin-ms", self.deadline_margin_ms, 0, _MAX_DEADLINE_MS),
+            ("--trace-ratio", self.trace_ratio, 0, 1),
         ):
             _check_range(flag, value, low, high)
 

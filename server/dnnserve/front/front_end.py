@@ -14,6 +14,7 @@ from dnnserve.front.inference import inference_methods
 from dnnserve.front.rest.server import HttpServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallObserver, Counters, Queue, Service
+from dnnserve.front.tracing import open_tracing
 from dnnserve.security.doors import open_doors
 
 __all__ = ["Behind", "FrontEnd", "LocalFrontEnd"]
@@ -91,13 +92,14 @@ class LocalFrontEnd:
         reuse_port: Whether other processes may listen on the same port.
 
     Raises:
-        StartError: the port cannot be had, certificates or tokens cannot be used, or the fast lane was asked for and does not run
-            here.
+        StartError: the port cannot be had, certificates or tokens cannot be used, or the fast lane or tracing was asked for and
+            cannot be had here.
     """
 
     def __init__(self, config: ServerConfig, behind: Behind, *, reuse_port: bool = False) -> None:
         self._config = config
         self._behind = behind
+        self._tracer = open_tracing(config.trace_endpoint, config.trace_ratio)
         self._server = GrpcServer(config, open_doors(config), behind.clock, reuse_port=reuse_port)
         self._http: HttpServer | None = None
         if config.http_port is not None:
@@ -134,7 +136,7 @@ class LocalFrontEnd:
         config, behind = self._config, self._behind
         service = Service(
             *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_call_end),
-            *(config.access_log, behind.clock),
+            *(config.access_log, behind.clock, self._tracer),
         )
         self._server.start(service)
         if self._http is not None:
@@ -165,3 +167,5 @@ class LocalFrontEnd:
             self._http.stop(grace_s)
         self._server.stop(grace_s)
         self._decoder.close()
+        if self._tracer is not None:
+            self._tracer.close()

@@ -24,6 +24,7 @@ from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.status import Status, status_of
+from dnnserve.front.tracing import CallTracer
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["CallObserver", "Counters", "Encoder", "Exchange", "Queue", "Service"]
@@ -72,12 +73,14 @@ class Exchange:
         spec: The model that it names; None: not known yet, or none that is loaded.
         request_id: The client's name for it.
         submitted: Whether the scheduler has it, which then counts how it ends.
+        completion: What the scheduler said.
     """
 
     call: Call
     spec: ModelSpec | None = None
     request_id: str = ""
     submitted: bool = False
+    completion: Completion | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +107,7 @@ class Service:
         on_call_end: Told of each call's end.
         access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
         clock: The scheduler's clock.
+        tracer: Told of each call's end with its stages; None: nobody is.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Service:
         on_call_end: CallObserver,
         access_log: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
+        tracer: CallTracer | None = None,
     ) -> None:
         self.catalog = catalog
         self.statistics = statistics
@@ -125,6 +130,7 @@ class Service:
         self._on_call_end = on_call_end
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
+        self._tracer = tracer
         self._waiting: dict[int, _Question] = {}  # by ticket; its operations are atomic
 
     def answering(self, respond: Callable[[Exchange, bytes], Message]) -> Handler:
@@ -215,6 +221,7 @@ class Service:
         for completion in completions:
             question = self._waiting.pop(completion.request.ticket)
             outcome, exchange = completion.outcome, question.exchange
+            exchange.completion = completion
             try:
                 if isinstance(outcome, Answer):
                     response = question.encode(exchange.request_id, question.spec, outcome.outputs, question.top_k)
@@ -254,10 +261,13 @@ class Service:
         call.fail(status.code, status.text, status.trailers)
 
     def _end(self, exchange: Exchange, status: Status) -> None:
-        """Count and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
+        """Count, trace and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
         call, spec = exchange.call, exchange.spec
         taken_ns = self._clock() - call.arrival_ns
         self._on_call_end(None if spec is None else spec.key, call.method, status.code.name, taken_ns)
+        if self._tracer is not None:
+            key = None if spec is None else spec.key
+            self._tracer.record(call, key, exchange.request_id, status, exchange.completion)
         if _access.isEnabledFor(self._access_level):
             _access.log(
                 self._access_level,
