@@ -104,7 +104,7 @@ class Steady:
             due += random.expovariate(rate)
         await asyncio.gather(*self._open)
         for channel in self._channels:
-            await channel.close()
+            await channel.close(None)
 
     async def _one(self, value: float) -> None:
         sent = time.monotonic()
@@ -186,7 +186,7 @@ class Misbehaving:
 
     async def _stream(self) -> None:
         channel = grpc.aio.insecure_channel(self._address, options=[("grpc.use_local_subchannel_pool", 1)])
-        call = channel.stream_stream(_STREAM, None, None)(timeout=_DEADLINE_S)
+        call = channel.stream_stream(_STREAM, None, None)(None, timeout=_DEADLINE_S)
         with suppress(grpc.RpcError):
             await call.write(request(0.0))
         await channel.close(None)
