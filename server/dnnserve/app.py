@@ -136,7 +136,11 @@ class Server:
         web_host = f"[{config.host}]" if ":" in config.host else config.host
         metrics = f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
         http = self._front.http_address
-        self.addresses = Addresses(self._front.address, metrics, None if http is None else f"http://{http}")
+        self.addresses = Addresses(
+            self._front.address,
+            metrics,
+            None if http is None else f"{'http' if config.tls_cert is None else 'https'}://{http}",
+        )
 
     @property
     def device_labels(self) -> tuple[str, ...]:

@@ -196,10 +196,6 @@ class ServerConfig:
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key come together; one of them is missing")
-        if self.tls_cert is not None and self.http_port is not None:
-            raise ConfigError(
-                "--http-port has no TLS: leave --tls-cert out, or --http-port, or put a proxy before the latter"
-            )
         if self.tls_cert is None and (self.tls_client_ca is not None or self.metrics_tls):
             raise ConfigError("--tls-client-ca and --metrics-tls need --tls-cert and --tls-key")
         for flag, value, low, high in (

@@ -22,7 +22,7 @@ from dnnserve.front.gate import Gate
 from dnnserve.front.rest import connection, transcoding
 from PIL import Image
 
-from dnncore.errors import ConfigError, DeviceFaultError
+from dnncore.errors import DeviceFaultError
 from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
 from tests.server.serving import Client, make_config, scores, serving
 
@@ -319,8 +319,6 @@ def test_tokens_are_asked_for_before_a_body_is_read(lab: Lab, tmp_path: Path) ->
         requests = client.metrics()["dnnserve_requests_total"]
         assert requests["ModelInfer", "", "UNAUTHENTICATED", ""] == 2
         assert requests["ModelMetadata", "", "PERMISSION_DENIED", ""] == 1
-    with pytest.raises(ConfigError, match="no TLS"):
-        make_config(http_port=0, tls_cert=tmp_path / "a", tls_key=tmp_path / "b")
 
 
 def test_overload_says_when_to_come_again(served: tuple[Server, Client], monkeypatch: pytest.MonkeyPatch) -> None:

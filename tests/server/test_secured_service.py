@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +120,48 @@ def test_mutual_tls_and_tokens_together(front: dict[str, Any], tmp_path: Path, t
         port = str(urlsplit(metrics).port)
         probe = subprocess.run([sys.executable, HEALTHCHECK, port], capture_output=True, text=True, check=False)
         assert (probe.returncode, probe.stdout.splitlines()[-1]) == (0, "ready")
+
+
+def test_http_has_the_same_certificates_and_tokens_and_renews_them(tmp_path: Path, tokens: Path) -> None:
+    ours = Authority(tmp_path)
+    certificates, friend = ours.issue("server"), ours.issue("friend")
+    files: dict[str, Any] = {"tls_cert": certificates.chain, "tls_key": certificates.key, "tls_client_ca": ours.path}
+    stranger = ssl.create_default_context(cafile=ours.path)
+    context = ssl.create_default_context(cafile=ours.path)
+    context.load_cert_chain(friend.chain, friend.key)
+    with serving(Lab(), token_file=tokens, http_port=0, **files) as (server, _):
+        url = f"{server.addresses.http}/v2/models/toy/infer"
+        host = urlsplit(url).netloc
+        body = (
+            b'{"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 3, 2, 4], "data": [' + b"1," * 23 + b"1]}]}"
+        )
+
+        def ask(token: str, known: ssl.SSLContext = context, body: bytes = body) -> int:
+            request = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"})
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S, context=known) as page:
+                    return int(page.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        def shown() -> bytes:
+            connection = http.client.HTTPSConnection(host, timeout=PATIENCE_S, context=context)
+            connection.connect()
+            assert isinstance(connection.sock, ssl.SSLSocket)
+            certificate = connection.sock.getpeercert(binary_form=True)
+            connection.close()
+            assert certificate is not None
+            return certificate
+
+        assert (ask(APP), ask("x" * 20), ask(APP, body=b"junk")) == (200, 401, 400)
+        with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
+            ask(APP, stranger)
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            urllib.request.urlopen(url.replace("https", "http"), timeout=PATIENCE_S)
+        before = shown()
+        ours.issue("server")
+        wait_until(lambda: shown() != before)
+        assert ask(APP) == 200
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -293,7 +293,7 @@ def test_files_named_by_the_configuration_that_cannot_be_used_are_refused_by_nam
     assert f"token file {tokens}: the token in line 1 is too short" in refusal(token_file=tokens)
     assert "nowhere" in refusal(token_file=tmp_path / "nowhere")
     assert f"{tokens}, {tokens} cannot be used for TLS" in refusal(tls_cert=tokens, tls_key=tokens)
-    assert open_doors(ServerConfig(model=Path("m"))) == Doors(None, None, None)
+    assert open_doors(ServerConfig(model=Path("m"))) == Doors(None, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,12 @@ class LocalFrontEnd:
         self._config = config
         self._behind = behind
         self._tracer = open_tracing(config.trace_endpoint, config.trace_ratio)
-        self._server = GrpcServer(config, open_doors(config), behind.clock, reuse_port=reuse_port)
+        doors = open_doors(config)
+        self._server = GrpcServer(config, doors, behind.clock, reuse_port=reuse_port)
         self._http: HttpServer | None = None
         if config.http_port is not None:
             try:
-                self._http = HttpServer(config, self._server.gate, behind.clock, reuse_port=reuse_port)
+                self._http = HttpServer(config, self._server.gate, behind.clock, doors.http, reuse_port=reuse_port)
             except StartError:
                 self._server.stop(0.0)
                 raise

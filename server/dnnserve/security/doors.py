@@ -14,7 +14,7 @@ from dnnserve.config import ServerConfig
 from dnnserve.errors import StartError
 from dnnserve.security.authorizer import Authorizer, parse_tokens
 from dnnserve.security.reloading import Reloading
-from dnnserve.security.tls import Certificates, grpc_credentials, reloading_context
+from dnnserve.security.tls import Certificates, grpc_credentials, reloading_context, renewing_context
 
 __all__ = ["Doors", "open_doors", "shows_tokens"]
 
@@ -25,11 +25,13 @@ class Doors:
 
     Args:
         grpc: Credentials of the gRPC port; None: it is plain.
+        http: Context of the HTTP port; None: it is plain.
         metrics: Context of the metrics port; None: it is plain.
         authorizer: Judges calls; None: all pass.
     """
 
     grpc: grpc.ServerCredentials | None
+    http: ssl.SSLContext | None
     metrics: Reloading[ssl.SSLContext] | None
     authorizer: Reloading[Authorizer] | None
 
@@ -46,6 +48,7 @@ def open_doors(config: ServerConfig) -> Doors:
     try:
         return Doors(
             None if certificates is None else grpc_credentials(certificates),
+            None if certificates is None or config.http_port is None else renewing_context(certificates),
             reloading_context(certificates) if certificates is not None and config.metrics_tls else None,
             None if config.token_file is None else _reloading_tokens(config.token_file),
         )

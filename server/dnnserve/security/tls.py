@@ -1,4 +1,4 @@
-"""Certificates for both ports: the gRPC server's credentials and the metrics port's context, renewed when their files change."""
+"""Certificates of all ports: the gRPC server's credentials and the HTTP ports' contexts, renewed when their files change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 from dnncore.errors import ConfigError
 from dnnserve.security.reloading import Reloading
 
-__all__ = ["Certificates", "grpc_credentials", "reloading_context"]
+__all__ = ["Certificates", "grpc_credentials", "reloading_context", "renewing_context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,27 @@ def grpc_credentials(certificates: Certificates) -> grpc.ServerCredentials:
         return current
 
     return grpc.dynamic_ssl_server_credentials(given[0], renewed, certificates.client_ca is not None)
+
+
+def renewing_context(certificates: Certificates) -> ssl.SSLContext:
+    """A context that is given to a server once and looks for renewed files at each new connection by itself.
+
+    With `client_ca`, clients must show a certificate.
+
+    Raises:
+        ConfigError: as of `Certificates.context`.
+        OSError: a file cannot be read.
+    """
+    reloading = reloading_context(certificates)
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _given: ssl.SSLContext) -> None:
+        connection.context = reloading.current
+
+    context = certificates.context()
+    if certificates.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED  # which the connection keeps when its certificates are exchanged
+    context.sni_callback = renew  # called at each client's hello, whether it names a server or not
+    return context
 
 
 def reloading_context(certificates: Certificates) -> Reloading[ssl.SSLContext]:

@@ -307,6 +307,11 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._expires = time.monotonic() + _LINGER_S
         self._transport.resume_reading()
+        if (
+            self._transport.get_extra_info("sslcontext") is not None
+        ):  # TLS: its own way of closing waits for the client, and reads meanwhile
+            self._transport.close()
+            return
         try:
             self._transport.write_eof()
         except OSError:  # the client has reset the connection, and the event loop does not know yet

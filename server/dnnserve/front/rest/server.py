@@ -12,6 +12,7 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _SWEEP_S = 0.5
+_HANDSHAKE_S = 5.0
 _HELD_REQUESTS = 8  # of the largest size, in memory at the same time
 _SHARE_OF_DESCRIPTORS = 8
 _MOST_CONNECTIONS = 8192
@@ -42,17 +44,27 @@ class HttpServer:
         config: Address and limits; it has an `http_port`.
         gate: Counts the calls whose request has come.
         clock: Monotonic nanoseconds.
+        tls: Its context; None: connections are plain.
         reuse_port: Whether other processes may listen on the same port.
 
     Raises:
         StartError: the port cannot be had.
     """
 
-    def __init__(self, config: ServerConfig, gate: Gate, clock: Callable[[], int], *, reuse_port: bool = False) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        gate: Gate,
+        clock: Callable[[], int],
+        tls: ssl.SSLContext | None = None,
+        *,
+        reuse_port: bool = False,
+    ) -> None:
         assert config.http_port is not None
         self._config = config
         self._gate = gate
         self._clock = clock
+        self._tls = tls
         self._socket = bind(config.host, config.http_port, reuse_port=reuse_port)
         port = self._socket.getsockname()[1]
         self.address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
@@ -92,7 +104,15 @@ class HttpServer:
             )
         )
         self._thread.start()
-        listening = self._loop.create_server(lambda: Connection(desk), sock=self._socket, backlog=_BACKLOG)
+        patience_s = None if self._tls is None else _HANDSHAKE_S
+        listening = self._loop.create_server(
+            lambda: Connection(desk),
+            sock=self._socket,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=patience_s,
+            ssl_shutdown_timeout=patience_s,
+        )
         try:
             self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
         except OSError as error:
