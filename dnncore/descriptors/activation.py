@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dnncore.descriptors.settings import HashedOnce, member, number, settle
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
 __all__ = ["ActivationDescriptor", "ActivationMode"]
@@ -47,6 +48,15 @@ class ActivationMode(Enum):
     HARD_SWISH = "hard_swish"
 
 
+_TOLD_BY_RESULT = (
+    ActivationMode.RELU,
+    ActivationMode.CLIPPED_RELU,
+    ActivationMode.LEAKY_RELU,
+    ActivationMode.SIGMOID,
+    ActivationMode.TANH,
+)
+"""Modes whose slope at x follows from y."""
+
 _WITH_COEFFICIENT = (ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU, ActivationMode.ELU)
 
 
@@ -70,6 +80,17 @@ class ActivationDescriptor(HashedOnce):
             raise BadParamError(f"coefficient {self.coefficient} of {self.mode.value} must be finite and not negative")
         if self.coefficient and self.mode not in _WITH_COEFFICIENT:
             raise BadParamError(f"{self.mode.value} has no coefficient, {self.coefficient} is given")
+
+    def result_tells_slope(self, dtype: DType) -> bool:
+        """Whether the slope at x follows from y alone, so that a gradient can be given y for x, and x need not be kept.
+
+        Args:
+            dtype: Of both. In 16 bits a ceiling may be rounded down: then y seems to lie below it wherever x is above.
+        """
+        if self.mode is ActivationMode.CLIPPED_RELU:
+            highest, ceiling = (float(each.numpy.type(self.coefficient)) for each in (dtype, dtype.compute))
+            return highest == ceiling
+        return self.mode in _TOLD_BY_RESULT
 
     @classmethod
     def make(cls, mode: ActivationMode | str, coefficient: float | None = None) -> ActivationDescriptor:

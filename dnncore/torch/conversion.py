@@ -18,11 +18,13 @@ class Conversion:
     Args:
         model: The model that was given.
         converted: Names of the modules that compute with our kernels now.
+        shortened: Names of those that still compute with PyTorch's, which ours do not beat, and cost the host less (`ReLU`).
         left: Names of the modules of a kind that we have, each with the setting for which it was left as it was.
     """
 
     model: nn.Module
     converted: tuple[str, ...]
+    shortened: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
 
 
@@ -30,9 +32,11 @@ def convert(model: nn.Module) -> Conversion:
     """Swap every module that we have for ours, in place: parameters, buffers, hooks and state_dict stay what they were.
 
     Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations overwrite
-    their argument where no gradient is wanted, and are computed out of place elsewhere.
+    their argument where no gradient is wanted, and are computed out of place elsewhere, but for ReLU, which is PyTorch's.
     """
-    converted, left = [], []
+    converted: list[str] = []
+    shortened: list[str] = []
+    left: list[tuple[str, str]] = []
     for name, module in model.named_modules():
         ours = MODULES.get(type(module))
         if ours is None:
@@ -40,7 +44,7 @@ def convert(model: nn.Module) -> Conversion:
         reason = ours.why_not(module)
         if reason is None:
             module.__class__ = ours
-            converted.append(name)
+            (converted if ours.kernel_is_ours else shortened).append(name)
         else:
             left.append((name, reason))
-    return Conversion(model, tuple(converted), tuple(left))
+    return Conversion(model, tuple(converted), tuple(shortened), tuple(left))

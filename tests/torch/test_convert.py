@@ -83,7 +83,7 @@ def _compare(module: nn.Module, shape: tuple[int, ...], training: bool) -> None:
     theirs = copy.deepcopy(module).double().train(training)
     ours = copy.deepcopy(theirs)
     conversion = dt.convert(ours)
-    assert conversion.converted == ("",)
+    assert (*conversion.converted, *conversion.shortened) == ("",)
     assert isinstance(ours, type(module))
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -152,7 +152,8 @@ def test_a_converted_net_trains_as_before() -> None:
     ours.features[0].register_forward_hook(lambda *_: seen.append("hook"))
     conversion = dt.convert(ours)
     assert conversion.model is ours
-    assert conversion.converted == ("features.0", "features.1", "features.2", "features.3", "features.4", "head")
+    assert conversion.converted == ("features.0", "features.1", "features.3", "features.4", "head")
+    assert conversion.shortened == ("features.2",)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     x, labels = torch.randn(6, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4, 0])
     for net in (ours, theirs):
@@ -172,6 +173,18 @@ def test_a_converted_net_can_be_saved_and_loaded() -> None:
     other.load_state_dict(ours.state_dict())
     x = torch.randn(2, 3, 8, 8)
     _close(ours.eval()(x), other.eval()(x))
+
+
+def test_a_relu_is_pytorchs_in_place_and_with_gradients_of_gradients() -> None:
+    relu = dt.convert(nn.ReLU(inplace=True)).model
+    x = torch.tensor([-1.0, 3.0], requires_grad=True)
+    square = x**2 - 4
+    y = relu(square)
+    assert y is square
+    assert y.tolist() == [0.0, 5.0]
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    assert (slope.tolist(), curvature.tolist()) == ([0.0, 6.0], [0.0, 2.0])
 
 
 def test_a_subclass_is_left_alone() -> None:

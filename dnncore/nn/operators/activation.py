@@ -7,24 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import ActivationDescriptor, ActivationMode
+from dnncore.descriptors import ActivationDescriptor
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
 __all__ = ["Activation", "ActivationBackward"]
-
-_TOLD_BY_RESULT = frozenset(
-    {
-        ActivationMode.RELU,
-        ActivationMode.CLIPPED_RELU,
-        ActivationMode.LEAKY_RELU,
-        ActivationMode.SIGMOID,
-        ActivationMode.TANH,
-    }
-)
-"""Modes whose slope follows from y alone, so that x need not be kept."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +50,7 @@ class Activation(_Activation):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         (y,) = step.outputs
-        x = y if self.descriptor.mode in _TOLD_BY_RESULT else step.x
+        x = y if self.descriptor.result_tells_slope(step.spec(y).dtype) else step.x
         return (step.add(ActivationBackward(self.mode, self.coefficient), y, step.dy, x, step.partial()),)
 
 

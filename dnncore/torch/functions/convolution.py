@@ -11,7 +11,7 @@ from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
-from dnncore.torch.functions.formats import along_channels, autocast, new, vector, wants_gradient
+from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, vector, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.operation import Operation, Step
 
@@ -84,7 +84,8 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
 
     Under `torch.autocast` all three are cast to its dtype.
     """
-    x, w, bias = autocast(x, w, bias)
+    if maybe_autocast():
+        x, w, bias = autocast(x, w, bias)
     if conv is None:
         conv = _plain(x.dim() - 2)
     if wants_gradient(x, w, bias):

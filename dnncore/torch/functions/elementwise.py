@@ -10,6 +10,7 @@ from torch import Tensor
 from dnncore.descriptors import ActivationDescriptor, TensorDescriptor
 from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, DropoutProblem
 from dnncore.torch.bridge import operate
+from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.formats import like, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.operation import Operation
@@ -26,7 +27,7 @@ def _activated(activation: ActivationDescriptor, x: TensorDescriptor) -> Operati
 def _activation_gradient(
     activation: ActivationDescriptor, x: TensorDescriptor, y: TensorDescriptor, dy: TensorDescriptor
 ) -> Operation:
-    """(x, y, dy) -> dx."""
+    """(x, or y where that tells the slope; y, dy) -> dx."""
     dx = like(x)
     return Operation.of(ActivationBackwardProblem(y, dy, x, dx, activation), (1, 2, 0, 3), dx)
 
@@ -35,15 +36,15 @@ class _Activation(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: ActivationDescriptor) -> Tensor:
         (y,) = operate(_activated, (activation,), (x,))
-        ctx.save_for_backward(x, y)
+        ctx.save_for_backward(*((y,) if activation.result_tells_slope(DTYPES[x.dtype]) else (x, y)))
         ctx.activation = activation
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, y = ctx.saved_tensors
-        (dx,) = operate(_activation_gradient, (ctx.activation,), (x, y, dy))
+        kept = ctx.saved_tensors
+        (dx,) = operate(_activation_gradient, (ctx.activation,), (kept[0], kept[-1], dy))
         return dx, None
 
 

@@ -5,6 +5,7 @@ What does not need PyTorch is `dnncore.formats`', and is found here beside the r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "autocast",
     "is_channels_last",
     "like",
+    "maybe_autocast",
     "mean_and_inv_std",
     "new",
     "parameter_for",
@@ -33,13 +35,24 @@ __all__ = [
 
 
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode."""
-    if torch.is_grad_enabled():
+    """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode.
+
+    Raises:
+        RuntimeError: it would be told under a transform of `torch.func`, which takes no function that fills in a context.
+    """
+    if forward_ad._current_level < 0:
+        if not torch.is_grad_enabled():
+            return False
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
-                return True
-    forward_mode: bool = forward_ad._current_level >= 0
-    return forward_mode
+                break
+        else:
+            return False
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "dnncore.torch's functions do not run under transforms of torch.func; call backward() or torch.autograd.grad instead"
+        )
+    return True
 
 
 def like(reference: TensorDescriptor) -> TensorDescriptor:
@@ -79,6 +92,10 @@ def parameter_for(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tens
     return parameter if parameter.dtype is dtype else parameter.to(dtype)
 
 
+maybe_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Whether `torch.autocast` is on for any device: quick to ask, in front of what takes longer."""
+
+
 def autocast(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[Any, ...]:
     """x and parameters as `torch.autocast` hands them to its matrix products: in its dtype where it is on for x's device."""
     tensors = (x, *parameters)
@@ -94,7 +111,7 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _autocast_is_on(x: torch.Tensor) -> bool:
-    if not torch._C._is_any_autocast_enabled():  # which is quick to ask
+    if not maybe_autocast():
         return False
     on: bool = torch.is_autocast_enabled("cuda") if x.is_cuda else x.is_cpu and torch.is_autocast_enabled("cpu")
     return on

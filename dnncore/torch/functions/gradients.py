@@ -12,24 +12,15 @@ __all__ = ["Function", "first_derivative"]
 
 
 class Function(torch.autograd.Function):
-    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a quarter of the whole.
+    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a third of the whole.
 
-    What is left out looks for tensors that outlived a transform of `torch.func`; under such a transform nothing is left out, and it
-    refuses.
+    What is left out looks for tensors that outlived a transform of `torch.func`, and refuses to run under one; here
+    `formats.wants_gradient` does.
     """
-
-    _apply: Callable[..., Any]
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls._apply = super(torch.autograd.Function, cls).apply
-
-    @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Compute forward, and let autograd remember how to go back."""
-        if torch._C._are_functorch_transforms_active():
-            return super().apply(*args)
-        return cls._apply(*args)
+        cls.apply = super(torch.autograd.Function, cls).apply
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.draft import Draft
-from dnncore.torch.functions.formats import autocast, wants_gradient
+from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.operation import Operation, Step
 
@@ -84,7 +84,9 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Under `torch.autocast` all three are cast to its dtype.
     """
-    return product(*autocast(x, w, bias))
+    if maybe_autocast():
+        x, w, bias = autocast(x, w, bias)
+    return product(x, w, bias)
 
 
 def product(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:

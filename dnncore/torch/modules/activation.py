@@ -25,6 +25,15 @@ class _Activation(Layer):
         return elementwise.activation(x, self._activation, self.inplace)
 
 
+class _Relu(Layer):
+    """PyTorch's kernel, which is as fast as any, at the end of the shortest way to it."""
+
+    kernel_is_ours = False
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return x.relu_() if self.inplace else x.relu()
+
+
 class _LeakyRelu(Layer):
     @staticmethod
     def why_not(module: Any) -> str | None:
@@ -55,7 +64,6 @@ class _Dropout(Layer):
 
 
 _PLAIN: dict[type[nn.Module], ActivationDescriptor] = {
-    nn.ReLU: ActivationDescriptor(ActivationMode.RELU),
     nn.ReLU6: ActivationDescriptor(ActivationMode.CLIPPED_RELU, 6.0),
     nn.Sigmoid: ActivationDescriptor(ActivationMode.SIGMOID),
     nn.Tanh: ActivationDescriptor(ActivationMode.TANH),
@@ -63,7 +71,8 @@ _PLAIN: dict[type[nn.Module], ActivationDescriptor] = {
     nn.Hardsigmoid: ActivationDescriptor(ActivationMode.HARD_SIGMOID),
     nn.Hardswish: ActivationDescriptor(ActivationMode.HARD_SWISH),
 }
-_BEHAVIOURS: dict[type[nn.Module], type] = {
+_BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
+    nn.ReLU: _Relu,
     nn.LeakyReLU: _LeakyRelu,
     nn.ELU: _Elu,
     nn.GELU: _Gelu,

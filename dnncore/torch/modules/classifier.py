@@ -60,7 +60,7 @@ class _CrossEntropyLoss(Layer):
         return (total / rows.clamp(min=1)).masked_fill(rows == 0, torch.nan).to(loss.dtype)
 
 
-_BEHAVIOURS: dict[type[nn.Module], type] = {
+_BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
     nn.Linear: _Linear,
     nn.Softmax: _Softmax,
     nn.LogSoftmax: _LogSoftmax,

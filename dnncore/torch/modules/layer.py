@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
@@ -21,6 +21,9 @@ _Descriptor = TypeVar("_Descriptor")
 
 class Layer:
     """Mixed into a class of PyTorch's."""
+
+    kernel_is_ours: ClassVar[bool] = True
+    """Whether it computes with our kernels; else with PyTorch's, which ours does not beat, called with less around them."""
 
     @staticmethod
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
@@ -51,7 +54,7 @@ def remembered(make: Callable[..., _Descriptor]) -> Callable[..., _Descriptor]:
     return descriptor
 
 
-def ours(theirs: type[nn.Module], behaviour: type, **attributes: object) -> type[nn.Module]:
+def ours(theirs: type[nn.Module], behaviour: type[Layer], **attributes: object) -> type[nn.Module]:
     """Our class for one of PyTorch's, a subclass of it under the same name, as `dnncore.torch.modules` has it.
 
     Args:
@@ -67,9 +70,10 @@ def ours(theirs: type[nn.Module], behaviour: type, **attributes: object) -> type
         if reason is not None:
             raise BadParamError(f"{_PACKAGE}.{theirs.__name__} does not compute this: {reason}")
 
+    how = "on dnncore's kernels" if behaviour.kernel_is_ours else "by a shorter way to PyTorch's own kernel"
     attributes |= {
         "__module__": _PACKAGE,
-        "__doc__": f"torch.nn.{theirs.__name__} on dnncore's kernels.",
+        "__doc__": f"torch.nn.{theirs.__name__} {how}.",
         "__init__": guarded,
     }
     return type(theirs.__name__, (behaviour, theirs), attributes)

@@ -58,7 +58,7 @@ class _LocalResponseNorm(Layer):
         return normalization.local_response_norm(x, settings)
 
 
-_BEHAVIOURS: dict[type[nn.Module], type] = {
+_BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.BatchNorm3d: _BatchNorm,

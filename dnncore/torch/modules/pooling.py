@@ -79,7 +79,7 @@ class _AdaptiveAveragePooling(_Pooling):
         return pooling.adaptive_avg_pool(x, _each(self.output_size, self._ndim))
 
 
-_BEHAVIOURS: dict[type[nn.Module], tuple[type, int]] = {
+_BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.MaxPool1d: (_MaxPooling, 1),
     nn.MaxPool2d: (_MaxPooling, 2),
     nn.MaxPool3d: (_MaxPooling, 3),
