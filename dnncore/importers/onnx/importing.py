@@ -19,7 +19,7 @@ from dnncore.importers.onnx.reading import ONNX_DOMAINS, Opened, nodes_of, open_
 from dnncore.importers.onnx.rules import RULES
 from dnncore.importers.onnx.tensors import TensorReader, dtype_of
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
-from dnncore.importers.onnx.versions import NEWEST_VERSION, OLDEST_OPSET
+from dnncore.importers.onnx.versions import NEWEST_VERSION, OLDEST_VERSIONS
 from dnncore.nn.graph import BATCH, Extent, Graph, Role, Value
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Identity
@@ -174,10 +174,8 @@ class _Importer:
         versions = {one.domain: one.version for one in self._model.opset_import}
         opset = max(versions.get(domain, 0) for domain in ONNX_DOMAINS)
         newest = defs.onnx_opset_version()
-        if not OLDEST_OPSET <= opset <= newest:
-            raise NotSupportedError(
-                f"opset {opset} is not supported; {OLDEST_OPSET} to {newest} are, the newest that the installed onnx knows"
-            )
+        if not 1 <= opset <= newest:
+            raise NotSupportedError(f"opset {opset} is unknown; the installed onnx knows 1 to {newest}")
         return opset
 
     def _needed(self, nodes: Sequence[NodeProto]) -> list[NodeProto]:
@@ -327,6 +325,10 @@ class _Importer:
         if version > NEWEST_VERSION[kind]:
             raise NotSupportedError(
                 f"its version of opset {version} is not supported; that of {NEWEST_VERSION[kind]} is"
+            )
+        if version < OLDEST_VERSIONS and version != defs.get_schema(kind, OLDEST_VERSIONS).since_version:
+            raise NotSupportedError(
+                f"its version of opset {version} is not supported; those since {OLDEST_VERSIONS} are"
             )
         return version
 

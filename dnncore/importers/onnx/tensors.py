@@ -28,8 +28,28 @@ DTYPES: dict[int, np.dtype] = {
     TensorProto.UINT32: np.dtype(np.uint32),
     TensorProto.UINT64: np.dtype(np.uint64),
     TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    TensorProto.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    TensorProto.INT4: np.dtype(ml_dtypes.int4),
+    TensorProto.UINT4: np.dtype(ml_dtypes.uint4),
+    TensorProto.INT2: np.dtype(ml_dtypes.int2),
+    TensorProto.UINT2: np.dtype(ml_dtypes.uint2),
 }
-"""Element types that are read; more than there are on devices, because shapes are int64 and conditions bool."""
+"""Element types that are read; more than there are on devices, because shapes are int64, and compressed weights of 8 bits or less
+that the file casts to what a device multiplies."""
+
+_BITS: dict[int, int] = {
+    TensorProto.FLOAT4E2M1: 4,
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    TensorProto.INT2: 2,
+    TensorProto.UINT2: 2,
+}
+"""Of elements of which several share a byte in a file, the first in the lowest bits. An array has one of them a byte."""
 
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data",
@@ -38,7 +58,18 @@ _FIELDS: dict[int, str] = {
     TensorProto.UINT32: "uint64_data",
     TensorProto.UINT64: "uint64_data",
 }
-"""Where elements are that are not raw; those of all other types are in int32_data, 16-bit floats by their bits."""
+"""Where elements are that are not raw; those of all other types are in int32_data, `_BY_BITS` by their bits."""
+
+_BY_BITS: dict[int, type[np.unsignedinteger]] = {
+    TensorProto.FLOAT16: np.uint16,
+    TensorProto.BFLOAT16: np.uint16,
+    TensorProto.FLOAT8E4M3FN: np.uint8,
+    TensorProto.FLOAT8E4M3FNUZ: np.uint8,
+    TensorProto.FLOAT8E5M2: np.uint8,
+    TensorProto.FLOAT8E5M2FNUZ: np.uint8,
+    TensorProto.FLOAT8E8M0: np.uint8,
+}
+"""Types whose numbers in int32_data are bits, and how many of them."""
 
 _MAX_NDIM = 64
 
@@ -81,6 +112,8 @@ class TensorReader:
             raise BadParamError("tensors in segments are not supported")
         self._budget.claim(shape, dtype.itemsize)
         stored = dtype.newbyteorder("<") if dtype.kind in "iuf" else dtype
+        if tensor.data_type in _BITS:
+            return self._packed(tensor, dtype, _BITS[tensor.data_type]).reshape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
         if tensor.data_location == TensorProto.EXTERNAL:
             flat = np.frombuffer(self._external(tensor, nbytes), stored)
@@ -92,12 +125,28 @@ class TensorReader:
             flat = self._listed(tensor, dtype, math.prod(shape))
         return flat.astype(dtype, copy=False).reshape(shape)
 
+    def _packed(self, tensor: TensorProto, dtype: np.dtype, bits: int) -> np.ndarray:
+        """Elements of which several share a byte."""
+        size = math.prod(tensor.dims)
+        nbytes = -(-size * bits // 8)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            data = np.frombuffer(self._external(tensor, nbytes), np.uint8)
+        elif tensor.HasField("raw_data"):
+            data = np.frombuffer(tensor.raw_data, np.uint8)
+        else:
+            data = np.array(tensor.int32_data, np.int32).astype(np.uint8)
+        if data.size != nbytes:
+            raise BadParamError(f"{data.size} B of data, the extents {list(tensor.dims)} need {nbytes} B")
+        shifts = np.array(range(0, 8, bits), np.uint8)
+        apart: np.ndarray = data[:, None] >> shifts & np.uint8((1 << bits) - 1)
+        return apart.reshape(-1)[:size].view(dtype)
+
     def _listed(self, tensor: TensorProto, dtype: np.dtype, size: int) -> np.ndarray:
         listed = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
         if len(listed) != size:
             raise BadParamError(f"{len(listed)} elements, the extents {list(tensor.dims)} need {size}")
-        if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-            return np.array(listed, np.int32).astype(np.uint16).view(dtype)
+        if tensor.data_type in _BY_BITS:
+            return np.array(listed, np.int32).astype(_BY_BITS[tensor.data_type]).view(dtype)
         return np.array(listed, dtype if tensor.data_type in _FIELDS else np.int32).astype(dtype)
 
     def _external(self, tensor: TensorProto, nbytes: int) -> bytes:

@@ -5,10 +5,10 @@ An operator that a newer opset changes is refused until somebody has read what c
 
 from __future__ import annotations
 
-__all__ = ["NEWEST_VERSION", "OLDEST_OPSET"]
+__all__ = ["NEWEST_VERSION", "OLDEST_VERSIONS"]
 
-OLDEST_OPSET = 6
-"""Models before it broadcast and shaped in ways that no exporter in use writes."""
+OLDEST_VERSIONS = 6
+"""Operators are read as opsets from this on have them. Older ones broadcast and shaped in ways that no exporter in use writes."""
 
 NEWEST_VERSION: dict[str, int] = {
     "Abs": 13, "Add": 14, "And": 7, "AveragePool": 22, "BatchNormalization": 15, "Cast": 28, "CastLike": 25, "Ceil": 13,

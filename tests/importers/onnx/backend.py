@@ -1,6 +1,7 @@
 """dnncore as a backend of onnx.backend.test.
 
-Operands of dtypes that no device has (int64 shapes, conditions) are taken as constants; all others are computed on the device.
+Operands of dtypes that no device has (int64 shapes, weights of 4 bits) are taken as constants, and so are all of a node that
+gives such dtypes where it can be folded; everything else is computed on the device.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep
 
 from dnncore import Handle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
+from dnncore.importers.onnx.folding import FOLDS
 from dnncore.importers.onnx.importing import Imports, import_nodes
 from dnncore.importers.onnx.limits import Limits
 from dnncore.importers.onnx.reading import Opened
@@ -66,7 +68,7 @@ def imports_of(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Impo
         name
         for node in model.graph.node
         for index, name in enumerate(node.input)
-        if index in _SETTINGS.get(node.op_type, ())
+        if index in _SETTINGS.get(node.op_type, ()) or _is_folded(model, node)
     }
     given = {
         name: np.asarray(array)
@@ -83,10 +85,21 @@ def _is_known(array: np.ndarray) -> bool:
 
 def _is_on_devices(array: np.ndarray) -> bool:
     """Whether devices compute with such; pixels they only cast and move."""
+    return _is_device_dtype(array.dtype)
+
+
+def _is_device_dtype(dtype: np.dtype) -> bool:
     try:
-        return DType.of(array.dtype) is not DType.UINT8
+        return DType.of(dtype) is not DType.UINT8
     except BadParamError:
         return False
+
+
+def _is_folded(model: ModelProto, node: NodeProto) -> bool:
+    """Whether none of a node's results, which are outputs, has a dtype that devices compute with."""
+    dtypes = {one.name: one.type.tensor_type.elem_type for one in model.graph.output}
+    found = [DTYPES.get(dtypes.get(name, 0)) for name in node.output]
+    return node.op_type in FOLDS and not any(dtype is None or _is_device_dtype(dtype) for dtype in found)
 
 
 def _computed(imports: Imports, wanted: Sequence[str], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from dnncore import Handle
-from dnncore.errors import ModelImportError
 from dnncore.importers.onnx import import_onnx
+from dnncore.importers.onnx.limits import Budget
+from dnncore.importers.onnx.tensors import DTYPES, TensorReader
 from dnncore.nn.graph import BATCH
 from tests.importers.onnx.nets import close, model_of, onnxruntime_run, run
 
@@ -415,31 +417,65 @@ def test_broadcasting_before_opset_7_begins_where_an_attribute_says(handle: Hand
     close(run(handle, import_onnx(proto), {"x": x}, 2), {"y": x * b[:, None]}, 1e-6)
 
 
-@pytest.mark.parametrize("exponent", [None, 0.5, -1.0], ids=str)
-def test_whole_numbers_to_powers_that_are_not_whole_are_refused(exponent: float | None) -> None:
-    constants = {} if exponent is None else {"p": np.array([2, exponent, 1], np.float32)}
-    proto = model_of([node("Pow", ["i", "p"], ["y"])], {"i": ("N", 3), "p": ("N", 3)}, constants)
+def test_whole_numbers_to_powers_lose_their_fractions_only(handle: Handle) -> None:
+    proto = model_of([node("Pow", ["i", "p"], ["y"])], {"i": ("N", 4), "p": ("N", 4)})
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
-    if constants:
-        del proto.graph.input[1]
-    with pytest.raises(ModelImportError, match="int32 to a power that may be no whole number"):
-        import_onnx(proto)
+    feeds = {"i": np.array([[3, 10, 2, -7]], np.int32), "p": np.array([[6, 0.5, -1, 3]], np.float32)}
+    found = run(handle, import_onnx(proto), feeds, 1)["y"]
+    assert found.dtype == np.int32
+    assert found.tolist() == [[729, 3, 0, -343]]
 
 
-@pytest.mark.parametrize("to", [TensorProto.INT8, TensorProto.UINT8])
-def test_whole_numbers_are_not_cut_to_a_byte_but_bool_is_one(handle: Handle, to: int) -> None:
+@pytest.mark.parametrize("to", [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.BOOL])
+def test_a_cast_cuts_off_what_does_not_fit(handle: Handle, to: int) -> None:
+    """Fractions, and of whole numbers upper bits; through float32 again, since onnxruntime's outputs here are of that."""
+
+    def cast(*names: str, through: int) -> Sequence[NodeProto]:
+        x, whole, narrow, y = names
+        return (
+            node("Cast", [x], [whole], to=through),
+            node("Cast", [whole], [narrow], to=to),
+            node("Cast", [narrow], [y], to=TensorProto.FLOAT),
+        )
+
     nodes = [
-        node("Greater", ["x", "c"], ["b"]),
-        node("Cast", ["b"], ["byte"], to=to),
-        node("Cast", ["byte"], ["y"], to=TensorProto.FLOAT),
+        node("Mul", ["x", "hundreds"], ["many"]),
+        *cast("many", "m", "low", "lower", through=TensorProto.INT32),
+        node("Abs", ["x"], ["small"]),
+        *cast("small", "s", "cut", "whole", through=TensorProto.FLOAT),
+        *cast("x", "f", "eight", "signed", through=TensorProto.INT8),
+        node("Sum", ["lower", "whole", "signed"], ["y"]),
     ]
-    proto = model_of(nodes, {"x": ("N", 4)}, {"c": np.zeros(1, np.float32)})
-    x = _w(2, 4)
-    close(run(handle, import_onnx(proto), {"x": x}, 2), {"y": (x > 0).astype(np.float32)}, 0)
-    proto = model_of([node("Cast", ["x"], ["y"], to=to)], {"x": ("N", 4)})
-    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
-    with pytest.raises(ModelImportError, match="ONNX cuts upper bits off"):
-        import_onnx(proto)
+    proto = model_of(nodes, {"x": ("N", 24)}, {"hundreds": np.array(300, np.float32)})
+    x = 2 * _w(2, 24)
+    close(run(handle, import_onnx(proto), {"x": x}, 2), onnxruntime_run(proto, {"x": x}), 0)
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
+def test_the_extrema_of_what_is_true_or_false(handle: Handle, kind: str) -> None:
+    nodes = [node("Greater", ["x", "zero"], ["b"]), node(kind, ["b", "a"], ["m"]), node("Not", ["m"], ["y"])]
+    proto = model_of(nodes, {"x": ("N", 3, 2)}, {"zero": np.zeros((), np.float32), "a": _i(1)}, opset=20)
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+    x = _w(6, 3, 2)
+    expected = onnxruntime_run(proto, {"x": x})["y"]
+    assert 0 < expected.sum() < expected.size
+    assert np.array_equal(run(handle, import_onnx(proto), {"x": x}, 6)["y"], expected)
+
+
+def test_a_batch_normalised_by_its_own_statistics_goes_into_the_running_ones(handle: Handle) -> None:
+    """Against PyTorch, whose momentum is the share of the new, and whose running variance is that of a sample."""
+    names = ("scale", "bias", "mean", "variance")
+    constants = {name: np.abs(_w(3)) + 0.5 for name in names}
+    made = node("BatchNormalization", ["x", *names], ["y", "m", "v"], training_mode=1, momentum=0.75)
+    proto = model_of([made], {"x": ("N", 3, 2, 5)}, constants, outputs=("y", "m", "v"))
+    x = _w(4, 3, 2, 5)
+    scale, bias, mean, variance = (torch.tensor(constants[name]) for name in names)
+    old = variance.clone()
+    y = torch.nn.functional.batch_norm(torch.tensor(x), mean, variance, scale, bias, training=True, momentum=0.25)
+    sample = x.size // 3
+    variance = (variance - 0.75 * old) * (sample - 1) / sample + 0.75 * old
+    expected = {"y": y.numpy(), "m": mean.numpy(), "v": variance.numpy()}
+    close(run(handle, import_onnx(proto), {"x": x}, 4), expected, 1e-5)
 
 
 def test_several_inputs_and_outputs_some_of_which_are_others_or_constant(handle: Handle) -> None:
@@ -471,6 +507,27 @@ def test_elements_in_every_field_of_the_format(handle: Handle) -> None:
     proto.graph.initializer.extend([listed, half, raw])
     x = _w(2, 4)
     close(run(handle, import_onnx(proto), {"x": x}, 2), onnxruntime_run(proto, {"x": x}), 1e-6)
+
+
+_OF_A_BYTE = [kind for kind, dtype in DTYPES.items() if dtype.itemsize == 1 and dtype.kind not in "iub"]
+
+
+@pytest.mark.parametrize("kind", _OF_A_BYTE, ids=TensorProto.DataType.Name)
+def test_elements_of_a_byte_or_less_are_read(kind: int) -> None:
+    """Raw and listed, where several share a byte and the last byte is not full."""
+    bits = np.arange(251, dtype=np.uint8)
+    array = (
+        bits.view(DTYPES[kind])
+        if "FLOAT8" in TensorProto.DataType.Name(kind)
+        else (bits % 4 - 2.0).astype(DTYPES[kind])
+    )
+    raw = numpy_helper.from_array(array, "raw")
+    listed = TensorProto(data_type=kind, dims=array.shape, int32_data=raw.raw_data)
+    read = TensorReader(Budget("tests", 1 << 20), None).read
+    for tensor in (raw, listed):
+        found = read(tensor)
+        assert found.dtype == array.dtype
+        assert np.array_equal(found.astype(np.float32), array.astype(np.float32), equal_nan=True)
 
 
 def test_functions_of_the_model_are_written_out(handle: Handle) -> None:

@@ -1,4 +1,4 @@
-"""Arrays made of shapes, other extents, other orders of dimensions and other dtypes, in NumPy."""
+"""Arrays made of shapes, other extents and other orders of dimensions, in NumPy."""
 
 from __future__ import annotations
 
@@ -9,22 +9,8 @@ import numpy as np
 
 from dnncore.errors import BadParamError
 from dnncore.importers.onnx.folding.fold import Fold, Folding, axis_of
-from dnncore.importers.onnx.tensors import dtype_of
 
 __all__ = ["FOLDS"]
-
-
-def _cast(node: Folding) -> Sequence[np.ndarray]:
-    x, dtype = node[0], dtype_of(node.attributes.integer("to", 0))
-    node.attributes.integer("saturate", 1)
-    node.attributes.text("round_mode", "up")
-    node.claim(x.shape, dtype.itemsize)
-    return (x.astype(dtype),)
-
-
-def _cast_like(node: Folding) -> Sequence[np.ndarray]:
-    node.claim(node[0].shape, node[1].dtype.itemsize)
-    return (node[0].astype(node[1].dtype),)
 
 
 def _constant_of_shape(node: Folding) -> Sequence[np.ndarray]:
@@ -103,8 +89,6 @@ def _identity(node: Folding) -> Sequence[np.ndarray]:
 
 
 FOLDS: Mapping[str, Fold] = {
-    "Cast": _cast,
-    "CastLike": _cast_like,
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _identity,
     "Expand": _expand,

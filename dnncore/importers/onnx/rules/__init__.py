@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dnncore.importers.onnx.rules import (
     activation,
     binary,
+    casting,
     convolution,
     einsum,
     normalization,
@@ -24,6 +25,7 @@ __all__ = ["RULES"]
 RULES: Mapping[str, Rule] = {
     **activation.RULES,
     **binary.RULES,
+    **casting.RULES,
     **convolution.RULES,
     **einsum.RULES,
     **normalization.RULES,

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dnncore.errors import BadParamError, NotSupportedError
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
 from dnncore.importers.onnx.conversion import Call
+from dnncore.importers.onnx.rules.casting import as_dtype
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported, Known
 from dnncore.nn.operator import Operator
-from dnncore.nn.operators import Binary, Cast, Scale, Unary, Where
+from dnncore.nn.operators import Binary, Scale, Unary, Where
 
 __all__ = ["RULES"]
 
@@ -71,7 +73,7 @@ _POWERS: Mapping[float, tuple[Operator, ...]] = {
 
 
 def _pow(call: Call) -> Sequence[Imported]:
-    """x to the power of an exponent that may have another dtype, in the wider of the two; the result has that of x."""
+    """x to the power of an exponent that may have another dtype; the result has that of x, whole numbers without fractions."""
     x, exponent = call.tensor(0), call.operand(1)
     dtype = x.few.dtype
     if isinstance(exponent, Known):
@@ -87,25 +89,17 @@ def _pow(call: Call) -> Sequence[Imported]:
         power = call.constant("exponent", exponent.fixed.astype(dtype.numpy if dtype.is_floating else np.float64))
     else:
         power = exponent
-    if not dtype.is_floating and power.few.dtype.is_floating and not _is_whole(exponent):
-        raise NotSupportedError(
-            f"{dtype.value} to a power that may be no whole number: ONNX cuts fractions off, devices here round"
-        )
     if power.few.dtype is dtype:
         return (call.emit(Binary("pow"), x, power),)
-    wide = dtype if dtype.is_floating else power.few.dtype
-    y = call.emit(
-        Binary("pow"), *(one if one.few.dtype is wide else call.emit(Cast(wide.value), one) for one in (x, power))
-    )
-    return (y if wide is dtype else call.emit(Cast(dtype.value), y),)
+    wide = dtype if dtype.is_floating else DType.FLOAT64
+    y = call.emit(Binary("pow"), as_dtype(call, x, wide), as_dtype(call, power, wide))
+    if wide is not dtype:
+        y = as_dtype(call, call.emit(Scale(1 + _ABOVE), y), dtype)
+    return (y,)
 
 
-def _is_whole(exponent: Imported) -> bool:
-    """Whether all powers of whole numbers are whole."""
-    if not isinstance(exponent, Known):
-        return False
-    values = exponent.fixed
-    return bool(np.all((values >= 0) & (np.floor(values) == values)))
+_ABOVE = 1e-12
+"""By which part a power of whole numbers in float64 may lie below the whole number that it is; others lie farther below one."""
 
 
 def _mod(call: Call) -> Sequence[Imported]:

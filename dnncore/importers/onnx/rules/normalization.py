@@ -9,23 +9,40 @@ from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported
 from dnncore.nn.graph import Role
-from dnncore.nn.operators import BatchNorm, Binary, GroupNorm, LayerNorm, LocalResponseNorm, RMSNorm
+from dnncore.nn.operators import BatchNorm, Binary, GroupNorm, LayerNorm, LocalResponseNorm, Reduce, RMSNorm, Unary
 
 __all__ = ["RULES"]
 
 
 def _batch_norm(call: Call) -> Sequence[Imported]:
     attributes = call.attributes
-    attributes.real("momentum", 0.9)  # of training
+    momentum, epsilon = attributes.real("momentum", 0.9), attributes.real("epsilon", 1e-5)
     attributes.integer("is_test", 0)  # before opset 7; a net that is imported is not trained, whatever it says
     if attributes.integer("training_mode", 0):
-        raise NotSupportedError("training_mode 1 is not supported: export the model for inference")
+        return _batch_norm_of_batch(call, momentum, epsilon)
     if not attributes.integer("spatial", 1):
         raise NotSupportedError("spatial 0, statistics for each place, is not supported")
     call.only_first_output("giving statistics")
     x, scale, bias = call.tensor(0), call.tensor(1, Role.TRAINABLE), call.tensor(2, Role.TRAINABLE)
     mean, variance = call.tensor(3, Role.BUFFER), call.tensor(4, Role.BUFFER)
-    return (call.emit(BatchNorm(attributes.real("epsilon", 1e-5)), x, scale, bias, mean, variance),)
+    return (call.emit(BatchNorm(epsilon), x, scale, bias, mean, variance),)
+
+
+def _batch_norm_of_batch(call: Call, momentum: float, epsilon: float) -> Sequence[Imported]:
+    """With mean and variance of the batch, and the running ones, of which `momentum` is kept.
+
+    The variance is that of what is there, without the correction for a sample that PyTorch's running one has.
+    """
+    x, *parameters = (call.tensor(index) for index in range(5))
+    scale, bias, *running = parameters
+    over = tuple(axis for axis in range(x.ndim) if axis != 1)
+    mean = call.emit(Reduce("avg", over, keep=False), x)
+    apart = (x.extent(1), *(1,) * (x.ndim - 2))
+    centered = call.emit(Binary("sub"), x, call.reshape(mean, apart, apart))
+    variance = call.emit(Reduce("avg", over, keep=False), call.emit(Unary("square"), centered))
+    y = call.emit(BatchNorm(epsilon), x, scale, bias, mean, variance)
+    blended = Binary("add", momentum, 1 - momentum)
+    return (y, *(call.emit(blended, old, new) for old, new in zip(running, (mean, variance), strict=True)))
 
 
 def _lrn(call: Call) -> Sequence[Imported]:

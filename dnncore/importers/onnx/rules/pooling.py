@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dnncore.dtypes import DType
 from dnncore.errors import NotSupportedError
 from dnncore.importers.onnx.conversion import Call
+from dnncore.importers.onnx.rules.casting import as_dtype
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.rules.window import Window, read_window
 from dnncore.importers.onnx.values import Computed, Imported
-from dnncore.nn.operators import Binary, Convolution, GlobalPooling, Pad, Pooling, Slice
+from dnncore.nn.operators import Binary, Cast, Convolution, GlobalPooling, Pad, Pooling, Slice
 
 __all__ = ["RULES"]
 
@@ -27,12 +29,16 @@ def _window(call: Call, x: Computed) -> tuple[Window, bool]:
 
 def _max_pool(call: Call) -> Sequence[Imported]:
     call.only_first_output("giving the indices of the maxima")
-    x = call.tensor(0)
+    given = call.tensor(0)
+    # Poolings are of floating-point numbers, and all of 8 bits are among those of 32.
+    x = given if given.few.dtype is not DType.UINT8 else as_dtype(call, given, DType.FLOAT32)
     window, ceil_mode = _window(call, x)
     call.attributes.integer("storage_order", 0)  # of the indices
     if set(window.dilations) != {1}:
-        return (_dilated_maximum(call, x, window, ceil_mode),)
-    return (call.emit(Pooling("max", window.kernel, window.strides, window.pads, ceil_mode), x),)
+        y = _dilated_maximum(call, x, window, ceil_mode)
+    else:
+        y = call.emit(Pooling("max", window.kernel, window.strides, window.pads, ceil_mode), x)
+    return (y if x is given else call.emit(Cast(given.few.dtype.value), y),)
 
 
 def _average_pool(call: Call) -> Sequence[Imported]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dnncore.dtypes import DType
 from dnncore.errors import NotSupportedError
 from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported
-from dnncore.nn.operators import Binary, GlobalPooling, Reduce
+from dnncore.nn.operators import Binary, Cast, GlobalPooling, Reduce
 
 __all__ = ["RULES"]
 
@@ -31,6 +32,8 @@ def _reduction(operator: str, since: int, *, squared: bool = False) -> Rule:
                 raise NotSupportedError("a norm over no dimensions is not supported")
             return (call.emit(Binary("mul"), x, x) if squared else x,)
         over = sorted({call.axis(axis, x.ndim) for axis in axes}) if axes else list(range(x.ndim))
+        if x.few.dtype is DType.BOOL and operator in ("max", "min"):
+            return (_any(call, x, tuple(over), keep) if operator == "max" else _all(call, x, tuple(over), keep),)
         if squared:
             x = call.emit(Binary("mul"), x, x)
         return (_reduced(call, x, operator, tuple(over), keep),)
@@ -43,6 +46,18 @@ def _reduced(call: Call, x: Computed, operator: str, over: tuple[int, ...], keep
         y = call.emit(GlobalPooling(_POOLED[operator]), x)
         return y if keep else call.reshape(y, y.few.shape[:2], y.many.shape[:2])
     return call.emit(Reduce(operator, over, keep), x) if over else x
+
+
+def _any(call: Call, x: Computed, over: tuple[int, ...], keep: bool) -> Computed:
+    """The largest of what is true or false: whether the sum is not 0, of nothing false."""
+    numbers = call.emit(Cast(DType.FLOAT32.value), x)
+    return call.emit(Cast(DType.BOOL.value), call.emit(Reduce("add", over, keep), numbers))
+
+
+def _all(call: Call, x: Computed, over: tuple[int, ...], keep: bool) -> Computed:
+    """The smallest: what is true unless any is false."""
+    true = call.scalar(x, True, "true")
+    return call.emit(Binary("xor"), _any(call, call.emit(Binary("xor"), x, true), over, keep), true)
 
 
 RULES: Mapping[str, Rule] = {

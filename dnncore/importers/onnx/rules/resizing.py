@@ -19,7 +19,7 @@ from dnncore.importers.onnx.rules.parts import take
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.rules.shape import known_pair
 from dnncore.importers.onnx.values import Computed, Imported
-from dnncore.nn.operators import Expand, InnerProduct, Transpose
+from dnncore.nn.operators import Binary, Expand, InnerProduct, Transpose
 
 __all__ = ["RULES"]
 
@@ -44,20 +44,21 @@ class _Axis(NamedTuple):
 
 
 class _Method(NamedTuple):
-    """How elements are found. Immutable."""
+    """How elements are found, and what stands where there are none. Immutable."""
 
     mode: str
     coordinates: str
-    nearest: str
-    cubic: float
-    exclude_outside: bool
-    antialias: bool
+    nearest: str = "floor"
+    cubic: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    outside: float = 0.0
 
 
 def _resize(call: Call) -> Sequence[Imported]:
     x, attributes = call.tensor(0), call.attributes
     if call.version < 11:
-        method = _Method(attributes.text("mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
+        method = _Method(attributes.text("mode", "nearest"), "asymmetric")
     else:
         method = _Method(
             attributes.text("mode", "nearest"),
@@ -66,18 +67,26 @@ def _resize(call: Call) -> Sequence[Imported]:
             attributes.real("cubic_coeff_a", -0.75),
             bool(attributes.integer("exclude_outside", 0)),
             bool(attributes.integer("antialias", 0)),
+            attributes.real("extrapolation_value", 0.0),
         )
-        if attributes.real("extrapolation_value", 0.0):
-            raise NotSupportedError("an extrapolation_value that is not 0 is not supported")
+    if method.coordinates != "tf_crop_and_resize" or not method.outside:
+        return (_along_all(call, x, method),)
+    # Weights add up to 1, or are 0 outside: what is taken off every element comes back everywhere, and is all there is outside.
+    value = call.scalar(x, method.outside, "outside")
+    inner = _along_all(call, call.emit(Binary("sub"), x, value), method)
+    return (call.emit(Binary("add"), inner, value),)
+
+
+def _along_all(call: Call, x: Computed, method: _Method) -> Computed:
     for axis, one in _axes(call, x).items():
         x = _along(call, x, axis, one, method)
-    return (x,)
+    return x
 
 
 def _upsample(call: Call) -> Sequence[Imported]:
     x = call.tensor(0)
     scales = call.attributes.reals("scales") if call.version < 9 else call.known(1, "scales").reshape(-1).tolist()
-    method = _Method(call.attributes.text("mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
+    method = _Method(call.attributes.text("mode", "nearest"), "asymmetric")
     if scales is None or len(scales) != x.ndim:
         raise BadParamError(f"a scale for each dimension of {x} is needed")
     for axis, scale in enumerate(scales):

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
-from dnncore.importers.onnx.tensors import dtype_of
 from dnncore.importers.onnx.values import FEW, MANY, Computed, Imported, Known
 from dnncore.nn.operators import Binary, Cast, Dropout, Identity, Transpose, Zeros
 
@@ -180,30 +178,6 @@ def _dropout(call: Call) -> Sequence[Imported]:
     return call.emit(Identity(), x), mask if call.version >= 10 else call.emit(Cast(x.few.dtype.value), mask)
 
 
-def _cast(call: Call) -> Sequence[Imported]:
-    call.attributes.integer("saturate", 1)
-    call.attributes.text("round_mode", "up")
-    return (_as_dtype(call, dtype_of(call.attributes.integer("to", 0))),)
-
-
-def _cast_like(call: Call) -> Sequence[Imported]:
-    call.attributes.integer("saturate", 1)
-    call.attributes.text("round_mode", "up")
-    like = call.operand(1)
-    return (_as_dtype(call, like.few.dtype if isinstance(like, Known) else like.few.dtype.numpy),)
-
-
-def _as_dtype(call: Call, dtype: np.dtype) -> Computed:
-    x, wanted = call.tensor(0), DType.of(dtype)
-    if x.few.dtype is not wanted and x.few.dtype.is_floating and not wanted.is_floating:
-        raise NotSupportedError(f"{x.few.dtype.value} as {wanted.value}: ONNX cuts fractions off, devices here round")
-    if x.few.dtype not in (wanted, DType.BOOL) and wanted in (DType.UINT8, DType.INT8):
-        raise NotSupportedError(
-            f"{x.few.dtype.value} as {wanted.value}: ONNX cuts upper bits off, devices here saturate"
-        )
-    return call.emit(Cast(wanted.value), x)
-
-
 def _shape(call: Call) -> Sequence[Imported]:
     x = call.operand(0)
     shapes = x.shapes if isinstance(x, Computed) else (x.few.shape, x.many.shape)
@@ -264,8 +238,6 @@ def _space_to_depth(call: Call) -> Sequence[Imported]:
 
 
 RULES: Mapping[str, Rule] = {
-    "Cast": _cast,
-    "CastLike": _cast_like,
     "Constant": _constant,
     "DepthToSpace": _depth_to_space,
     "Dropout": _dropout,
