@@ -15,6 +15,7 @@ from dnncore.cuda import (
     softmax,
     summation,
     tensor,
+    top_k,
 )
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution import plain
@@ -45,6 +46,7 @@ from dnncore.problems import (
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
+    TopKProblem,
     UnaryProblem,
     WhereProblem,
 )
@@ -75,6 +77,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     SoftmaxBackwardProblem: softmax.BACKWARD,
     SoftmaxForwardProblem: softmax.FORWARD,
     SumProblem: summation.SUM,
+    TopKProblem: top_k.ALGORITHMS,
     UnaryProblem: tensor.UNARY,
     WhereProblem: tensor.WHERE,
 }

@@ -31,6 +31,7 @@ _FAMILIES = {
     "pooling": "#fbd5d8",
     "reduction": "#fbd5d8",
     "arg_max": "#fbd5d8",
+    "top_k": "#fbd5d8",
     "pointwise": "#fff3bf",
 }
 """Fill colors by the module of an operator, which is its family."""

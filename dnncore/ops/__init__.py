@@ -41,6 +41,7 @@ from dnncore.ops.normalization import (
 from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
 from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform, unary, where
+from dnncore.ops.top_k import top_k
 
 __all__ = [
     "RELU",
@@ -89,6 +90,7 @@ __all__ = [
     "softmax_backward",
     "softmax_forward",
     "sum_to",
+    "top_k",
     "transform",
     "unary",
     "where",

@@ -29,6 +29,7 @@ from dnncore.problems.problem import Problem
 from dnncore.problems.reduce import ReduceProblem
 from dnncore.problems.softmax import SoftmaxBackwardProblem, SoftmaxForwardProblem
 from dnncore.problems.tensor import AddProblem, BinaryProblem, FillProblem, SumProblem, UnaryProblem, WhereProblem
+from dnncore.problems.top_k import TopKProblem
 
 __all__ = [
     "ActivationBackwardProblem",
@@ -64,6 +65,7 @@ __all__ = [
     "SoftmaxBackwardProblem",
     "SoftmaxForwardProblem",
     "SumProblem",
+    "TopKProblem",
     "UnaryProblem",
     "WhereProblem",
 ]

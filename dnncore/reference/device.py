@@ -39,6 +39,7 @@ from dnncore.problems import (
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
     SumProblem,
+    TopKProblem,
     UnaryProblem,
     WhereProblem,
 )
@@ -56,6 +57,7 @@ from dnncore.reference import (
     pooling,
     softmax,
     tensor,
+    top_k,
 )
 from dnncore.reference.graph import ReferenceGraph
 from dnncore.reference.launch import ReferenceWork
@@ -80,6 +82,7 @@ _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     FusedConvolutionProblem: fused_convolution.ALGORITHMS,
     ReduceProblem: tensor.REDUCE,
     SumProblem: tensor.SUM,
+    TopKProblem: top_k.TOP_K,
     UnaryProblem: tensor.UNARY,
     WhereProblem: tensor.WHERE,
     Im2ColProblem: im2col.IM2COL,

@@ -19,6 +19,7 @@ from tests.cases import (
     reduce,
     softmax,
     tensor,
+    top_k,
     winograd,
 )
 from tests.cases.case import Case
@@ -40,6 +41,7 @@ CASES: tuple[Case, ...] = (
     *tensor.CASES,
     *elementwise.CASES,
     *reduce.CASES,
+    *top_k.CASES,
     *dropout.CASES,
     *cross_entropy.CASES,
     *normalization.CASES,

@@ -28,6 +28,7 @@ from dnncore.nn.operators import (
     Reshape,
     RMSNorm,
     Slice,
+    TopK,
     Unary,
     Where,
 )
@@ -56,6 +57,7 @@ CASES = (
     Case("expand", Expand((3, 1, 4)), ((2, 1, 5, 1),), lambda x: x.expand(2, 3, 5, 4)),
     Case("expand-leading", Expand((2, 3, 1)), ((3, 4),), lambda x: x.expand(2, 3, 4)),
     Case("pad", Pad(((0, 0), (1, 2), (0, 1)), 0.5), ((2, 3, 4),), lambda x: f.pad(x, (0, 1, 1, 2), value=0.5)),
+    Case("largest", TopK(3, 2), ((2, 3, 7),), lambda x: x.topk(3, 2).values, 2, has_gradient=False),
     Case("steps", Slice(1, 1, 6, 2), ((2, 7, 3),), lambda x: x[:, 1:6:2], has_gradient=False),
     Case("matrices", MatrixProduct(0.5), ((2, 1, 3, 4), (5, 4, 2)), lambda a, b: a @ b / 2, has_gradient=False),
     Case("rows", MatrixProduct(), ((2, 3, 4), (4, 5)), lambda a, b: a @ b, has_gradient=False),
@@ -190,6 +192,7 @@ def test_numbers_without_dimensions_go_in_and_out(handle: Handle) -> None:
         (LayerNorm(0), [(2, 3)], "no dimension 0 behind the first"),
         (LayerNorm(1), [(2, 3), (2,)], r"scale float32\[2\] must have the shape \[3\]"),
         (GroupNorm(2), [(2, 3)], "cannot be cut into 2 groups"),
+        (TopK(4), [(2, 3)], "no 4 elements along dimension 1"),
         (Slice(1, 0, 2, 0), [(2, 3)], "no elements 0 to 2"),
     ],
 )  # fmt: skip

@@ -62,6 +62,28 @@ def test_reductions_find_the_first_nan_and_the_first_of_equals(
         assert ti.numpy().tolist() == [[3], [0]]
 
 
+@pytest.mark.parametrize("length", [9, 300])
+def test_the_largest_come_in_order_nan_first_and_equals_by_index(handle: Handle, length: int) -> None:
+    x = np.resize(np.array([0.0, np.inf, -0.0, np.nan, 3, -np.inf, 3, np.nan, 1], np.float32), length)
+    order = sorted(range(length), key=lambda place: (not np.isnan(x[place]), -np.nan_to_num(x[place]), place))
+    with (
+        handle.upload(x[None]) as tx,
+        handle.tensor((1, length)) as values,
+        handle.tensor((1, length), "int32") as indices,
+    ):
+        ops.top_k(handle, 1, 1.0, tx, 0.0, values, indices)
+        assert indices.numpy()[0].tolist() == order
+        assert np.array_equal(values.numpy()[0], x[order], equal_nan=True)
+
+
+def test_more_of_the_largest_than_there_are_elements_are_refused(handle: Handle) -> None:
+    with handle.tensor((2, 3)) as x, handle.tensor((2, 4)) as values, handle.tensor((2, 4), "int32") as indices:
+        with pytest.raises(BadParamError, match="4 elements of 3 are wanted"):
+            ops.top_k(handle, 1, 1.0, x, 0.0, values, indices)
+        with pytest.raises(BadParamError, match="must have the shape of x"):
+            ops.top_k(handle, 0, 1.0, x, 0.0, values, indices)
+
+
 def test_indices_without_an_element_to_find_are_refused(handle: Handle) -> None:
     with handle.tensor((2, 3)) as x, handle.tensor((2, 1)) as y, handle.tensor((2, 1), "int32") as indices:
         with pytest.raises(BadParamError, match="add finds no element"):

@@ -11,7 +11,8 @@ OLDEST_VERSIONS = 6
 """Operators are read as opsets from this on have them. Older ones broadcast and shaped in ways that no exporter in use writes."""
 
 NEWEST_VERSION: dict[str, int] = {
-    "Abs": 13, "Add": 14, "And": 7, "AveragePool": 22, "BatchNormalization": 15, "Cast": 28, "CastLike": 25, "Ceil": 13,
+    "Abs": 13, "Add": 14, "And": 7, "ArgMax": 13, "ArgMin": 13, "AveragePool": 22, "BatchNormalization": 15, "Cast": 28,
+    "CastLike": 25, "Ceil": 13,
     "Celu": 28, "Clip": 13, "Concat": 13, "Constant": 25, "ConstantOfShape": 25, "Conv": 22, "ConvTranspose": 22, "Cos": 22,
     "CumSum": 14, "DepthToSpace": 28, "Div": 14, "Dropout": 22, "Einsum": 28, "Elu": 22, "Equal": 19, "Erf": 13, "Exp": 13,
     "Expand": 13, "Flatten": 25, "Floor": 13, "Gather": 13, "GatherND": 13, "Gelu": 20, "Gemm": 13, "GlobalAveragePool": 22,
@@ -23,6 +24,6 @@ NEWEST_VERSION: dict[str, int] = {
     "ReduceProd": 18, "ReduceSum": 13, "ReduceSumSquare": 18, "Relu": 14, "Reshape": 25, "Resize": 19, "Round": 22,
     "ScatterND": 18, "Selu": 22, "Shape": 25, "Sigmoid": 13, "Sign": 13, "Sin": 22, "Size": 25, "Slice": 13, "Softmax": 13,
     "Softplus": 22, "Softsign": 22, "SpaceToDepth": 28, "Split": 18, "Sqrt": 13, "Squeeze": 25, "Sub": 14, "Sum": 13,
-    "Swish": 24, "Tanh": 13, "Tile": 13, "Transpose": 25, "Unsqueeze": 25, "Upsample": 9, "Where": 16, "Xor": 7,
+    "Swish": 24, "Tanh": 13, "Tile": 13, "TopK": 24, "Transpose": 25, "Unsqueeze": 25, "Upsample": 9, "Where": 16, "Xor": 7,
 }  # fmt: skip
 """By operator: the opset of its newest version that is understood."""

@@ -48,6 +48,7 @@ from dnncore.nn.operators.structure import (
     Transpose,
     Zeros,
 )
+from dnncore.nn.operators.top_k import TopK
 from dnncore.nn.operators.transposed_convolution import TransposedConvolution
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "Slice",
     "Softmax",
     "Split",
+    "TopK",
     "Transpose",
     "TransposedConvolution",
     "Unary",
@@ -150,6 +152,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     SoftmaxBackward,
     Split,
     SumTo,
+    TopK,
     Transpose,
     TransposedConvolution,
     Unary,

@@ -25,7 +25,7 @@ from dnncore.importers.onnx.values import Known
 from dnncore.nn import Executor, Parameters
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {
-    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Resize": (1, 2, 3), "Upsample": (1,)
+    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Resize": (1, 2, 3), "TopK": (1,), "Upsample": (1,)
 }  # fmt: skip
 """Operands that are settings: exporters write constants there, the cases of onnx inputs."""
 
@@ -59,6 +59,9 @@ def run(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray,
     imports, rest = imports_of(model, feeds)
     wanted = [name for name, found in imports.outputs.items() if not isinstance(found, Known)]
     computed = _computed(imports, wanted, rest) if wanted else {}
+    for one in model.graph.output:  # indices are int32 in a net
+        if one.name in computed and computed[one.name].dtype == np.int32:
+            computed[one.name] = computed[one.name].astype(DTYPES[one.type.tensor_type.elem_type])
     return tuple(found.few if isinstance(found, Known) else computed[name] for name, found in imports.outputs.items())
 
 

@@ -19,6 +19,7 @@ from tests.ops.oracle import (
     pooling,
     softmax,
     tensor,
+    top_k,
 )
 from tests.ops.oracle.answer import Answer, make_inputs, solve
 
