@@ -308,6 +308,14 @@ class Device(Protocol):
         """What it can do: what offers are made for."""
         ...
 
+    def free_bytes(self) -> int:
+        """Memory that nobody has taken now."""
+        ...
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on, with all that was made here; the thread before must be done with it."""
+        ...
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem; the last supports everything that is legal."""
         ...

@@ -32,7 +32,7 @@ __all__ = ["Handle"]
 
 
 class Handle:
-    """Everything one thread needs to run operations on one device. Owned by one thread; checked.
+    """Everything one thread needs to run operations on one device. Owned by one thread, until another adopts it; checked.
 
     As many handles per device as wanted, each with a stream of its own. What a handle made (tensors, plans) is used with that
     handle. Operations are enqueued on the stream and return before they have run; `synchronize` and `Tensor.numpy` wait.
@@ -59,8 +59,7 @@ class Handle:
         stream: int | SupportsCudaStream | None = None,
         autotune: bool = False,
     ) -> None:
-        self._thread = threading.get_ident()
-        self._thread_name = threading.current_thread().name
+        self._own()
         self.device = devices.open_device(device) if isinstance(device, str) else device
         self._planner = Planner(self.device, preference, self._fastest)
         self._planner.autotune = autotune
@@ -127,7 +126,7 @@ class Handle:
         """Refuse a foreign thread and a closed handle.
 
         Raises:
-            OwnerError: the calling thread did not make this handle.
+            OwnerError: the calling thread did not make this handle, nor adopt it.
             ClosedError: it was closed.
         """
         if threading.get_ident() != self._thread:
@@ -137,6 +136,23 @@ class Handle:
             )
         if self._closed:
             raise ClosedError(f"this handle on {self.info.name} was closed")
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on, with all that was made of this handle.
+
+        For what one thread prepares and another runs: a server loads a model beside the one that it serves. The caller answers for
+        the thread before having ended, or using the handle no more.
+
+        Raises:
+            ClosedError: it was closed.
+        """
+        self._own()
+        self.check_owner()
+        self.device.adopt()
+
+    def _own(self) -> None:
+        self._thread = threading.get_ident()
+        self._thread_name = threading.current_thread().name
 
     def tensor(
         self,

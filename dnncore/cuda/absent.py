@@ -76,6 +76,13 @@ class AbsentDevice:
         self.info = DeviceInfo(name, f"{figures.architecture}, known by its figures", 0)
         self._next = _FIRST_POINTER
 
+    def free_bytes(self) -> int:
+        """None: there is no memory."""
+        return 0
+
+    def adopt(self) -> None:
+        """Nothing here minds which thread calls."""
+
     def algorithms(self, problem: Problem) -> tuple[CudaAlgorithm, ...]:
         """Those of a device that is there."""
         return algorithms_for(problem)

@@ -97,6 +97,17 @@ class CudaDevice:
         """What it can do."""
         return self._figures
 
+    def free_bytes(self) -> int:
+        """What the driver says is free now; other processes of the device count."""
+        with self._context:
+            return driver.memory_bytes()[0]
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on, with memory, streams and graphs."""
+        self._owner.adopt()
+        for made in (*self._graphs, *self._memory, *self._streams):
+            made.adopt()
+
     def algorithms(self, problem: Problem) -> tuple[CudaAlgorithm, ...]:
         """Algorithms for this kind of problem; the last supports everything that is legal."""
         return algorithms_for(problem)

@@ -135,6 +135,15 @@ class ReferenceDevice:
         """Those of one core, whichever CPU it is."""
         return figures.CPU
 
+    def free_bytes(self) -> int:
+        """What the kernel says processes could take without swapping."""
+        with open("/proc/meminfo", encoding="ascii") as file:
+            (line,) = (line for line in file if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) << 10
+
+    def adopt(self) -> None:
+        """NumPy's arrays belong to no thread."""
+
     def algorithms(self, problem: Problem) -> tuple[Algorithm, ...]:
         """Algorithms for this kind of problem, most specialised first."""
         if isinstance(problem, ConvolutionProblem):

@@ -19,6 +19,8 @@ from dnncore.errors import (
 from dnncore.figures import H200
 from dnncore.plan import rank
 from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
+from dnncore.program import CapturedProgram
+from dnncore.tensor import Tensor
 from tests.conftest import CUDA_DEVICES
 from tests.unit.foreign import Device
 
@@ -37,6 +39,32 @@ def test_a_foreign_thread_is_refused_by_name(handle: Handle) -> None:
     thread.join()
     assert len(errors) == 1
     assert "'stranger'" in str(errors[0])
+
+
+def test_what_a_thread_has_made_is_run_by_the_one_that_adopts_it(handle: Handle) -> None:
+    made: list[tuple[Handle, Tensor, CapturedProgram]] = []
+
+    def prepare() -> None:
+        own = Handle(handle.info.name)
+        x = own.upload(np.array([-1.0, 2.0], np.float32))
+        with own.record() as program:
+            ops.activation_forward(own, RELU, 1.0, x, 0.0, x)
+        captured = program.capture()
+        made.append((own, x, captured))
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    thread.join()
+    ((own, x, captured),) = made
+    for use in (own.synchronize, captured.run, x.numpy):
+        with pytest.raises(OwnerError):
+            use()
+    own.adopt()
+    captured.run()
+    assert x.numpy().tolist() == [0.0, 2.0]
+    own.close()
+    with pytest.raises(ClosedError):
+        own.adopt()
 
 
 def test_a_tensor_that_a_foreign_thread_could_not_close_is_whole(handle: Handle) -> None:

@@ -156,6 +156,10 @@ class CudaGraph:
         function = self._kernels.function(node.unit, node.shared_bytes)
         return function, node.grid, node.block, node.params, node.shared_bytes
 
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
+        self._owner.adopt()
+
     def launch(self, stream: Stream) -> None:
         """Enqueue all steps.
 

@@ -108,6 +108,10 @@ class CudaMemory:
         """`at`, for other libraries."""
         return self.at(offset_bytes)
 
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
+        self._owner.adopt()
+
     def hold(self) -> Callable[[], None]:
         """Keep the block beyond `close`, until the returned function is called, once, in any thread."""
         self.at(0)

@@ -1,4 +1,4 @@
-"""The owner rule of everything that holds device memory: the thread that made it is the only one that may use it."""
+"""The owner rule of everything that holds device memory: one thread uses it, the one that made it until another adopts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """Remembers the thread that made it. Thread-safe.
+    """Remembers the thread that made it, or that adopted it last. Thread-safe.
 
     Args:
         what: How the owned object calls itself in a message: "stream of cuda:0".
@@ -20,6 +20,10 @@ class Owner:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
         self._ident = threading.get_ident()
         self._name = threading.current_thread().name
 

@@ -41,6 +41,11 @@ class CudaStream:
         self._successor: CudaStream | None = None
         context.add_user(self)
 
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
+        self._owner.adopt()
+        self._ident = get_ident()
+
     @property
     def handle(self) -> int:
         """The CUstream.
