@@ -105,8 +105,12 @@ class CudaDevice:
     def adopt(self) -> None:
         """Belong to the calling thread from now on, with memory, streams and graphs."""
         self._owner.adopt()
-        for made in (*self._graphs, *self._memory, *self._streams):
-            made.adopt()
+        for graph in list(self._graphs):
+            graph.adopt()
+        for memory in list(self._memory):
+            memory.adopt()
+        for stream in list(self._streams):
+            stream.adopt()
 
     def algorithms(self, problem: Problem) -> tuple[CudaAlgorithm, ...]:
         """Algorithms for this kind of problem; the last supports everything that is legal."""

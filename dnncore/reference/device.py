@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -137,8 +138,8 @@ class ReferenceDevice:
 
     def free_bytes(self) -> int:
         """What the kernel says processes could take without swapping."""
-        with open("/proc/meminfo", encoding="ascii") as file:
-            (line,) = (line for line in file if line.startswith("MemAvailable:"))
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        (line,) = (line for line in lines if line.startswith("MemAvailable:"))
         return int(line.split()[1]) << 10
 
     def adopt(self) -> None:
