@@ -153,7 +153,7 @@ class Simulation:
         """Feed the arrivals, which come in the order of time, and record every request's end."""
         policy = self.policy
         for device in self.devices:
-            policy.add_device(device.name, self.timings_ns.get(device.name, {}), 0)
+            policy.add_device(device.name, self.timings_ns.get(device.name), 0)
             self.busy_ns[device.name] = 0
         for model, limits in self.models.items():
             policy.add_model(model, limits, 0)

@@ -102,24 +102,62 @@ class Scheduler:
         self._sweeper.start()
 
     def add_model(self, model: ModelKey, limits: Limits) -> None:
-        """Open a queue for a model that every device has loaded."""
+        """Open a queue for a model, which the devices run that have it."""
         with self._lock:
             self._dispatcher.add_model(model, limits, self._clock())
             self._repeats[model] = 0
 
-    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]] | None = None) -> None:
-        """Count one more runner that takes batches, with what batches took when it warmed up: by model and rows."""
+    def remove_model(self, model: ModelKey) -> None:
+        """Close a model's queue; what is in it still is answered as unavailable."""
         with self._lock:
-            self._dispatcher.add_device(device, timings_ns or {}, self._clock())
+            now_ns = self._clock()
+            entries = self._dispatcher.remove_model(model)
+            completions = self._completions(entries, lambda _: _gone_error(model), now_ns)
+            del self._repeats[model]
+        self._deliver(completions)
+
+    def in_flight_of(self, model: ModelKey) -> int:
+        """Requests for a model that were submitted and have no completion yet; takes a look at all there are."""
+        with self._lock:
+            return sum(request.model == model for request in self._pending.values())
+
+    def set_limits(self, model: ModelKey, limits: Limits) -> None:
+        """Bounds of a model's queue from now on; those of its batches stay."""
+        with self._lock:
+            self._dispatcher.set_limits(model, limits)
+            self._work.notify_all()
+
+    def set_margin(self, margin_ns: int) -> None:
+        """How long before their deadlines answers of requests are due that come from now on."""
+        self._margin_ns = margin_ns
+
+    def place(self, device: str, model: ModelKey, timings_ns: Mapping[int, int]) -> None:
+        """A runner takes batches of a model from now on, with what they took when it warmed up: by rows."""
+        with self._lock:
+            self._dispatcher.place(device, model, timings_ns, self._clock())
+
+    def displace(self, device: str, model: ModelKey) -> None:
+        """A runner takes no batches of a model any more."""
+        with self._lock:
+            self._dispatcher.displace(device, model)
+
+    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]] | None = None) -> None:
+        """Count one more runner that takes batches.
+
+        Args:
+            device: Its label.
+            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all models, also those to
+                come, and nothing is known.
+        """
+        with self._lock:
+            self._dispatcher.add_device(device, timings_ns, self._clock())
 
     def lose_device(self, device: str, reason: str) -> None:
-        """Count a runner out; when it was the last, nothing can be answered any more and everything queued is told so."""
+        """Count a runner out; what waits for a model that none is left to run is told so."""
         with self._lock:
             self._dispatcher.lose_device(device)
-            if self._dispatcher.num_devices:
-                return
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
-            completions = self._abandon()
+            completions = self._abandon(stranded=True)
         self._deliver(completions)
 
     @property
@@ -154,7 +192,9 @@ class Scheduler:
         error: RequestError | None = None
         with self._lock:
             now_ns = self._clock()
-            if self._stopped or not self._dispatcher.num_devices:
+            if not self._dispatcher.has(request.model):
+                error = _gone_error(request.model)
+            elif self._stopped or not self._dispatcher.runs(request.model):
                 error = self._unavailable()
             else:
                 due_ns = None if request.deadline_ns is None else request.deadline_ns - self._margin_ns
@@ -163,7 +203,7 @@ class Scheduler:
                 if refusal is None:
                     self._pending[request.ticket] = request
                     if self._idle_runners:
-                        self._work.notify()
+                        self._notify()
                     if due_ns is not None and (self._sweeper_wakes_ns is None or due_ns < self._sweeper_wakes_ns):
                         self._timer.notify()
                 else:
@@ -258,7 +298,7 @@ class Scheduler:
         with self._lock:
             now_ns = self._clock()
             waiting = [request for request in batch.requests if request.ticket in self._pending]
-            served = self._dispatcher.num_devices > 0 and not self._stopped
+            served = self._dispatcher.runs(batch.model) and not self._stopped
             again = {r.ticket for r in waiting if served and r.ticket not in self._put_back}
             failed = [request for request in waiting if request.ticket not in again]
             self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
@@ -320,7 +360,7 @@ class Scheduler:
         if decision.model is None:
             return None, completions, decision.look_again_ns
         if len(self._dispatcher):
-            self._work.notify()  # one notification may have stood for more than this batch
+            self._notify()  # one notification may have stood for more than this batch
         requests = tuple(self._pending[entry.ticket] for entry in decision.batch)
         return Batch(device, decision.model, requests, decision), completions, None
 
@@ -329,8 +369,16 @@ class Scheduler:
         late = self._dispatcher.expire(now_ns)
         return self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
 
-    def _abandon(self) -> list[Completion]:
-        return self._completions(self._dispatcher.abandon(), lambda _: self._unavailable(), self._clock())
+    def _notify(self) -> None:
+        """Wake a runner that waits, whichever it is: all of them, where they do not all have the same models."""
+        if self._dispatcher.uniform:
+            self._work.notify()
+        else:
+            self._work.notify_all()
+
+    def _abandon(self, *, stranded: bool = False) -> list[Completion]:
+        entries = self._dispatcher.abandon(stranded=stranded)
+        return self._completions(entries, lambda _: self._unavailable(), self._clock())
 
     def _completions(
         self, entries: Iterable[Entry], error: Callable[[InferenceRequest], RequestError], now_ns: int
@@ -378,3 +426,7 @@ class Scheduler:
             by_sink.setdefault(completion.request.sink, []).append(completion)
         for sink, mine in by_sink.items():
             sink(mine)
+
+
+def _gone_error(model: ModelKey) -> RequestError:
+    return UnavailableError(f"model {model} has been unloaded; ask for another version, or another replica")

@@ -33,7 +33,7 @@ class Bench:
         self.scheduler = Scheduler(self.clock, [self.recorded.extend], [self.observe], margin_ms * 1_000_000)
         for model in (TOY, OTHER):
             self.scheduler.add_model(model, limits or Limits(8, 4))
-        self.scheduler.add_device("cpu", {TOY: {1: cost_ms * 1_000_000}} if cost_ms else {})
+        self.scheduler.add_device("cpu", {TOY: {1: cost_ms * 1_000_000}} if cost_ms else None)
 
     def observe(self, batch: Batch, took_ns: int) -> None:
         self.observed.append((batch.rows, batch.decision.expected_ns, took_ns))

@@ -65,9 +65,9 @@ def admit(
         model: Whose request it is.
         entry: The request.
         queues: Of all models.
-        costs: Of all models on all healthy devices.
-        free_ns: When each healthy device is expected to have ended its batch; one at least.
-        idle: Whether a device has none.
+        costs: Of all models on the healthy devices that have them; one at least has this one.
+        free_ns: When each healthy device is expected to have ended its batch.
+        idle: Whether a device of the model's has none.
     """
     queue = queues[model]
     limits, rows, deadline_ns = queue.limits, entry.rows, entry.deadline_ns
@@ -88,7 +88,7 @@ def admit(
     end_ns, nearest = _next_end(now_ns, size, curves, free_ns)
     wait_ns = (total - 1) // most * step_ns
     if len(queues) > 1:
-        wait_ns += _others_ns(queue, wait_ns, queues, costs, len(free_ns))
+        wait_ns += _others_ns(queue, wait_ns, queues, costs, len(curves))
     if end_ns + wait_ns < deadline_ns:
         return None  # there is time even behind all that wait
     if total > most:
@@ -97,7 +97,7 @@ def admit(
         end_ns, nearest = _next_end(now_ns, size, curves, free_ns)
         wait_ns = whole * step_ns
         if len(queues) > 1:
-            wait_ns += _others_ns(queue, wait_ns, queues, costs, len(free_ns))
+            wait_ns += _others_ns(queue, wait_ns, queues, costs, len(curves))
     end_ns += int(wait_ns)
     if end_ns < deadline_ns:
         return None
@@ -110,8 +110,9 @@ def admit(
 def _next_end(now_ns: int, rows: int, curves: Mapping[str, Curve], free_ns: Mapping[str, int]) -> tuple[int, str]:
     """When the next batch ends, and on which device: the one that ends it first."""
     end_ns, nearest = _NEVER_NS, ""
-    for device, free in free_ns.items():
-        device_ns = (free if free > now_ns else now_ns) + curves[device].bound_ns(rows)
+    for device, curve in curves.items():
+        free = free_ns[device]
+        device_ns = (free if free > now_ns else now_ns) + curve.bound_ns(rows)
         if device_ns < end_ns:
             end_ns, nearest = device_ns, device
     return end_ns, nearest

@@ -153,7 +153,7 @@ class Costs:
         self._steps_ns: dict[ModelKey, float] = {}
 
     def __getitem__(self, model: ModelKey) -> Mapping[str, Curve]:
-        """A model's curves by device."""
+        """A model's curves by device: those that have it."""
         return self._curves[model]
 
     def step_ns(self, model: ModelKey) -> float:
@@ -164,6 +164,10 @@ class Costs:
         """Begin with a model of which nothing is known on any device."""
         self._curves[model] = {}
         self._steps_ns[model] = 0.0
+
+    def remove(self, model: ModelKey) -> None:
+        """A model is gone."""
+        del self._curves[model], self._steps_ns[model]
 
     def seed(
         self, device: str, model: ModelKey, max_batch_rows: int, timings_ns: Mapping[int, int], now_ns: int
@@ -182,9 +186,10 @@ class Costs:
         if doubted is not curve:
             self._set(device, model, doubted)
 
-    def forget(self, device: str) -> None:
-        """A device is gone."""
-        for model, curves in self._curves.items():
+    def forget(self, device: str, models: Iterable[ModelKey] | None = None) -> None:
+        """These models are gone from a device; None: the device is."""
+        for model in self._curves if models is None else models:
+            curves = self._curves[model]
             curves.pop(device, None)
             self._steps_ns[model] = _step_ns(curves.values())
 

@@ -7,6 +7,7 @@ simulator of the tests drive the same class.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.admission import Refusal, admit
@@ -27,7 +28,8 @@ class Dispatcher:
         self._free_ns: dict[str, int] = {}  # healthy devices, with the expected end of what they run
         self._running: dict[str, list[Decision]] = {}
         self._ended_ns: dict[str, int] = {}  # when each device ended its last batch
-        self._timings_ns: dict[str, Mapping[ModelKey, Mapping[int, int]]] = {}
+        # Of the models that a device has; None: it has all there are and will be.
+        self._timings_ns: dict[str, dict[ModelKey, Mapping[int, int]] | None] = {}
         self._served_ns = 0.0  # what the model that was chosen last had been given before
 
     def __len__(self) -> int:
@@ -54,7 +56,7 @@ class Dispatcher:
         return {model: len(queue) for model, queue in self._queues.items()}
 
     def add_model(self, model: ModelKey, limits: Limits, now_ns: int) -> None:
-        """Open a queue for a model that every device has loaded."""
+        """Open a queue for a model, which the devices run that have it."""
         if model in self._queues:
             raise ValueError(f"model {model} has a queue already")
         self._queues[model] = ModelQueue(limits)
@@ -62,11 +64,44 @@ class Dispatcher:
         for device in self._free_ns:
             self._seed(device, model, now_ns)
 
-    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]], now_ns: int) -> None:
-        """Count one more device that takes batches, idle now, with what batches took when it warmed up: by model and rows."""
+    def remove_model(self, model: ModelKey) -> list[Entry]:
+        """Close a model's queue; what was in it."""
+        self._costs.remove(model)
+        return list(self._queues.pop(model).clear())
+
+    def place(self, device: str, model: ModelKey, timings_ns: Mapping[int, int], now_ns: int) -> None:
+        """A device has a model from now on, with what its batches took when it warmed up: by rows."""
+        had = self._timings_ns.get(device)
+        if had is None:
+            return  # it is lost, or has all
+        had[model] = timings_ns
+        if model in self._queues:
+            self._seed(device, model, now_ns)
+
+    def displace(self, device: str, model: ModelKey) -> None:
+        """A device has a model no more."""
+        had = self._timings_ns.get(device)
+        if had is not None:
+            had.pop(model, None)
+            if model in self._queues:
+                self._costs.forget(device, [model])
+
+    def set_limits(self, model: ModelKey, limits: Limits) -> None:
+        """Bounds of a model's queue from now on; those of its batches stay."""
+        self._queues[model].limits = replace(limits, max_batch_rows=self._queues[model].limits.max_batch_rows)
+
+    def add_device(self, device: str, timings_ns: Mapping[ModelKey, Mapping[int, int]] | None, now_ns: int) -> None:
+        """Count one more device that takes batches, idle now.
+
+        Args:
+            device: Which.
+            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all models, also those to
+                come, and nothing is known.
+            now_ns: The moment.
+        """
         self._free_ns[device] = self._ended_ns[device] = now_ns
         self._running[device] = []
-        self._timings_ns[device] = timings_ns
+        self._timings_ns[device] = None if timings_ns is None else dict(timings_ns)
         for model in self._queues:
             self._seed(device, model, now_ns)
 
@@ -76,13 +111,26 @@ class Dispatcher:
             by_device.pop(device, None)
         self._costs.forget(device)
 
+    def has(self, model: ModelKey) -> bool:
+        """Whether there is a queue for a model."""
+        return model in self._queues
+
+    def runs(self, model: ModelKey) -> bool:
+        """Whether a device is there that has the model."""
+        return bool(self._costs[model])
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every device has every model."""
+        return all(len(self._costs[model]) == len(self._free_ns) for model in self._queues)
+
     def limits(self, model: ModelKey) -> Limits:
         """Bounds of a model's queue."""
         return self._queues[model].limits
 
     def submit(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
-        """Queue a request, or say why not; a device must be there."""
-        idle = not all(self._running.values())
+        """Queue a request, or say why not; a device must be there that has the model."""
+        idle = not all(self._running[device] for device in self._costs[model])
         refusal = admit(now_ns, model, entry, self._queues, self._costs, self._free_ns, idle=idle)
         if refusal is None:
             self._add(self._queues[model], entry)
@@ -98,7 +146,8 @@ class Dispatcher:
 
     def cancel(self, model: ModelKey, ticket: int) -> None:
         """Forget a request if it still waits."""
-        self._queues[model].remove(ticket)
+        if model in self._queues:
+            self._queues[model].remove(ticket)
 
     def take(self, device: str, now_ns: int, *, ahead: bool = False) -> Decision:
         """Decide for a device that is idle now, and let its batch and what is dropped leave the queues.
@@ -144,8 +193,11 @@ class Dispatcher:
         if not failed:
             self._ended_ns[device] = now_ns
             assert decision.model is not None
-            self._costs.measure(device, decision.model, decision.rows, took_ns, now_ns)
-            self._queues[decision.model].served_ns += took_ns - decision.expected_ns
+            if (
+                decision.model in self._queues
+            ):  # it may have been removed meanwhile, once all its requests were answered
+                self._costs.measure(device, decision.model, decision.rows, took_ns, now_ns)
+                self._queues[decision.model].served_ns += took_ns - decision.expected_ns
         return took_ns
 
     def expire(self, now_ns: int) -> list[Entry]:
@@ -171,9 +223,10 @@ class Dispatcher:
         for queue in self._queues.values():
             queue.drained = True
 
-    def abandon(self) -> list[Entry]:
-        """Remove everything: nobody is left to run it."""
-        return [entry for queue in self._queues.values() for entry in queue.clear()]
+    def abandon(self, *, stranded: bool = False) -> list[Entry]:
+        """Remove everything, or what is stranded: what no device is left to run."""
+        queues = (queue for model, queue in self._queues.items() if not (stranded and self.runs(model)))
+        return [entry for queue in queues for entry in queue.clear()]
 
     def _add(self, queue: ModelQueue, entry: Entry) -> None:
         if not len(queue):
@@ -182,7 +235,10 @@ class Dispatcher:
         queue.add(entry)
 
     def _seed(self, device: str, model: ModelKey, now_ns: int) -> None:
-        timings_ns = self._timings_ns[device].get(model, {})
+        had = self._timings_ns[device]
+        if had is not None and model not in had:
+            return
+        timings_ns = {} if had is None else had[model]
         self._costs.seed(device, model, self._queues[model].limits.max_batch_rows, timings_ns, now_ns)
 
     def _least_cost_ns(self, model: ModelKey) -> int:

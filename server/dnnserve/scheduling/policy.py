@@ -77,11 +77,11 @@ def choose(
         now_ns: The moment.
         device: The idle one.
         queues: Of all models.
-        costs: Of all models on all healthy devices.
+        costs: Of all models on the healthy devices that have them.
         free_ns: When each healthy device is expected to have ended its batches.
         ahead: The device is not idle: what it does next is decided already if that is a full batch, and nothing is dropped.
     """
-    waiting = [model for model, queue in queues.items() if queue.rows]
+    waiting = [model for model, queue in queues.items() if queue.rows and device in costs[model]]
     if len(waiting) > 1:
         waiting.sort(key=lambda model: queues[model].served_ns)
     dropped: list[Dropped] = []
@@ -104,7 +104,7 @@ def choose(
         expected_ns = curve.mean_ns(rows) if batch else 0
         if late:
             next_ns = {**free_ns, device: now_ns + expected_ns}
-            places = [(max(now_ns, free), curves[name]) for name, free in next_ns.items()]
+            places = [(max(now_ns, free), curves[name]) for name, free in next_ns.items() if name in curves]
             lost = tuple(entry for entry in late if not _in_time(entry, places))
             if lost:
                 dropped.append(Dropped(model, lost, min(queue.rows, queue.limits.max_batch_rows)))
