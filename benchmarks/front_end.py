@@ -28,7 +28,7 @@ from dnnserve.allocator import keep_freed_memory
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
-from dnnserve.engine.host import Buffers
+from dnnserve.engine.host import Buffers, Host
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
@@ -113,7 +113,7 @@ class FreeInstance:
         return self._outputs[: self._begun]
 
 
-class FreeHost:
+class FreeHost(Host):
     """A device of such models. Owned by one thread; not checked."""
 
     def __init__(self, _device: str) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dnnserve.engine.net import batch_buckets
+from dnnserve.engine.buckets import batch_buckets
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.entry import Limits
 

@@ -22,7 +22,7 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ServerConfig
 from dnnserve.engine.host import HostFactory
 from dnnserve.engine.messages import Assignment
-from dnnserve.engine.net import NetHost, ServedModel
+from dnnserve.engine.net import NetHost, ServedModel, Terms
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
@@ -314,11 +314,11 @@ def make_server(config: ServerConfig) -> Server:
     in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
     if not in_processes:
         specs, models = _models(config)
-        return Server(config, names, specs, partial(NetHost, models=models, batch_invariant=config.batch_invariant))
+        return Server(config, names, specs, partial(NetHost, models=models, terms=Terms(config.batch_invariant)))
     engines = EngineProcesses(names)  # they start while models are read
     try:
         specs, models = _models(config)
-        open_host = partial(NetHost, models=models, batch_invariant=config.batch_invariant, num_slots=2)
+        open_host = partial(NetHost, models=models, terms=Terms(config.batch_invariant, num_slots=2))
         engines.tell(Assignment(open_host, config.log_format))
         return Server(config, names, specs, engines, restartable=True, close=engines.close)
     except BaseException:

@@ -146,7 +146,7 @@ class Scheduler:
 
         Args:
             device: Its label.
-            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all models, also those to
+            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all, also those to
                 come, and nothing is known.
         """
         with self._lock:
@@ -165,6 +165,11 @@ class Scheduler:
         """Devices whose runners take batches."""
         with self._lock:
             return self._dispatcher.devices
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more batches are given out."""
+        return self._stopped
 
     @property
     def in_flight(self) -> int:
@@ -224,15 +229,15 @@ class Scheduler:
             now_ns = self._clock()
         self._deliver([Completion(request, cancelled_error(request, now_ns), now_ns)])
 
-    def take(self, device: str, gone: Callable[[], bool] = lambda: False) -> Batch | None:
+    def take(self, device: str, interrupted: Callable[[], bool] = lambda: False) -> Batch | None:
         """Wait for a batch to run on a device, which is idle; for runner threads.
 
         Returns:
-            The batch; None: the scheduler has stopped, or the device is gone, of which somebody must tell by `wake`.
+            The batch; None: the scheduler has stopped, or the runner is interrupted, of which somebody must tell by `wake`.
         """
         while True:
             with self._lock:
-                if self._stopped or gone():
+                if self._stopped or interrupted():
                     return None
                 batch, dropped, look_again_ns = self._take(device)
                 if batch is None and not dropped:

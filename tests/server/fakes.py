@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from dnnserve.catalog import ModelSpec
-from dnnserve.engine.host import Buffers
+from dnnserve.engine.host import Buffers, Fresh
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import Completion, InferenceRequest, ModelKey
 
@@ -107,9 +107,14 @@ class Lab:
         self.batches: list[tuple[str, int]] = []
         self.first_sums: list[float] = []
         self.closed: list[str] = []
+        self.opening = threading.Event()  # cleared: devices cannot be opened yet
+        self.opening.set()
         self.load_error: Exception | None = None
+        self.loads: list[tuple[str, ModelKey]] = []
+        self.unloaded: list[tuple[str, ModelKey]] = []
 
     def open_host(self, device: str) -> FakeHost:
+        assert self.opening.wait(PATIENCE_S), "never allowed"
         return FakeHost(self, device)
 
     def open_slowly(self, device: str) -> FakeHost:
@@ -132,6 +137,10 @@ class Lab:
     def fail_next(self, device: str, error: Exception) -> None:
         with self._changed:
             self._faults.setdefault(device, deque()).append(error)
+
+    def is_paused(self, device: str) -> bool:
+        with self._changed:
+            return device in self._paused
 
     @property
     def running(self) -> list[str]:
@@ -190,12 +199,28 @@ class FakeHost:
 
     def __init__(self, lab: Lab, device: str) -> None:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()
+        self._loading: dict[ModelKey, int] = {}
 
     def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FakeInstance:
         assert buffers is None
         if self._lab.load_error is not None:
             raise self._lab.load_error
+        self._lab.loads.append((self._device, model))
         return FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows))
+
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+        assert warm_up_ns >= 0
+        assert buffers is None
+        self._loading[model] = max_batch_rows
+
+    def loaded(self, model: ModelKey) -> Fresh | None:
+        if self._lab.is_paused("loading"):
+            return None
+        return Fresh(self.load(model, self._loading.pop(model)), {})
+
+    def unload(self, model: ModelKey) -> None:
+        assert threading.get_ident() == self._thread
+        self._lab.unloaded.append((self._device, model))
 
     def on_loss(self, act: Callable[[], None]) -> None:
         self._lab.on_loss[self._device] = act

@@ -16,12 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from dnnserve.engine.messages import Assignment
-from dnnserve.engine.net import NetHost
+from dnnserve.engine.net import NetHost, Terms
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.envelope import ModelKey
 from dnnserve.processes.parcel import Parcel, unpack
 
-from dnncore.errors import BackendUnavailableError, DeviceFaultError, DeviceNotFoundError, OutOfMemoryError
+from dnncore.errors import (
+    BackendUnavailableError,
+    DeviceFaultError,
+    DeviceNotFoundError,
+    DnncoreError,
+    OutOfMemoryError,
+)
 from tests.server.fakes import PATIENCE_S, wait_until
 from tests.server.packages import make_package, probabilities, served
 
@@ -53,7 +59,7 @@ def told(assignment: Assignment) -> EngineProcesses:
 @pytest.fixture(scope="module")
 def engines() -> Iterator[EngineProcesses]:
     models = {KEY: served()}
-    engines = told(Assignment(functools.partial(NetHost, models=models, num_slots=2), "text"))
+    engines = told(Assignment(functools.partial(NetHost, models=models, terms=Terms(num_slots=2)), "text", models))
     yield engines
     engines.close()
 
@@ -92,6 +98,34 @@ def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_wit
     np.testing.assert_allclose(instance.finish(), expected, rtol=1e-5, atol=1e-7)
     host.close()
     assert not is_running(host.pid)
+
+
+def test_a_model_comes_and_goes_while_another_runs(engines: EngineProcesses) -> None:
+    other, bad = ModelKey("digits", 2), ModelKey("digits", 3)
+    engines.put(other, served(make_package(seed=7)))
+    engines.put(bad, "no model at all")
+    host = engines("cpu")
+    instance = host.load(KEY, 8)
+    for key in (other, bad):
+        host.begin_load(key, 4, 10**6)
+    fresh = None
+    while fresh is None:
+        instance.begin(0, *instance.slots[0].fill([ROWS]))
+        np.testing.assert_allclose(instance.finish(), probabilities(make_package(), ROWS), rtol=1e-5, atol=1e-7)
+        fresh = host.loaded(other)
+    fresh.instance.begin(1, *fresh.instance.slots[1].fill([ROWS[:4]]))
+    expected = probabilities(make_package(seed=7), ROWS[:4])
+    np.testing.assert_allclose(fresh.instance.finish(), expected, rtol=1e-5, atol=1e-7)
+    assert fresh.timings_ns[1] > 0
+    with pytest.raises(DnncoreError, match="model"):  # noqa: PT012 - whichever look finds it ended
+        while host.loaded(bad) is None:
+            pass
+    host.unload(KEY)
+    fresh.instance.begin(0, *fresh.instance.slots[0].fill([ROWS[:4]]))
+    np.testing.assert_allclose(fresh.instance.finish(), expected, rtol=1e-5, atol=1e-7)
+    host.close()
+    engines.drop(other)
+    engines.drop(bad)
 
 
 def test_a_killed_process_is_a_lost_device_and_another_one_can_be_started(engines: EngineProcesses) -> None:

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from dnnserve.config import PRECISIONS
-from dnnserve.engine.net import NetHost, NetInstance, ServedModel
+from dnnserve.engine.net import NetHost, NetInstance, ServedModel, Terms
 from dnnserve.envelope import ModelKey
 
 from dnncore import Handle
-from dnncore.backend import TICKET_BYTES, Memory
+from dnncore.backend import Memory
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.calibration import calibrate
+from dnncore.nn.footprint import footprint
 from dnncore.nn.passes import for_inference
 from tests.conftest import DEVICES
-from tests.server.packages import make_package, served
+from tests.server.fakes import wait_until
+from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
 
@@ -72,26 +74,65 @@ def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
         host.load(KEY, 16)
 
 
-def test_buckets_take_turns_with_the_memory_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = NetHost("cpu", {KEY: ServedModel(make_package().serving_model, None)})
-    device, allocate = host._handle.device, host._handle.device.allocate
-    taken: list[int] = []
+@pytest.mark.parametrize("device", DEVICES)
+def test_buckets_take_turns_with_the_memory_of_the_largest_which_was_foretold(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, model = NetHost(device, {KEY: ServedModel(make_package().serving_model, None)}), make_package().serving_model
+    with Handle(device) as handle:
+        foretold = footprint(model.graph, handle, 16)
+        kind = type(handle.device)
+    allocate, taken = kind.allocate, []
 
-    def counted(nbytes: int) -> Memory:
+    def counted(own: Any, nbytes: int) -> Memory:
         taken.append(nbytes)
-        return allocate(nbytes)
+        return allocate(own, nbytes)
 
-    monkeypatch.setattr(device, "allocate", counted)
+    monkeypatch.setattr(kind, "allocate", counted)
     instance = host.load(KEY, 16)
-    largest = instance._executors[-1]
-    constants = sum(array.nbytes for array in make_package().weights.values())
-    assert sum(taken) <= constants + largest.arena_bytes + TICKET_BYTES
+    assert sum(taken) == foretold.nbytes
     assert [executor.batch for executor in instance._executors] == [1, 2, 4, 8, 16]
     host.close()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_model_is_loaded_in_another_thread_and_runs_in_this_one(device: str) -> None:
+    models = {KEY: served()}
+    host, other = NetHost(device, models), ModelKey("digits", 2)
+    serving = host.load(KEY, 4)
+    models[other] = served(make_package(seed=7))
+    rows = np.random.default_rng(11).normal(size=(4, 1, 8, 8)).astype(np.float32)
+    expected = run(serving, rows)
+    host.begin_load(other, 4, 10**6)
+    while (fresh := host.loaded(other)) is None:
+        assert np.array_equal(run(serving, rows), expected)
+    host.unload(KEY)
+    assert isinstance(fresh.instance, NetInstance)
+    answers = run(fresh.instance, rows)
+    np.testing.assert_allclose(answers, probabilities(make_package(seed=7), rows), rtol=1e-4, atol=1e-6)
+    assert fresh.timings_ns[1] > 0
+    host.close()
+
+
+def test_what_does_not_fit_beside_others_is_refused_with_figures_and_leaves_nothing_behind(
+    host: NetHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Handle("cpu") as handle:
+        kind, wanted = type(handle.device), footprint(served().model.graph, handle, 16).nbytes
+    allocated: list[int] = []
+    monkeypatch.setattr(kind, "allocate", lambda _own, nbytes: allocated.append(nbytes))
+    monkeypatch.setattr(kind, "free_bytes", lambda _own: wanted - 1)
+    host.begin_load(KEY, 16, 0)
+    wait_until(lambda: host._loading[KEY].done())
+    with pytest.raises(
+        OutOfMemoryError, match=r"digits/1 needs .* MiB on cpu for batches of 16 rows .* may take .* MiB"
+    ):
+        host.loaded(KEY)
+    assert not allocated
+
+
 def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> None:
-    host = NetHost("cpu", {KEY: served()}, batch_invariant=True)
+    host = NetHost("cpu", {KEY: served()}, terms=Terms(batch_invariant=True))
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
     instance = host.load(KEY, 8)
     together = run(instance, rows)

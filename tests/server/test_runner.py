@@ -4,10 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from dnnserve.engine.net import batch_buckets
+from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
-from dnnserve.envelope import Answer, InferenceRequest
+from dnnserve.envelope import Answer, InferenceRequest, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
@@ -44,8 +44,8 @@ class Fleet:
         self.scheduler.add_model(SPEC.key, Limits(**{"max_batch_rows": 8, "max_queue_requests": 100, **limits}))
         return self
 
-    def submit(self, value: float, rows: int = 1) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, make_rows(value, rows), self.scheduler._clock(), None, self.inbox.deliver)
+    def submit(self, value: float, rows: int = 1, model: ModelKey = SPEC.key) -> InferenceRequest:
+        request = InferenceRequest(model, make_rows(value, rows), self.scheduler._clock(), None, self.inbox.deliver)
         self.scheduler.submit(request)
         return request
 
@@ -311,3 +311,76 @@ def test_a_fault_hands_over_what_runs_and_what_was_begun_behind_it(fleets: list[
     answers = [fleet.inbox.of(request).outcome for request in requests]
     assert [answer.outputs[0, 0] for answer in answers if isinstance(answer, Answer)] == [0.0, 1.0, 2.0, 3.0]
     assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers)
+
+
+NEXT = ModelKey("toy", 2)
+
+
+class Ends:
+    """How loads and unloads ended."""
+
+    def __init__(self) -> None:
+        self.seen: list[int | Exception | None] = []
+
+    def __call__(self, end: int | Exception | None = None) -> None:
+        self.seen.append(end)
+
+
+def test_a_model_is_loaded_while_others_run_and_its_batches_are_taken_then(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    (runner,), ends = fleet.runners, Ends()
+    lab.pause("loading")
+    runner.load(NEXT, 8, ends)
+    for value in (1.0, 2.0):
+        fleet.submit(value)
+    fleet.inbox.wait(2)
+    assert not ends.seen
+    fleet.scheduler.add_model(NEXT, Limits(8, 100))
+    assert isinstance(fleet.inbox.of(fleet.submit(3.0, model=NEXT)).outcome, UnavailableError)
+    lab.resume()
+    wait_until(lambda: ends.seen == [8])
+    request = fleet.submit(4.0, model=NEXT)
+    fleet.inbox.wait(4)
+    assert isinstance(fleet.inbox.of(request).outcome, Answer)
+    runner.unload(SPEC.key, ends)
+    wait_until(lambda: len(ends.seen) == 2)
+    assert lab.unloaded == [("cpu", SPEC.key)]
+    assert isinstance(fleet.inbox.of(fleet.submit(5.0)).outcome, UnavailableError)
+
+
+def test_a_load_that_fails_says_why_and_nothing_else_notices(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    ends, lab.load_error = Ends(), OutOfMemoryError("no room")
+    fleet.runners[0].load(NEXT, 8, ends)
+    wait_until(lambda: ends.seen == [lab.load_error])
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert not fleet.changes
+
+
+def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_those_that_went(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu", restarts=Restarts(first_s=0.01)).open())
+    (runner,), ends = fleet.runners, Ends()
+    lab.pause("loading")
+    runner.load(ModelKey("toy", 9), 8, ends)
+    lab.opening.clear()
+    lab.fail_next("cpu", DeviceFaultError("gone"))
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    wait_until(lambda: len(ends.seen) == 1)
+    assert isinstance(ends.seen[0], DeviceLostError)
+    wait_until(lambda: not runner.in_service)
+    runner.load(NEXT, 8, ends)
+    runner.unload(SPEC.key, ends)
+    assert ends.seen[1:] == [None, None]
+    lab.loads.clear()
+    lab.opening.set()
+    lab.resume()
+    wait_until(lambda: bool(fleet.scheduler.healthy_devices))
+    fleet.scheduler.add_model(NEXT, Limits(8, 100))
+    assert lab.loads == [("cpu", NEXT)]
+    request = fleet.submit(2.0, model=NEXT)
+    fleet.inbox.wait(2)
+    assert isinstance(fleet.inbox.of(request).outcome, Answer)

@@ -6,15 +6,16 @@ A host is what one runner thread opens on its device; an instance is one model l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
-__all__ = ["Buffers", "Host", "HostFactory", "Instance"]
+__all__ = ["Buffers", "Engines", "Fresh", "Host", "HostFactory", "Instance"]
 
 Buffers = Callable[[int], np.ndarray]
 """Gives so many bytes of host memory, uint8, that begin at a page."""
@@ -63,6 +64,19 @@ class Instance(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What was loaded beside that which runs. Immutable.
+
+    Args:
+        instance: The model, warm.
+        timings_ns: What its batches took, by rows.
+    """
+
+    instance: Instance
+    timings_ns: Mapping[int, int]
+
+
 class Host(Protocol):
     """A device as one runner thread holds it. Owned by one thread, but for `kill`."""
 
@@ -73,7 +87,34 @@ class Host(Protocol):
             model: Which.
             max_batch_rows: Rows that batches are wanted to have.
             buffers: Where its slots shall lie; None for memory of its own.
+
+        Raises:
+            OutOfMemoryError: not even a batch of one fits.
         """
+        ...
+
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+        """Begin to load a model beside what runs here; `loaded` says when it is there.
+
+        Args:
+            model: Which.
+            max_batch_rows: Rows that batches shall have; they are not made smaller.
+            warm_up_ns: How long its batches are timed.
+            buffers: As `load` has it; called in another thread.
+        """
+        ...
+
+    def loaded(self, model: ModelKey) -> Fresh | None:
+        """What `begin_load` has made; None: not yet.
+
+        Raises:
+            OutOfMemoryError: there is no room for it; the message says how much was wanted and is there. Nothing of it is left.
+            DnncoreError: so for whatever else kept it from being loaded.
+        """
+        ...
+
+    def unload(self, model: ModelKey) -> None:
+        """Give a model's memory back; nothing of it runs."""
         ...
 
     def on_loss(self, act: Callable[[], None]) -> None:
@@ -95,3 +136,23 @@ class Host(Protocol):
 
 HostFactory = Callable[[str], Host]
 """Opens a device by name, in the thread that will use it."""
+
+
+class Engines(Protocol):
+    """A `HostFactory`, with the models that its hosts load. Thread-safe."""
+
+    def put(self, model: ModelKey, served: Any) -> None:
+        """Keep a model to be loaded, now or when a device is opened again."""
+        ...
+
+    def drop(self, model: ModelKey) -> None:
+        """Keep a model no more. A second call does nothing."""
+        ...
+
+    def __call__(self, device: str) -> Host:
+        """Open a device by name, in the thread that will use it."""
+        ...
+
+    def close(self) -> None:
+        """Keep nothing more; every device is closed."""
+        ...

@@ -5,13 +5,28 @@ The runner asks and the engine answers each question, in order. Rows and outputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from dnncore.preprocessing import Preprocessing
 from dnnserve.engine.host import HostFactory
 from dnnserve.envelope import ModelKey
 
-__all__ = ["Assignment", "Done", "Failed", "Load", "Loaded", "Message", "Opened", "Run"]
+__all__ = [
+    "Assignment",
+    "BeginLoad",
+    "Done",
+    "Failed",
+    "Load",
+    "Loaded",
+    "Loading",
+    "Look",
+    "Message",
+    "Opened",
+    "Run",
+    "Unload",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +34,14 @@ class Assignment:
     """What an engine process is told at its start, in a parcel. Immutable.
 
     Args:
-        open_host: Opens the device; it is pickled, with the models that it holds.
+        open_host: Opens the device; it is pickled, with the models that it may hold.
         log_format: Of the lines on stderr: "text" or "json".
+        models: That `open_host` reads: what comes with later messages is put there.
     """
 
     open_host: HostFactory
     log_format: str
+    models: dict[ModelKey, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +51,38 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a model. Immutable."""
+    """Load a model; comes with its parcel, unless the assignment has it. Immutable."""
 
     model: ModelKey
     max_batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginLoad:
+    """Begin to load a model beside what runs; comes with its parcel, and is answered by `Loading`. Immutable."""
+
+    model: ModelKey
+    max_batch_rows: int
+    warm_up_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Is it there? Answered by `Loading` or by `Loaded`. Immutable."""
+
+    model: ModelKey
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Not yet. Immutable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Give a model's memory back; answered by `Done`. Immutable."""
+
+    model: ModelKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +95,7 @@ class Loaded:
         output_shape: Extents of its output.
         slots: Input buffers.
         preprocessing: What makes rows of pixels, where that is known.
+        timings_ns: What its batches took, by rows; nothing where they were not timed.
     """
 
     max_batch_rows: int
@@ -57,6 +103,7 @@ class Loaded:
     output_shape: tuple[int, ...]
     slots: int
     preprocessing: Preprocessing | None
+    timings_ns: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +118,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """They were run; the outputs are in the part of the shared outputs that belongs to the slot. Immutable.
+    """What was asked for was done; the outputs of rows are in the part of the shared outputs that belongs to the slot. Immutable.
 
     Args:
         computed_ns: As `Instance` has it.
     """
 
-    computed_ns: int
+    computed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +140,4 @@ class Failed:
     text: str
 
 
-Message = Opened | Load | Loaded | Run | Done | Failed
+Message = Opened | Load | BeginLoad | Look | Loading | Loaded | Unload | Run | Done | Failed

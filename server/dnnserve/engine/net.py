@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -16,20 +19,18 @@ from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Model, Parameters, SharedMemory
+from dnncore.nn.footprint import footprint
 from dnncore.preprocessing import Preprocessing
 from dnncore.tensor import Tensor
-from dnnserve.engine.host import Buffers
+from dnnserve.engine.buckets import batch_buckets
+from dnnserve.engine.host import Buffers, Fresh
 from dnnserve.engine.slot import Slot
+from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import ModelKey
 
-__all__ = ["NetHost", "NetInstance", "ServedModel", "batch_buckets"]
+__all__ = ["NetHost", "NetInstance", "ServedModel", "Terms"]
 
 _log = logging.getLogger(__name__)
-
-
-def batch_buckets(max_batch_rows: int) -> tuple[int, ...]:
-    """Batch sizes that executors are bound for: powers of two, and the maximum itself."""
-    return (*(1 << power for power in range((max_batch_rows - 1).bit_length())), max_batch_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,41 @@ class ServedModel:
     preprocessing: Preprocessing | None
 
 
-class NetInstance:
-    """A model on a handle: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How models are loaded on a device. Immutable.
 
     Args:
-        handle: Of the device.
+        batch_invariant: Whether an image's answer has the same bits whatever it is batched with: each is computed alone.
+        num_slots: Input buffers of each model: 2 where one is filled while the other's rows are computed.
+        memory_fraction: What models may take of the device's memory, together with whoever else uses the device.
+    """
+
+    batch_invariant: bool = False
+    num_slots: int = 1
+    memory_fraction: float = 1.0
+
+    @property
+    def slice_images(self) -> int | None:
+        """Images that are computed at a time, as `Executor` has it."""
+        return 1 if self.batch_invariant else None
+
+
+class NetInstance:
+    """A model on a handle of its own: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
+
+    Args:
+        handle: Of the device; closed with the instance.
         name: What the log calls it.
         served: What is run.
-        max_batch_rows: Largest bucket wanted; buckets that do not fit into the device's memory are left out, with a warning.
-        slice_images: Images that are computed at a time, as `Executor` has it.
-        num_slots: Input buffers.
-        buffers: Where they lie; their pages are locked. None: in memory of the device's choice.
+        max_batch_rows: Largest bucket wanted.
+        terms: How it is loaded.
+        buffers: Where its slots lie; their pages are locked. None: in memory of the device's choice.
+        whole: Whether all buckets must fit; else those that do not fit into the device's memory are left out, with a warning.
+        checkpoint: Called between steps that take long; raises where the load is not wanted any more.
 
     Raises:
-        OutOfMemoryError: not even a batch of one fits.
+        OutOfMemoryError: not even a batch of one fits, or not all where all must.
     """
 
     def __init__(
@@ -67,33 +89,34 @@ class NetInstance:
         name: str,
         served: ServedModel,
         max_batch_rows: int,
-        slice_images: int | None = None,
-        num_slots: int = 1,
+        terms: Terms = Terms(),
         buffers: Buffers | None = None,
+        *,
+        whole: bool = False,
+        checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
+        self._handle = handle
+        self._name = name
+        self._terms = terms
+        self._checkpoint = checkpoint
         graph = served.model.graph
         (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
-        self._parameters = Parameters.upload(handle, graph, served.model.weights)
         buckets = batch_buckets(max_batch_rows)
+        while (shortage := self._shortage(served, buckets[-1])) is not None:
+            buckets = self._fewer(buckets, shortage, whole=whole)
+        self._parameters = Parameters.upload(handle, graph, served.model.weights)
         while True:
             try:
-                self._executors = self._bind(handle, graph, buckets, slice_images)
+                self._executors = self._bind(handle, graph, buckets, terms.slice_images)
                 break
             except OutOfMemoryError as error:
-                *smaller, bucket = buckets
-                if not smaller:
-                    raise
-                _log.warning(
-                    "model %s on %s: no room for batches of %d rows, serving up to %d: %s",
-                    *(name, handle.info.name, bucket, smaller[-1], error),
-                )
-                buckets = tuple(smaller)
+                buckets = self._fewer(buckets, error, whole=whole)
         row_shape = self._extents(graph, self._input)
         self.output_shape = self._extents(graph, self._output)
         nbytes = Slot.nbytes(self.max_batch_rows, row_shape)
         self.slots = tuple(
             Slot(_memory(handle, nbytes, buffers), self.max_batch_rows, row_shape, served.preprocessing)
-            for _ in range(num_slots)
+            for _ in range(terms.num_slots)
         )
         self._pixels = None
         if served.preprocessing is not None:
@@ -110,11 +133,46 @@ class NetInstance:
             memory = undo.enter_context(SharedMemory(handle))
             executors = []
             for bucket in reversed(buckets):  # the largest makes room for the others
+                self._checkpoint()
                 executor = Executor(graph, handle, self._parameters, bucket, slice_images=slice_images, memory=memory)
                 executors.append(undo.enter_context(executor))
                 executor.run()  # compiles, plans and touches everything once, before a client waits for it
             undo.pop_all()
         return executors[::-1]
+
+    def _shortage(self, served: ServedModel, rows: int) -> OutOfMemoryError | None:
+        """What is missing for batches of so many rows, found out before anything is taken; None: there is room."""
+        wanted = footprint(served.model.graph, self._handle, rows, self._terms.slice_images)
+        pixels = 0 if served.preprocessing is None else rows * math.prod(served.preprocessing.input_shape)
+        free, total = self._handle.device.free_bytes(), self._handle.info.total_memory_bytes
+        kept = int((1 - self._terms.memory_fraction) * total)
+        if wanted.nbytes + pixels <= free - kept:
+            return None
+        return OutOfMemoryError(
+            f"model {self._name} needs {_mib(wanted.nbytes + pixels)} on {self._handle.info.name} for batches of {rows} rows "
+            f"({_mib(wanted.constants_bytes)} of them weights), and may take {_mib(max(0, free - kept))}: "
+            f"{_mib(free)} of {_mib(total)} are free, and {_mib(kept)} are kept (--device-memory-fraction)"
+        )
+
+    def _fewer(self, buckets: Sequence[int], error: OutOfMemoryError, *, whole: bool) -> tuple[int, ...]:
+        """The buckets without the largest; raises the error where that must not be."""
+        *smaller, bucket = buckets
+        if whole or not smaller:
+            raise error
+        _log.warning(
+            "model %s on %s: no room for batches of %d rows, serving up to %d: %s",
+            *(self._name, self._handle.info.name, bucket, smaller[-1], error),
+        )
+        return tuple(smaller)
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
+        self._handle.adopt()
+        self._checkpoint = lambda: None
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._handle.close()
 
     @staticmethod
     def _extents(graph: Graph, name: str) -> tuple[int, ...]:
@@ -184,29 +242,60 @@ def _memory(handle: Handle, nbytes: int, buffers: Buffers | None) -> np.ndarray:
 
 
 class NetHost:
-    """A device with a handle of its own. Owned by one thread; the handle checks.
+    """A device of this process, with a handle for each model. Owned by one thread; the handles check.
+
+    A model that is loaded beside others is made in a thread of its own, and then adopted.
 
     Args:
         device: "cpu" or "cuda:N".
-        models: What may be loaded.
-        batch_invariant: Whether an image's answer has the same bits whatever it is batched with: each is computed alone.
-        num_slots: Input buffers of each model: 2 where one is filled while the other's rows are computed.
+        models: What may be loaded; others may be added to it later.
+        terms: How models are loaded.
     """
 
-    def __init__(
-        self, device: str, models: Mapping[ModelKey, ServedModel], *, batch_invariant: bool = False, num_slots: int = 1
-    ) -> None:
+    def __init__(self, device: str, models: Mapping[ModelKey, ServedModel], *, terms: Terms = Terms()) -> None:
+        self._device = device
         self._models = models
-        self._slice_images = 1 if batch_invariant else None
-        self._num_slots = num_slots
-        self._handle = Handle(device)
+        self._terms = terms
+        self._ending = threading.Event()
+        self._loading: dict[ModelKey, Future[Fresh]] = {}
+        self._instances: dict[ModelKey, NetInstance] = {}
+        Handle(device).close()  # says at once what is wrong with the device, and begins its context
 
     def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> NetInstance:
         """Upload a model's weights and bind its buckets."""
-        return NetInstance(
-            *(self._handle, model.name, self._models[model], max_batch_rows, self._slice_images, self._num_slots),
-            buffers,
-        )
+        instance = self._instances[model] = self._make(model, max_batch_rows, buffers, whole=False)
+        return instance
+
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+        """Do so in another thread, and time its batches there."""
+        future = self._loading[model] = Future()
+
+        def make() -> None:
+            instance: NetInstance | None = None
+            try:
+                instance = self._make(model, max_batch_rows, buffers, whole=True)
+                future.set_result(Fresh(instance, time_batches(instance, warm_up_ns, time.monotonic_ns)))
+            except BaseException as error:  # noqa: BLE001 - handed over to `loaded`
+                if instance is not None:
+                    instance.close()
+                future.set_exception(error)
+
+        # No daemon: the interpreter must not end it in the middle of a call of the driver's.
+        threading.Thread(target=make, name=f"dnnserve-load-{model}", daemon=False).start()
+
+    def loaded(self, model: ModelKey) -> Fresh | None:
+        """The instance, once it is there, which belongs to the calling thread then."""
+        future = self._loading[model]
+        if not future.done():
+            return None
+        del self._loading[model]
+        fresh = future.result()
+        self._adopt(model, fresh)
+        return fresh
+
+    def unload(self, model: ModelKey) -> None:
+        """Close the model's handle and with it everything that was made for it."""
+        self._instances.pop(model).close()
 
     def on_loss(self, act: Callable[[], None]) -> None:
         """Nothing says so before the next batch."""
@@ -216,5 +305,39 @@ class NetHost:
         return False
 
     def close(self) -> None:
-        """Close the handle and with it everything that was loaded."""
-        self._handle.close()
+        """Unload all models, also those that are being loaded."""
+        self._ending.set()
+        for model, future in self._loading.items():
+            if future.exception() is None:  # waits
+                self._adopt(model, future.result())
+        self._loading.clear()
+        with ExitStack() as closing:  # one that fails keeps no other from being closed
+            for instance in self._instances.values():
+                closing.callback(instance.close)
+        self._instances.clear()
+
+    def _adopt(self, model: ModelKey, fresh: Fresh) -> None:
+        assert isinstance(fresh.instance, NetInstance)
+        fresh.instance.adopt()
+        self._instances[model] = fresh.instance
+
+    def _make(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None, *, whole: bool) -> NetInstance:
+        handle = Handle(self._device)
+        try:
+            served = self._models[model]
+            return NetInstance(
+                *(handle, str(model), served, max_batch_rows, self._terms, buffers),
+                whole=whole,
+                checkpoint=self._check_wanted,
+            )
+        except BaseException:
+            handle.close()
+            raise
+
+    def _check_wanted(self) -> None:
+        if self._ending.is_set():
+            raise CancelledError
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):,.1f} MiB"

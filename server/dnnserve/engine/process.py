@@ -9,15 +9,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from dnncore import errors
 from dnncore.errors import DeviceFaultError, DnncoreError
-from dnnserve.engine.host import Buffers
-from dnnserve.engine.messages import Assignment, Done, Failed, Load, Loaded, Message, Opened, Run
+from dnnserve.engine.host import Buffers, Fresh
+from dnnserve.engine.messages import (
+    Assignment,
+    BeginLoad,
+    Done,
+    Failed,
+    Load,
+    Loaded,
+    Loading,
+    Look,
+    Message,
+    Opened,
+    Run,
+    Unload,
+)
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.processes.child import Child
@@ -41,10 +54,21 @@ class EngineProcesses:
         self._lock = threading.Lock()
         self._ready = {name: [_child(name) for _ in range(names.count(name))] for name in names}
         self._parcel: Parcel | None = None
+        self._models: dict[ModelKey, Parcel] = {}
 
     def tell(self, assignment: Assignment) -> None:
-        """Say what each of them does; packed once, so that all of them and their successors share one copy of the weights."""
+        """Say what each of them does."""
         self._parcel = Parcel(assignment)
+
+    def put(self, model: ModelKey, served: object) -> None:
+        """Keep a model to be loaded; packed once, so that all processes and their successors share one copy of the weights."""
+        self._models[model] = Parcel(served)
+
+    def drop(self, model: ModelKey) -> None:
+        """Keep a model no more. A second call does nothing."""
+        parcel = self._models.pop(model, None)
+        if parcel is not None:
+            parcel.close()
 
     def __call__(self, device: str) -> ProcessHost:
         """Take a process that was begun, or begin one, and wait until it has its device.
@@ -56,15 +80,17 @@ class EngineProcesses:
         with self._lock:
             ready = self._ready.get(device)
             child = ready.pop() if ready else _child(device)
-        return ProcessHost(device, child, self._parcel)
+        return ProcessHost(device, child, self._parcel, self._models)
 
     def close(self) -> None:
-        """End the processes that were not needed, and give the parcel back; no device can be opened any more."""
+        """End the processes that were not needed, and give the parcels back; no device can be opened any more."""
         for children in self._ready.values():
             while children:
                 children.pop().close()
         if self._parcel is not None:
             self._parcel.close()
+        for model in list(self._models):
+            self.drop(model)
 
 
 def _child(device: str) -> Child:
@@ -78,15 +104,17 @@ class ProcessHost:
         device: What the process opens.
         child: The process.
         parcel: Its assignment.
+        models: What may be loaded beside what the assignment has; others may be added to it later.
 
     Raises:
         DeviceFaultError: the process ended.
         DnncoreError: it cannot open the device.
     """
 
-    def __init__(self, device: str, child: Child, parcel: Parcel) -> None:
+    def __init__(self, device: str, child: Child, parcel: Parcel, models: Mapping[ModelKey, Parcel]) -> None:
         self._device = device
         self._child = child
+        self._models = models
         try:
             with contextlib.suppress(OSError):  # it has ended, as its answer will say
                 child.tell(parcel)
@@ -109,22 +137,50 @@ class ProcessHost:
         """
         if buffers is not None:
             raise ValueError("an engine process makes its buffers itself")
-        self.ask(Load(model, max_batch_rows))
+        self._send_with_parcel(Load(model, max_batch_rows))
         loaded, fds = self.answer(Loaded)
         return ProcessInstance(self, model, loaded, [SharedBuffer(fd) for fd in fds])
 
-    def ask(self, message: Message) -> None:
-        """Send a message.
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+        """Have the process begin to load a model, in another thread of it."""
+        assert buffers is None
+        self._send_with_parcel(BeginLoad(model, max_batch_rows, warm_up_ns))
+        self.answer(Loading)
+
+    def loaded(self, model: ModelKey) -> Fresh | None:
+        """Ask the process whether it is there.
+
+        Raises:
+            DeviceFaultError: the process ended.
+            DnncoreError: it cannot load the model.
+        """
+        self.ask(Look(model))
+        answer, fds = self.answer((Loaded, Loading))
+        if not isinstance(answer, Loaded):
+            return None
+        return Fresh(ProcessInstance(self, model, answer, [SharedBuffer(fd) for fd in fds]), answer.timings_ns)
+
+    def unload(self, model: ModelKey) -> None:
+        """Have the process give a model's memory back."""
+        self.ask(Unload(model))
+        self.answer(Done)
+
+    def _send_with_parcel(self, message: Load | BeginLoad) -> None:
+        parcel = self._models.get(message.model)
+        self.ask(message, () if parcel is None else (parcel.fd,))
+
+    def ask(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send a message, and files with it.
 
         Raises:
             DeviceFaultError: the process ended.
         """
         try:
-            self._child.link.send(message)
+            self._child.link.send(message, fds)
         except OSError:
             raise self._ended() from None
 
-    def answer(self, wanted: type[_Wanted]) -> tuple[_Wanted, Sequence[int]]:
+    def answer(self, wanted: type[_Wanted] | tuple[type[_Wanted], ...]) -> tuple[_Wanted, Sequence[int]]:
         """Wait for the answer to the oldest question.
 
         Raises:

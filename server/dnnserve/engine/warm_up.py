@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.host import Instance
-from dnnserve.engine.net import batch_buckets
 
 __all__ = ["time_batches"]
 

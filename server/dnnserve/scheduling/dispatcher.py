@@ -95,7 +95,7 @@ class Dispatcher:
 
         Args:
             device: Which.
-            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all models, also those to
+            timings_ns: Of the models that it has, what batches took when it warmed up, by rows; None: it has all, also those to
                 come, and nothing is known.
             now_ns: The moment.
         """
