@@ -77,6 +77,14 @@ class DeviceFigures(HashedOnce):
         return per_clock * self.multiprocessors * self.clock_hz
 
 
+    @property
+    def starts_early(self) -> bool:
+        """Whether a kernel may begin while the one before it still runs (programmatic dependent launch): from sm_90 on."""
+        return self.architecture.startswith("sm_") and int(self.architecture[3:].rstrip("af")) >= _FIRST_TO_START_EARLY
+
+
+_FIRST_TO_START_EARLY = 90
+
 _HOPPER = ((Maths.FP64, 64), (Maths.FP32, 128), (Maths.TF32, 1024), (Maths.FP16, 2048), (Maths.INT8, 4096))
 _AMPERE = ((Maths.FP64, 32), (Maths.FP32, 64), (Maths.TF32, 512), (Maths.FP16, 1024), (Maths.INT8, 2048))
 

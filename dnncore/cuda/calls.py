@@ -115,6 +115,8 @@ class KernelCall:
         beta: Where beta goes, likewise.
         shared_bytes: Dynamic shared memory per block.
         maps: Where tensor maps go.
+        starts_early: Whether its blocks may begin while the kernel before it still runs (programmatic dependent launch): each
+            thread waits for the end of that kernel before it touches memory (ptx/early_launch.cuh). From sm_90 on.
     """
 
     unit: Unit
@@ -126,6 +128,7 @@ class KernelCall:
     beta: int | None = None
     shared_bytes: int = 0
     maps: tuple[MapSlot, ...] = ()
+    starts_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,7 @@ def kernel_call(
     blends: bool = True,
     shared_bytes: int = 0,
     maps: Mapping[FieldPath, tuple[Place, TensorMap]] | None = None,
+    starts_early: bool = False,
 ) -> tuple[KernelCall, ...]:
     """The call of a kernel; none where its grid is empty.
 
@@ -224,6 +228,7 @@ def kernel_call(
         blends: Whether its fields `alpha` and `beta` take the operation's factors; else they stay as they are.
         shared_bytes: Dynamic shared memory per block.
         maps: Its fields that take tensor maps: whose, and how it is seen.
+        starts_early: See `KernelCall`.
     """
     blocks = (grid, 1, 1) if isinstance(grid, int) else grid
     if not math.prod(blocks):
@@ -235,7 +240,10 @@ def kernel_call(
         MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
         for path, (place, tensor) in (maps or {}).items()
     )
-    return (KernelCall(unit, blocks, (threads, 1, 1), params.tobytes(), slots, alpha, beta, shared_bytes, map_slots),)
+    block = threads, 1, 1
+    return (
+        KernelCall(unit, blocks, block, params.tobytes(), slots, alpha, beta, shared_bytes, map_slots, starts_early),
+    )
 
 
 def rewired(
@@ -308,9 +316,10 @@ def described(calls: Calls) -> list[str]:
     for call in calls:
         if isinstance(call, KernelCall):
             shared = f", {call.shared_bytes} B shared" if call.shared_bytes else ""
+            early = ", starts early" if call.starts_early else ""
             grid, block = (" x ".join(map(str, _trimmed(extents))) for extents in (call.grid, call.block))
             lines.append(
-                f"{call.unit.entry}: {grid} blocks of {block} threads, {len(call.params)} B parameters{shared}"
+                f"{call.unit.entry}: {grid} blocks of {block} threads, {len(call.params)} B parameters{shared}{early}"
             )
         elif isinstance(call, Memset):
             lines.append(f"memset: {call.nbytes} B to {call.value:#04x}")

@@ -32,15 +32,28 @@ CUgraph register_graph(const std::shared_ptr<Graph>& graph) {
   return graph->handle ? graph->handle : state().graphs.add(graph);
 }
 
-void refuse_edge_data(const CUgraphEdgeData* data, size_t count) {
-  for (size_t i = 0; data && i < count; ++i) {
-    if (data[i].type || data[i].from_port || data[i].to_port) {
-      refuse(CUDA_ERROR_NOT_SUPPORTED, "edge data of graphs is not emulated");
-    }
+bool is_early(const CUgraphEdgeData* data, size_t edge) {
+  if (!data || !(data[edge].type || data[edge].from_port || data[edge].to_port)) return false;
+  if (data[edge].type != CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC || data[edge].from_port != CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC ||
+      data[edge].to_port) {
+    refuse(CUDA_ERROR_NOT_SUPPORTED, "edge data of graphs: type %d from port %d to port %d is not emulated", data[edge].type,
+           data[edge].from_port, data[edge].to_port);
   }
+  return true;
+}
+
+void require_early(const Work& first, const Work& second, size_t others) {
+  require(first.type() == CU_GRAPH_NODE_TYPE_KERNEL && second.type() == CU_GRAPH_NODE_TYPE_KERNEL);
+  if (others) refuse(CUDA_ERROR_NOT_SUPPORTED, "edge data of graphs: a programmatic edge beside another one is not emulated");
 }
 
 namespace {
+
+CUgraphEdgeData edge_data(const GraphNode& node) {
+  CUgraphEdgeData data{};
+  if (node.early) data.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, data.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+  return data;
+}
 
 void forget(GraphNode& node) {
   state().nodes.remove(node.handle);
@@ -99,6 +112,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
         const auto at = std::find(from->nodes.begin(), from->nodes.end(), edge) - from->nodes.begin();
         to->nodes[i]->after.push_back(to->nodes[static_cast<size_t>(at)]);
       }
+      to->nodes[i]->early = from->nodes[i]->early;
     }
     *clone = register_graph(to);
   });
@@ -110,6 +124,7 @@ CUresult cuGraphDestroyNode(CUgraphNode handle) {
     auto& nodes = node->graph->nodes;
     for (const auto& other : nodes) {
       other->after.erase(std::remove(other->after.begin(), other->after.end(), node), other->after.end());
+      if (other->after.empty()) other->early = false;
     }
     nodes.erase(std::remove(nodes.begin(), nodes.end(), node), nodes.end());
     forget(*node);
@@ -121,12 +136,14 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CU
   return entry([&] {
     const auto found = state().graphs.get(graph, CUDA_ERROR_INVALID_VALUE);
     require(count == 0 || (from && to));
-    refuse_edge_data(data, count);
     for (size_t i = 0; i < count; ++i) {
       const auto first = state().nodes.get(from[i], CUDA_ERROR_INVALID_VALUE),
                  second = state().nodes.get(to[i], CUDA_ERROR_INVALID_VALUE);
       require(first->graph == found.get() && second->graph == found.get() && first != second && !depends(*second, first));
+      const bool early = is_early(data, i);
+      if (early || second->early) require_early(*first->work, *second->work, second->after.size());
       second->after.push_back(first);
+      second->early = early;
     }
   });
 }
@@ -136,11 +153,11 @@ CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const
   return entry([&] {
     const auto found = state().graphs.get(graph, CUDA_ERROR_INVALID_VALUE);
     require(count == 0 || (from && to));
-    refuse_edge_data(data, count);
     for (size_t i = 0; i < count; ++i) {
       const auto first = state().nodes.get(from[i], CUDA_ERROR_INVALID_VALUE),
                  second = state().nodes.get(to[i], CUDA_ERROR_INVALID_VALUE);
-      require(first->graph == found.get() && depends(*second, first));
+      require(first->graph == found.get() && depends(*second, first) && is_early(data, i) == second->early);
+      second->early = false;
       second->after.erase(std::find(second->after.begin(), second->after.end(), first));
     }
   });
@@ -164,14 +181,16 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgr
   return entry([&] {
     require(count && !from == !to);
     std::vector<CUgraphNode> first, second;
+    std::vector<CUgraphEdgeData> carried;
     for (const auto& node : state().graphs.get(graph, CUDA_ERROR_INVALID_VALUE)->nodes) {
       for (const auto& edge : node->after) {
         first.push_back(edge->handle);
         second.push_back(node->handle);
+        carried.push_back(edge_data(*node));
       }
     }
     size_t capacity = *count;
-    for (size_t i = 0; data && i < capacity; ++i) data[i] = CUgraphEdgeData();
+    for (size_t i = 0; data && i < capacity; ++i) data[i] = i < carried.size() ? carried[i] : CUgraphEdgeData();
     list(first, from, &capacity);
     list(second, to, count);
   });
@@ -180,19 +199,21 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgr
 CUresult cuGraphNodeGetDependencies(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
   return entry([&] {
     require(count);
-    for (size_t i = 0; data && nodes && i < *count; ++i) data[i] = CUgraphEdgeData();
-    list(handles(state().nodes.get(handle, CUDA_ERROR_INVALID_VALUE)->after), nodes, count);
+    const auto node = state().nodes.get(handle, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; data && nodes && i < *count; ++i) data[i] = edge_data(*node);
+    list(handles(node->after), nodes, count);
   });
 }
 
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
   return entry([&] {
     require(count);
-    for (size_t i = 0; data && nodes && i < *count; ++i) data[i] = CUgraphEdgeData();
     const auto node = state().nodes.get(handle, CUDA_ERROR_INVALID_VALUE);
     std::vector<CUgraphNode> found;
     for (const auto& other : node->graph->nodes) {
-      if (depends(*other, node)) found.push_back(other->handle);
+      if (!depends(*other, node)) continue;
+      if (data && nodes && found.size() < *count) data[found.size()] = edge_data(*other);
+      found.push_back(other->handle);
     }
     list(found, nodes, count);
   });

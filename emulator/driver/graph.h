@@ -18,6 +18,7 @@ struct GraphNode {
   Graph* graph = nullptr;  // null: destroyed
   std::shared_ptr<const Work> work;
   std::vector<std::shared_ptr<GraphNode>> after;  // its dependencies
+  bool early = false;  // a kernel's one dependency is a kernel that may still run when it begins: the edge is programmatic
 
   ~GraphNode();  // a chain of nodes is taken apart link by link, not by recursion
 };
@@ -34,6 +35,7 @@ struct ExecutableGraph {
     std::shared_ptr<const Work> work;
     std::vector<size_t> after;
     bool enabled = true;
+    bool early = false;
   };
   CUgraphExec handle = nullptr;
   unsigned long long flags = 0;
@@ -44,7 +46,10 @@ struct ExecutableGraph {
 // ---- graph.cpp ----------------------------------------------------------------------------------------------------------------
 std::shared_ptr<GraphNode> add_node(Graph& graph, std::shared_ptr<const Work> work, std::vector<std::shared_ptr<GraphNode>> after);
 CUgraph register_graph(const std::shared_ptr<Graph>& graph);
-void refuse_edge_data(const CUgraphEdgeData* data, size_t count);  // that orders kernels programmatically: not emulated
+// Whether an edge is programmatic; throws for data that means anything else.
+bool is_early(const CUgraphEdgeData* data, size_t edge);
+// Throws where such an edge cannot be: it joins kernels, and beside others of the same node it is not emulated.
+void require_early(const Work& first, const Work& second, size_t others);
 
 // ---- graph_exec.cpp -----------------------------------------------------------------------------------------------------------
 // Nodes in an order in which they can run; throws CUDA_ERROR_INVALID_VALUE for a cycle.

@@ -60,7 +60,7 @@ class GraphWork : public Work {
       const size_t at = pick(ready.size(), random), index = ready[at];
       ready.erase(ready.begin() + static_cast<ptrdiff_t>(at));
       const ExecutableGraph::Node& node = nodes_[index];
-      Site inner{site.context, site.stream, {}, {}};
+      Site inner{site.context, site.stream, {}, {}, node.early};
       if (node.after.size() == 1) inner.previous = made[node.after[0]];
       if (node.enabled) node.work->run(inner);
       made[index] = inner.made;
@@ -88,7 +88,7 @@ std::vector<ExecutableGraph::Node> snapshot(const Graph& graph) {
   const auto ordered = ordered_nodes(graph);
   std::vector<ExecutableGraph::Node> nodes;
   for (const auto& node : ordered) {
-    ExecutableGraph::Node made{node, node->work, {}, true};
+    ExecutableGraph::Node made{node, node->work, {}, true, node->early};
     for (const auto& edge : node->after) {
       made.after.push_back(static_cast<size_t>(std::find(ordered.begin(), ordered.end(), edge) - ordered.begin()));
     }
@@ -182,7 +182,7 @@ CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphExecUpd
     };
     if (nodes.size() != found->nodes.size()) fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].after != found->nodes[i].after) fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nodes[i].original->handle);
+      if (nodes[i].after != found->nodes[i].after || nodes[i].early != found->nodes[i].early) fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nodes[i].original->handle);
       if (nodes[i].work->type() != found->nodes[i].work->type()) {
         fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, nodes[i].original->handle);
       }

@@ -15,7 +15,8 @@ namespace {
 using MakeWork = std::function<std::shared_ptr<const Work>()>;
 
 // The common part of cuGraphAdd...Node.
-CUresult add(CUgraphNode* handle, CUgraph graph, const CUgraphNode* dependencies, size_t count, const MakeWork& make) {
+CUresult add(CUgraphNode* handle, CUgraph graph, const CUgraphNode* dependencies, size_t count, const MakeWork& make,
+             const CUgraphEdgeData* data = nullptr) {
   return entry([&] {
     require(handle && (dependencies || count == 0));
     const auto into = state().graphs.get(graph, CUDA_ERROR_INVALID_VALUE);
@@ -25,7 +26,13 @@ CUresult add(CUgraphNode* handle, CUgraph graph, const CUgraphNode* dependencies
       require(after.back()->graph == into.get());
       for (size_t j = 0; j < i; ++j) require(after[j] != after[i]);
     }
-    *handle = add_node(*into, make(), std::move(after))->handle;
+    const auto work = make();
+    for (size_t i = 0; i < count; ++i) {
+      if (is_early(data, i)) require_early(*after[i]->work, *work, count - 1);
+    }
+    const auto node = add_node(*into, work, std::move(after));
+    node->early = count == 1 && is_early(data, 0);
+    *handle = node->handle;
   });
 }
 
@@ -170,10 +177,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* data,
                         size_t count, CUgraphNodeParams* params) {
-  return add(node, graph, dependencies, count, [=] {
-    refuse_edge_data(data, count);
-    return make_work(params, nullptr);
-  });
+  return add(node, graph, dependencies, count, [=] { return make_work(params, nullptr); }, data);
 }
 
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {

@@ -158,7 +158,7 @@ void KernelWork::run(Site& site) const {
   config.dynamic_shared = shape.dynamic_shared;
   config.params = params.data();
   config.device = context->device->index;
-  config.programmatic = shape.programmatic && site.previous.end > site.previous.first;
+  config.programmatic = (shape.programmatic || site.early) && site.previous.end > site.previous.first;
   config.previous_first = site.previous.first;
   config.previous_end = site.previous.end;
   const auto started = Clock::now();

@@ -26,7 +26,7 @@ void run_work(Lock& lock, Stream& stream, const Work& work) {
   const bool broken = context.error || context.device->gone() || !context.alive;
   const Clusters previous = std::exchange(stream.previous, Clusters());
   if (broken && !work.runs_after_errors()) return;
-  Site site{stream.context, stream.handle, previous, {}};
+  Site site{stream.context, stream.handle, previous, {}, false};
   lock.unlock();
   try {
     work.run(site);

@@ -23,6 +23,7 @@ struct Site {
   CUstream stream = nullptr;         // for callbacks
   Clusters previous;                 // the grid right before it in the stream, or that it alone depends on in a graph; else empty
   Clusters made;                     // of the grid that it runs
+  bool early = false;                // it may begin while that grid still runs: a programmatic edge of a graph
 };
 
 // Thrown by work: `context` is broken from now on.

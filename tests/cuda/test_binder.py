@@ -56,7 +56,9 @@ class _Driver:
         monkeypatch.setattr(driver, "encode_tensor_map", _encoded)
         monkeypatch.setattr(driver, "copy", lambda queue, *rest: self.nodes.append((queue, CopyNode(*rest))))
 
-    def _launcher(self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int) -> Any:
+    def _launcher(
+        self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int, starts_early: bool
+    ) -> Any:
         class Launcher:
             success = SUCCESS
 
@@ -72,7 +74,7 @@ class _Driver:
         def call(queue: int) -> tuple[_Status]:
             if self.refusals:
                 return (_Status(self.refusals.pop(0)),)
-            self.nodes.append((queue, KernelNode(unit, grid, block, bytes(launcher.block), shared_bytes)))
+            self.nodes.append((queue, KernelNode(unit, grid, block, bytes(launcher.block), shared_bytes, starts_early)))
             return (SUCCESS,)
 
         launcher.call = call

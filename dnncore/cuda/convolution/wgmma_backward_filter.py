@@ -414,6 +414,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
             log2_ways=schedule.log2_ways,
         )
         blocks = tile.sums // 4 // (_SUM_THREADS >> schedule.log2_ways)
-        calls += kernel_call(_sum_unit(x.dtype), (blocks, schedule.tiles, 1), _SUM_THREADS, sums, places)
+        grid = blocks, schedule.tiles, 1
+        calls += kernel_call(_sum_unit(x.dtype), grid, _SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

@@ -14,9 +14,18 @@ from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.problems import Problem
 
-__all__ = ["FIELDS", "Pass", "Scratch", "all_passes", "calls_of"]
+__all__ = ["CHANNELS_ITEM_BYTES", "CHANNEL_KERNELS", "FIELDS", "Pass", "Scratch", "all_passes", "calls_of"]
 
 _MAX_BLOCKS = 1 << 20
+
+CHANNELS_ITEM_BYTES = 2
+"""Of the elements that there are kernels of channels for."""
+
+CHANNEL_KERNELS = {
+    "forward": ("channels_moments", "channels_normalize"),
+    "backward": ("channels_sums", "channels_gradient"),
+}
+"""Those that reduce, and those that write the output."""
 
 FIELDS = {
     "x": Operand.X,
@@ -67,6 +76,7 @@ class Pass:
         partials: Where parts' results are.
         totals: Where groups' sums are.
         aligned_kernel: The one in its place where addresses are multiples of 16 bytes; None if there is none.
+        starts_early: Whether the kernels may be launched so; those of channels may, and those that finish.
     """
 
     kernel: str
@@ -77,6 +87,7 @@ class Pass:
     partials: Scratch | None = None
     totals: Scratch | None = None
     aligned_kernel: str | None = None
+    starts_early: bool = False
 
     @property
     def workspace_end(self) -> int:
@@ -103,17 +114,31 @@ def _units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
     units = generate_together(
         f"dnncore/normalization/{direction}_aligned.cuh", functions, "NormalizationParams", PARAMS, THREADS
     )
-    return dict(zip(names, units.values(), strict=True))
+    found = dict(zip(names, units.values(), strict=True))
+    return found | _channel_units(direction, dtype, parameters) if dtype.itemsize == CHANNELS_ITEM_BYTES else found
+
+
+def _channel_units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
+    """The kernels of `normalization/channels.cuh`, compiled together whatever parameters are stored in."""
+    element, (reduces, applies) = c_type(dtype), CHANNEL_KERNELS[direction]
+    functions = {f"normalization_{reduces}_{element}": f"normalization_{reduces}<{element}>"}
+    for stored, suffix in ((dtype.compute, element), (dtype, f"{element}_narrow")):
+        functions[f"normalization_{applies}_{suffix}"] = f"normalization_{applies}<{element}, {c_type(stored)}>"
+    first, wide, narrow = generate_together(
+        "dnncore/normalization/channels.cuh", functions, "NormalizationParams", PARAMS, THREADS
+    ).values()
+    return {reduces: first, applies: wide if parameters is dtype.compute else narrow}
 
 
 def all_passes(direction: str) -> tuple[Unit, ...]:
     """Every unit of a direction."""
-    return tuple(
+    units = (
         unit
         for dtype in FLOATING
         for parameters in dict.fromkeys((dtype.compute, dtype))
         for unit in _units(direction, dtype, parameters).values()
     )
+    return tuple(dict.fromkeys(units))
 
 
 def calls_of(passes: Sequence[Pass], problem: Problem, direction: str, dtype: DType) -> Calls:
@@ -139,8 +164,10 @@ def _calls(one: Pass, params: np.ndarray, units: Mapping[str, Unit], places: Map
         **{name: Place(WORKSPACE, piece.offset_bytes) for name, piece in scratch.items() if piece is not None},
     }
     blocks = min(one.blocks, _MAX_BLOCKS)
-    calls = kernel_call(units[one.kernel], blocks, THREADS, params, addresses)
+    early = one.starts_early
+    has_one = one.aligned_kernel is None  # the other, for whatever addresses, waits for nothing
+    calls = kernel_call(units[one.kernel], blocks, THREADS, params, addresses, starts_early=early and has_one)
     if one.aligned_kernel is None or not calls:
         return calls
-    fast = kernel_call(units[one.aligned_kernel], blocks, THREADS, params, addresses)
+    fast = kernel_call(units[one.aligned_kernel], blocks, THREADS, params, addresses, starts_early=early)
     return (WhereAligned(tuple((place, PACK_BYTES) for place in wanted.values()), fast, calls),)

@@ -16,7 +16,15 @@ import numpy as np
 
 from dnncore.backend import Offer
 from dnncore.cuda.normalization.frame import PACK_BYTES, THREADS, Cut, Operand, Partition, Switch
-from dnncore.cuda.normalization.passes import FIELDS, Pass, Scratch, all_passes, calls_of
+from dnncore.cuda.normalization.passes import (
+    CHANNEL_KERNELS,
+    CHANNELS_ITEM_BYTES,
+    FIELDS,
+    Pass,
+    Scratch,
+    all_passes,
+    calls_of,
+)
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
@@ -46,6 +54,12 @@ _WARP = 32
 _FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
+_CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 8
+"""Of the kernels of channels: as many per multiprocessor as fit, and packs that a thread has under way in the one that takes moments."""
+
+_WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
+"""What the kernels of channels do not know."""
+
 _STATISTICS_PACKS = 4
 _APPLY_PACKS = 16
 """Least that a thread has of a part; when the output is written, of as many parts as there may be."""
@@ -57,6 +71,9 @@ _BROKEN = 0.6
 _SCATTERED_PER_BYTE = 0.0375
 """Of that, where packs are not whole; and, times the bytes of an element, where neighbours in a pack are not neighbours in memory:
 then each costs the same, however small. Measured there earlier."""
+
+_REACH_OF_CHANNELS = 1.25
+"""Likewise, of the kernels of channels. Assumed."""
 
 _BLOCKS_AT_FULL_RATE = 5
 """Per multiprocessor; fewer reach the less of the memory's rate. Fitted on an H200."""
@@ -116,7 +133,7 @@ class _Sequence:
         """Reduce and apply over a cut: in one pass, or in three where groups are few and parts are allowed."""
         partition = self.partition(cut, operands)
         switches |= _nature(partition, operands)
-        parts = self._most_parts(partition) if self._in_parts else 1
+        parts = self._most_parts(partition, switches) if self._in_parts else 1
         there = frozenset(operands)
         if parts < _FEWEST_PARTS:
             self._append(partition, 1, switches, there)
@@ -142,7 +159,7 @@ class _Sequence:
         there = frozenset(operands)
         images = {one: _of_images(operands[one]) for one in _SAVED} if _interleaved(problem.x) else {}
         partition = self.partition(cut, {**operands, **images})
-        parts = -(-partition.element_packs // -(-partition.element_packs // self._most_parts(partition)))
+        parts = -(-partition.element_packs // -(-partition.element_packs // self._most_parts(partition, Switch.REDUCES, sharing)))
         numbers = partition.group_count * _NUMBERS[self._direction]
         partials, totals = self._scratch(numbers * parts), None
         reads = there - (_WRITTEN[self._direction] | {Operand.OUTPUT, Operand.SCALE, Operand.BIAS})
@@ -194,13 +211,16 @@ class _Sequence:
         steps: Mapping[Operand, int] | None = None,
     ) -> None:
         """Write the output from statistics, or sums, that are there."""
-        parts = max(partition.parts(_APPLY_PACKS, partition.element_packs), self._most_parts(partition))
+        parts = self._most_parts(partition, switches, sharing)
+        if not self._goes_by_channels(partition, switches, sharing):
+            parts = max(partition.parts(_APPLY_PACKS, partition.element_packs), parts)
         self._append(partition, parts, switches, wanted, None, totals, sharing, steps)
 
-    def _most_parts(self, partition: Partition) -> int:
+    def _most_parts(self, partition: Partition, switches: Switch, sharing: int = 1) -> int:
         """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
-        blocks = self._figures.multiprocessors * _BLOCKS
-        return partition.parts(_STATISTICS_PACKS, blocks // max(partition.tiles, 1))
+        by_channels = self._goes_by_channels(partition, switches, sharing)
+        per_multiprocessor, packs = (_CHANNEL_BLOCKS, _CHANNEL_PACKS) if by_channels else (_BLOCKS, _STATISTICS_PACKS)
+        return partition.parts(packs, self._figures.multiprocessors * per_multiprocessor // max(partition.tiles, 1))
 
     def _append(
         self,
@@ -216,12 +236,17 @@ class _Sequence:
         reduces, applies = Switch.REDUCES in switches, Switch.APPLIES in switches
         keeps = reduces and applies and parts == 1 and partition.keeps
         aligned = f"{self._direction}_{'kept' if keeps else 'aligned'}" if partition.is_aligned else None
+        is_half = reduces != applies and reduces == (partials is not None)
+        by_channels = is_half and self._goes_by_channels(partition, switches, sharing)
+        if by_channels:
+            aligned = CHANNEL_KERNELS[self._direction][applies]
         params = self._params(partition, parts, switches, sharing, steps, {"length": partition.length * sharing})
         blocks = partition.tiles * parts if reduces or partition.length else 0
         read = (1 + (Operand.DY in wanted)) * (reduces + applies - keeps)
         nbytes = (read + applies) * self._problem.x.size * self._problem.x.dtype.itemsize
-        seconds = self._seconds(nbytes, blocks, self._reach(partition))
-        self.passes.append(Pass(self._direction, blocks, seconds, params, wanted, partials, totals, aligned))
+        seconds = self._seconds(nbytes, blocks, _REACH_OF_CHANNELS if by_channels else self._reach(partition))
+        early = by_channels and self._figures.starts_early
+        self.passes.append(Pass(self._direction, blocks, seconds, params, wanted, partials, totals, aligned, early))
 
     def _finish(
         self,
@@ -236,7 +261,14 @@ class _Sequence:
         params = self._params(partition, 1, switches, others={"parts": parts})
         blocks = -(-partition.group_count // (THREADS // _WARP))
         seconds = self._seconds(partials.nbytes, blocks)
-        self.passes.append(Pass(f"finish_{self._direction}", blocks, seconds, params, wanted, partials, totals))
+        kernel, early = f"finish_{self._direction}", self._figures.starts_early
+        self.passes.append(Pass(kernel, blocks, seconds, params, wanted, partials, totals, starts_early=early))
+
+    def _goes_by_channels(self, partition: Partition, switches: Switch, sharing: int = 1) -> bool:
+        """Whether there are kernels of channels for such passes: their groups are neighbours, and each row has all of them."""
+        is_dense = partition.is_aligned and partition.packs_groups and len(partition.elements[0]) == 1
+        is_narrow = self._problem.x.dtype.itemsize == CHANNELS_ITEM_BYTES
+        return is_dense and is_narrow and sharing == 1 and not switches & _WITHIN_GROUPS
 
     def _params(
         self,

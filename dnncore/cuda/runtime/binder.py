@@ -160,7 +160,7 @@ class _Script:
     def _kernel(self, call: KernelCall) -> Iterator[str]:
         number = len(self._launchers)
         function = self._kernels.function(call.unit, call.shared_bytes)
-        launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes)
+        launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes, call.starts_early)
         self._launchers.append(launcher)
         names = {f"block{number}": launcher.block, f"enqueue{number}": launcher.call, "success": launcher.success}
         for start, letters, values in self._writes(call):

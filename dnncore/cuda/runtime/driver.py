@@ -435,7 +435,7 @@ class Launcher:
         success: The status that is none but success.
     """
 
-    __slots__ = ("_before", "_parameters", "block", "call", "success")
+    __slots__ = ("_early", "_launch", "_parameters", "block", "call", "success")
 
     def __init__(
         self,
@@ -444,17 +444,29 @@ class Launcher:
         block: tuple[int, int, int],
         params: bytes,
         shared_bytes: int,
+        starts_early: bool = False,
     ) -> None:
         driver = bindings()
         self._parameters = Parameters(params)
-        self._before = (function, *grid, *block, shared_bytes)
+        self._launch = function, (*grid, *block, shared_bytes)
+        self._early = starts_early
         self.block = self._parameters.block
-        self.call: Callable[..., tuple[Any]] = driver.cuLaunchKernel
+        self.call: Callable[..., tuple[Any]] = driver.cuLaunchKernelEx if starts_early else driver.cuLaunchKernel
         self.success: Any = driver.CUresult.CUDA_SUCCESS
 
     def arguments(self, stream: int) -> tuple[Any, ...]:
         """Those of a launch on a CUstream: to be kept, since making them takes as long as the call does with them."""
-        return (*self._before, bindings().CUstream(stream), self._parameters.pointers, 0)
+        driver, (function, shape) = bindings(), self._launch
+        if not self._early:
+            return (function, *shape, driver.CUstream(stream), self._parameters.pointers, 0)
+        config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]
+        config.sharedMemBytes, config.hStream = shape[6], driver.CUstream(stream)
+        config.attrs, config.numAttrs = [attribute], 1
+        return (config, function, self._parameters.pointers, 0)
 
 
 def create_event(*, timed: bool) -> int:

@@ -19,6 +19,7 @@ class DriverGraph:
     def __init__(self) -> None:
         self._graph = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
+        self._ends_with_kernel = False
         self._executable: Any = None
 
     def _after(self) -> tuple[Any, list[Any] | None, int]:
@@ -32,10 +33,20 @@ class DriverGraph:
         block: Sequence[int],
         params: bytes,
         shared_bytes: int,
+        *,
+        starts_early: bool = False,
     ) -> None:
-        """Add the launch of a kernel whose one parameter is `params`, bit by bit."""
+        """Add the launch of a kernel whose one parameter is `params`, bit by bit.
+
+        With `starts_early` its blocks may begin while a kernel right before it still runs.
+        """
         parameters, node = self._kernel(function, grid, block, params, shared_bytes)
-        self._nodes.append(call("cuGraphAddKernelNode", *self._after(), node))
+        if starts_early and self._ends_with_kernel:
+            self._nodes.append(call("cuGraphAddKernelNode", self._graph, None, 0, node))
+            call("cuGraphAddDependencies", self._graph, self._nodes[-2:-1], self._nodes[-1:], [_early_edge()], 1)
+        else:
+            self._nodes.append(call("cuGraphAddKernelNode", *self._after(), node))
+        self._ends_with_kernel = True
         del parameters  # the driver has copied it
 
     def set_kernel(
@@ -68,6 +79,7 @@ class DriverGraph:
         self._nodes.append(
             call("cuGraphAddMemsetNode", *self._after(), self._memset(address, value, nbytes), self._context())
         )
+        self._ends_with_kernel = False
 
     def set_memset(self, node: int, address: int, value: int, nbytes: int) -> None:
         """Let the launches from now on fill other memory."""
@@ -92,6 +104,7 @@ class DriverGraph:
         self._nodes.append(
             call("cuGraphAddMemcpyNode", *self._after(), self._copy(destination, source, nbytes), self._context())
         )
+        self._ends_with_kernel = False
 
     def set_copy(self, node: int, destination: int, source: int, nbytes: int) -> None:
         """Let the launches from now on copy something else."""
@@ -125,3 +138,14 @@ class DriverGraph:
             call("cuGraphExecDestroy", executable)
         if graph is not None:
             call("cuGraphDestroy", graph)
+
+
+def _early_edge() -> Any:
+    """From a kernel to the next one, whose blocks begin once all of the first one's allow it or have ended.
+
+    Source: CUDA Programming Guide, "Programmatic Dependent Launch", use in CUDA graphs.
+    """
+    driver, edge = bindings(), bindings().CUgraphEdgeData()
+    edge.from_port = int(driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+    edge.type = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    return edge

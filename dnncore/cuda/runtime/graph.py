@@ -34,6 +34,7 @@ class KernelNode:
     block: tuple[int, int, int]
     params: bytes
     shared_bytes: int
+    starts_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Addres
             for field, factor in ((call.alpha, alpha), (call.beta, beta)):
                 if field is not None:
                     pack_into("<d", params, field, factor)
-            yield KernelNode(call.unit, call.grid, call.block, bytes(params), call.shared_bytes)
+            yield KernelNode(call.unit, call.grid, call.block, bytes(params), call.shared_bytes, call.starts_early)
         elif isinstance(call, WhereAligned):
             fits = all(at(place) % multiple == 0 for place, multiple in call.alignments)
             yield from nodes_of(call.aligned if fits else call.otherwise, alpha, beta, addresses)
@@ -101,8 +102,9 @@ def _moved(step: Bound, moved: _Moved) -> list[Address]:
     return addresses
 
 
-def _kinds(nodes: Sequence[Node]) -> list[type]:
-    return [type(node) for node in nodes]
+def _kinds(nodes: Sequence[Node]) -> list[tuple[type, bool]]:
+    """What a graph that is there cannot change: the types of its nodes, and how they follow each other."""
+    return [(type(node), isinstance(node, KernelNode) and node.starts_early) for node in nodes]
 
 
 class CudaGraph:
@@ -141,7 +143,7 @@ class CudaGraph:
                 place += len(nodes)
                 for node in nodes:
                     if isinstance(node, KernelNode):
-                        graph.add_kernel(*self._launch_of(node))
+                        graph.add_kernel(*self._launch_of(node), starts_early=node.starts_early)
                     elif isinstance(node, MemsetNode):
                         graph.add_memset(node.address, node.value, node.nbytes)
                     else:

@@ -19,7 +19,8 @@
 //     parts     |   0,0   |0,1| 1,1 |   1,2   | ...                       in the workspace, in slots tile + block
 //
 // A block stores a tile that it has all of in dw. Of the others it leaves its sums in the workspace, as its threads have them, and
-// a second kernel adds their parts in order and stores the totals.
+// a second kernel, whose blocks take the places of those that have ended (early_launch.cuh), adds their parts in order and stores
+// the totals.
 //
 // With few channels it is gathering x for every tap that takes the time. For filters of 3 x 3 without stride there are patches
 // instead (`Patches`): a stage is 8 x 14 pixels of dy and the 10 x 16 pixels of x that their taps meet, loaded once, and each
@@ -32,6 +33,7 @@
 
 #include "dnncore/common/tensor.cuh"
 #include "dnncore/convolution/wgmma_ring.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/matrix_store.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
 
@@ -223,6 +225,7 @@ struct Kernel {
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
+    let_next_start();
     if (threadIdx.x == 0) {
       prefetch(params.x), prefetch(params.dy);
       shared.ring.make();
@@ -408,6 +411,7 @@ __device__ void add_parts(const SumParams& params) {
   const int32 way = thread / units, place = static_cast<int32>(blockIdx.x) * units + thread % units;
   const auto first = static_cast<int32>(block_of(gradient, tile * gradient.steps));
   const auto last = static_cast<int32>(block_of(gradient, (tile + 1) * gradient.steps - 1));
+  wait_for_previous();
   if (first == last) return;  // it is stored
   const int64 next = static_cast<int64>(params.consumers * params.fragments * kWarpgroup);  // from part to part
   const float4* from = gradient.parts + (tile + first + way) * next + place;

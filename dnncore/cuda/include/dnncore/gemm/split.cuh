@@ -11,6 +11,7 @@
 #include "dnncore/gemm/output.cuh"
 #include "dnncore/gemm/params.cuh"
 #include "dnncore/gemm/store.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore::gemm {
 
@@ -49,6 +50,7 @@ __device__ __forceinline__ void finish(const Output& output, const Params& param
 template <typename T, bool kExtended>
 __device__ void sum_splits(const Params& params) {
   const Phase& phase = params.phase[0];
+  wait_for_previous();
   const uint32 column = blockIdx.x % params.column_tiles * kSumThreads + threadIdx.x;
   const uint32 row = blockIdx.x / params.column_tiles % params.rows;
   const int64 group = blockIdx.x / params.column_tiles / params.rows;

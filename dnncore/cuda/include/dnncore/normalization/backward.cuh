@@ -14,6 +14,7 @@
 #pragma once
 
 #include "dnncore/normalization/totals.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore {
 
@@ -245,6 +246,8 @@ __device__ void normalization_backward(const NormalizationParams& params) {
 template <typename T, typename P>
 __device__ void normalization_finish_backward(const NormalizationParams& params) {
   using C = Compute<T>;
+  wait_for_previous();
+  let_next_start();
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
     const Sums<C> sums = merge_partials<Sums<C>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "dnncore/normalization/totals.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore {
 
@@ -237,6 +238,8 @@ __device__ void normalization_forward(const NormalizationParams& params) {
 // The second of three launches: a warp merges the parts of a group.
 template <typename T, typename P>
 __device__ void normalization_finish_forward(const NormalizationParams& params) {
+  wait_for_previous();
+  let_next_start();
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
     const auto moments = merge_partials<Moments<Compute<T>>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;

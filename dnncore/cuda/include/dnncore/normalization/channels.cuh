@@ -1,0 +1,253 @@
+// Batch normalisation of channels-last tensors of 16 bits, whose rows (pixels) are whole packs of channels, one behind the
+// other: what forward.cuh and backward.cuh do with few groups, in the same three launches, of which this is the first and the
+// last. It is memory-bound, and so a kernel does one thing, with as few registers as leave 1000 threads room on a
+// multiprocessor, each with 128 bytes under way. The second launch starts while the first ends, and so does the third.
+//
+//               forward                                        backward
+//    first      x -> partials [channels][parts]                x, dy -> partials [channels][parts]
+//    second     normalization_finish_forward                   normalization_finish_backward
+//    third      x -> y = factor x + added                      x, dy -> dx = a dy - b x + added
+//
+// Blocks take chunks of rows in turn, so that all of them together go through memory from its beginning to its end; the third
+// launch goes the other way, and finds in the second-level cache what the first one has read last.
+#pragma once
+
+#include "dnncore/normalization/backward.cuh"
+#include "dnncore/normalization/forward.cuh"
+#include "dnncore/normalization/walk.cuh"
+
+namespace dnncore {
+
+// The rows that a thread takes of its block's pack of channels: kAtOnce of each chunk, which are loaded together.
+template <int kAtOnce>
+struct Chunks {
+  int32 rows;
+  int32 row_step;   // in elements
+  int32 lanes;      // threads of the block that share the channels
+  int32 parts;      // blocks that do
+  int32 part;
+  int32 lane;
+  int32 count;
+
+  template <typename T>
+  __device__ __forceinline__ Chunks(const NormalizationParams& params, const Team& team, const Task<T>& task)
+      : rows(task.exists ? static_cast<int32>(params.element_packs) : 0),
+        row_step(params.walk.strides[1][kWalkedX]),
+        lanes(team.lanes),
+        parts(static_cast<int32>(params.parts)),
+        part(static_cast<int32>(divide(static_cast<int64>(blockIdx.x), params.tiles).quotient)),
+        lane(team.lane),
+        count((rows + lanes * kAtOnce - 1) / (lanes * kAtOnce)) {}
+
+  // visit(row, step, there): `there` rows, `step` rows apart.
+  template <bool kFromTheEnd, typename Visit>
+  __device__ __forceinline__ void for_each(const Visit& visit) const {
+    for (int32 chunk = part; chunk < count; chunk += parts) {
+      const int32 row = (kFromTheEnd ? count - 1 - chunk : chunk) * (lanes * kAtOnce) + lane;
+      const int32 there = (rows - row + lanes - 1) >> (__ffs(lanes) - 1);  // lanes are a power of two
+      if (there > 0) visit(row, min(there, kAtOnce));
+    }
+  }
+
+  // Packs of those rows; `otherwise` stands for rows that are not there.
+  template <typename T>
+  __device__ __forceinline__ void load(uint4 (&raw)[kAtOnce], const T* from, int32 row, int32 there, const uint4& otherwise) const {
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) raw[k] = k < there ? load_raw(from + offset(row, k)) : otherwise;
+  }
+
+  __device__ __forceinline__ int32 offset(int32 row, int k) const { return (row + k * lanes) * row_step; }
+};
+
+// Write a pack of the output, whose values alpha is part of.
+template <typename T>
+__device__ __forceinline__ void add_and_store(const NormalizationParams& params, Compute<T> (&values)[Pack<T>::kWidth], T* place) {
+  if (params.blend.beta != 0.0) {
+    Compute<T> old[Pack<T>::kWidth];
+    take_apart<T>(load_raw(place), old);
+#pragma unroll
+    for (int lane = 0; lane < Pack<T>::kWidth; ++lane) values[lane] += static_cast<Compute<T>>(params.blend.beta) * old[lane];
+  }
+  Pack<T> pack;
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) pack.lanes[lane] = narrow<T>(values[lane]);
+  *reinterpret_cast<Pack<T>*>(place) = pack;
+}
+
+// Each thread's sums are of distances from the first value it meets, which is one of those whose squares it adds up: what
+// cancels is never large beside them.
+template <typename T>
+__device__ void normalization_channels_moments(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  wait_for_previous();
+  let_next_start();
+  const Team team(params, true);
+  const Task<T> task(params, team, blockIdx.x);
+  const Chunks<8> chunks(params, team, task);
+  const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
+  C origin[kWidth] = {}, sum[kWidth] = {}, squares[kWidth] = {};
+  uint4 first{};
+  int32 met = 0;
+  chunks.template for_each<false>([&](int32 row, int32 there) {
+    if (met == 0) {
+      first = load_raw(x + chunks.offset(row, 0));
+      take_apart<T>(first, origin);
+    }
+    met += there;
+    uint4 raw[8];
+    chunks.load(raw, x, row, there, first);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      C values[kWidth];
+      take_apart<T>(raw[k], values);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        const C distance = values[lane] - origin[lane];
+        sum[lane] += distance;
+        squares[lane] += distance * distance;
+      }
+    }
+  });
+  Moments<C> moments[kWidth];
+  const C count = static_cast<C>(met), share = met > 0 ? C(1) / count : C(0);
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) {
+    const C apart = sum[lane] * share, left = squares[lane] - sum[lane] * apart;
+    moments[lane] = {origin[lane] + apart, left < C(0) ? C(0) : left, count};  // NaN stays
+  }
+  merge_team(team, moments);
+  store_partials(params, team, task, blockIdx.x, moments);
+}
+
+// y from statistics that are there; P as in frame.cuh.
+template <typename T, typename P>
+__device__ void normalization_channels_normalize(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  wait_for_previous();
+  let_next_start();
+  const Team team(params, true);
+  const Task<T> task(params, team, blockIdx.x);
+  const Chunks<8> chunks(params, team, task);
+  if (chunks.rows == 0) return;
+  C factor[kWidth], added[kWidth];
+  {
+    C mean[kWidth], scale[kWidth];
+    load_statistics<P>(params, task, mean, factor);
+    int64 at[kOperands];
+    task.template place_group<kScale, kBias>(params, at);
+    load_parameter<P>(scale, params, kScale, at, task.group_lanes, C(1));
+    load_parameter<P>(added, params, kBias, at, task.group_lanes, C(0));
+    const C alpha = static_cast<C>(params.blend.alpha);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      factor[lane] *= scale[lane];
+      added[lane] = alpha * (added[lane] - mean[lane] * factor[lane]);
+      factor[lane] *= alpha;
+    }
+  }
+  const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
+  T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
+  chunks.template for_each<true>([&](int32 row, int32 there) {
+    uint4 raw[8];
+    chunks.load(raw, x, row, there, uint4{});
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (k < there) {
+        C values[kWidth];
+        take_apart<T>(raw[k], values);
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) values[lane] = factor[lane] * values[lane] + added[lane];
+        add_and_store(params, values, y + chunks.offset(row, k));
+      }
+    }
+  });
+}
+
+// Sums of dy, and of dy times the normalised x.
+template <typename T>
+__device__ void normalization_channels_sums(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  wait_for_previous();
+  let_next_start();
+  const Team team(params, true);
+  const Task<T> task(params, team, blockIdx.x);
+  const Chunks<4> chunks(params, team, task);
+  const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
+  const T* dy = static_cast<const T*>(params.operands[kDy]) + task.offsets[kX];
+  C mean[kWidth] = {}, inv_std[kWidth] = {};
+  load_saved(params, task, mean, inv_std);
+  Sums<C> sums[kWidth] = {};
+  chunks.template for_each<false>([&](int32 row, int32 there) {
+    uint4 of_x[4], of_dy[4];
+    chunks.load(of_x, x, row, there, uint4{});
+    chunks.load(of_dy, dy, row, there, uint4{});
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      C values[kWidth], weights[kWidth];
+      take_apart<T>(of_x[k], values);
+      take_apart<T>(of_dy[k], weights);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) {
+        sums[lane].plain += weights[lane];
+        sums[lane].normalized += weights[lane] * (values[lane] - mean[lane]);
+      }
+    }
+  });
+#pragma unroll
+  for (int lane = 0; lane < kWidth; ++lane) sums[lane].normalized *= inv_std[lane];
+  merge_team(team, sums);
+  store_partials(params, team, task, blockIdx.x, sums);
+}
+
+// dx from sums that are there.
+template <typename T, typename P>
+__device__ void normalization_channels_gradient(const NormalizationParams& params) {
+  using C = Compute<T>;
+  constexpr int kWidth = Task<T>::kWidth;
+  wait_for_previous();
+  let_next_start();
+  const Team team(params, true);
+  const Task<T> task(params, team, blockIdx.x);
+  const Chunks<4> chunks(params, team, task);
+  if (chunks.rows == 0) return;
+  C a[kWidth], b[kWidth], added[kWidth];
+  {
+    C mean[kWidth], inv_std[kWidth];
+    load_saved(params, task, mean, inv_std);
+    Sums<C> sums[kWidth];
+    load_totals(params, team, task, sums);
+    Coefficients<C> by[kWidth];
+    find_coefficients<P>(params, task, inv_std, sums, by);
+    const C alpha = static_cast<C>(params.blend.alpha);
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) {
+      a[lane] = alpha * by[lane].a;
+      b[lane] = alpha * by[lane].b;
+      added[lane] = b[lane] * mean[lane] - alpha * by[lane].c;
+    }
+  }
+  const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
+  const T* dy = static_cast<const T*>(params.operands[kDy]) + task.offsets[kX];
+  T* dx = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
+  chunks.template for_each<true>([&](int32 row, int32 there) {
+    uint4 of_x[4], of_dy[4];
+    chunks.load(of_x, x, row, there, uint4{});
+    chunks.load(of_dy, dy, row, there, uint4{});
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k < there) {
+        C values[kWidth], weights[kWidth];
+        take_apart<T>(of_x[k], values);
+        take_apart<T>(of_dy[k], weights);
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) values[lane] = a[lane] * weights[lane] - b[lane] * values[lane] + added[lane];
+        add_and_store(params, values, dx + chunks.offset(row, k));
+      }
+    }
+  });
+}
+
+}  // namespace dnncore

@@ -1,0 +1,91 @@
+"""Kernels that begin while the one before them runs: in a stream and in a graph they see what that wrote, and must wait for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dnncore.backend import Bound
+from dnncore.cuda import device
+from dnncore.cuda.calls import Calls, KernelCall, Memset, Place, Slot, described
+from dnncore.cuda.device import CudaDevice
+from dnncore.cuda.unit import Unit
+from tests.cuda.test_context import PRELUDE, run_python
+
+THREADS = 64
+SOURCE = """#include "dnncore/ptx/early_launch.cuh"
+struct EarlyParams { const int* from; int* to; };
+extern "C" __global__ void early_step(const __grid_constant__ EarlyParams params) {
+  dnncore::let_next_start();
+  dnncore::wait_for_previous();
+  params.to[threadIdx.x] = params.from[blockDim.x - 1 - threadIdx.x] + 1;
+}
+extern "C" __global__ void hasty_step(const __grid_constant__ EarlyParams params) {
+  params.to[threadIdx.x] = params.from[blockDim.x - 1 - threadIdx.x] + 1;
+}
+"""
+
+
+def steps(entry: str, *, starts_early: bool = True) -> Calls:
+    """0 into the first operand, then 1 into the second one, 2 into the first, 3 into the second."""
+    unit = Unit(SOURCE, entry)
+
+    def step(source: int, target: int) -> KernelCall:
+        slots = Slot(0, Place(source)), Slot(8, Place(target))
+        return KernelCall(unit, (1, 1, 1), (THREADS, 1, 1), bytes(16), slots, starts_early=starts_early)
+
+    return (Memset(Place(0), 0, 4 * THREADS), step(0, 1), step(1, 0), step(0, 1))
+
+
+def run(gpu: CudaDevice, calls: Calls, *, in_graph: bool) -> np.ndarray:
+    """What the second operand holds at the end."""
+    memories, stream = [gpu.allocate(4 * THREADS) for _ in range(2)], gpu.create_stream()
+    addresses = [memory.at(0) for memory in memories]
+    if in_graph:
+        graph = gpu.capture([Bound(calls, 1.0, 0.0, addresses)])
+        for _ in range(2):
+            graph.launch(stream)
+    else:
+        gpu.bind(calls)(stream, 1.0, 0.0, addresses)
+    found = np.zeros(THREADS, np.int32)
+    gpu.copy_to_host(stream, found, addresses[1])
+    stream.synchronize()
+    if in_graph:
+        graph.close()
+    stream.close()
+    for memory in memories:
+        memory.close()
+    return found
+
+
+@pytest.fixture
+def gpu() -> Iterator[CudaDevice]:
+    opened = device.open_device(0)
+    yield opened
+    opened.close()
+
+
+def test_a_description_says_which_kernels_start_early() -> None:
+    (_, line, *_), (_, plain, *_) = described(steps("early_step")), described(steps("early_step", starts_early=False))
+    assert line == f"{plain}, starts early"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("in_graph", [False, True], ids=["stream", "graph"])
+def test_a_chain_of_early_kernels_computes_what_one_after_the_other_would(gpu: CudaDevice, in_graph: bool) -> None:
+    assert (run(gpu, steps("early_step"), in_graph=in_graph) == 3).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif("DNN_EMU_LIB" not in os.environ, reason="GPUs do not report races")
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_the_emulator_reports_a_kernel_that_does_not_wait(in_graph: bool) -> None:
+    child = run_python(
+        f"{PRELUDE}from tests.cuda.test_early_launch import run, steps\n"
+        f"run(device.open_device(0), steps('hasty_step'), in_graph={in_graph})\n"
+    )
+    assert child.returncode != 0
+    assert "before griddepcontrol.wait" in child.stderr
