@@ -14,6 +14,7 @@ from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
+from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGemm
@@ -24,6 +25,7 @@ _IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
 
 FUSED: tuple[CudaAlgorithm, ...] = (
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
+    WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
     ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),

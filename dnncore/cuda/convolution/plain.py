@@ -18,6 +18,7 @@ from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
+from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -39,7 +40,12 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     DIRECT,
 )
 _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
-    Direction.FORWARD: (*_FIRST, WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
+    Direction.FORWARD: (
+        *_FIRST,
+        WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM),
+        WgmmaRows("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
+        *_OTHERS,
+    ),
     Direction.BACKWARD_DATA: (*_FIRST, WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,

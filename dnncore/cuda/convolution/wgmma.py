@@ -15,7 +15,7 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, in_order
+from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.convolution.copy_engine import (
     forward_window,
     why_no_groups,
@@ -23,8 +23,8 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
-from dnncore.cuda.convolution.fused_product import epilogue_of
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
+from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
     LONGEST_SUM,
@@ -35,11 +35,10 @@ from dnncore.cuda.convolution.wgmma_tile import (
     unit,
     why_no_wgmma,
 )
-from dnncore.cuda.gemm import LONGEST_INT8_SUM, Epilogue, fields_of, fill_epilogue
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
+from dnncore.cuda.gemm import LONGEST_INT8_SUM
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ActivationMode
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -47,7 +46,6 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 __all__ = ["WgmmaConvolution"]
 
 _DTYPES = (*DTYPES, DType.INT8)
-_ACTIVATIONS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU)
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class WgmmaConvolution:
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        reason = _why_not(plain, figures) or _why_not_finished(problem)
+        reason = _why_not(plain, figures) or why_not_finished(problem, why_no_matrix)
         if reason is not None:
             return reason
         elsewhere = self.elsewhere.offer(problem, figures)
@@ -126,16 +124,6 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     )
 
 
-def _why_not_finished(problem: ConvolutionProblem | FusedConvolutionProblem) -> str | None:
-    """None where the kernel knows what follows the convolution, else the reason."""
-    if isinstance(problem, ConvolutionProblem):
-        return None
-    activation = problem.activation
-    if activation is not None and activation.mode not in _ACTIVATIONS:
-        return f"its stores know {', '.join(mode.value for mode in _ACTIVATIONS)}, not {activation.mode.value}"
-    return None if problem.z is None else why_no_matrix("z", problem.z)
-
-
 def _phase(problem: ConvolutionProblem, slab: int) -> Phase:
     """All of the convolution, so many channels at a time."""
     taps, dilation = problem.w.shape[2:], problem.convolution.dilation
@@ -160,16 +148,8 @@ def _nbytes(problem: ConvolutionProblem | FusedConvolutionProblem, plain: Convol
 def _calls(
     problem: ConvolutionProblem | FusedConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Offer
 ) -> Calls:
-    params, names = launch.params(), problem.input_names
-    operands = Place(0), Place(1), Place(len(names))
-    maps: dict[FieldPath, tuple[Place, TensorMap]] = {}
-    if isinstance(problem, ConvolutionProblem):
-        fill_epilogue(params["epilogue"], Epilogue(alpha1=1.0, alpha2=0.0, activation=None))
-    else:
-        fill_epilogue(params["epilogue"], epilogue_of(problem))
-        if problem.z is not None:
-            maps["z"] = Place(names.index("z")), launch.output_map(problem.z)
-    # The engine has maps of x and w; the epilogue's operands have pointers, which say that they are there.
-    calls = launch.calls(params, operands, in_order(None, None, *fields_of(names[2:])), maps, figures)
+    params, operands = launch.params(), (Place(0), Place(1), Place(len(problem.inputs)))
+    others, maps = finish(params, problem, launch.output_map)
+    calls = launch.calls(params, operands, others, maps, figures)
     places = (*operands, *(place for place, _ in maps.values()))
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in places), calls, elsewhere.prepare()),)

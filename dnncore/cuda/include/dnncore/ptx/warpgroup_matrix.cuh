@@ -15,7 +15,7 @@
 namespace dnncore {
 
 // Rows of an operand in shared memory are 128 bytes, one after the other, swizzled as tensor copies leave them. They may be 64
-// bytes where the operand is K-major.
+// bytes, or 16, where the operand is K-major.
 inline constexpr int kMatrixRowBytes = 128;
 
 // What such a row of 64 elements is: the products' summands of one row of A or column of B (K-major), or one summand of
@@ -26,11 +26,12 @@ enum class Major { kK, kMN };
 // `pitch` / 16 in bits 32 to 45, the swizzle in bits 62 and 63 (1: 128 bytes, 2: 64). It may begin at any row of memory.
 //
 // `pitch` is the distance from eight rows of memory to the next eight. Where the operand is MN-major, `next` is the distance from
-// 64 rows of A or columns of B to the next 64, which may overlap; else it is ignored.
+// 64 rows of A or columns of B to the next 64, which may overlap; else it is ignored. But rows of 16 bytes, which are K-major and
+// not swizzled, are half of the summands of a product: there `next` is the distance to the other half.
 template <int kRowBytes = kMatrixRowBytes>
 __device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 next = 16, uint32 pitch = 8 * kRowBytes) {
-  static_assert(kRowBytes == 128 || kRowBytes == 64);
-  constexpr uint64 kSwizzle = kRowBytes == 128 ? 1 : 2;
+  static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 16);
+  constexpr uint64 kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 0;
   return uint64{(address & 0x3ffff) >> 4} | uint64{next >> 4} << 16 | uint64{pitch >> 4} << 32 | kSwizzle << 62;
 }
 
@@ -64,8 +65,10 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   "%31"
 #define DNNCORE_NAMES_48                                                                                                \
   DNNCORE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define DNNCORE_NAMES_56                                                                                                \
+  DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define DNNCORE_NAMES_64                                                                                                \
-  DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+  DNNCORE_NAMES_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define DNNCORE_NAMES_96                                                                                                \
   DNNCORE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"  \
   "%88,%89,%90,%91,%92,%93,%94,%95"
@@ -84,6 +87,10 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
 #define DNNCORE_MULTIPLY_48(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "96", "k16.f32." type "." type, DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1, %51, %52", DNNCORE_SUMS_48("+f", 0))
+#define DNNCORE_MULTIPLY_56(type)                                                                                       \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "112", "k16.f32." type "." type, DNNCORE_NAMES_56, "%56", "%57", "%58", ", 1, 1, %59, %60",                       \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_8("+f", 48))
 #define DNNCORE_MULTIPLY_64(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "128", "k16.f32." type "." type, DNNCORE_NAMES_64, "%64", "%65", "%66", ", 1, 1, %67, %68",                       \
@@ -103,7 +110,7 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
-  static_assert(kSums == 48 || kSums == 96 || (!kIsInteger && (kSums == 32 || kSums == 64 || kSums == 112)));
+  static_assert(kSums == 48 || kSums == 96 || (!kIsInteger && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112)));
   static_assert(kIsHalf || std::is_same_v<T, bfloat16> || (kIsInteger && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
@@ -119,6 +126,10 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY_48("f16");
   } else if constexpr (kSums == 48) {
     DNNCORE_MULTIPLY_48("bf16");
+  } else if constexpr (kSums == 56 && kIsHalf) {
+    DNNCORE_MULTIPLY_56("f16");
+  } else if constexpr (kSums == 56) {
+    DNNCORE_MULTIPLY_56("bf16");
   } else if constexpr (kSums == 64 && kIsHalf) {
     DNNCORE_MULTIPLY_64("f16");
   } else if constexpr (kSums == 64) {
@@ -139,12 +150,14 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_SUMS_48
 #undef DNNCORE_NAMES_32
 #undef DNNCORE_NAMES_48
+#undef DNNCORE_NAMES_56
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
 #undef DNNCORE_NAMES_112
 #undef DNNCORE_MULTIPLY
 #undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
+#undef DNNCORE_MULTIPLY_56
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96
 #undef DNNCORE_MULTIPLY_112

@@ -1,0 +1,313 @@
+"""Forward convolution of channels-last images of few channels in 16 bits by the matrix units of sm_90: implicit_gemm_wgmma_rows.
+
+What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times channels:
+a network's first layer has 21 or 33 of them. The picture is in `convolution/wgmma_rows.cuh`. Sums are in fp32, padding is zeros that
+are multiplied, and where y or a residual does not begin at a multiple of 16 bytes `implicit_gemm` computes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
+from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
+from dnncore.cuda.convolution.wgmma_tile import (
+    ARCHITECTURE,
+    BOX_FILTERS,
+    DTYPES,
+    MOST,
+    PATCH,
+    RECTANGLE,
+    WARPGROUP,
+    params_dtype,
+    why_no_wgmma,
+)
+from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, record, small_divisor, struct
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+
+__all__ = ["WgmmaRows"]
+
+_CHUNK = 8
+"""Values of a filter's row that are laid out together: 16 bytes."""
+
+_PLACE_BYTES = 16 * RECTANGLE[1]
+"""Of a stage: a chunk of each of the outputs that are neighbours in a row."""
+
+_MOST_WARPGROUPS = 3
+_BOXES = 2
+_BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
+_MOST_STEP_BYTES = (2**14 - 1) * 16
+"""From eight columns of an operand to the next eight."""
+
+# Of the estimate [not measured]: clocks of a multiprocessor for laying out the chunks of 32 outputs, for a product of 16 summands,
+# and for finishing and storing a rectangle; the share of the memory's rate; until the first products, in launches.
+_CHUNK_CLOCKS = 20
+_STEP_CLOCKS = 56
+_RECTANGLE_CLOCKS = 300
+_OF_MEMORY_RATE = 0.85
+_LAUNCHES = 1.0
+
+
+def _params() -> np.dtype:
+    """`RowsParams` of convolution/wgmma_rows.cuh: behind what it inherits, fields of its own."""
+    inherited = params_dtype(backward=False)
+    own = struct(
+        ("images", ADDRESS),
+        ("filters_begin", ADDRESS),
+        ("x_strides", "<i8", 2),
+        ("w_strides", "<i8", 4),
+        ("chunks", SMALL_DIVISOR),
+        *((name, "<i4") for name in ("pitch", "stage_rows", "steps", "channels", "filter_rows", "filter_values")),
+        *((name, "<i4") for name in ("height", "row_values", "row_step", "value_step", "rows_before")),
+        *((name, "<i4") for name in ("values_before", "output_rows")),
+        ("tail", "<u4", _CHUNK // 2),
+        ("even", "<u4"),
+    )
+    fields = [
+        (dtype, name, start)
+        for dtype, start in ((inherited, 0), (own, inherited.itemsize))
+        for name in dtype.names or ()
+    ]
+    found = {name: dtype.fields[name][:2] for dtype, name, _ in fields if dtype.fields is not None}
+    return np.dtype(
+        {
+            "names": [name for _, name, _ in fields],
+            "formats": [found[name][0] for _, name, _ in fields],
+            "offsets": [start + found[name][1] for _, name, start in fields],
+            "itemsize": -(-(inherited.itemsize + own.itemsize) // 64) * 64,
+        }
+    )
+
+
+_PARAMS = _params()
+
+
+@cache
+def _unit(dtype: DType) -> Unit:
+    entry = f"convolution_wgmma_rows_{c_type(dtype)}"
+    source = (
+        '#include "dnncore/convolution/wgmma_rows.cuh"\n'
+        "using namespace dnncore;\n"
+        f'static_assert(sizeof(wgmma::RowsParams) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({_MOST_WARPGROUPS * WARPGROUP}, 1) '
+        f"{entry}(const __grid_constant__ wgmma::RowsParams params) {{\n"
+        f"  wgmma::RowsKernel<{c_type(dtype)}>::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+@dataclass(frozen=True)
+class WgmmaRows:
+    """A forward convolution of few channels, with its epilogue or without, no workspace. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        elsewhere: What computes where y or a residual does not begin at a multiple of 16 bytes.
+    """
+
+    name: str
+    elsewhere: CudaAlgorithm
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype."""
+        return tuple(_unit(dtype) for dtype in DTYPES)
+
+    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What it takes; or the reason why it does not suit the problem."""
+        plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
+        reason = _why_not(plain, figures) or why_not_finished(problem, why_not_copied)
+        if reason is not None:
+            return reason
+        rows = _Rows(plain)
+        if not rows.warpgroups(figures):
+            return f"a rectangle takes {rows.shared_bytes(1)} B of shared memory; at most {figures.shared_bytes}"
+        elsewhere = self.elsewhere.offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
+        calls = partial(_calls, problem, rows, figures, elsewhere)
+        return Offer(rows.seconds(operand_bytes(problem), figures), calls, elsewhere.workspace_bytes)
+
+
+def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+    """None where the kernel takes the convolution, else the reason."""
+    x, y, w = problem.x, problem.y, problem.w
+    if problem.direction is not Direction.FORWARD:
+        return f"it has no {problem.direction.value}"
+    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0]))
+    if reason is not None:
+        return reason
+    if y.dtype is not x.dtype:
+        return f"y is {y.dtype.value}; it stores {x.dtype.value}, as x is"
+    conv, channels = problem.convolution, x.shape[1]
+    if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)):
+        return f"dilation {conv.dilation}; the values of a row are neighbours"
+    if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
+        return f"x ({x}) does not have its channels innermost, pixel behind pixel"
+    rows = _Rows(problem)
+    if rows.row_step_bytes > _MOST_STEP_BYTES:
+        return f"rows of outputs {rows.row_step_bytes} B apart; at most {_MOST_STEP_BYTES}"
+    most = max(
+        2 * rows.patches,
+        w.shape[0],
+        *(extent + sum(padding) for extent, padding in zip(x.shape[2:], conv.padding, strict=True)),
+        (x.shape[3] + sum(conv.padding[1]) + w.shape[3] + RECTANGLE[1] * conv.stride[1]) * channels,
+        x.shape[2] + sum(conv.padding[0]) + rows.stage_rows + PATCH[0] * conv.stride[0],
+    )
+    if most > MOST:
+        return f"rectangles, filters, or values of a row: {most}; at most {MOST}"
+    return why_not_copied("y", y)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A convolution as chunks of the rows of its filters. Immutable."""
+
+    problem: ConvolutionProblem
+
+    @property
+    def filter_values(self) -> int:
+        """Of a row of a filter."""
+        return self.problem.w.shape[3] * self.problem.w.shape[1]
+
+    @property
+    def chunks(self) -> int:
+        """Of a row of a filter."""
+        return -(-self.filter_values // _CHUNK)
+
+    @property
+    def steps(self) -> int:
+        """Products of two chunks."""
+        return -(-self.problem.w.shape[2] * self.chunks // 2)
+
+    @property
+    def pitch(self) -> int:
+        """Chunks from a row of a stage to the next: with one of zeros where their number is odd."""
+        return self.chunks + self.problem.w.shape[2] * self.chunks % 2
+
+    @property
+    def stage_rows(self) -> int:
+        """Of x, that a rectangle of outputs meets."""
+        return (RECTANGLE[0] - 1) * self.problem.convolution.stride[0] + self.problem.w.shape[2]
+
+    @property
+    def row_step_bytes(self) -> int:
+        """Of a stage, from a row of outputs to the next."""
+        return self.problem.convolution.stride[0] * self.pitch * _PLACE_BYTES
+
+    @property
+    def filter_tiles(self) -> int:
+        """Of 64 filters."""
+        return -(-self.problem.w.shape[0] // BOX_FILTERS)
+
+    @property
+    def patches_of_image(self) -> tuple[int, int]:
+        """Pairs of rectangles, down and across."""
+        p, q = self.problem.y.shape[2:]
+        return -(-p // PATCH[0]), -(-q // PATCH[1])
+
+    @property
+    def patches(self) -> int:
+        """Of all images."""
+        return self.problem.y.shape[0] * math.prod(self.patches_of_image)
+
+    @property
+    def rectangles(self) -> int:
+        """Those that are outputs."""
+        p, q = self.problem.y.shape[2:]
+        return self.problem.y.shape[0] * -(-p // RECTANGLE[0]) * -(-q // RECTANGLE[1])
+
+    def shared_bytes(self, warpgroups: int) -> int:
+        """Filters, and of each warpgroup a stage, boxes, and a barrier for each of these."""
+        stage = self.stage_rows * self.pitch * _PLACE_BYTES
+        return 2 * self.steps * BOX_FILTERS * 16 + warpgroups * (stage + _BOXES * (_BOX_BYTES + 8))
+
+    def warpgroups(self, figures: DeviceFigures) -> int:
+        """Of a block, as many as fit; 0 where none does."""
+        fitting = (n for n in range(_MOST_WARPGROUPS, 0, -1) if self.shared_bytes(n) <= figures.shared_bytes)
+        return 0 if self.filter_tiles > figures.multiprocessors else next(fitting, 0)
+
+    def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
+        """Of the busiest multiprocessor, whose warpgroups share its units, or of so many bytes of operands."""
+        clocks = (
+            self.stage_rows * self.chunks * RECTANGLE[1] / 32 * _CHUNK_CLOCKS
+            + self.steps * _STEP_CLOCKS
+            + _RECTANGLE_CLOCKS
+        )
+        turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
+        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return max(turns * clocks / figures.clock_hz, memory) + _LAUNCHES * figures.launch_seconds
+
+    def params(self) -> np.ndarray:
+        """The parameter struct, all but addresses and what follows the convolution."""
+        x, w, conv = self.problem.x, self.problem.w, self.problem.convolution
+        channels, (n, _, height, width) = w.shape[1], x.shape
+        left_over = self.filter_values - (self.chunks - 1) * _CHUNK
+        strides = x.strides[0] if n > 1 else 0, x.strides[2] if height > 1 else 0
+        params = record(
+            _PARAMS,
+            filters=w.shape[0],
+            pixel_tiles=self.patches,
+            filter_tiles=self.filter_tiles,
+            x_strides=strides,
+            w_strides=w.strides,
+            chunks=small_divisor(self.chunks),
+            pitch=self.pitch,
+            stage_rows=self.stage_rows,
+            steps=self.steps,
+            channels=channels,
+            filter_rows=w.shape[2],
+            filter_values=self.filter_values,
+            height=height,
+            row_values=width * channels,
+            row_step=conv.stride[0],
+            value_step=conv.stride[1] * channels,
+            rows_before=conv.padding[0][0],
+            values_before=conv.padding[1][0] * channels,
+            output_rows=self.problem.y.shape[2],
+            tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(_CHUNK // 2)],
+            even=all(step % 2 == 0 for step in (*strides, width * channels)),
+        )
+        params["phases"][0]["output"] = self.patches_of_image
+        return params
+
+
+def _calls(
+    problem: ConvolutionProblem | FusedConvolutionProblem, rows: _Rows, figures: DeviceFigures, elsewhere: Offer
+) -> Calls:
+    y, params = rows.problem.y, rows.params()
+    of_y = Place(len(problem.inputs))
+    others, maps = finish(params, problem, _output_map)
+    others |= {"images": Place(0), "filters_begin": Place(1)}
+    maps["phases", 0, "y"] = of_y, _output_map(y)
+    warpgroups, tiles = rows.warpgroups(figures), rows.filter_tiles
+    blocks = min(figures.multiprocessors // tiles, 2 * rows.patches) * tiles  # a block keeps its filters
+    calls = kernel_call(
+        _unit(y.dtype),
+        blocks,
+        warpgroups * WARPGROUP,
+        params,
+        others,
+        shared_bytes=rows.shared_bytes(warpgroups),
+        maps=maps,
+    )
+    aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
+    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
+
+
+def _output_map(images: TensorDescriptor) -> TensorMap:
+    """Images that are written, or added before, a rectangle at a time."""
+    return patches_map(images, BOX_FILTERS, *RECTANGLE)

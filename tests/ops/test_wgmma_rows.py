@@ -1,0 +1,76 @@
+"""First layers by implicit_gemm_wgmma_rows: chunks that begin anywhere in a row, rectangles beyond the borders, blocks with several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor
+from dnncore.figures import H200
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
+from tests.cases import Case
+from tests.conftest import CUDA_DEVICES
+from tests.ops.harness import GUARD, check
+
+pytestmark = pytest.mark.cuda  # wgmma is an instruction of GPUs
+
+ALGORITHM = "implicit_gemm_wgmma_rows"
+F16, BF16 = DType.FLOAT16, DType.BFLOAT16
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`gap` is values between the rows of x."""
+
+    name: str
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int]
+    convolution: ConvolutionDescriptor
+    dtype: DType = F16
+    gap: int = 0
+    fused: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def case(self) -> Case:
+        n, c, h, w = self.x
+        pitch = w * c + self.gap
+        x = TensorDescriptor(self.dtype, self.x, (pitch * h, 1, pitch, c))
+        filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, "NHWC")
+        y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
+        problem: Problem = ConvolutionProblem(Direction.FORWARD, x, filters, y, self.convolution)
+        if self.fused:
+            row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
+            problem = FusedConvolutionProblem(x, filters, y, self.convolution, row, row, y, leaky, 0.5, alpha2=-2.0)
+        return Case(self.name, problem, self.alpha, self.beta)
+
+
+LAYERS = (
+    Layer("7x7 halved, 21 chunks", (2, 3, 58, 22), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2), fused=True),
+    Layer("3x3, two tiles of filters", (1, 3, 16, 18), (72, 3, 3), ConvolutionDescriptor.make(padding=1), BF16, fused=True),
+    Layer("11x11 by 4, rows of odd length", (1, 3, 71, 43), (8, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4)),
+    Layer("gray, uneven", (3, 1, 15, 13), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
+          BF16, gap=3, alpha=-0.5, beta=2.0),
+    Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
+    Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
+)  # fmt: skip
+
+
+def _handle(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> Handle:
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: replace(H200, multiprocessors=multiprocessors))
+    return Handle(CUDA_DEVICES[0])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+def test_a_warpgroup_takes_several_rectangles(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _handle(-(-layer.w[0] // 64), monkeypatch) as few:
+        case = layer.case()
+        assert "convolution_wgmma_rows" in few.plan(case.problem, algorithm=ALGORITHM).describe()
+        check(few, case, ALGORITHM)
+
+
+def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _handle(1, monkeypatch) as few:
+        check(few, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
