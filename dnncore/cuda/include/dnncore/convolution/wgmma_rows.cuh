@@ -88,24 +88,123 @@ struct RowsKernel {
 
     Output<T, false, Rectangles> output(params, boxes, landed, warpgroup);
     const auto parameters = output.parameters(filter);
-    const int32 blocks = static_cast<int32>(gridDim.x) / tiles;
-    int32 rectangle = warpgroup * blocks + static_cast<int32>(blockIdx.x) / tiles;
-    for (; rectangle < 2 * params.pixel_tiles; rectangle += warpgroups * blocks) {
-      Pixel first(params.phases[0], rectangle / 2);
-      first.row = (2 * first.row + rectangle % 2) * Rectangles::kHeight, first.column *= kOutputs;
-      if (first.row >= params.output_rows) continue;
-      lay_out(params, first, stage);
+    Walk walk(params, warpgroup, warpgroups);
+    Loads loads;
+    if (walk.any()) loads.begin(params, walk.first(), 0);
+    while (walk.any()) {
+      loads.lay_out(params, 0, stage);
+      for (int start = Loads::kPlaces; start < params.stage_rows * params.chunks.value; start += Loads::kPlaces) {
+        loads.begin(params, walk.first(), start);
+        loads.lay_out(params, start, stage);
+      }
       publish_to_engine();
       synchronize_warpgroup(warpgroup + 1);
-      output.begin({rectangle, filter, 0});
+      const Place place{walk.rectangle(), filter, 0};
+      output.begin(place);
+      walk.next();
+      if (walk.any()) loads.begin(params, walk.first(), 0);
       float sums[kSums];
       multiply(sums, params, w, stage);
-      output.store(sums, parameters, {rectangle, filter, 0});  // waits for all warps before the stage is written again
+      output.store(sums, parameters, place);  // waits for all warps before the stage is written again
     }
     output.end();
   }
 
 private:
+  // A warpgroup's rectangles: neighbours go to different blocks.
+  class Walk {
+  public:
+    __device__ __forceinline__ Walk(const Params& params, int warpgroup, int warpgroups) : params_(params) {
+      const int32 blocks = static_cast<int32>(gridDim.x) / params.filter_tiles;
+      rectangle_ = warpgroup * blocks + static_cast<int32>(blockIdx.x) / params.filter_tiles, step_ = warpgroups * blocks;
+      skip();
+    }
+    __device__ __forceinline__ bool any() const { return rectangle_ < 2 * params_.pixel_tiles; }
+    __device__ __forceinline__ int32 rectangle() const { return rectangle_; }
+    __device__ __forceinline__ Pixel first() const {
+      Pixel pixel(params_.phases[0], rectangle_ / 2);
+      pixel.row = (2 * pixel.row + rectangle_ % 2) * Rectangles::kHeight, pixel.column *= kOutputs;
+      return pixel;
+    }
+    __device__ __forceinline__ void next() { rectangle_ += step_, skip(); }
+
+  private:
+    // Past those of which no output is there.
+    __device__ __forceinline__ void skip() {
+      while (any() && first().row >= params_.output_rows) rectangle_ += step_;
+    }
+
+    const Params& params_;
+    int32 rectangle_;
+    int32 step_;
+  };
+
+  // A thread's chunks of one output on their way from x into the stage: every so-manyeth of those of a rectangle.
+  class Loads {
+    static constexpr int kAtOnce = 7, kStep = kWarpgroup / kOutputs;
+
+  public:
+    static constexpr int kPlaces = kAtOnce * kStep;  // of a warpgroup
+
+    __device__ __forceinline__ void begin(const Params& params, const Pixel& first, int start) {
+      const T* const image = static_cast<const T*>(params.images) + first.image * params.x_strides[0];
+      const int32 top = first.row * params.row_step - params.rows_before;
+      const int32 left = (first.column + output()) * params.value_step - params.values_before;
+      const bool in_pairs = params.even && reinterpret_cast<uint64>(params.images) % sizeof(uint32) == 0;
+      shift_ = in_pairs ? (left & 1) * 16 : 0;  // the first value may be the second of a pair
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const auto place = divide(start + i * kStep + first_place(), params.chunks);
+        const int32 row = top + place.quotient, begin = left + place.remainder * kChunk;
+        const bool exists = place.quotient < params.stage_rows && row >= 0 && row < params.height;
+        const T* const from = image + row * params.x_strides[1];
+        in_pairs ? load_pairs(words_[i], from, begin, exists ? params.row_values : 0)
+                 : load_each(words_[i], from, begin, exists ? params.row_values : 0);
+      }
+    }
+
+    __device__ __forceinline__ void lay_out(const Params& params, int start, uint4* stage) const {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const auto place = divide(start + i * kStep + first_place(), params.chunks);
+        uint32 chunk[kChunk / 2];
+#pragma unroll
+        for (int j = 0; j < kChunk / 2; ++j) {
+          chunk[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_);
+          if (place.remainder + 1 == params.chunks.value) chunk[j] &= params.tail[j];
+        }
+        if (place.quotient >= params.stage_rows) break;
+        stage[(place.quotient * params.pitch + place.remainder) * kOutputs + output()] = {chunk[0], chunk[1], chunk[2], chunk[3]};
+      }
+    }
+
+  private:
+    static __device__ __forceinline__ int output() { return static_cast<int>(threadIdx.x) % kOutputs; }
+    static __device__ __forceinline__ int first_place() { return static_cast<int>(threadIdx.x) % kWarpgroup / kOutputs; }
+
+    // The pairs in which the values from `begin` on are, of a row of so many; zeros beyond it. Rows are whole pairs.
+    static __device__ __forceinline__ void load_pairs(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
+#pragma unroll
+      for (int j = 0; j < kChunk / 2 + 1; ++j) {
+        const int32 at = (begin & ~1) + 2 * j;
+        words[j] = static_cast<uint32>(at) < static_cast<uint32>(values) ? *reinterpret_cast<const uint32*>(row + at) : 0;
+      }
+    }
+
+    // The values themselves, of any row.
+    static __device__ __forceinline__ void load_each(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
+      const auto value = [&](int32 at) {
+        return static_cast<uint32>(at) < static_cast<uint32>(values) ? uint32{row[at].bits} : 0;
+      };
+#pragma unroll
+      for (int j = 0; j < kChunk / 2; ++j) words[j] = value(begin + 2 * j) | value(begin + 2 * j + 1) << 16;
+      words[kChunk / 2] = 0;
+    }
+
+    uint32 words_[kAtOnce][kChunk / 2 + 1];
+    uint32 shift_;
+  };
+
   // By the whole block: [chunk][filter], zeros where there is nothing.
   static __device__ __forceinline__ void load_filters(const Params& params, int32 first, uint4* w) {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * params.steps * kConsumerFilters; i += static_cast<int>(blockDim.x)) {
@@ -122,61 +221,6 @@ private:
       }
       w[i] = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
-  }
-
-  // By a warpgroup: the chunks of the rows that the taps meet of a rectangle that begins there.
-  static __device__ __forceinline__ void lay_out(const Params& params, const Pixel& first, uint4* stage) {
-    constexpr int kAtOnce = 7, kStep = kWarpgroup / kOutputs;
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, output = thread % kOutputs;
-    const T* const image = static_cast<const T*>(params.images) + first.image * params.x_strides[0];
-    const int32 top = first.row * params.row_step - params.rows_before;
-    const int32 left = (first.column + output) * params.value_step - params.values_before;
-    const int32 count = params.stage_rows * params.chunks.value;
-    const bool in_pairs = params.even && reinterpret_cast<uint64>(params.images) % sizeof(uint32) == 0;
-    for (int32 start = thread / kOutputs; start < count; start += kAtOnce * kStep) {
-      uint32 words[kAtOnce][kChunk / 2 + 1];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const auto place = divide(start + i * kStep, params.chunks);
-        const int32 row = top + place.quotient, begin = left + place.remainder * kChunk;
-        const int32 values = place.quotient < params.stage_rows && row >= 0 && row < params.height ? params.row_values : 0;
-        const T* const from = image + row * params.x_strides[1];
-        in_pairs ? load_pairs(words[i], from, begin, values) : load_each(words[i], from, begin, values);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const auto place = divide(start + i * kStep, params.chunks);
-        if (place.quotient >= params.stage_rows) break;
-        // The first value may be the second of a pair.
-        const uint32 shift = in_pairs ? (left & 1) * 16 : 0;
-        uint32 chunk[kChunk / 2];
-#pragma unroll
-        for (int j = 0; j < kChunk / 2; ++j) {
-          chunk[j] = __funnelshift_r(words[i][j], words[i][j + 1], shift);
-          if (place.remainder + 1 == params.chunks.value) chunk[j] &= params.tail[j];
-        }
-        stage[(place.quotient * params.pitch + place.remainder) * kOutputs + output] = {chunk[0], chunk[1], chunk[2], chunk[3]};
-      }
-    }
-  }
-
-  // The pairs in which the values from `begin` on are, of a row of so many; zeros beyond it. Rows are whole pairs.
-  static __device__ __forceinline__ void load_pairs(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
-#pragma unroll
-    for (int j = 0; j < kChunk / 2 + 1; ++j) {
-      const int32 at = (begin & ~1) + 2 * j;
-      words[j] = static_cast<uint32>(at) < static_cast<uint32>(values) ? *reinterpret_cast<const uint32*>(row + at) : 0;
-    }
-  }
-
-  // The values themselves, of any row.
-  static __device__ __forceinline__ void load_each(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
-    const auto value = [&](int32 at) {
-      return static_cast<uint32>(at) < static_cast<uint32>(values) ? uint32{row[at].bits} : 0;
-    };
-#pragma unroll
-    for (int j = 0; j < kChunk / 2; ++j) words[j] = value(begin + 2 * j) | value(begin + 2 * j + 1) << 16;
-    words[kChunk / 2] = 0;
   }
 
   static __device__ __forceinline__ void multiply(float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
