@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,6 +27,7 @@ from dnnserve.errors import (
     UnreachableError,
 )
 from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.series import Counter, CounterFamily, Histogram, HistogramFamily
 from dnnserve.statistics import Statistics
 from dnnserve.triton_metrics import render_triton_metrics
 
@@ -58,72 +56,85 @@ _REASONS: tuple[tuple[type[RequestError], str], ...] = (
 )
 
 
+class _ModelSeries:
+    """Histograms of one model. Thread-safe."""
+
+    __slots__ = ("compute", "cost_ratio", "queue", "request", "rows", "slack")
+
+    def __init__(self, model: ModelKey, family: Callable[[str, str, Sequence[float]], HistogramFamily]) -> None:
+        def histogram(name: str, text: str, bounds: Sequence[float] = _SECONDS) -> Histogram:
+            return family(name, text, bounds).labels(*_labels(model))
+
+        self.queue = histogram("dnnserve_queue_seconds", "Time of a request in the queue")
+        self.compute = histogram("dnnserve_compute_seconds", "Time of a batch on its device, copies included")
+        self.request = histogram(
+            "dnnserve_request_seconds", "Time of an answered inference call, from its arrival to its answer"
+        )
+        self.rows = histogram("dnnserve_batch_rows", "Rows of a batch, without padding", _ROWS)
+        self.slack = histogram(
+            "dnnserve_deadline_slack_seconds",
+            "Time left to the deadline of an answered request; below 0: late",
+            _SLACK_SECONDS,
+        )
+        self.cost_ratio = histogram(
+            "dnnserve_batch_cost_ratio", "Time that a batch took by what was predicted", _RATIOS
+        )
+
+
 class Metrics:
-    """Metrics that are recorded as things happen. Thread-safe: prometheus_client locks each value.
+    """Metrics that are recorded as things happen. Thread-safe, as are their series.
 
     Args:
         models: Their series exist from the start, at zero.
     """
 
     def __init__(self, models: Iterable[ModelKey]) -> None:
-        # It would be a second series for each counter and histogram, which no query asks for.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self._requests = Counter(
-            "dnnserve_requests", "RPCs ended, by gRPC status", (*_MODEL, "method", "status"), registry=self.registry
-        )
-        queue = self._histogram("dnnserve_queue_seconds", "Time of a request in the queue")
-        compute = self._histogram("dnnserve_compute_seconds", "Time of a batch on its device, copies included")
-        total = self._histogram(
-            "dnnserve_request_seconds", "Time of an answered inference call, from its arrival to its answer"
-        )
-        rows = self._histogram("dnnserve_batch_rows", "Rows of a batch, without padding", _ROWS)
-        slack = self._histogram(
-            "dnnserve_deadline_slack_seconds",
-            "Time left to the deadline of an answered request; below 0: late",
-            _SLACK_SECONDS,
-        )
-        ratio = self._histogram("dnnserve_batch_cost_ratio", "Time that a batch took by what was predicted", _RATIOS)
-        self._models = {
-            model: tuple(family.labels(*_labels(model)) for family in (queue, compute, total, rows, slack, ratio))
-            for model in models
-        }
+        self._requests = CounterFamily("dnnserve_requests", "RPCs ended, by gRPC status", (*_MODEL, "method", "status"))
+        self.registry.register(self._requests)
+        self._histograms: dict[str, HistogramFamily] = {}
+        self._models = {model: _ModelSeries(model, self._histogram_family) for model in models}
         self._calls: dict[tuple[ModelKey | None, str, str], Counter] = {}
-        dropped = Counter(
+        dropped = CounterFamily(
             "dnnserve_dropped_requests",
             "Requests that the scheduler did not answer, by reason",
             (*_MODEL, "reason"),
-            registry=self.registry,
         )
+        self.registry.register(dropped)
         self._dropped = {
             (model, reason): dropped.labels(*_labels(model), reason) for model in self._models for _, reason in _REASONS
         }
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
-        batches: dict[tuple[ModelKey, str, int], Answer] = {}
+        batches: dict[tuple[ModelKey, str, int], _BatchEnd] = {}
         for completion in completions:
             request, outcome = completion.request, completion.outcome
-            if isinstance(outcome, Answer):
-                queue, slack = self._models[request.model][0], self._models[request.model][4]
-                queue.observe((outcome.times.taken_ns - request.arrival_ns) / 1e9)
-                if request.deadline_ns is not None:
-                    slack.observe((request.deadline_ns - completion.finished_ns) / 1e9)
-                batches[request.model, outcome.device, outcome.times.taken_ns] = outcome
-            else:
-                self._dropped[request.model, _reason(outcome)].inc()
-        for (model, _, _), answer in batches.items():
-            _, compute, _, rows, _, _ = self._models[model]
-            compute.observe((answer.times.finished_ns - answer.times.taken_ns) / 1e9)
-            rows.observe(answer.batch_rows)
+            if not isinstance(outcome, Answer):
+                self._dropped[request.model, _reason(outcome)].count()
+                continue
+            key = request.model, outcome.device, outcome.times.taken_ns
+            batch = batches.get(key)
+            if batch is None:
+                batch = batches[key] = _BatchEnd(outcome)
+            batch.queued_s.append((key[2] - request.arrival_ns) / 1e9)
+            if request.deadline_ns is not None:
+                batch.slack_s.append((request.deadline_ns - completion.finished_ns) / 1e9)
+        for (model, _, taken_ns), batch in batches.items():
+            series, answer = self._models[model], batch.answer
+            series.queue.observe_all(batch.queued_s)
+            if batch.slack_s:
+                series.slack.observe_all(batch.slack_s)
+            series.compute.observe((answer.times.finished_ns - taken_ns) / 1e9)
+            series.rows.observe(answer.batch_rows)
 
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""
         if batch.decision.expected_ns:
-            self._models[batch.model][-1].observe(took_ns / batch.decision.expected_ns)
+            self._models[batch.model].cost_ratio.observe(took_ns / batch.decision.expected_ns)
 
     def record_call(self, key: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
         """Count a call and, where it is an inference that was answered, the time it took.
@@ -134,12 +145,27 @@ class Metrics:
         if counter is None:  # looking a series up by its labels takes longer than counting
             model, version = ("", "") if key is None else _labels(key)
             counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
-        counter.inc()
+        counter.count()
         if key is not None and status == "OK" and method in _INFERENCE:
-            self._models[key][2].observe(taken_ns / 1e9)
+            self._models[key].request.observe(taken_ns / 1e9)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
-        return Histogram(name, text, _MODEL, buckets=buckets, registry=self.registry)
+    def _histogram_family(self, name: str, text: str, bounds: Sequence[float]) -> HistogramFamily:
+        family = self._histograms.get(name)
+        if family is None:
+            family = self._histograms[name] = HistogramFamily(name, text, _MODEL, bounds)
+            self.registry.register(family)
+        return family
+
+
+class _BatchEnd:
+    """A batch that was answered, and what is observed of its requests. Owned by one thread; not checked."""
+
+    __slots__ = ("answer", "queued_s", "slack_s")
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.queued_s: list[float] = []
+        self.slack_s: list[float] = []
 
 
 class StateCollector:

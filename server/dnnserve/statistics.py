@@ -91,8 +91,9 @@ class _Tally:
         self.count = 0
         self.ns = 0
 
-    def add(self, ns: int) -> None:
-        self.count += 1
+    def add(self, ns: int, count: int = 1) -> None:
+        """Count so many, which took so long altogether."""
+        self.count += count
         self.ns += ns
 
     def frozen(self) -> Duration:
@@ -107,10 +108,11 @@ class _BatchTally:
     def __init__(self) -> None:
         self.compute_input, self.compute_infer, self.compute_output = _Tally(), _Tally(), _Tally()
 
-    def add(self, times: BatchTimes) -> None:
-        self.compute_input.add(times.staged_ns - times.taken_ns)
-        self.compute_infer.add(times.inferred_ns - times.staged_ns)
-        self.compute_output.add(times.finished_ns - times.inferred_ns)
+    def add(self, times: BatchTimes, count: int = 1) -> None:
+        """Count a batch so many times."""
+        self.compute_input.add((times.staged_ns - times.taken_ns) * count, count)
+        self.compute_infer.add((times.inferred_ns - times.staged_ns) * count, count)
+        self.compute_output.add((times.finished_ns - times.inferred_ns) * count, count)
 
     def frozen(self) -> BatchStatistics:
         return BatchStatistics(self.compute_input.frozen(), self.compute_infer.frozen(), self.compute_output.frozen())
@@ -128,16 +130,16 @@ class _ModelTally:
     def fail(self, error: Exception, total_ns: int) -> None:
         self.failures.setdefault(failure_reason(error), _Tally()).add(total_ns)
 
-    def succeed(self, completion: Completion, answer: Answer) -> None:
-        request, times = completion.request, answer.times
-        self.success.add(completion.finished_ns - request.arrival_ns)
-        self.queue.add(times.taken_ns - request.arrival_ns)
-        self.compute.add(times)
-        self.inference_count += len(request.rows)
-
-    def execute(self, answer: Answer) -> None:
+    def succeed(self, answer: Answer, completions: Sequence[Completion]) -> None:
+        """Count the requests of one batch, and the batch."""
+        count, times = len(completions), answer.times
+        arrivals_ns = sum(completion.request.arrival_ns for completion in completions)
+        self.success.add(sum(completion.finished_ns for completion in completions) - arrivals_ns, count)
+        self.queue.add(times.taken_ns * count - arrivals_ns, count)
+        self.compute.add(times, count)
+        self.inference_count += sum(len(completion.request.rows) for completion in completions)
         self.execution_count += 1
-        self.batches.setdefault(answer.batch_rows, _BatchTally()).add(answer.times)
+        self.batches.setdefault(answer.batch_rows, _BatchTally()).add(times)
 
     def frozen(self) -> ModelSnapshot:
         return ModelSnapshot(
@@ -168,17 +170,18 @@ class Statistics:
     def record(self, completions: Sequence[Completion]) -> None:
         """Count completions. Those of one batch come in one call, so each batch is counted once."""
         with self._lock:
-            batches: dict[tuple[ModelKey, str, int], Answer] = {}
+            batches: dict[tuple[ModelKey, str, int], list[Completion]] = {}
             for completion in completions:
                 model, outcome = completion.request.model, completion.outcome
                 if isinstance(outcome, Answer):
-                    self._models[model].succeed(completion, outcome)
-                    batches[model, outcome.device, outcome.times.taken_ns] = outcome
+                    batches.setdefault((model, outcome.device, outcome.times.taken_ns), []).append(completion)
                 else:
                     self._models[model].fail(outcome, completion.finished_ns - completion.request.arrival_ns)
-            for (model, _, _), answer in batches.items():
-                self._models[model].execute(answer)
-                self._models[model].last_inference_ms = self._wall_clock_ns() // 1_000_000
+            for (model, _, _), answered in batches.items():
+                tally, answer = self._models[model], answered[0].outcome
+                assert isinstance(answer, Answer)
+                tally.succeed(answer, answered)
+                tally.last_inference_ms = self._wall_clock_ns() // 1_000_000
 
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""
