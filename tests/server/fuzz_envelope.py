@@ -1,5 +1,5 @@
-"""The scanner of ModelInferRequest against protobuf: what it takes apart, protobuf must read as the two parts together, and refuse
-where it refuses the rest.
+"""The scanner of ModelInferRequest against protobuf: what it takes apart, protobuf must read as the parts together, and refuse
+where it refuses the first.
 
     python -m tests.server.fuzz_envelope --count 1000000
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnapi.inference import grpc_service_pb2 as inference
-from dnnserve.front.envelope_scanner import split_raw_contents
+from dnnserve.front.envelope_scanner import take_apart
 from google.protobuf.message import DecodeError
 
 _LONGEST = 150  # bytes at the front that are changed: what comes later is a tensor
@@ -37,7 +37,7 @@ def fuzz(count: int, seed: int) -> Counts:
     """
     counts = Counts()
     for message in _messages(count, random.Random(seed)):
-        parts = split_raw_contents(message)
+        parts = take_apart(message)
         if parts is None:
             counts.left_to_protobuf += 1
             continue
@@ -47,8 +47,9 @@ def fuzz(count: int, seed: int) -> Counts:
             assert whole is rest, message
             counts.taken_apart_and_refused += 1
             continue
-        assert list(map(bytes, parts[1])) == list(whole.raw_input_contents), message
-        assert not rest.raw_input_contents, message
+        assert (parts[1], list(map(bytes, parts[2]))) == (whole.id, list(whole.raw_input_contents)), message
+        assert (rest.id, list(rest.raw_input_contents)) == ("", []), message
+        rest.id = whole.id
         rest.raw_input_contents.extend(whole.raw_input_contents)
         # Equal up to the order in which a map is written, which serialization does not promise.
         assert rest == whole, message

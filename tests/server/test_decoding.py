@@ -61,7 +61,6 @@ class Held:
     pixels: int = 0
     inside: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     go: threading.Event = field(default_factory=threading.Event)
-    instant = False
 
     def count_pixels(self, checkpoint: Checkpoint) -> int:
         return self.pixels

@@ -12,7 +12,7 @@ from dnnserve.command_line import parse_arguments
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
 from dnnserve.front.model_info import metadata_message
-from dnnserve.front.requests import parse_infer, read_infer
+from dnnserve.front.requests import parse_infer
 from dnnserve.repository import import_model_file
 from onnx import helper
 
@@ -78,13 +78,14 @@ def test_what_comes_without_preprocessing_takes_tensors_alone(folder: Path) -> N
     assert list(metadata_message(spec, [1]).outputs[0].shape) == [-1, 10]
     rows = np.zeros((2, 1, 28, 28), np.float32)
     tensor = infer_request("FP32", rows.shape, rows.tobytes())
-    asked = read_infer(parse_infer(tensor.SerializeToString()), spec)
-    assert asked.source.rows(lambda: None).shape == rows.shape
+    asked = parse_infer(tensor.SerializeToString()).read(spec)
+    assert isinstance(asked.source, np.ndarray)
+    assert asked.source.shape == rows.shape
     for refused in (infer_request("UINT8", (1, 28, 28, 1), bytes(784)), infer_request("BYTES", (1,), b"\1\0\0\0x")):
         with pytest.raises(
             InvalidRequestError, match=r"lenet/1 is served without preprocessing.*FP32 \[n, 1, 28, 28\]"
         ):
-            read_infer(parse_infer(refused.SerializeToString()), spec)
+            parse_infer(refused.SerializeToString()).read(spec)
 
 
 REFUSED = {

@@ -10,7 +10,7 @@ import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.errors import InvalidRequestError
-from dnnserve.front.requests import InferenceInput, parse_infer, read_classify, read_infer
+from dnnserve.front.requests import InferenceInput, parse_classify, parse_infer
 from PIL import Image
 
 from tests.server.fakes import make_spec
@@ -23,13 +23,13 @@ ROWS = SPEC.preprocessing.normalize(PIXELS)
 
 def rows_of(read: InferenceInput) -> np.ndarray:
     """What the device makes of it: it normalises pixels."""
-    rows = read.source.rows(lambda: None)
+    rows = read.source if isinstance(read.source, np.ndarray) else read.source.rows(lambda: None)
     assert SPEC.preprocessing is not None
     return SPEC.preprocessing.normalize(rows) if rows.dtype == np.uint8 else rows
 
 
 def read(request: inference.ModelInferRequest) -> InferenceInput:
-    return read_infer(parse_infer(request.SerializeToString()), SPEC)
+    return parse_infer(request.SerializeToString()).read(SPEC)
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -77,7 +77,7 @@ def test_every_form_of_the_input_gives_the_same_rows(request_: inference.ModelIn
 
 def test_raw_rows_are_a_view_of_the_message() -> None:
     message = infer_request(raw=ROWS.tobytes()).SerializeToString()
-    rows = rows_of(read_infer(parse_infer(message), SPEC))
+    rows = rows_of(parse_infer(message).read(SPEC))
     assert np.shares_memory(rows, np.frombuffer(message, np.uint8))
 
 
@@ -165,7 +165,7 @@ BAD_IMAGES = {
 def test_bytes_that_are_no_image_are_refused_by_their_position(image: bytes, message: str) -> None:
     for asked in (
         read(infer_request("BYTES", (2,), packed([png(PIXELS[0]), image]))),
-        read_classify(classifier.ClassifyRequest(images=[png(PIXELS[0]), image]), SPEC),
+        parse_classify(classifier.ClassifyRequest(images=[png(PIXELS[0]), image]).SerializeToString()).read(SPEC),
     ):
         with pytest.raises(InvalidRequestError, match=message):
             rows_of(asked)
@@ -200,7 +200,7 @@ CLASSIFY_ACCEPTED = {
 
 @pytest.mark.parametrize("request_", CLASSIFY_ACCEPTED.values(), ids=CLASSIFY_ACCEPTED)
 def test_every_form_of_a_classify_request_gives_the_same_rows(request_: classifier.ClassifyRequest) -> None:
-    asked = read_classify(request_, SPEC)
+    asked = parse_classify(request_.SerializeToString()).read(SPEC)
     assert asked.top_k == 3
     np.testing.assert_array_equal(rows_of(asked), ROWS)
 
@@ -222,4 +222,4 @@ CLASSIFY_REFUSED = {
 @pytest.mark.parametrize(("request_", "message"), CLASSIFY_REFUSED.values(), ids=CLASSIFY_REFUSED)
 def test_a_classify_request_that_does_not_fit_is_refused(request_: classifier.ClassifyRequest, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        read_classify(request_, SPEC)
+        parse_classify(request_.SerializeToString()).read(SPEC)

@@ -9,7 +9,7 @@ from typing import Any
 from dnnapi.v1 import classifier_pb2 as classifier
 
 from dnnserve.front.call import Methods
-from dnnserve.front.requests import parse, read_classify
+from dnnserve.front.requests import parse, parse_classify
 from dnnserve.front.responses import classify_response
 from dnnserve.front.service import Exchange, Service
 
@@ -29,14 +29,7 @@ def classifier_methods(service: Service) -> Methods:
 
 def _classify(service: Service, exchange: Exchange, serialized: bytes) -> None:
     """The most probable labels of the images, or of the rows, in the request."""
-    request = parse(classifier.ClassifyRequest, serialized)
-    service.infer(
-        exchange,
-        (request.model_name, request.model_version),
-        request.request_id,
-        lambda spec: read_classify(request, spec),
-        classify_response,
-    )
+    service.infer(exchange, parse_classify(serialized), classify_response)
 
 
 def _get_model(service: Service, exchange: Exchange, serialized: bytes) -> Any:

@@ -10,7 +10,7 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnncore.version import __version__
 from dnnserve.front.call import Methods
 from dnnserve.front.model_info import config_message, metadata_message, statistics_message
-from dnnserve.front.requests import parse, parse_infer, read_infer
+from dnnserve.front.requests import parse, parse_infer
 from dnnserve.front.responses import infer_response
 from dnnserve.front.service import Exchange, Service
 
@@ -40,15 +40,7 @@ def inference_methods(service: Service) -> Methods:
 
 def _model_infer(service: Service, exchange: Exchange, serialized: bytes) -> None:
     """Probabilities, or classes as strings, of the rows in the request."""
-    request = parse_infer(serialized)
-    message = request.message
-    service.infer(
-        exchange,
-        (message.model_name, message.model_version),
-        message.id,
-        lambda spec: read_infer(request, spec),
-        infer_response,
-    )
+    service.infer(exchange, parse_infer(serialized), infer_response)
 
 
 def _server_live(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:

@@ -8,8 +8,8 @@ What a request may carry for the net's input, n rows:
 
 A model whose preprocessing nobody has said takes `FP32` alone.
 
-Of the parameters, `timeout` and `priority` of the request and `classification` of the output are read; sequences and shared memory
-are refused; others are left alone, as Triton does.
+A ModelInferRequest is a form, an id and tensors. Clients send the same form again and again, so it is parsed once, and checked
+against its model once; what is left for each request is to compare the tensor's size with what the form says.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
@@ -28,46 +28,160 @@ from google.protobuf.message import DecodeError, Message
 from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
-from dnnserve.front.envelope_scanner import split_raw_contents
-from dnnserve.front.sources import Images, Rows, RowSource
+from dnnserve.front.envelope_scanner import take_apart
+from dnnserve.front.parameters import priority_of, refuse_shared_memory, timeout_us_of, top_k_of
+from dnnserve.front.sources import Images
 
-__all__ = ["InferRequest", "InferenceInput", "parse", "parse_infer", "read_classify", "read_infer"]
+__all__ = ["ClassifyRequest", "InferRequest", "InferenceInput", "parse", "parse_classify", "parse_infer"]
 
 _DEFAULT_TOP_K = 5
 _LENGTH = struct.Struct("<I")
-_FLOATS, _BYTES = np.dtype("<f4"), np.dtype("u1")
+_DTYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 _CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
+_LONGEST_KEPT = 1024  # bytes of a form; one that is longer has a tensor in it
+_KEPT_FORMS = 1024
 _Message = TypeVar("_Message", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
-    """A ModelInferRequest whose tensors are where they came in. Immutable.
+class InferenceInput(NamedTuple):
+    """A request whose sizes were checked. Immutable; a tuple, because one is made for each request.
 
     Args:
-        message: The request without `raw_input_contents`.
-        raw_contents: These, as views of the serialized request where it could be taken apart.
-    """
-
-    message: Any
-    raw_contents: Sequence[bytes | memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceInput:
-    """A request whose sizes were checked. Immutable.
-
-    Args:
-        source: Makes the rows.
+        source: The rows, float32 [n, C, H, W] or uint8 [n, H, W, C]; or images, of which rows are made.
         top_k: Classes wanted; 0: all probabilities, as a tensor.
         timeout_us: The request's own time limit; None: it has none.
         priority: As `InferenceRequest` has it; 0: the model's.
     """
 
-    source: RowSource
+    source: np.ndarray | Images
     top_k: int
     timeout_us: int | None = None
     priority: int = 0
+
+
+class _Fit(NamedTuple):
+    """A form that was checked against a model. Immutable.
+
+    Args:
+        spec: The model's.
+        tensor: The input, as the form describes it.
+        plain: Whether it is an FP32 or UINT8 tensor that the form does not have in it.
+        shape: Its extents.
+        nbytes: Of the tensor; of images, 0.
+        top_k, timeout_us, priority: As `InferenceInput` has them.
+    """
+
+    spec: ModelSpec
+    tensor: Any
+    plain: bool
+    shape: tuple[int, ...]
+    nbytes: int
+    top_k: int
+    timeout_us: int | None
+    priority: int
+
+
+class _Form:
+    """What a ModelInferRequest says beside its id and its raw tensors. Thread-safe: `_fit` is replaced as a whole.
+
+    Args:
+        message: The request without them; not changed any more.
+    """
+
+    __slots__ = ("_fit", "message", "model")
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+        self.model: tuple[str, str] = message.model_name, message.model_version
+        self._fit: _Fit | None = None
+
+    def fit(self, spec: ModelSpec) -> _Fit:
+        """Check it against a model, unless that was the last one it was checked against.
+
+        Raises:
+            InvalidRequestError: it does not fit.
+        """
+        fit = self._fit
+        if fit is None or fit.spec is not spec:
+            fit = self._fit = _fit(self.message, spec)
+        return fit
+
+
+class InferRequest(NamedTuple):
+    """A ModelInferRequest whose tensors are where they came in. Immutable; a tuple, because one is made for each request.
+
+    Args:
+        form: All but its id and its raw tensors.
+        id: The client's name for it.
+        contents: `raw_input_contents`, as views of the serialized request where it could be taken apart.
+    """
+
+    form: _Form
+    id: str
+    contents: Sequence[bytes | memoryview]
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """Name and version asked for."""
+        return self.form.model
+
+    def read(self, spec: ModelSpec) -> InferenceInput:
+        """Check the request against the model.
+
+        Raises:
+            InvalidRequestError: it does not fit; the message names the value and what would fit.
+        """
+        fit, contents = self.form.fit(spec), self.contents
+        source: np.ndarray | Images
+        if fit.plain and len(contents) == 1:
+            source = _rows(fit.tensor.datatype, contents[0], fit.shape, fit.nbytes)
+        else:
+            source = _unusual(fit, contents)
+        return InferenceInput(source, fit.top_k, fit.timeout_us, fit.priority)
+
+
+class ClassifyRequest(NamedTuple):
+    """A ClassifyRequest as it was parsed. Immutable."""
+
+    message: classifier.ClassifyRequest
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """Name and version asked for."""
+        return self.message.model_name, self.message.model_version
+
+    @property
+    def id(self) -> str:
+        """The client's name for it."""
+        return self.message.request_id
+
+    def read(self, spec: ModelSpec) -> InferenceInput:
+        """Check the request against the model; top_k 0 means 5, more than there are classes means all of them.
+
+        Raises:
+            InvalidRequestError: it does not fit; the message names the value and what would fit.
+        """
+        request = self.message
+        if not spec.labels:
+            raise InvalidRequestError(
+                f"model {spec.key} has no labels to answer with; ask for its output by ModelInfer"
+            )
+        if bool(request.images) == request.HasField("tensor"):
+            both = "both images and a tensor" if request.images else "neither images nor a tensor"
+            raise InvalidRequestError(f"the request has {both}; send exactly one of the two")
+        classes = min(request.top_k or _DEFAULT_TOP_K, spec.num_classes)
+        if request.images:
+            count = len(request.images)
+            _check_count(count, spec)
+            return InferenceInput(_images(request.images, count, spec), classes)
+        tensor = request.tensor
+        shape = tuple(tensor.shape)
+        if tensor.datatype not in _DTYPES:
+            raise InvalidRequestError(
+                f"tensor datatype {shorten(tensor.datatype)} is not supported; use {' or '.join(_DTYPES)}"
+            )
+        _check_shape(tensor.datatype, shape, spec)
+        return InferenceInput(_rows(tensor.datatype, tensor.contents, shape, _nbytes(tensor.datatype, shape)), classes)
 
 
 def parse(kind: type[_Message], serialized: bytes) -> _Message:
@@ -90,68 +204,45 @@ def parse_infer(serialized: bytes) -> InferRequest:
     Raises:
         InvalidRequestError: the bytes are no such message.
     """
-    parts = split_raw_contents(serialized)
+    parts = take_apart(serialized)
     if parts is None:
         whole = parse(inference.ModelInferRequest, serialized)
-        return InferRequest(whole, whole.raw_input_contents)
-    return InferRequest(parse(inference.ModelInferRequest, parts[0]), parts[1])
+        return InferRequest(_Form(whole), whole.id, whole.raw_input_contents)
+    form, request_id, contents = parts
+    return InferRequest((_kept_form if len(form) <= _LONGEST_KEPT else _read_form)(form), request_id, contents)
 
 
-def read_infer(request: InferRequest, spec: ModelSpec) -> InferenceInput:
-    """Check a ModelInferRequest against the model.
+def parse_classify(serialized: bytes) -> ClassifyRequest:
+    """Read a ClassifyRequest.
 
     Raises:
-        InvalidRequestError: it does not fit; the message names the value and what would fit.
+        InvalidRequestError: the bytes are no such message.
     """
-    message = request.message
+    return ClassifyRequest(parse(classifier.ClassifyRequest, serialized))
+
+
+def _read_form(serialized: bytes) -> _Form:
+    return _Form(parse(inference.ModelInferRequest, serialized))
+
+
+_kept_form = lru_cache(_KEPT_FORMS)(_read_form)
+
+
+def _fit(message: Any, spec: ModelSpec) -> _Fit:
     tensor = _only_input(message, spec)
     shape, datatype = tuple(tensor.shape), tensor.datatype
-    raw = _raw_contents(request.raw_contents)
-    if raw is not None and tensor.HasField("contents"):
-        raise InvalidRequestError(
-            f"input {spec.input_name!r} has both contents and raw_input_contents; send one of the two"
-        )
-    count = _check_shape(datatype, shape, spec)
-    if datatype == "BYTES":
-        files = tensor.contents.bytes_contents if raw is None else _bytes_elements(raw, count)
-        source: RowSource = _images(files, count, spec)
-    elif raw is not None:
-        source = _tensor(datatype, raw, shape, spec)
-    elif datatype == "FP32":
-        source = _tensor(datatype, _typed(tensor.contents.fp32_contents, "<f4", "fp32_contents", shape), shape, spec)
-    else:
-        source = _tensor(datatype, _pixels(tensor.contents.uint_contents, shape), shape, spec)
-    if raw is None:
-        _check_only_contents(datatype, tensor)
-    top_k = _requested_top_k(message, spec) if message.outputs else 0
+    _check_shape(datatype, shape, spec)
     parameters = message.parameters
-    if not parameters:
-        return InferenceInput(source, top_k)
-    return InferenceInput(source, top_k, _timeout_us(parameters), _priority(parameters))
-
-
-def read_classify(request: classifier.ClassifyRequest, spec: ModelSpec) -> InferenceInput:
-    """Check a ClassifyRequest against the model; top_k 0 means 5, more than there are classes means all of them.
-
-    Raises:
-        InvalidRequestError: it does not fit; the message names the value and what would fit.
-    """
-    if not spec.labels:
-        raise InvalidRequestError(f"model {spec.key} has no labels to answer with; ask for its output by ModelInfer")
-    if bool(request.images) == request.HasField("tensor"):
-        both = "both images and a tensor" if request.images else "neither images nor a tensor"
-        raise InvalidRequestError(f"the request has {both}; send exactly one of the two")
-    classes = min(request.top_k or _DEFAULT_TOP_K, spec.num_classes)
-    if request.images:
-        count = len(request.images)
-        _check_count(count, spec)
-        return InferenceInput(_images(request.images, count, spec), classes)
-    tensor = request.tensor
-    shape = tuple(tensor.shape)
-    if tensor.datatype not in ("FP32", "UINT8"):
-        raise InvalidRequestError(f"tensor datatype {shorten(tensor.datatype)} is not supported; use FP32 or UINT8")
-    _check_shape(tensor.datatype, shape, spec)
-    return InferenceInput(_tensor(tensor.datatype, tensor.contents, shape, spec), classes)
+    return _Fit(
+        spec,
+        tensor,
+        datatype in _DTYPES and not tensor.HasField("contents"),
+        shape,
+        _nbytes(datatype, shape),
+        top_k_of(message, spec) if message.outputs else 0,
+        timeout_us_of(parameters),
+        priority_of(parameters),
+    )
 
 
 def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
@@ -161,15 +252,8 @@ def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
         raise InvalidRequestError(
             f"the request has {len(tensors)} inputs ({there}); model {spec.key} takes exactly one, {spec.input_name!r}"
         )
-    if "shared_memory_region" in tensor.parameters:
-        raise InvalidRequestError("shared memory inputs are not supported; send raw_input_contents")
+    refuse_shared_memory(tensor)
     return tensor
-
-
-def _raw_contents(contents: Sequence[bytes | memoryview]) -> bytes | memoryview | None:
-    if len(contents) > 1:
-        raise InvalidRequestError(f"the request has {len(contents)} raw_input_contents for 1 input; send one an input")
-    return contents[0] if contents else None
 
 
 def _check_only_contents(datatype: str, tensor: Any) -> None:
@@ -180,8 +264,7 @@ def _check_only_contents(datatype: str, tensor: Any) -> None:
         )
 
 
-def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> int:
-    """Rows of a tensor of this datatype and shape."""
+def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> None:
     row_shape: tuple[int, ...]
     match datatype:
         case "FP32":
@@ -201,7 +284,8 @@ def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> int:
             f"shape {_bounded(shape)} of {datatype} input {spec.input_name!r} does not fit; send [{wanted}] ({names})"
         )
     _check_count(shape[0], spec)
-    return shape[0]
+    if datatype == "UINT8":
+        _preprocessing(spec)
 
 
 def _check_count(count: int, spec: ModelSpec) -> None:
@@ -211,15 +295,38 @@ def _check_count(count: int, spec: ModelSpec) -> None:
         )
 
 
-def _tensor(datatype: str, data: Any, shape: tuple[int, ...], spec: ModelSpec) -> RowSource:
-    """Rows of a checked shape from their bytes (or an array over them)."""
-    dtype = _FLOATS if datatype == "FP32" else _BYTES
-    expected, found = math.prod(shape) * dtype.itemsize, memoryview(data).nbytes
-    if found != expected:
-        raise InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {expected}")
-    if datatype == "UINT8":
-        _preprocessing(spec)
-    return Rows(np.frombuffer(data, dtype).reshape(shape))
+def _nbytes(datatype: str, shape: tuple[int, ...]) -> int:
+    """Of a tensor; of images nobody can say."""
+    return math.prod(shape) * _DTYPES[datatype].itemsize if datatype in _DTYPES else 0
+
+
+def _rows(datatype: str, data: bytes | memoryview, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
+    """Rows of a checked shape, over their bytes."""
+    if len(data) != nbytes:
+        raise InvalidRequestError(f"the tensor has {len(data)} bytes; {datatype}{list(shape)} has {nbytes}")
+    return np.ndarray(shape, _DTYPES[datatype], data)
+
+
+def _unusual(fit: _Fit, contents: Sequence[bytes | memoryview]) -> np.ndarray | Images:
+    """What is no plain tensor: images, or a tensor in the typed field that belongs to its datatype."""
+    spec, tensor, shape = fit.spec, fit.tensor, fit.shape
+    if len(contents) > 1:
+        raise InvalidRequestError(f"the request has {len(contents)} raw_input_contents for 1 input; send one an input")
+    if contents and tensor.HasField("contents"):
+        raise InvalidRequestError(
+            f"input {spec.input_name!r} has both contents and raw_input_contents; send one of the two"
+        )
+    typed = tensor.contents
+    source: np.ndarray | Images
+    if tensor.datatype == "BYTES":
+        source = _images(_bytes_elements(contents[0], shape[0]) if contents else typed.bytes_contents, shape[0], spec)
+    elif tensor.datatype == "FP32":
+        source = _typed(typed.fp32_contents, "<f4", "fp32_contents", shape)
+    else:
+        source = _pixels(typed.uint_contents, shape)
+    if not contents:
+        _check_only_contents(tensor.datatype, tensor)
+    return source
 
 
 def _preprocessing(spec: ModelSpec) -> Preprocessing:
@@ -235,7 +342,7 @@ def _typed(values: Sequence[float], dtype: str, field: str, shape: tuple[int, ..
     """An array of a repeated field whose length was compared with the shape first."""
     if len(values) != math.prod(shape):
         raise InvalidRequestError(f"{field} has {len(values)} elements; shape {list(shape)} has {math.prod(shape)}")
-    return np.fromiter(values, dtype, len(values))
+    return np.fromiter(values, dtype, len(values)).reshape(shape)
 
 
 def _pixels(values: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
@@ -269,57 +376,6 @@ def _images(files: Sequence[bytes | memoryview], count: int, spec: ModelSpec) ->
     if len(files) != count:
         raise InvalidRequestError(f"bytes_contents has {len(files)} elements; the shape has {count}")
     return Images(files, _preprocessing(spec))
-
-
-def _requested_top_k(request: inference.ModelInferRequest, spec: ModelSpec) -> int:
-    names = [output.name for output in request.outputs]
-    if names != [spec.output_name]:
-        there = ", ".join(map(shorten, names[:8]))
-        raise InvalidRequestError(
-            f"the request asks for {len(names)} outputs ({there}); model {spec.key} has one, {spec.output_name!r}"
-        )
-    parameters = request.outputs[0].parameters
-    if "shared_memory_region" in parameters:
-        raise InvalidRequestError("shared memory outputs are not supported; leave shared_memory_region out")
-    if "classification" not in parameters:
-        return 0
-    classes = _integer(parameters["classification"], "classification")
-    if classes < 1:
-        raise InvalidRequestError(f"classification {classes} asks for no class; send 1 to {spec.num_classes}")
-    return min(classes, spec.num_classes)
-
-
-def _timeout_us(parameters: Any) -> int | None:
-    """Triton's `timeout` in microseconds; 0 means none, as it does there."""
-    if any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
-        raise InvalidRequestError("sequences are not supported; leave the sequence_* parameters out")
-    if "timeout" not in parameters:
-        return None
-    timeout_us = _integer(parameters["timeout"], "timeout")
-    if timeout_us < 0:
-        raise InvalidRequestError(
-            f"timeout {timeout_us} us is negative; send the microseconds it may wait, or 0 for none"
-        )
-    return timeout_us or None
-
-
-def _priority(parameters: Any) -> int:
-    """Triton's `priority`: 1 is the most important, 0 the model's own, as it does there."""
-    if "priority" not in parameters:
-        return 0
-    priority = _integer(parameters["priority"], "priority")
-    if priority < 0:
-        raise InvalidRequestError(
-            f"priority {priority} is negative; send 1 for the most important, or 0 for the model's"
-        )
-    return priority
-
-
-def _integer(parameter: Any, name: str) -> int:
-    choice = parameter.WhichOneof("parameter_choice")
-    if choice not in ("int64_param", "uint64_param"):
-        raise InvalidRequestError(f"parameter {name!r} comes as {choice or 'nothing'}; send int64_param")
-    return int(getattr(parameter, choice))
 
 
 def _bounded(shape: tuple[int, ...]) -> str:

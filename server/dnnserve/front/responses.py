@@ -10,25 +10,30 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 
 from dnnserve.catalog import ModelSpec
+from dnnserve.envelope import ModelKey
 
 __all__ = ["classify_response", "infer_response", "top_k", "varint"]
 
 _LENGTH = struct.Struct("<I")
-_RAW_TAG = bytes(
-    [inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2]
-)  # 2: bytes behind their length
+_BYTES = 2  # wire type of what stands behind its length
+_ID_TAG = bytes([inference.ModelInferResponse.ID_FIELD_NUMBER << 3 | _BYTES])
+_RAW_TAG = bytes([inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | _BYTES])
+
+
+_SHORT = tuple(bytes([number]) for number in range(0x80))
 
 
 def infer_response(request_id: str, spec: ModelSpec, outputs: np.ndarray, classes: int) -> bytes:
-    """Answer with the probabilities [n, K] as FP32, or with `classes` strings "value:index:label" a row as BYTES."""
+    """Answer with the probabilities, float32 [n, K], as FP32; or with `classes` strings "value:index:label" a row as BYTES."""
     if classes:
         best = top_k(outputs, classes)
         datatype, shape, data = "BYTES", best.shape, _classes(spec, outputs, best)
     else:
-        datatype, shape, data = "FP32", outputs.shape, np.ascontiguousarray(outputs, "<f4").tobytes()
-    before_id, behind_id = _frame(spec.key.name, spec.key.version, spec.output_name, datatype, shape)
-    name = inference.ModelInferResponse(id=request_id).SerializeToString() if request_id else b""
-    return b"".join((before_id, name, behind_id, varint(len(data)), data))
+        datatype, shape, data = "FP32", outputs.shape, outputs.tobytes()
+    before_id, behind_id = _frame(spec.key, spec.output_name, datatype, shape)
+    name = request_id.encode()
+    tagged = (_ID_TAG, varint(len(name)), name) if name else ()
+    return b"".join((before_id, *tagged, behind_id, varint(len(data)), data))
 
 
 def _classes(spec: ModelSpec, outputs: np.ndarray, best: np.ndarray) -> bytes:
@@ -44,13 +49,13 @@ def _classes(spec: ModelSpec, outputs: np.ndarray, best: np.ndarray) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _frame(model: str, version: int, output: str, datatype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+def _frame(model: ModelKey, output: str, datatype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     """What stands before the id of a response and between that and the length of its data.
 
     Messages written one behind the other are one message with the fields of all, so what is the same in all responses of a shape is
     written once, by protobuf, and each response is joined from bytes.
     """
-    before = inference.ModelInferResponse(model_name=model, model_version=str(version))
+    before = inference.ModelInferResponse(model_name=model.name, model_version=str(model.version))
     behind = inference.ModelInferResponse()
     behind.outputs.add(name=output, datatype=datatype, shape=shape)
     return before.SerializeToString(), behind.SerializeToString() + _RAW_TAG
@@ -58,6 +63,8 @@ def _frame(model: str, version: int, output: str, datatype: str, shape: tuple[in
 
 def varint(number: int) -> bytes:
     """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    if number < 0x80:
+        return _SHORT[number]
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)

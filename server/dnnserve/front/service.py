@@ -27,7 +27,7 @@ from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
 from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["CallObserver", "Counters", "Encoder", "Exchange", "Queue", "Service"]
+__all__ = ["CallObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
 
 _access = logging.getLogger("dnnserve.access")
 
@@ -38,6 +38,28 @@ CallObserver = Callable[[ModelKey | None, str, str, int], None]
 
 Encoder = Callable[[str, ModelSpec, np.ndarray, int], bytes]
 """Makes a serialized response of the request's id, its model, outputs [n, K] and the number of classes wanted."""
+
+
+class Question(Protocol):
+    """A request for inference, as it was parsed. Immutable."""
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """Name and version asked for."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """The client's name for it."""
+        ...
+
+    def read(self, spec: ModelSpec) -> InferenceInput:
+        """Check it against the model.
+
+        Raises:
+            InvalidRequestError: it does not fit.
+        """
+        ...
 
 
 class Queue(Protocol):
@@ -73,6 +95,8 @@ class Exchange:
         spec: The model that it names; None: not known yet, or none that is loaded.
         request_id: The client's name for it.
         submitted: Whether the scheduler has it, which then counts how it ends.
+        top_k: Classes wanted, as `InferenceInput` has it.
+        encode: Makes the response to an inference.
         completion: What the scheduler said.
     """
 
@@ -80,19 +104,9 @@ class Exchange:
     spec: ModelSpec | None = None
     request_id: str = ""
     submitted: bool = False
+    top_k: int = 0
+    encode: Encoder | None = None
     completion: Completion | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Question:
-    """What an inference call asks, once its sizes were checked. Immutable."""
-
-    exchange: Exchange
-    spec: ModelSpec
-    deadline_ns: int | None
-    priority: int
-    top_k: int
-    encode: Encoder
 
 
 class Service:
@@ -131,7 +145,7 @@ class Service:
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._tracer = tracer
-        self._waiting: dict[int, _Question] = {}  # by ticket; its operations are atomic
+        self._waiting: dict[int, Exchange] = {}  # by ticket; its operations are atomic
 
     def answering(self, respond: Callable[[Exchange, bytes], Message]) -> Handler:
         """The handler of a method whose response is known at once."""
@@ -160,72 +174,59 @@ class Service:
 
         return handle
 
-    def infer(
-        self,
-        exchange: Exchange,
-        model: tuple[str, str],
-        request_id: str,
-        read: Callable[[ModelSpec], InferenceInput],
-        encode: Encoder,
-    ) -> None:
+    def infer(self, exchange: Exchange, question: Question, encode: Encoder) -> None:
         """Take an inference call through the scheduler, and end it when its completion comes.
 
         Args:
             exchange: The call.
-            model: Name and version that it asks for.
-            request_id: The client's name for it.
-            read: Checks the request against the model.
+            question: Its request.
             encode: Makes the response.
 
         Raises:
             RequestError: it cannot be taken, and nobody has been told yet.
         """
-        spec = exchange.spec = self.catalog.find(*model)
-        exchange.request_id = request_id
-        asked = read(spec)
-        deadline_ns = self._deadline_ns(exchange.call, spec, asked.timeout_us)
-        question = _Question(exchange, spec, deadline_ns, asked.priority or spec.priority, asked.top_k, encode)
-        checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
-        if asked.source.instant:  # the queue refuses what is late
-            self._submit(question, asked.source.rows(checkpoint))
+        exchange.spec = spec = self.catalog.find(*question.model)
+        exchange.request_id = question.id
+        exchange.encode = encode
+        source, exchange.top_k, timeout_us, priority = question.read(spec)
+        deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
+        submit = partial(self._submit, exchange, spec, deadline_ns, priority or spec.priority)
+        if isinstance(source, np.ndarray):  # the queue refuses what is late
+            submit(source)
         else:
-            self._decoder.submit(
-                asked.source, checkpoint, partial(self._submit, question), partial(self._refuse, exchange)
-            )
+            checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
+            self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
 
     def refuse(self, call: Call, error: Exception) -> None:
         """End a call whose request was not looked at."""
         self._refuse(Exchange(call), error)
 
-    def _submit(self, question: _Question, rows: np.ndarray) -> None:
-        exchange = question.exchange
+    def _submit(
+        self, exchange: Exchange, spec: ModelSpec, deadline_ns: int | None, priority: int, rows: np.ndarray
+    ) -> None:
+        call = exchange.call
         request = InferenceRequest(
-            question.spec.key,
-            rows,
-            exchange.call.arrival_ns,
-            question.deadline_ns,
-            self._deliver,
-            exchange.request_id,
-            question.priority,
+            spec.key, rows, call.arrival_ns, deadline_ns, self._deliver, exchange.request_id, priority
         )
         ticket = request.ticket
-        self._waiting[ticket] = question
+        self._waiting[ticket] = exchange
         exchange.submitted = True
         self._queue.submit(request)
         # After submit: a cancellation by a ticket that the scheduler does not know yet would be lost. One that comes after the
         # completion meets an unknown ticket again.
-        exchange.call.on_cancel(lambda: self._queue.cancel(ticket))
+        call.on_cancel(partial(self._queue.cancel, ticket))
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         """End the calls of these completions; the sink of every request."""
         for completion in completions:
-            question = self._waiting.pop(completion.request.ticket)
-            outcome, exchange = completion.outcome, question.exchange
+            outcome, exchange = completion.outcome, self._waiting.pop(completion.request.ticket)
             exchange.completion = completion
             try:
                 if isinstance(outcome, Answer):
-                    response = question.encode(exchange.request_id, question.spec, outcome.outputs, question.top_k)
-                    self._finish(exchange, response)
+                    spec, encode = exchange.spec, exchange.encode
+                    assert spec is not None
+                    assert encode is not None
+                    self._finish(exchange, encode(exchange.request_id, spec, outcome.outputs, exchange.top_k))
                 else:
                     self._refuse(exchange, outcome)
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
@@ -263,10 +264,9 @@ class Service:
     def _end(self, exchange: Exchange, status: Status) -> None:
         """Count, trace and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
         call, spec = exchange.call, exchange.spec
-        taken_ns = self._clock() - call.arrival_ns
-        self._on_call_end(None if spec is None else spec.key, call.method, status.code.name, taken_ns)
+        key, taken_ns = None if spec is None else spec.key, self._clock() - call.arrival_ns
+        self._on_call_end(key, call.method, "OK" if status is _OK else status.code.name, taken_ns)
         if self._tracer is not None:
-            key = None if spec is None else spec.key
             self._tracer.record(call, key, exchange.request_id, status, exchange.completion)
         if _access.isEnabledFor(self._access_level):
             _access.log(
@@ -274,7 +274,7 @@ class Service:
                 "%s %s %s id=%s %s %.3f ms%s",
                 call.peer(),
                 call.method,
-                "-" if spec is None else spec.key,
+                "-" if key is None else key,
                 shorten(exchange.request_id),
                 status.code.name,
                 taken_ns / 1e6,

@@ -1,4 +1,4 @@
-"""What the rows of a request are made of: they are there, or there are image files to be decoded."""
+"""What the rows of a request are made of that are not there yet: image files to be decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import Preprocessing
 from dnnserve.errors import InvalidRequestError
 
-__all__ = ["Checkpoint", "Images", "RowSource", "Rows"]
+__all__ = ["Checkpoint", "Images", "RowSource"]
 
 _T = TypeVar("_T")
 
@@ -21,15 +21,10 @@ Checkpoint = Callable[[], None]
 
 
 class RowSource(Protocol):
-    """Makes a request's rows. Immutable."""
-
-    @property
-    def instant(self) -> bool:
-        """Whether the rows are there; else they are for a thread that may take its time."""
-        ...
+    """Makes a request's rows, in a thread that may take its time. Immutable."""
 
     def count_pixels(self, checkpoint: Checkpoint) -> int:
-        """Pixels to decode, by the files' headers; 0 where there is nothing to decode.
+        """Pixels to decode, by the files' headers.
 
         Raises:
             InvalidRequestError: a file is not an image, or too large.
@@ -46,30 +41,11 @@ class RowSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Rows or pixels as they came. Immutable."""
-
-    array: np.ndarray
-
-    instant = True
-
-    def count_pixels(self, checkpoint: Checkpoint) -> int:  # noqa: ARG002 - RowSource's arguments
-        """None are decoded."""
-        return 0
-
-    def rows(self, checkpoint: Checkpoint) -> np.ndarray:  # noqa: ARG002
-        """The array."""
-        return self.array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Images:
     """Image files to be decoded and resized. Immutable."""
 
     files: Sequence[bytes | memoryview]
     preprocessing: Preprocessing
-
-    instant = False
 
     def count_pixels(self, checkpoint: Checkpoint) -> int:
         """Pixels of all files, before they are resized."""

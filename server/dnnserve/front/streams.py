@@ -234,6 +234,6 @@ class _StreamCall:
 
     def _id(self) -> str:
         try:
-            return str(parse_infer(self._message).message.id)
+            return parse_infer(self._message).id
         except InvalidRequestError:
             return ""
