@@ -137,17 +137,21 @@ class Metrics:
             self._models[batch.model].cost_ratio.observe(took_ns / batch.decision.expected_ns)
 
     def record_call(self, key: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
-        """Count a call and, where it is an inference that was answered, the time it took.
+        """As `record_calls`, of one."""
+        self.record_calls(key, method, status, (taken_ns,))
 
-        One that names no loaded model has empty labels: clients must not be able to make up series.
+    def record_calls(self, key: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
+        """Count calls that ended alike and, where they are inferences that were answered, the time that each took.
+
+        What names no loaded model has empty labels: clients must not be able to make up series.
         """
         counter = self._calls.get((key, method, status))
         if counter is None:  # looking a series up by its labels takes longer than counting
             model, version = ("", "") if key is None else _labels(key)
             counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
-        counter.count()
+        counter.count(len(taken_ns))
         if key is not None and status == "OK" and method in _INFERENCE:
-            self._models[key].request.observe(taken_ns / 1e9)
+            self._models[key].request.observe_all([each / 1e9 for each in taken_ns])
 
     def _histogram_family(self, name: str, text: str, bounds: Sequence[float]) -> HistogramFamily:
         family = self._histograms.get(name)

@@ -28,10 +28,10 @@ class Counter:
         self._lock = threading.Lock()
         self.value = 0
 
-    def count(self) -> None:
-        """Add one."""
+    def count(self, number: int = 1) -> None:
+        """Add to it."""
         with self._lock:
-            self.value += 1
+            self.value += number
 
 
 class Histogram:

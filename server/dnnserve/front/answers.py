@@ -15,6 +15,11 @@ class Answers:
         self._lock = threading.Lock()
         self._held: list[Callable[[], None]] | None = None
 
+    @property
+    def leave_at_once(self) -> bool:
+        """Whether `send` would call an answer at once, so that who has one may do without it."""
+        return self._held is None
+
     def send(self, answer: Callable[[], None]) -> None:
         """Send an answer by calling it, now or when answers are let go."""
         if self._held is not None:

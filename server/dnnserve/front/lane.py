@@ -44,7 +44,7 @@ _ACCEPTING = 64  # calls of a method that the core may hand over before it is as
 
 class Lane:
     """Takes unary calls of a `grpc.server` over a completion queue of its own. Thread-safe; handlers run in its one thread, to
-    which `_open` belongs.
+    which `open` belongs.
 
     Args:
         server: Not started yet; it is started before `start` and stopped before `close`.
@@ -71,37 +71,33 @@ class Lane:
         self.gate = gate
         self.answers = answers
         self.clock = clock
-        self._methods = methods
-        self._refuse = refuse
-        self._objection = objection
-        self._max_calls = max_calls
-        self._open = 0
-        self._core = server._state.server  # type: ignore[attr-defined]
-        self._queue = cygrpc.CompletionQueue()
-        self._core.register_completion_queue(self._queue)
+        self.refuse = refuse
+        self.objection = objection
+        self.max_calls = max_calls
+        self.open = 0
+        self.queue = cygrpc.CompletionQueue()
+        self.core = server._state.server  # type: ignore[attr-defined]
+        self.core.register_completion_queue(self.queue)
         for path in methods:
-            self._core.register_method(path)
+            self.core.register_method(path)
+        self._methods = [_Method(self, path, handle) for path, handle in methods.items()]
         self._thread = threading.Thread(target=self._poll, name="dnnserve-lane", daemon=True)
 
     def start(self) -> None:
         """Begin to take calls; the server has been started."""
-        for path, handle in self._methods.items():
+        for method in self._methods:
             for _ in range(_ACCEPTING):
-                self._ask_for_call(path, handle)
+                method.ask_for_call()
         self._thread.start()
 
     def close(self) -> bool:
         """End the thread once the server has stopped and every call has ended; False: it has not ended in time."""
-        self._queue.shutdown()
+        self.queue.shutdown()
         self._thread.join(_CLOSE_S)
         return not self._thread.is_alive()
 
-    def count_out(self) -> None:
-        """Forget a call that has ended."""
-        self._open -= 1
-
     def _poll(self) -> None:
-        poll, ended = self._queue.poll, cygrpc.CompletionType.queue_shutdown
+        poll, ended = self.queue.poll, cygrpc.CompletionType.queue_shutdown
         while True:
             event = poll(None)
             if event.completion_type == ended:
@@ -112,29 +108,43 @@ class Lane:
                 _log.exception("an event of the fast lane failed")
             event = None  # before polling again: it may hold the last reference to a call, whose end is an event
 
-    def _ask_for_call(self, path: str, handle: Handler) -> None:
-        tag = partial(self._accept, path, handle)
-        self._core.request_registered_call(self._queue, self._queue, path, tag)
 
-    def _accept(self, path: str, handle: Handler, event: Any) -> None:
+class _Method:
+    """One method, whose calls the lane takes. Owned by the lane's thread."""
+
+    __slots__ = ("_lane", "_path", "handle", "name")
+
+    def __init__(self, lane: Lane, path: str, handle: Handler) -> None:
+        self.name = path.rpartition("/")[2]
+        self.handle = handle
+        self._lane = lane
+        self._path = path
+
+    def ask_for_call(self) -> None:
+        """Let the core hand over one more call."""
+        queue = self._lane.queue
+        self._lane.core.request_registered_call(queue, queue, self._path, self._accept)
+
+    def _accept(self, event: Any) -> None:
         if not event.success:
             return  # the server is shutting down
         try:
-            self._ask_for_call(path, handle)  # first: whatever becomes of this call, there is a place for another
+            self.ask_for_call()  # first: whatever becomes of this call, there is a place for another
         except ValueError:
-            _log.debug("the server is shutting down and takes no more calls of %s", path)
-        call = _LaneCall(self, path, handle, event)
-        self._open += 1
+            _log.debug("the server is shutting down and takes no more calls of %s", self._path)
+        lane = self._lane
+        call = _LaneCall(lane, self, event)
+        lane.open += 1
         error: Exception | None
-        if self._open > self._max_calls:
-            error = QueueFullError(f"{self._max_calls} calls are open, as many as may; retry later or elsewhere")
+        if lane.open > lane.max_calls:
+            error = QueueFullError(f"{lane.max_calls} calls are open, as many as may; retry later or elsewhere")
         else:
-            error = self._objection(path, event.invocation_metadata)
+            error = lane.objection(self._path, call.metadata)
         if error is None:
             call.receive()
         else:
             call.receive_nothing()
-            self._refuse(call, error)
+            lane.refuse(call, error)
 
 
 class _LaneCall:
@@ -143,18 +153,16 @@ class _LaneCall:
     __slots__ = (
         "_act",
         "_call",
-        "_handle",
         "_lane",
+        "_method",
         "_taken",
         "arrival_ns",
         "cancelled",
         "deadline_ns",
         "metadata",
-        "method",
     )
 
-    def __init__(self, lane: Lane, path: str, handle: Handler, event: Any) -> None:
-        self.method = path.rpartition("/")[2]
+    def __init__(self, lane: Lane, method: _Method, event: Any) -> None:
         self.arrival_ns = lane.clock()
         # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
         self.deadline_ns = deadline_after(self.arrival_ns, event.call_details.deadline - time.time())
@@ -162,9 +170,13 @@ class _LaneCall:
         self.cancelled = False
         self._lane = lane
         self._call = event.call
-        self._handle = handle
+        self._method = method
         self._taken = False
         self._act: Callable[[], None] | None = None
+
+    @property
+    def method(self) -> str:
+        return self._method.name
 
     def receive(self) -> None:
         """Ask for the request and for word of the call's end."""
@@ -202,7 +214,11 @@ class _LaneCall:
         )
 
     def _send(self, operations: Sequence[Any]) -> None:
-        self._lane.answers.send(partial(self._send_now, operations))
+        answers = self._lane.answers
+        if answers.leave_at_once:
+            self._send_now(operations)
+        else:
+            answers.send(partial(self._send_now, operations))
 
     def _send_now(self, operations: Sequence[Any]) -> None:
         try:
@@ -220,13 +236,13 @@ class _LaneCall:
         self._taken = True
         self._lane.gate.enter()
         try:
-            self._handle(self, message)
+            self._method.handle(self, message)
         except Exception:  # noqa: BLE001 - handlers must not raise; a defect of one ends its call
             _log.exception("the handler of %s failed", self.method)
             self.fail(grpc.StatusCode.INTERNAL, "internal error; the server's log has the cause")
 
     def _closed(self, event: Any) -> None:
-        self._lane.count_out()
+        self._lane.open -= 1
         if event.batch_operations[0].cancelled():
             self.cancelled = True
             if self._act is not None:
