@@ -1,29 +1,39 @@
 """What a request costs the server: processor time and requests a second, with each front end and a model that is free.
 
 The server is a process of its own whose device copies rows, as every device does, and answers zeros. The client, in this process,
-keeps so many requests in flight over four connections, and sends bytes that were made once.
+keeps so many requests in flight over four connections, and sends bytes that were made once; then it sends half as many requests a
+second at equal intervals, for the 99th percentile of the time that each took.
 
     python -m benchmarks.front_end
+
+With a peer, another server of the Open Inference Protocol, the two are measured in turns:
+
+    python -m benchmarks.front_end --front-end fast --in-flight 64 --peer 'COMMAND' --peer-address 127.0.0.1:9501
+
+COMMAND starts it, and what it serves are free models `tiny`, `image` and `large` of one input: some numbers, 150,528 uint8 and
+150,528 float32. What requests look like is asked of the peer.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import grpc
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.inference import grpc_service_pb2_grpc as inference_grpc
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
@@ -31,10 +41,13 @@ from dnnserve.config import ServerConfig
 from dnnserve.engine.host import Buffers, Host
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
+from dnnserve.garbage import collect_seldom
 
+from benchmarks.core_client import keep_in_flight, send_at_rate
 from benchmarks.environment import environment
 from dnncore.preprocessing import preset
 
+PEER = "peer"
 PROCESSES = "processes"
 FRONT_ENDS = ("fast", "public", PROCESSES)
 """The lane and grpcio's own server in the server's process, and two processes of the lane."""
@@ -43,30 +56,53 @@ CLASSES = 10
 CONNECTIONS = 4
 MAX_ROWS = 32
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_DTYPES = {"FP32": np.float32, "UINT8": np.uint8}
+_READY_S = 60.0
+
+
+def request_message(model: str, name: str, datatype: str, shape: Sequence[int]) -> bytes:
+    """A serialized request for a model of one input."""
+    request = inference.ModelInferRequest(model_name=model, id="1")
+    request.inputs.add(name=name, datatype=datatype, shape=shape)
+    request.raw_input_contents.append(np.ones(shape, _DTYPES[datatype]).tobytes())
+    return bytes(request.SerializeToString())
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a request carries. Immutable."""
+    """What a request carries. Immutable.
+
+    Args:
+        name: Of the row in the table.
+        model: Ours.
+        peer_model: The peer's, which takes about as many bytes.
+        datatype: Of our model's input.
+        shape: Of that.
+    """
 
     name: str
     model: str
+    peer_model: str
     datatype: str
     shape: tuple[int, ...]
 
     def message(self) -> bytes:
-        """A serialized request."""
-        request = inference.ModelInferRequest(model_name=self.model, id="1")
-        request.inputs.add(name="data", datatype=self.datatype, shape=self.shape)
-        dtype = {"FP32": np.float32, "UINT8": np.uint8}[self.datatype]
-        request.raw_input_contents.append(np.ones(self.shape, dtype).tobytes())
-        return bytes(request.SerializeToString())
+        """A serialized request to our server."""
+        return request_message(self.model, "data", self.datatype, self.shape)
+
+    def peer_message(self, address: str) -> bytes:
+        """A serialized request as the peer's model wants it."""
+        with grpc.insecure_channel(address) as channel:
+            stub = inference_grpc.GRPCInferenceServiceStub(channel)
+            model = stub.ModelMetadata(inference.ModelMetadataRequest(name=self.peer_model))
+        (tensor,) = model.inputs
+        return request_message(self.peer_model, tensor.name, tensor.datatype, [max(1, e) for e in tensor.shape])
 
 
 PAYLOADS = (
-    Payload("1 KB fp32", "tiny", "FP32", (1, 1, 16, 16)),
-    Payload("150 KB uint8", "image", "UINT8", (1, 224, 224, 3)),
-    Payload("602 KB fp32", "image", "FP32", (1, 3, 224, 224)),
+    Payload("1 KB fp32", "tiny", "tiny", "FP32", (1, 1, 16, 16)),
+    Payload("150 KB uint8", "image", "image", "UINT8", (1, 224, 224, 3)),
+    Payload("602 KB fp32", "image", "large", "FP32", (1, 3, 224, 224)),
 )
 SPECS = tuple(
     ModelSpec(ModelKey(name, 1), "data", shape, "scores", CLASSES, (), preprocessing, MAX_ROWS)
@@ -88,6 +124,7 @@ class Result:
     server_us: float
     p50_ms: float
     p99_ms: float
+    half_rate_p99_ms: float
     failed: int
 
 
@@ -136,7 +173,7 @@ class FreeHost(Host):
 
 def serve(front_end: str) -> None:
     """Serve until SIGTERM; the address is the first line of the output."""
-    keep_freed_memory()  # as dnnserve's command does
+    keep_freed_memory()  # as dnnserve's command does; so collect_seldom
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     config = ServerConfig(
         model=Path("unused"),
@@ -149,21 +186,53 @@ def serve(front_end: str) -> None:
     )
     server = Server(config, ("cpu",), SPECS, FreeHost)
     server.start()
+    collect_seldom()
     print(server.addresses.grpc, flush=True)
     signal.sigwait({signal.SIGTERM})
     server.drain()
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server in a process of its own. Immutable."""
+
+    front_end: str
+    pid: int
+    address: str
+
+    def message(self, payload: Payload) -> bytes:
+        """A serialized request to it."""
+        return payload.peer_message(self.address) if self.front_end == PEER else payload.message()
+
+
 @contextmanager
-def running(front_end: str) -> Iterator[tuple[int, str]]:
-    """A server in a process of its own: its process id and its address."""
+def running(front_end: str) -> Iterator[Running]:
+    """One of our servers, until the end of the block."""
     command = [sys.executable, "-m", "benchmarks.front_end", "--serve", front_end]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.pid, process.stdout.readline().strip()
+            yield Running(front_end, process.pid, process.stdout.readline().strip())
         finally:
             process.terminate()
+
+
+@contextmanager
+def running_peer(command: str, address: str) -> Iterator[Running]:
+    """The peer, once it says that it is ready, until the end of the block."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(shlex.split(command), stdout=quiet, stderr=quiet, start_new_session=True) as process:
+        try:
+            with grpc.insecure_channel(address) as channel:
+                stub = inference_grpc.GRPCInferenceServiceStub(channel)
+                deadline = time.monotonic() + _READY_S
+                while not stub.ServerReady(
+                    inference.ServerReadyRequest(), timeout=deadline - time.monotonic(), wait_for_ready=True
+                ).ready:
+                    time.sleep(0.1)
+            yield Running(PEER, process.pid, address)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def processor_ns(pid: int) -> int:
@@ -179,55 +248,35 @@ def processor_ns(pid: int) -> int:
     return total
 
 
-async def load(address: str, message: bytes, in_flight: int, seconds: float) -> tuple[list[float], int]:
-    """Keep so many requests in flight: the seconds that each answered one took, and the number of those that failed."""
-    channels = [
-        grpc.aio.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        )
-        for _ in range(min(CONNECTIONS, in_flight))
-    ]
-    calls = [channel.unary_unary(_METHOD, None, None) for channel in channels]
-    taken: list[float] = []
-    failed = 0
-    end = time.perf_counter() + seconds
-
-    async def one_after_the_other(number: int) -> None:
-        nonlocal failed
-        call = calls[number % len(calls)]
-        while (started := time.perf_counter()) < end:
-            try:
-                await call(message)
-            except grpc.RpcError:
-                failed += 1
-            else:
-                taken.append(time.perf_counter() - started)
-
-    await asyncio.gather(*map(one_after_the_other, range(in_flight)))
-    for channel in channels:
-        await channel.close(None)
-    return taken, failed
-
-
-def measure(pid: int, address: str, front_end: str, payload: Payload, in_flight: int, seconds: float) -> Result:
-    """One load after a short one that warms everything up."""
-    message = payload.message()
-    asyncio.run(load(address, message, in_flight, seconds / 4))
-    before, started = processor_ns(pid), time.perf_counter()
-    taken, failed = asyncio.run(load(address, message, in_flight, seconds))
-    elapsed, used_us = time.perf_counter() - started, (processor_ns(pid) - before) / 1e3
-    p50, p99 = np.percentile(taken, [50, 99]) * 1e3
-    rate = len(taken) / elapsed
-    server_us = round(used_us / len(taken), 1)
+def measure(server: Running, payload: Payload, in_flight: int, seconds: float) -> Result:
+    """One load after a short one that warms everything up, and one of half its rate."""
+    message = server.message(payload)
+    keep_in_flight(server.address, _METHOD, message, CONNECTIONS, in_flight, seconds / 4)
+    before, started = processor_ns(server.pid), time.perf_counter()
+    taken = keep_in_flight(server.address, _METHOD, message, CONNECTIONS, in_flight, seconds)
+    elapsed, used_us = time.perf_counter() - started, (processor_ns(server.pid) - before) / 1e3
+    rate = len(taken.seconds) / elapsed
+    half = send_at_rate(server.address, _METHOD, message, min(CONNECTIONS, in_flight), rate / 2, seconds)
+    p50_ms, p99_ms = (float(value) for value in np.percentile(taken.seconds, [50, 99]) * 1e3)
     return Result(
-        front_end,
+        server.front_end,
         payload.name,
         in_flight,
         round(rate, 1),
-        server_us,
-        round(float(p50), 3),
-        round(float(p99), 3),
-        failed,
+        round(used_us / len(taken.seconds), 1),
+        round(p50_ms, 3),
+        round(p99_ms, 3),
+        round(float(np.percentile(half.seconds, 99)) * 1e3, 3),
+        taken.failed + half.failed,
+    )
+
+
+def line(result: Result) -> str:
+    """A row of the table."""
+    return (
+        f"{result.front_end:10} {result.payload:13} {result.in_flight:9} {result.requests_per_s:10.0f} {result.server_us:9.1f} "
+        f"{result.p50_ms:8.2f} {result.p99_ms:8.2f} {result.half_rate_p99_ms:12.2f}"
+        + (f"  {result.failed} failed" if result.failed else "")
     )
 
 
@@ -236,6 +285,12 @@ def main() -> None:
     parser.add_argument("--serve", choices=FRONT_ENDS, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--front-end", choices=FRONT_ENDS, action="append", help="one alone")
+    parser.add_argument("--in-flight", type=int, action="append", help="so many requests alone")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the servers of a row take turns")
+    parser.add_argument("--peer", metavar="COMMAND", help="starts another server, which is measured beside ours")
+    parser.add_argument(
+        "--peer-address", metavar="HOST:PORT", default="127.0.0.1:8001", help="where that listens for gRPC"
+    )
     parser.add_argument("--out", type=Path, help="folder for the JSON")
     options = parser.parse_args()
     if options.serve:
@@ -243,19 +298,19 @@ def main() -> None:
         return
     results = []
     print(
-        f"{'front end':10} {'payload':13} {'in flight':>9} {'requests/s':>10} {'server us':>9} {'p50 ms':>8} {'p99 ms':>8}"
+        f"{'front end':10} {'payload':13} {'in flight':>9} {'requests/s':>10} {'server us':>9} {'p50 ms':>8} {'p99 ms':>8} "
+        f"{'p99 at half':>12}"
     )
     for front_end in options.front_end or FRONT_ENDS:
-        with running(front_end) as (pid, address):
-            for payload, in_flight in itertools.product(PAYLOADS, IN_FLIGHT):
-                result = measure(pid, address, front_end, payload, in_flight, options.seconds)
+        with ExitStack() as stack:
+            servers = [stack.enter_context(running(front_end))]
+            if options.peer:
+                servers.append(stack.enter_context(running_peer(options.peer, options.peer_address)))
+            rows = itertools.product(PAYLOADS, options.in_flight or IN_FLIGHT, range(options.rounds), servers)
+            for payload, in_flight, _, server in rows:
+                result = measure(server, payload, in_flight, options.seconds)
                 results.append(asdict(result))
-                print(
-                    f"{front_end:10} {payload.name:13} {in_flight:9} {result.requests_per_s:10.0f} {result.server_us:9.1f} "
-                    f"{result.p50_ms:8.2f} {result.p99_ms:8.2f}"
-                    + (f"  {result.failed} failed" if result.failed else ""),
-                    flush=True,
-                )
+                print(line(result), flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         document = {"environment": environment(), "connections": CONNECTIONS, "results": results}

@@ -1,0 +1,142 @@
+"""A client of one unary method that costs little, to load servers from the machine that they run on.
+
+grpcio's own clients take two to four times the processor time of this one, and then a measurement says more about them than about
+the server. One thread a connection waits for answers and sends; a call is one batch of operations and one event. Like the server's
+fast lane, it uses grpcio's Cython classes, which no release promises.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and in no stub
+
+__all__ = ["Taken", "keep_in_flight", "send_at_rate"]
+
+_FIRST_ANSWER_S = 20.0
+
+
+@dataclass(slots=True)
+class Taken:
+    """What became of calls. Owned by one thread at a time; not checked."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of each call that was answered."""
+    failed: int = 0
+
+    def join(self, other: Taken) -> None:
+        """Count another's calls too."""
+        self.seconds += other.seconds
+        self.failed += other.failed
+
+
+class _Connection:
+    """Calls over one connection, and what became of them. `call` and `handle_event` are called by one thread at a time each.
+
+    Args:
+        address: The server's.
+        method: Its path.
+        message: What every call sends.
+    """
+
+    def __init__(self, address: str, method: str, message: bytes) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        self._public = grpc.insecure_channel(address, options)
+        grpc.channel_ready_future(self._public).result(_FIRST_ANSWER_S)
+        self._core = self._public._channel  # type: ignore[attr-defined]
+        self._method = method.encode()
+        self._message = message
+        self.taken = Taken()
+
+    def call(self, started: float) -> None:
+        """Send a call, whose time counts from a moment of `time.perf_counter`."""
+        operations = (
+            cygrpc.SendInitialMetadataOperation(None, 0),
+            cygrpc.SendMessageOperation(self._message, 0),
+            cygrpc.SendCloseFromClientOperation(0),
+            cygrpc.ReceiveInitialMetadataOperation(0),
+            cygrpc.ReceiveMessageOperation(0),
+            cygrpc.ReceiveStatusOnClientOperation(0),
+        )
+        flags = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS
+        self._core.integrated_call(flags, self._method, None, None, None, None, ((operations, started),))
+
+    def wait(self) -> None:
+        """Wait for the next call to end."""
+        event: Any = self._core.next_call_event()
+        while event.completion_type == cygrpc.CompletionType.queue_timeout:
+            event = self._core.next_call_event()
+        if event.batch_operations[-1].code() == 0:
+            self.taken.seconds.append(time.perf_counter() - event.tag)
+        else:
+            self.taken.failed += 1
+
+    def close(self) -> None:
+        """Close the connection, over which no call is open."""
+        self._public.close()
+
+
+def keep_in_flight(
+    address: str, method: str, message: bytes, connections: int, in_flight: int, seconds: float
+) -> Taken:
+    """Keep so many calls in flight for a while."""
+    end = time.perf_counter() + seconds
+
+    def work(connection: _Connection, share: int) -> None:
+        for _ in range(share):
+            connection.call(time.perf_counter())
+        open_calls = share
+        while open_calls:
+            connection.wait()
+            now = time.perf_counter()
+            if now < end:
+                connection.call(now)
+            else:
+                open_calls -= 1
+
+    shares = [in_flight // connections + (index < in_flight % connections) for index in range(connections)]
+    return _run([partial(work, share=share) for share in shares if share], address, method, message)
+
+
+def send_at_rate(address: str, method: str, message: bytes, connections: int, rate: float, seconds: float) -> Taken:
+    """Send calls at equal intervals, whatever becomes of those before; the time of each counts from when it was due."""
+    began = time.perf_counter() + 0.05
+
+    def work(connection: _Connection, first: int) -> None:
+        numbers = range(first, int(rate * seconds), connections)
+
+        def wait() -> None:
+            for _ in numbers:
+                connection.wait()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        for number in numbers:
+            due = began + number / rate
+            if (early := due - time.perf_counter()) > 0:
+                time.sleep(early)
+            connection.call(due)
+        waiting.join()
+
+    return _run([partial(work, first=first) for first in range(connections)], address, method, message)
+
+
+def _run(works: list[Callable[[_Connection], None]], address: str, method: str, message: bytes) -> Taken:
+    """Do each of them over a connection of its own, in a thread of its own."""
+    connections = [_Connection(address, method, message) for _ in works]
+    threads = [threading.Thread(target=work, args=(each,)) for work, each in zip(works, connections, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = Taken()
+    for connection in connections:
+        connection.close()
+        taken.join(connection.taken)
+    return taken
