@@ -5,7 +5,6 @@ Exit codes: 0 stopped in order; 1 stopped with requests or devices unfinished; 2
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from dnncore.errors import DnncoreError
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ServerConfig
+from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who presses ^C is no load balancer.
         _on_signals(lambda number: server.request_stop(lame_duck=number != signal.SIGINT))
         if server.start():
-            gc.collect()
-            gc.freeze()  # what was loaded stays; to find that out again and again would hold every call up for 35 ms
+            collect_seldom()
             try:
                 _announce(server, config)
             except OSError as error:

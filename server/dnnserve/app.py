@@ -256,8 +256,8 @@ class Server:
 
     def _front_end(self) -> FrontEnd:
         if self._config.front_ends:
-            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_call)
-        behind = Behind(self.scheduler, self.statistics, self._metrics.record_call, lambda: self.ready, self._clock)
+            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_calls)
+        behind = Behind(self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self._clock)
         return LocalFrontEnd(self._config, behind)
 
     def _on_device_changed(self, label: str, reason: str | None) -> None:

@@ -136,10 +136,6 @@ class Metrics:
         if batch.decision.expected_ns:
             self._models[batch.model].cost_ratio.observe(took_ns / batch.decision.expected_ns)
 
-    def record_call(self, key: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
-        """As `record_calls`, of one."""
-        self.record_calls(key, method, status, (taken_ns,))
-
     def record_calls(self, key: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
         """Count calls that ended alike and, where they are inferences that were answered, the time that each took.
 

@@ -26,7 +26,7 @@ def served() -> tuple[set[str], set[str]]:
 
     runner = Runner("cpu", "cpu", {model: 1}, no_device, scheduler)
     metrics.registry.register(StateCollector(scheduler, [runner], lambda: True))
-    metrics.record_call(None, "Classify", "NOT_FOUND", 0)
+    metrics.record_calls(None, "Classify", "NOT_FOUND", (0,))
     page = MetricsPage(metrics, statistics, scheduler).render().decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     return {sample.name for sample in samples}, {label for sample in samples for label in sample.labels}

@@ -137,9 +137,10 @@ class RemoteStatistics:
         self._teller = threading.Thread(target=self._tell, name="dnnserve-counts", daemon=True)
         self._teller.start()
 
-    def record_call(self, model: ModelKey | None, method: str, status: str, taken_ns: int) -> None:
-        """Count a call."""
-        self._ended.put(messages.CallEnded(model, method, status, taken_ns))
+    def record_calls(self, model: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
+        """Count calls."""
+        for each in taken_ns:
+            self._ended.put(messages.CallEnded(model, method, status, each))
 
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""

@@ -18,6 +18,7 @@ from dnnserve.channel import messages
 from dnnserve.channel.remote import RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
 from dnnserve.front.front_end import Behind, LocalFrontEnd
+from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
@@ -58,7 +59,7 @@ class _Process:
         behind = Behind(
             self._scheduler,
             self._statistics,
-            self._statistics.record_call,
+            self._statistics.record_calls,
             lambda: self._serving,
             time.monotonic_ns,
         )
@@ -90,6 +91,7 @@ class _Process:
             if isinstance(order, messages.Start):
                 self._scheduler.serve(order.specs)
                 self._front.start(order.specs)
+                collect_seldom()
                 self._link.send(messages.Started(self._front.kind))
             elif isinstance(order, messages.ClosePort):
                 self._front.close_port(order.grace_s)

@@ -13,7 +13,7 @@ from dnnserve.front.decoding import DecodePool, PixelLimits
 from dnnserve.front.inference import inference_methods
 from dnnserve.front.rest.server import HttpServer
 from dnnserve.front.server import GrpcServer
-from dnnserve.front.service import CallObserver, Counters, Queue, Service
+from dnnserve.front.service import CallsObserver, Counters, Queue, Service
 from dnnserve.front.tracing import open_tracing
 from dnnserve.security.doors import open_doors
 
@@ -71,14 +71,14 @@ class Behind:
     Args:
         queue: Where requests go.
         statistics: Counters of the models.
-        on_call_end: Told of each call's end.
+        on_calls_end: Told of the ends of calls.
         ready: Whether requests can be answered now.
         clock: Monotonic nanoseconds, the scheduler's.
     """
 
     queue: Queue
     statistics: Counters
-    on_call_end: CallObserver
+    on_calls_end: CallsObserver
     ready: Callable[[], bool]
     clock: Callable[[], int]
 
@@ -136,7 +136,7 @@ class LocalFrontEnd:
         """Begin to take calls for these models."""
         config, behind = self._config, self._behind
         service = Service(
-            *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_call_end),
+            *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_calls_end),
             *(config.access_log, behind.clock, self._tracer),
         )
         self._server.start(service)

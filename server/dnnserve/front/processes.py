@@ -23,7 +23,7 @@ from dnnserve.channel.port import Port, Scheduling
 from dnnserve.config import ServerConfig
 from dnnserve.errors import RequestError, StartError
 from dnnserve.front.child import FrontAssignment
-from dnnserve.front.service import CallObserver, Counters
+from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
@@ -46,16 +46,16 @@ class FrontProcesses:
         config: Address, limits, and how many.
         scheduler: Where requests go.
         statistics: Counters of the models.
-        on_call_end: Told of each call's end, in bundles.
+        on_calls_end: Told of the ends of calls, in bundles.
 
     Raises:
         StartError: the port cannot be had.
     """
 
     def __init__(
-        self, config: ServerConfig, scheduler: Scheduling, statistics: Counters, on_call_end: CallObserver
+        self, config: ServerConfig, scheduler: Scheduling, statistics: Counters, on_calls_end: CallsObserver
     ) -> None:
-        self._behind = scheduler, statistics, on_call_end
+        self._behind = scheduler, statistics, on_calls_end
         self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
         if config.http_port is not None:
             try:
@@ -191,7 +191,7 @@ class _Front:
         child: Child,
         scheduler: Scheduling,
         statistics: Counters,
-        on_call_end: CallObserver,
+        on_calls_end: CallsObserver,
         number: int,
         on_lost: Callable[[_Front, str, float], None],
     ) -> None:
@@ -199,7 +199,7 @@ class _Front:
         self._child = child
         self._scheduler = scheduler
         self._statistics = statistics
-        self._on_call_end = on_call_end
+        self._on_calls_end = on_calls_end
         self._on_lost = on_lost
         self._port: Port | None = None
         self._ended = False
@@ -266,7 +266,7 @@ class _Front:
                 self._port.take(message)
             elif isinstance(message, messages.CallsEnded):
                 for call in message.calls:
-                    self._on_call_end(*call)
+                    self._on_calls_end(call.model, call.method, call.status, (call.taken_ns,))
             elif isinstance(message, messages.Refusal):
                 kind = getattr(errors, message.kind, RequestError)
                 self._statistics.record_refusal(message.model, kind(message.text), message.taken_ns)

@@ -27,14 +27,14 @@ from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
 from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["CallObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
+__all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
 
 _access = logging.getLogger("dnnserve.access")
 
 _OK = Status(grpc.StatusCode.OK, "")
 
-CallObserver = Callable[[ModelKey | None, str, str, int], None]
-"""Called at the end of each call: its model (None: it named none that is loaded), its method, its status, its nanoseconds."""
+CallsObserver = Callable[[ModelKey | None, str, str, Sequence[int]], None]
+"""Called at the end of calls: their model (None: they named none that is loaded), method, status, and the nanoseconds of each."""
 
 Encoder = Callable[[str, ModelSpec, np.ndarray, int], bytes]
 """Makes a serialized response of the request's id, its model, outputs [n, K] and the number of classes wanted."""
@@ -108,6 +108,11 @@ class Exchange:
     encode: Encoder | None = None
     completion: Completion | None = None
 
+    @property
+    def key(self) -> ModelKey | None:
+        """Of the model."""
+        return None if self.spec is None else self.spec.key
+
 
 class Service:
     """What the methods of all services share. Thread-safe.
@@ -118,7 +123,7 @@ class Service:
         decoder: Makes rows of images.
         statistics: Counters of the models.
         ready: Whether requests can be answered now.
-        on_call_end: Told of each call's end.
+        on_calls_end: Told of the ends of calls.
         access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
         clock: The scheduler's clock.
         tracer: Told of each call's end with its stages; None: nobody is.
@@ -131,7 +136,7 @@ class Service:
         decoder: DecodePool,
         statistics: Counters,
         ready: Callable[[], bool],
-        on_call_end: CallObserver,
+        on_calls_end: CallsObserver,
         access_log: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
         tracer: CallTracer | None = None,
@@ -141,7 +146,7 @@ class Service:
         self.ready = ready
         self._queue = queue
         self._decoder = decoder
-        self._on_call_end = on_call_end
+        self._on_calls_end = on_calls_end
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._tracer = tracer
@@ -157,7 +162,7 @@ class Service:
             except Exception as error:  # noqa: BLE001 - the boundary: status_of logs what is not meant for clients
                 self._refuse(exchange, error)
             else:
-                self._finish(exchange, response)
+                self._finish(((exchange, response),))
 
         return handle
 
@@ -217,7 +222,8 @@ class Service:
         call.on_cancel(partial(self._queue.cancel, ticket))
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
-        """End the calls of these completions; the sink of every request."""
+        """End the calls of these completions; the sink of every request. Those that were answered are counted together."""
+        answered: list[tuple[Exchange, bytes]] = []
         for completion in completions:
             outcome, exchange = completion.outcome, self._waiting.pop(completion.request.ticket)
             exchange.completion = completion
@@ -226,11 +232,12 @@ class Service:
                     spec, encode = exchange.spec, exchange.encode
                     assert spec is not None
                     assert encode is not None
-                    self._finish(exchange, encode(exchange.request_id, spec, outcome.outputs, exchange.top_k))
+                    answered.append((exchange, encode(exchange.request_id, spec, outcome.outputs, exchange.top_k)))
                 else:
                     self._refuse(exchange, outcome)
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
                 self._refuse(exchange, error)
+        self._finish(answered)
 
     def _deadline_ns(self, call: Call, spec: ModelSpec, timeout_us: int | None) -> int | None:
         deadline_ns = call.deadline_ns
@@ -249,23 +256,39 @@ class Service:
         if call.cancelled:
             raise RequestCancelledError("the request was cancelled by its client")
 
-    def _finish(self, exchange: Exchange, response: bytes) -> None:
-        self._end(exchange, _OK)
-        exchange.call.finish(response)
+    def _finish(self, answered: Sequence[tuple[Exchange, bytes]]) -> None:
+        now_ns = self._clock()
+        alike: dict[tuple[ModelKey | None, str], list[int]] = {}
+        for exchange, _ in answered:
+            call = exchange.call
+            alike.setdefault((exchange.key, call.method), []).append(now_ns - call.arrival_ns)
+        for (key, method), taken_ns in alike.items():
+            self._on_calls_end(key, method, "OK", taken_ns)
+        if self._tells:
+            for exchange, _ in answered:
+                self._tell(exchange, _OK, now_ns)
+        for exchange, response in answered:
+            exchange.call.finish(response)
 
     def _refuse(self, exchange: Exchange, error: Exception) -> None:
-        call = exchange.call
+        call, now_ns = exchange.call, self._clock()
+        taken_ns = now_ns - call.arrival_ns
         if exchange.spec is not None and not exchange.submitted:
-            self.statistics.record_refusal(exchange.spec.key, error, self._clock() - call.arrival_ns)
+            self.statistics.record_refusal(exchange.spec.key, error, taken_ns)
         status = status_of(error)
-        self._end(exchange, status)
+        self._on_calls_end(exchange.key, call.method, status.code.name, (taken_ns,))
+        if self._tells:
+            self._tell(exchange, status, now_ns)
         call.fail(status.code, status.text, status.trailers)
 
-    def _end(self, exchange: Exchange, status: Status) -> None:
-        """Count, trace and log a call; before its answer is sent, so that whoever has the answer also finds it counted."""
-        call, spec = exchange.call, exchange.spec
-        key, taken_ns = None if spec is None else spec.key, self._clock() - call.arrival_ns
-        self._on_call_end(key, call.method, "OK" if status is _OK else status.code.name, taken_ns)
+    @property
+    def _tells(self) -> bool:
+        """Whether anybody is told of each call."""
+        return self._tracer is not None or _access.isEnabledFor(self._access_level)
+
+    def _tell(self, exchange: Exchange, status: Status, now_ns: int) -> None:
+        """Trace and log a call; before its answer is sent, as it is counted, so that whoever has the answer also finds it told."""
+        call, key = exchange.call, exchange.key
         if self._tracer is not None:
             self._tracer.record(call, key, exchange.request_id, status, exchange.completion)
         if _access.isEnabledFor(self._access_level):
@@ -277,6 +300,6 @@ class Service:
                 "-" if key is None else key,
                 shorten(exchange.request_id),
                 status.code.name,
-                taken_ns / 1e6,
+                (now_ns - call.arrival_ns) / 1e6,
                 f": {status.text}" if status.text else "",
             )
