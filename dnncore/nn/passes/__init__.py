@@ -19,6 +19,7 @@ from dnncore.nn.passes.layouts import channels_last
 from dnncore.nn.passes.pixels import from_pixels
 from dnncore.nn.passes.precision import in_precision
 from dnncore.nn.passes.quantization import quantize
+from dnncore.nn.passes.ranking import rank_classes
 from dnncore.nn.passes.siblings import merge_siblings
 from dnncore.nn.passes.unused import drop_unused
 
@@ -37,6 +38,7 @@ __all__ = [
     "in_precision",
     "merge_siblings",
     "quantize",
+    "rank_classes",
 ]
 
 PASSES: dict[str, Callable[[Model], Model]] = {
