@@ -252,7 +252,12 @@ def test_an_in_place_activation_overwrites_its_argument_where_no_gradient_is_wan
 def test_an_activation_keeps_for_its_gradient_only_what_tells_the_slope() -> None:
     x = torch.linspace(-2, 2, 9, dtype=torch.float16, requires_grad=True)
     # 1.3 is rounded down in 16 bits: there a result at the ceiling seems to lie below it.
-    for mode, coefficient, kept in (("tanh", 0.0, 1), ("clipped_relu", 1.5, 1), ("clipped_relu", 1.3, 2), ("elu", 1.0, 2)):
+    for mode, coefficient, kept in (
+        ("tanh", 0.0, 1),
+        ("clipped_relu", 1.5, 1),
+        ("clipped_relu", 1.3, 2),
+        ("elu", 1.0, 2),
+    ):
         y = dt.activation(x, ActivationDescriptor.make(mode, coefficient))
         assert len(y.grad_fn.saved_tensors) == kept
         if mode == "clipped_relu":

@@ -87,3 +87,37 @@ def test_a_setting_that_we_do_not_compute_is_refused_by_the_constructor() -> Non
         modules.Conv2d(3, 8, 3, padding_mode="reflect")
     with pytest.raises(BadParamError, match="MaxPool2d does not compute this: return_indices"):
         modules.MaxPool2d(2, return_indices=True)
+
+
+CALLS = {
+    "forward hook": lambda net, hook: net.register_forward_hook(hook),
+    "forward pre-hook": lambda net, hook: net.register_forward_pre_hook(hook),
+    "backward hook": lambda net, hook: net.register_full_backward_hook(hook),
+    "backward pre-hook": lambda net, hook: net.register_full_backward_pre_hook(hook),
+    "global forward hook": lambda _, hook: nn.modules.module.register_module_forward_hook(hook),
+    "global forward pre-hook": lambda _, hook: nn.modules.module.register_module_forward_pre_hook(hook),
+    "global backward hook": lambda _, hook: nn.modules.module.register_module_full_backward_hook(hook),
+    "global backward pre-hook": lambda _, hook: nn.modules.module.register_module_full_backward_pre_hook(hook),
+}
+"""What a user may hang on every call of a module."""
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_what_hangs_on_a_call_is_called_until_it_is_removed(what: str) -> None:
+    layer, x, seen = modules.Linear(3, 2), torch.ones(1, 3, requires_grad=True), []
+    register: Any = CALLS[what]
+    registered = register(layer, lambda *_: seen.append(what))
+    layer(x).sum().backward()
+    registered.remove()
+    layer(x).sum().backward()
+    assert seen == [what]
+
+
+def test_who_stands_in_for_a_call_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = modules.Linear(3, 2)
+    monkeypatch.setattr(layer, "_compiled_call_impl", lambda x: x + 1)  # as layer.compile() does
+    assert layer(torch.zeros(1)).tolist() == [1.0]
+
+    tracer: Any = type("Whole", (torch.fx.Tracer,), {"is_leaf_module": lambda *_: True})()
+    traced = tracer.trace(nn.Sequential(modules.Linear(3, 2), modules.ReLU()))
+    assert [node.op for node in traced.nodes] == ["placeholder", "call_module", "call_module", "output"]

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import nn
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 
 from dnncore.errors import BadParamError
 
@@ -16,6 +23,9 @@ _PACKAGE = __name__.rpartition(".")[0]
 _MOST_DESCRIPTORS = 256
 """That a kind of layer remembers: as many as its layers have settings, which users may change."""
 
+_MODULE_CALL = nn.Module.__call__
+"""PyTorch's own, which torch.fx replaces while it traces a model."""
+
 _Descriptor = TypeVar("_Descriptor")
 
 
@@ -24,6 +34,24 @@ class Layer:
 
     kernel_is_ours: ClassVar[bool] = True
     """Whether it computes with our kernels; else with PyTorch's, which ours does not beat, called with less around them."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """As nn.Module's, in one frame in place of two where nothing hangs on a call: half a microsecond of ten."""
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or _global_forward_hooks
+            or _global_forward_pre_hooks
+            or _global_backward_hooks
+            or _global_backward_pre_hooks
+            or self._compiled_call_impl is not None
+            or torch._C._get_tracing_state() is not None
+            or nn.Module.__call__ is not _MODULE_CALL
+        ):
+            return nn.Module.__call__(self, *args, **kwargs)
+        return self.forward(*args, **kwargs)
 
     @staticmethod
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
