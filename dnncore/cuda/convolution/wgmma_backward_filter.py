@@ -126,7 +126,7 @@ class _Tile:
 
 
 TILES = (
-    *(_Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(128, 64, 9), _Tile(64, 256, 5)),
+    *(_Tile(128, 256, 4), _Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(128, 64, 9), _Tile(64, 256, 5)),
     _Tile(64, 576, 6, in_patches=True),
 )
 
@@ -403,6 +403,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
         places,
         shared_bytes=tile.shared_bytes,
         maps={"x": (x_place, maps[0]), "dy": (dy_place, maps[1])},
+        starts_early=True,
     )
     if not schedule.is_whole:
         sums = record(

@@ -234,8 +234,9 @@ class Launch:
         if tile.in_patches:  # a block keeps its filters
             blocks -= blocks % self.filter_tiles
         kernel = unit(self.w.dtype, tile, backward=self.backward)
+        shared_bytes = tile.shared_bytes(self.w.dtype)
         return kernel_call(
-            kernel, blocks, THREADS, params, others, shared_bytes=tile.shared_bytes(self.w.dtype), maps=maps
+            kernel, blocks, THREADS, params, others, shared_bytes=shared_bytes, maps=maps, starts_early=True
         )
 
     def _input_map(self, phase: Phase) -> TensorMap:

@@ -268,7 +268,8 @@ class SplitGemm(Bounded):
             )
         elements = product.groups * product.rows * product.num_columns
         nbytes = split.splits * elements * product.sum_dtype.itemsize
-        return Offer(split.seconds, partial(_split_calls, product, split, fused=self.fused), nbytes)
+        prepare = partial(_split_calls, product, split, fused=self.fused, starts_early=figures.starts_early)
+        return Offer(split.seconds, prepare, nbytes)
 
 
 def _split_schedule(product: Product, figures: DeviceFigures, than: float = math.inf) -> Schedule | None:
@@ -305,7 +306,7 @@ def _joined_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls
     )
 
 
-def _split_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:
+def _split_calls(product: Product, schedule: Schedule, *, fused: bool, starts_early: bool) -> Calls:
     """The parts' sums into the workspace, then their total."""
     tile, sums = schedule.tile, product.partial_sums()
     part_size = product.groups * sums.c_group_stride
@@ -328,6 +329,11 @@ def _split_calls(product: Product, schedule: Schedule, *, fused: bool) -> Calls:
             blends=False,
         ),
         *kernel_call(
-            sum_unit(product.dtype, extended=fused), blocks, SUM_THREADS, total, {**operands, "a": Place(WORKSPACE)}
+            sum_unit(product.dtype, extended=fused),
+            blocks,
+            SUM_THREADS,
+            total,
+            {**operands, "a": Place(WORKSPACE)},
+            starts_early=starts_early,
         ),
     )

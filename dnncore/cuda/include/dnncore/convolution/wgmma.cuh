@@ -34,6 +34,7 @@
 #pragma once
 
 #include "dnncore/convolution/wgmma_output.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore::wgmma {
 
@@ -61,6 +62,7 @@ struct Kernel {
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
+    let_next_start();
     if (threadIdx.x == 0) {
       prefetch(params.phases[0].x), prefetch(params.w), prefetch(params.phases[0].y);
       shared.ring.make();
@@ -70,6 +72,7 @@ struct Kernel {
       publish_barriers();
     }
     __syncthreads();
+    wait_for_previous();
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == kConsumers) {

@@ -232,6 +232,7 @@ struct Kernel {
       publish_barriers();
     }
     __syncthreads();
+    wait_for_previous();
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == kConsumers) {

@@ -74,6 +74,8 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   "%88,%89,%90,%91,%92,%93,%94,%95"
 #define DNNCORE_NAMES_112                                                                                               \
   DNNCORE_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define DNNCORE_NAMES_128                                                                                               \
+  DNNCORE_NAMES_112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // `columns` and `types` are as the instruction spells them; a, b, `adds` and `signs` (which of a and b are negated, and, of 16
 // bits, transposed) are the operands behind the sums.
 #define DNNCORE_MULTIPLY(columns, types, names, a, b, adds, signs, ...)                                                 \
@@ -103,6 +105,10 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   DNNCORE_MULTIPLY(                                                                                                     \
       "224", "k16.f32." type "." type, DNNCORE_NAMES_112, "%112", "%113", "%114", ", 1, 1, %115, %116",                 \
       DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_32("+f", 48), DNNCORE_SUMS_32("+f", 80))
+#define DNNCORE_MULTIPLY_128(type)                                                                                      \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "256", "k16.f32." type "." type, DNNCORE_NAMES_128, "%128", "%129", "%130", ", 1, 1, %131, %132",                 \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_48("+f", 48), DNNCORE_SUMS_32("+f", 96))
 
 // Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 32 bytes of summands of each.
 // Setting sums to 0 by hand instead of `add` would make the compiler run the products one by one. Those of int8 are exact
@@ -110,7 +116,9 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
-  static_assert(kSums == 48 || kSums == 96 || (!kIsInteger && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112)));
+  static_assert(
+      kSums == 48 || kSums == 96 ||
+      (!kIsInteger && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 || kSums == 128)));
   static_assert(kIsHalf || std::is_same_v<T, bfloat16> || (kIsInteger && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
@@ -138,10 +146,14 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY_96("f16");
   } else if constexpr (kSums == 96) {
     DNNCORE_MULTIPLY_96("bf16");
-  } else if constexpr (kIsHalf) {
+  } else if constexpr (kSums == 112 && kIsHalf) {
     DNNCORE_MULTIPLY_112("f16");
-  } else {
+  } else if constexpr (kSums == 112) {
     DNNCORE_MULTIPLY_112("bf16");
+  } else if constexpr (kIsHalf) {
+    DNNCORE_MULTIPLY_128("f16");
+  } else {
+    DNNCORE_MULTIPLY_128("bf16");
   }
 }
 
@@ -154,6 +166,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
 #undef DNNCORE_NAMES_112
+#undef DNNCORE_NAMES_128
 #undef DNNCORE_MULTIPLY
 #undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
@@ -161,5 +174,6 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96
 #undef DNNCORE_MULTIPLY_112
+#undef DNNCORE_MULTIPLY_128
 
 }  // namespace dnncore
