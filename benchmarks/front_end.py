@@ -55,7 +55,7 @@ IN_FLIGHT = (1, 16, 64)
 CLASSES = 10
 CONNECTIONS = 4
 MAX_ROWS = 32
-_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 _DTYPES = {"FP32": np.float32, "UINT8": np.uint8}
 _READY_S = 60.0
 
@@ -251,12 +251,12 @@ def processor_ns(pid: int) -> int:
 def measure(server: Running, payload: Payload, in_flight: int, seconds: float) -> Result:
     """One load after a short one that warms everything up, and one of half its rate."""
     message = server.message(payload)
-    keep_in_flight(server.address, _METHOD, message, CONNECTIONS, in_flight, seconds / 4)
+    keep_in_flight(server.address, INFER, message, CONNECTIONS, in_flight, seconds / 4)
     before, started = processor_ns(server.pid), time.perf_counter()
-    taken = keep_in_flight(server.address, _METHOD, message, CONNECTIONS, in_flight, seconds)
+    taken = keep_in_flight(server.address, INFER, message, CONNECTIONS, in_flight, seconds)
     elapsed, used_us = time.perf_counter() - started, (processor_ns(server.pid) - before) / 1e3
     rate = len(taken.seconds) / elapsed
-    half = send_at_rate(server.address, _METHOD, message, min(CONNECTIONS, in_flight), rate / 2, seconds)
+    half = send_at_rate(server.address, INFER, message, min(CONNECTIONS, in_flight), rate / 2, seconds)
     p50_ms, p99_ms = (float(value) for value in np.percentile(taken.seconds, [50, 99]) * 1e3)
     return Result(
         server.front_end,

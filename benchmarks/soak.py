@@ -32,17 +32,18 @@ import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 
-from benchmarks.front_end import load
+from benchmarks.core_client import keep_in_flight
+from benchmarks.front_end import INFER
 from benchmarks.server import RunningServer
 from benchmarks.serving import untrained_package
 
-_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _CLASSIFY = "/dnnapi.v1.ClassifierService/Classify"
 _DEADLINE_S = 5.0
 _PATIENCE_S = 10.0  # beyond the deadline: a call that has not ended by then never does
 _AFTERMATH_S = 15.0  # for which a fault explains refusals
 _CONNECTIONS = 8
+_MEASURED_S = 5.0
 _EXPLAINED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _OVERLOAD = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 _GROWTH = {"MiB": 16.0, "descriptors": 16.0, "threads": 8.0}
@@ -88,7 +89,7 @@ class Steady:
             grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
             for _ in range(_CONNECTIONS)
         ]
-        self._calls = itertools.cycle([channel.unary_unary(_INFER, None, None) for channel in self._channels])
+        self._calls = itertools.cycle([channel.unary_unary(INFER, None, None) for channel in self._channels])
         self._seen = seen
         self._expected: dict[str, np.ndarray] = {}
         self._open: set[asyncio.Task[None]] = set()
@@ -137,16 +138,16 @@ class Misbehaving:
         self._place = host, int(port)
         self._held: list[socket.socket] = []
         self._kinds: dict[str, Callable[[], Awaitable[object]]] = {
-            "garbage": lambda: self._expect(_INFER, os.urandom(200), grpc.StatusCode.INVALID_ARGUMENT),
+            "garbage": lambda: self._expect(INFER, os.urandom(200), grpc.StatusCode.INVALID_ARGUMENT),
             "unknown model": lambda: self._expect(
-                _INFER, inference.ModelInferRequest(model_name="none").SerializeToString(), grpc.StatusCode.NOT_FOUND
+                INFER, inference.ModelInferRequest(model_name="none").SerializeToString(), grpc.StatusCode.NOT_FOUND
             ),
             "junk image": lambda: self._expect(
                 _CLASSIFY,
                 classifier.ClassifyRequest(model_name="digits", images=[os.urandom(5000)]).SerializeToString(),
                 grpc.StatusCode.INVALID_ARGUMENT,
             ),
-            "expired": lambda: self._expect(_INFER, request(0.0), grpc.StatusCode.DEADLINE_EXCEEDED, timeout=1e-4),
+            "expired": lambda: self._expect(INFER, request(0.0), grpc.StatusCode.DEADLINE_EXCEEDED, timeout=1e-4),
             "cancelled": self._cancel,
             "left stream": self._stream,
             "reset": self._reset,
@@ -178,7 +179,7 @@ class Misbehaving:
 
     async def _cancel(self) -> None:
         async with grpc.aio.insecure_channel(self._address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            infer = channel.unary_unary(_INFER, None, None)
+            infer = channel.unary_unary(INFER, None, None)
             calls = [infer(request(0.0), timeout=_DEADLINE_S) for _ in range(50)]
             await asyncio.sleep(0.005)
             for call in calls:
@@ -265,9 +266,9 @@ async def soak(server: RunningServer, options: argparse.Namespace, seen: Seen) -
     """All of it, until its time is over."""
     rate = options.rate
     if rate is None:
-        await load(server.grpc, request(0.0), 32, 2.0)
-        taken, _ = await load(server.grpc, request(0.0), 32, 5.0)
-        rate = options.load * len(taken) / 5.0
+        for seconds in (2.0, _MEASURED_S):
+            taken = await asyncio.to_thread(keep_in_flight, server.grpc, INFER, request(0.0), _CONNECTIONS, 32, seconds)
+        rate = options.load * len(taken.seconds) / _MEASURED_S
     print(f"{rate:.0f} requests/s for {options.minutes:g} minutes", flush=True)
     until = time.monotonic() + 60 * options.minutes
     every_s = max(1.0, min(30.0, 60 * options.minutes / 40))

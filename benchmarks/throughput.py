@@ -9,7 +9,6 @@ with the largest batch, its input in host memory: that is the most that a server
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import subprocess
@@ -24,8 +23,9 @@ from dnnserve.config import PRECISIONS
 from dnnserve.engine.net import NetHost, ServedModel
 from dnnserve.envelope import ModelKey
 
+from benchmarks.core_client import keep_in_flight
 from benchmarks.document import Document
-from benchmarks.front_end import Payload, load, processor_ns
+from benchmarks.front_end import INFER, processor_ns, request_message
 from benchmarks.server import RunningServer
 from dnncore import devices
 from dnncore.nn import Package
@@ -37,6 +37,7 @@ __all__ = ["main"]
 
 KEY = ModelKey("net", 1)
 WARM_UP_S = 2.0
+CONNECTIONS = 4  # of each client process
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,11 @@ def _counters(server: RunningServer) -> tuple[float, float, float]:
 
 
 def _load(options: argparse.Namespace) -> None:
-    message = Payload("", "net", "UINT8", (1, *options.shape)).message()
-    asyncio.run(load(options.load, message, options.in_flight, WARM_UP_S))
-    taken, failed = asyncio.run(load(options.load, message, options.in_flight, options.seconds))
-    p50, p99 = np.percentile(taken or [0.0], [50, 99]) * 1e3
-    print(json.dumps({"answered": len(taken), "failed": failed, "p50_ms": p50, "p99_ms": p99}))
+    message = request_message("net", "data", "UINT8", (1, *options.shape))
+    keep_in_flight(options.load, INFER, message, CONNECTIONS, options.in_flight, WARM_UP_S)
+    taken = keep_in_flight(options.load, INFER, message, CONNECTIONS, options.in_flight, options.seconds)
+    p50, p99 = np.percentile(taken.seconds or [0.0], [50, 99]) * 1e3
+    print(json.dumps({"answered": len(taken.seconds), "failed": taken.failed, "p50_ms": p50, "p99_ms": p99}))
 
 
 def main() -> None:
