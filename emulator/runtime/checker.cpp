@@ -153,9 +153,19 @@ class Check {
     return known != as_.after->foreign->end() && (*known->second)[a.slot] >= a.tick;
   }
 
+  // Whether an earlier access can be passed over at a glance, as most can.
+  bool settled(const Access& a, uint8_t mask) const {
+    if (!(a.mask & mask) || !a.cluster) return true;
+    if (a.cluster == cluster_.number) return !as_.async_proxy && as_.after->seen[a.slot] >= a.tick;
+    if (target_.shared) return true;  // left by a block that had this window before
+    return a.cluster < cluster_.first_number && !cluster_.launch->programmatic;
+  }
+
   void check_against(const Access& a, const char* what, uint8_t mask) {
-    if (!(a.mask & mask) || !a.cluster) return;
-    if (target_.shared && a.cluster != cluster_.number) return;  // left by a block that had this window before
+    if (!settled(a, mask)) check_closely(a, what);
+  }
+
+  [[gnu::noinline]] void check_closely(const Access& a, const char* what) {
     const LaunchConfig& launch = *cluster_.launch;
     if (launch.programmatic && !by_.knowledge.dependencies_met && a.cluster >= launch.previous_first && a.cluster < launch.previous_end) {
       complain(access() + " that the previous grid has " + (*what == 'w' ? "written" : "read") + ", before griddepcontrol.wait");

@@ -28,7 +28,11 @@ void Knowledge::join(const Knowledge& other) {
 }
 
 void Knowledge::clear() {
-  *this = Knowledge();
+  seen.clear();
+  flushed.clear();
+  exported.clear();
+  foreign.reset();
+  dependencies_met = false;
 }
 
 }  // namespace emu

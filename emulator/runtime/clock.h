@@ -31,6 +31,7 @@ class Ticks {
   }
 
   bool empty() const { return ticks_.empty(); }
+  void clear() { ticks_.clear(); }  // its memory is for the next ticks
 
  private:
   std::vector<uint32_t> ticks_;

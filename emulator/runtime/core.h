@@ -77,6 +77,7 @@ struct NamedBarrier {
 
 struct Warp {
   std::vector<std::unique_ptr<Meeting>> meetings;
+  std::unique_ptr<Meeting> spare;   // the last one that ended: there are many, one after the other
   std::unique_ptr<AsyncGroups> wgmma;
   WaitList committing;              // threads of its warpgroup that wait for a wgmma group of this warp
   uint32_t live = 0;                // lanes that have not returned

@@ -12,8 +12,9 @@
 namespace emu {
 namespace {
 
-thread_local Worker* t_worker = nullptr;
-thread_local Thread* t_current = nullptr;
+// Every switch between threads reads them: without the model each read would be a call.
+[[gnu::tls_model("initial-exec")]] thread_local Worker* t_worker = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local Thread* t_current = nullptr;
 
 // Thrown where an operation fails that lands between fibers, on the launch's own stack.
 struct Abandoned {};

@@ -20,7 +20,7 @@ struct Settings {
   bool check_memory = true, check_races = true, check_initialised = true;  // EMU_CHECK: any of mem race init
 };
 
-extern const Settings loaded_settings;
+[[gnu::visibility("hidden")]] extern const Settings loaded_settings;
 inline const Settings& settings() { return loaded_settings; }
 
 }  // namespace emu

@@ -44,18 +44,23 @@ void Shadow::mark_defined(size_t at, size_t bytes, bool on) {
     defined[byte / 4] = static_cast<uint8_t>(on ? defined[byte / 4] | bit : defined[byte / 4] & ~bit);
   };
   for (; bytes && at % 4; ++at, --bytes) one(at);
+  if (bytes == 4) {  // what most writes are
+    defined[at / 4] = on ? 15 : 0;
+    return;
+  }
   memset(defined + at / 4, on ? 15 : 0, bytes / 4);
   at += bytes / 4 * 4;
   for (bytes %= 4; bytes; ++at, --bytes) one(at);
 }
 
 bool Shadow::all_defined(size_t at, size_t bytes) const {
-  if (at % 4 == 0 && bytes == 4) return defined[at / 4] == 15;
-  for (size_t byte = at; byte < at + bytes; ++byte) {
-    if (byte % 4 == 0 && byte + 4 <= at + bytes && defined[byte / 4] == 15) {
-      byte += 3;
-    } else if (!(defined[byte / 4] >> byte % 4 & 1)) {
-      return false;
+  for (size_t byte = at, end = at + bytes; byte < end;) {
+    if (byte % 4 == 0 && byte + 4 <= end) {
+      if (defined[byte / 4] != 15) return false;
+      byte += 4;
+    } else {
+      if (!(defined[byte / 4] >> byte % 4 & 1)) return false;
+      ++byte;
     }
   }
   return true;

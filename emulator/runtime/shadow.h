@@ -46,7 +46,7 @@ struct Shadow {
   bool all_defined(size_t offset, size_t bytes) const;
 };
 
-extern Shadow reserved_shadow;  // reserved when the library is loaded
+[[gnu::visibility("hidden")]] extern Shadow reserved_shadow;  // reserved when the library is loaded
 inline Shadow& shadow() { return reserved_shadow; }
 
 }  // namespace emu

@@ -4,6 +4,7 @@
 
 #include "scheduler.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace emu {
@@ -24,12 +25,16 @@ Meeting& join_meeting(Thread& self, uint32_t mask, const char* what, uint32_t lo
     }
     return *m;
   }
-  meetings.push_back(std::make_unique<Meeting>());
+  auto& spare = self.block->warps[self.warp].spare;
+  meetings.push_back(spare ? std::move(spare) : std::make_unique<Meeting>());
   Meeting& m = *meetings.back();
   m.mask = mask;
+  m.arrived = 0;
   m.what = what;
   m.location = location;
   m.orders_memory = orders_memory;
+  std::fill(std::begin(m.lanes), std::end(m.lanes), nullptr);
+  m.point.knowledge.clear();
   return m;
 }
 
@@ -50,14 +55,15 @@ bool all_here(const Thread& t, const Meeting& m) {
   return !(m.mask & ~(m.arrived | excused));
 }
 
-// Those who wait go on.
-std::unique_ptr<Meeting> end_meeting(Thread& self, const Meeting& m) {
+// Those who wait go on. What it is made of is there for the warp's next one.
+void end_meeting(Thread& self, const Meeting& m) {
   auto closed = close_meeting(self, m);
   if (closed->orders_memory) {
     for (Thread* t : closed->waiting.threads) acquire(*t, closed->point);
+    if (self.state != State::kDone) acquire(self, closed->point);
   }
   wake_all(*self.cluster, closed->waiting);
-  return closed;
+  self.block->warps[self.warp].spare = std::move(closed);
 }
 
 }  // namespace
@@ -86,8 +92,7 @@ void meet(Thread& self, uint32_t mask, const char* what, uint32_t location, void
     return;  // the last lane has done the work and, for memory, the acquiring: the meeting is gone
   }
   work(m.lanes);
-  const auto closed = end_meeting(self, m);
-  if (orders_memory) acquire(self, closed->point);
+  end_meeting(self, m);
 }
 
 void leave_meetings(Thread& self) {

@@ -9,11 +9,11 @@ namespace emu {
 
 // Lanes that have come so far.
 struct Meeting {
-  uint32_t mask, arrived = 0;
+  uint32_t mask, arrived;
   const char* what;
   uint32_t location;
   bool orders_memory;
-  void* lanes[32] = {};
+  void* lanes[32];
   SyncPoint point;
   WaitList waiting;
 };
