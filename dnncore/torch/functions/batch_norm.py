@@ -21,7 +21,7 @@ from dnncore.torch.functions.formats import (
     along_channels,
     mean_and_inv_std,
     new,
-    parameter_for,
+    parameters_for,
     statistics,
     statistics_dtype,
     vector,
@@ -224,8 +224,7 @@ def batch_norm(
     Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x. They are copied
     where they are neither in that nor in the dtype of x.
     """
-    scale, offset = parameter_for(x, weight), parameter_for(x, bias)
-    mean, variance = parameter_for(x, running_mean), parameter_for(x, running_var)
+    scale, offset, mean, variance = parameters_for(x, weight, bias, running_mean, running_var)
     y: Tensor
     if not training:
         if mean is None or variance is None:

@@ -25,7 +25,7 @@ __all__ = [
     "maybe_autocast",
     "mean_and_inv_std",
     "new",
-    "parameter_for",
+    "parameters_for",
     "statistics",
     "statistics_dtype",
     "vector",
@@ -81,15 +81,17 @@ def statistics_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def parameter_for(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """A parameter as a normalisation of x takes it: in the dtype of x or in the compute type, to which any other is converted.
+def parameters_for(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """Parameters as a normalisation of x takes them: in the dtype of x or in the compute type, to which any other is converted.
 
     The gradient of one that is converted comes back in its own dtype.
     """
-    if parameter is None or parameter.dtype is x.dtype:
-        return parameter
-    dtype = statistics_dtype(x)
-    return parameter if parameter.dtype is dtype else parameter.to(dtype)
+    dtype = x.dtype
+    for parameter in parameters:
+        if parameter is not None and parameter.dtype is not dtype:
+            compute = statistics_dtype(x)
+            return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
+    return parameters
 
 
 maybe_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled

@@ -24,7 +24,7 @@ from dnncore.torch.functions.formats import (
     like,
     mean_and_inv_std,
     new,
-    parameter_for,
+    parameters_for,
     statistics,
     vector,
     wants_gradient,
@@ -197,7 +197,7 @@ _GROUP: _Directions = (_group_forward, _group_backward)
 def _normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, directions: _Directions, cut: Any, epsilon: float
 ) -> Tensor:
-    weight, bias = parameter_for(x, weight), parameter_for(x, bias)
+    weight, bias = parameters_for(x, weight, bias)
     if wants_gradient(x, weight, bias):
         y: Tensor = _Normalization.apply(x, weight, bias, directions, cut, epsilon)
         return y
