@@ -28,6 +28,16 @@ _POLICIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Each lr_policy: the kind of our schedule, and the fields that it needs."""
 
+_METHODS = {
+    "SGD": "sgd",
+    "Nesterov": "sgd",
+    "AdaGrad": "adagrad",
+    "RMSProp": "rmsprop",
+    "AdaDelta": "adadelta",
+    "Adam": "adam",
+}
+"""Each type: the kind of our optimizer."""
+
 _IN_EPOCHS = {"stepsize": "schedule.step_epochs", "stepvalue": "schedule.milestones"}
 """Keys that say in epochs what a field says in iterations, which would win over them."""
 
@@ -118,20 +128,28 @@ class _Reading:
 
         solver, kind = self._solver, solver_type(self._solver)
         self._needs("base_lr")
-        if kind not in ("SGD", "Nesterov"):
-            self._refuse(f"type {kind!r}: SGD and Nesterov are there")
-        if solver.clip_gradients > 0:
-            self._refuse(f"clip_gradients {solver.clip_gradients:g}")
-        if solver.regularization_type != "L2" and solver.weight_decay:
-            self._refuse(f"regularization_type {solver.regularization_type!r} with a weight_decay: L2 is there")
-        return {
+        if solver.regularization_type not in ("L1", "L2") and solver.weight_decay:
+            problem = f"regularization_type {solver.regularization_type!r} with a weight_decay: L1 and L2 are there"
+            self._refuse(problem, "optimizer.penalty")
+        if kind not in _METHODS:
+            self._refuse(f"type {kind!r}: there are {', '.join(_METHODS)}", "optimizer.kind")
+            return {}
+        if kind in ("AdaGrad", "RMSProp") and solver.momentum:
+            self._refuse(f"momentum {_decimal(solver.momentum)} with type {kind}, which has none", "optimizer.momentum")
+        values: dict[str, object] = {
             "lr": _decimal(solver.base_lr),
             "momentum": _decimal(solver.momentum),
-            "momentum_style": "caffe",
-            "nesterov": kind == "Nesterov" and solver.momentum > 0,
             "weight_decay": _decimal(solver.weight_decay),
             "decay_biases": True,
+            "kind": _METHODS[kind],
+            "penalty": "l1" if solver.regularization_type == "L1" else "l2",
+            # Caffe's limit is for the sum of the parts' gradients, ours for their mean.
+            "clip_norm": max(_decimal(solver.clip_gradients), 0.0) / max(solver.iter_size, 1),
         }
+        if _METHODS[kind] == "sgd":
+            return values | {"momentum_style": "caffe", "nesterov": kind == "Nesterov" and solver.momentum > 0}
+        averages = {"momentum2": _decimal(solver.momentum2), "rms_decay": _decimal(solver.rms_decay)}
+        return values | averages | {"epsilon": _decimal(solver.delta)}
 
     def _schedule(self) -> dict[str, object]:
         solver = self._solver

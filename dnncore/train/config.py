@@ -193,16 +193,22 @@ class TrainingConfig:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """SGD. Immutable.
+    """The optimizer (dnncore/train/optimizers.py). Immutable.
 
     Args:
         lr: Learning rate that the schedule starts from.
-        momentum: 0 is plain SGD.
+        momentum: Of sgd, where 0 is none; of adam and adadelta how much of an average is kept. Others have none: 0.
         momentum_style: Whether a gradient is multiplied with the learning rate when the weights move ("torch"), or when it goes
             into the momentum ("caffe"), where it stays as it is when the rate changes. At a constant rate both are the same.
-        nesterov: Look ahead; needs momentum.
-        weight_decay: L2 penalty, added to the gradient.
+        nesterov: Look ahead; needs sgd with momentum.
+        weight_decay: Factor of the penalty, which is added to the gradient.
         decay_biases: Whether biases are decayed too. By default they are not: a bias does not make a net steeper.
+        kind: The method.
+        momentum2: Of adam: how much of the average of squares is kept.
+        rms_decay: Of rmsprop: the same.
+        epsilon: What divisors of all but sgd have at least; Caffe's delta.
+        penalty: "l2", whose gradient is the weight, or "l1", whose gradient is its sign.
+        clip_norm: The norm of all gradients together is made no larger than this before the penalty; 0 leaves them.
     """
 
     lr: float = 0.05
@@ -211,6 +217,12 @@ class OptimizerConfig:
     nesterov: bool = False
     weight_decay: float = 0.0005
     decay_biases: bool = False
+    kind: Literal["sgd", "adam", "adagrad", "rmsprop", "adadelta"] = "sgd"
+    momentum2: float = 0.999
+    rms_decay: float = 0.99
+    epsilon: float = 1e-8
+    penalty: Literal["l2", "l1"] = "l2"
+    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.lr > 0, "optimizer.lr", self.lr, "greater than 0")
@@ -219,6 +231,17 @@ class OptimizerConfig:
         _require(
             not self.nesterov or self.momentum > 0, "optimizer.nesterov", "true", "false when optimizer.momentum is 0"
         )
+        for name in ("momentum2", "rms_decay"):
+            _require(
+                0 <= getattr(self, name) < 1, f"optimizer.{name}", getattr(self, name), "0 or more and less than 1"
+            )
+        _require(self.epsilon > 0, "optimizer.epsilon", self.epsilon, "greater than 0")
+        _require(self.clip_norm >= 0, "optimizer.clip_norm", self.clip_norm, "0 or more")
+        if self.kind != "sgd":
+            _require(not self.nesterov, "optimizer.nesterov", "true", f"false for {self.kind}")
+            _require(self.momentum_style == "torch", "optimizer.momentum_style", "caffe", f"left out for {self.kind}")
+        if self.kind in ("adagrad", "rmsprop"):
+            _require(self.momentum == 0, "optimizer.momentum", self.momentum, f"0 for {self.kind}, which has none")
 
 
 @dataclass(frozen=True, slots=True)

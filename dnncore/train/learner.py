@@ -13,7 +13,7 @@ from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.trainable import Trainable
 from dnncore.nn.training import LABELS, LOSS, dropout_states, for_training
 from dnncore.train.config import OptimizerConfig
-from dnncore.train.optimizers import SGD
+from dnncore.train.optimizers import OPTIMIZERS
 
 __all__ = ["Learner"]
 
@@ -47,7 +47,8 @@ class Learner:
         self._executors: dict[int, Executor] = {}
         self.parameters = Parameters.upload(handle, graph, weights)
         trainable = {name: self.parameters.values[name] for name in self._training.gradients}
-        self._optimizer = SGD(handle, trainable, config, momenta, {} if isinstance(net, Graph) else net.multipliers)
+        multipliers = {} if isinstance(net, Graph) else net.multipliers
+        self._optimizer = OPTIMIZERS[config.kind](handle, trainable, config, momenta, multipliers)
 
     def step(self, images: np.ndarray, labels: np.ndarray, lr: float, iteration: int = 0) -> float:
         """Learn from one batch: the gradient of its mean cross-entropy, one update.
@@ -56,7 +57,7 @@ class Learner:
             images: float32 [n, C, height, width].
             labels: int32 [n].
             lr: Learning rate.
-            iteration: Steps before this one: with the seed it says what dropout drops.
+            iteration: Steps before this one: with the seed it says what dropout drops, and some optimizers count them.
 
         Returns:
             Sum of the images' losses before the update, those of all heads in it.
@@ -73,7 +74,7 @@ class Learner:
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
         gradients = {name: executor.tensor(gradient) for name, gradient in self._training.gradients.items()}
-        self._optimizer.update(gradients, lr)
+        self._optimizer.update(gradients, lr, iteration + 1)
         return loss
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -1,110 +1,151 @@
-"""Stochastic gradient descent; the updates run on the device, through dnncore.ops.add."""
+"""The methods: stochastic gradient descent, and four that give each weight a rate of its own, in Caffe's formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
-import numpy as np
+from dnncore import Tensor, ops
+from dnncore.train.optimizer import Move, Optimizer
 
-from dnncore import Handle, Tensor, ops
-from dnncore.errors import CheckpointError
-from dnncore.nn.trainable import Multipliers
-from dnncore.train.config import OptimizerConfig
-
-__all__ = ["SGD"]
-
-_ONE = Multipliers()
+__all__ = ["OPTIMIZERS", "SGD", "AdaDelta", "AdaGrad", "Adam", "RMSProp"]
 
 
-class SGD:
-    """SGD with momentum, Nesterov's variant and weight decay, as PyTorch defines them. Owned by one thread; checked.
+class SGD(Optimizer):
+    """SGD with momentum and Nesterov's variant, as PyTorch defines them. Owned by one thread; checked.
 
-        g = g + weight_decay * w;  v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
+        v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
 
     or as Caffe defines them, with the learning rate within v:
 
         v' = momentum * v + lr * g;  w = w - v',  or with Nesterov  w = w - ((1 + momentum) * v' - momentum * v)
-
-    Biases and scales, which are vectors, are not decayed unless the configuration says so. A parameter's multipliers are factors of
-    lr and of weight_decay.
-
-    Args:
-        handle: Whose device holds the parameters.
-        parameters: What is updated, by name.
-        config: Momentum and weight decay; its learning rate is the schedule's business.
-        momenta: v by name, to resume with; None starts from zeros.
-        multipliers: By name; 1 for parameters that are not among them.
-
-    Raises:
-        CheckpointError: momenta are not those of the parameters.
     """
 
-    def __init__(
-        self,
-        handle: Handle,
-        parameters: Mapping[str, Tensor],
-        config: OptimizerConfig,
-        momenta: Mapping[str, np.ndarray] | None = None,
-        multipliers: Mapping[str, Multipliers] | None = None,
-    ) -> None:
-        self._handle = handle
-        self._parameters = parameters
-        self._config = config
-        self._multipliers = multipliers or {}
-        self._momenta: dict[str, Tensor] = {}
-        if config.momentum == 0:
+    def _slots(self) -> Sequence[str]:
+        return ("",) if self.config.momentum else ()
+
+    def _move(self, one: Move) -> None:
+        w, g, buffers, _, lr, _ = one
+        handle, momentum, nesterov = self.handle, self.config.momentum, self.config.nesterov
+        if not buffers:
+            ops.add(handle, -lr, g, 1.0, w)
             return
-        shapes = {name: value.shape for name, value in parameters.items()}
-        if momenta is None:
-            momenta = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        elif {name: array.shape for name, array in momenta.items()} != shapes:
-            raise CheckpointError(f"momentum of {sorted(momenta)} does not fit the parameters {shapes}")
-        for name, value in parameters.items():
-            self._momenta[name] = handle.tensor(value.descriptor)
-            self._momenta[name].assign(momenta[name])
+        (v,) = buffers
+        if self.config.momentum_style == "caffe":
+            ahead = momentum if nesterov else 0.0
+            if ahead:
+                ops.add(handle, ahead, v, 1.0, w)
+            ops.add(handle, lr, g, momentum, v)
+            ops.add(handle, -1.0 - ahead, v, 1.0, w)
+            return
+        ops.add(handle, 1.0, g, momentum, v)
+        if nesterov:
+            ops.add(handle, -lr, g, 1.0, w)
+            ops.add(handle, -lr * momentum, v, 1.0, w)
+        else:
+            ops.add(handle, -lr, v, 1.0, w)
 
-    def update(self, gradients: Mapping[str, Tensor], base_lr: float) -> None:
-        """Enqueue one step.
 
-        Args:
-            gradients: By parameter; used as scratch: afterwards they include the weight decay.
-            base_lr: Learning rate.
-        """
-        handle, momentum = self._handle, self._config.momentum
-        for name, w in self._parameters.items():
-            g = gradients[name]
-            own = self._multipliers.get(name, _ONE)
-            lr, decay = base_lr * own.lr, self._config.weight_decay * own.decay
-            if decay and (self._config.decay_biases or len(w.shape) > 1):
-                ops.add(handle, decay, w, 1.0, g)
-            if momentum == 0:
-                ops.add(handle, -lr, g, 1.0, w)
-                continue
-            v = self._momenta[name]
-            if self._config.momentum_style == "caffe":
-                self._move_as_caffe(w, v, g, lr)
-                continue
-            ops.add(handle, 1.0, g, momentum, v)
-            if self._config.nesterov:
-                ops.add(handle, -lr, g, 1.0, w)
-                ops.add(handle, -lr * momentum, v, 1.0, w)
-            else:
-                ops.add(handle, -lr, v, 1.0, w)
+class _Adaptive(Optimizer):
+    """A method with averages of squares. Owned by one thread; checked."""
 
-    def _move_as_caffe(self, w: Tensor, v: Tensor, g: Tensor, lr: float) -> None:
-        handle, momentum = self._handle, self._config.momentum
-        ahead = momentum if self._config.nesterov else 0.0
-        if ahead:
-            ops.add(handle, ahead, v, 1.0, w)
-        ops.add(handle, lr, g, momentum, v)
-        ops.add(handle, -1.0 - ahead, v, 1.0, w)
+    def _average_squares(self, x: Tensor, keep: float, take: float, average: Tensor) -> None:
+        """average = keep * average + take * x^2."""
+        ops.binary(self.handle, "mul", take, x, 1.0, x, keep, average)
 
-    def download(self) -> dict[str, np.ndarray]:
-        """v by name, for a checkpoint; empty without momentum. Waits."""
-        return {name: v.numpy() for name, v in self._momenta.items()}
+    def _scaled(self, x: Tensor, squares: Tensor, root: Tensor, out: Tensor) -> None:
+        """out = x / (sqrt(squares) + epsilon); overwrites root, which neither may be."""
+        ops.set_tensor(self.handle, self.config.epsilon, root)
+        ops.unary(self.handle, "sqrt", 1.0, squares, 1.0, root)
+        ops.binary(self.handle, "div", 1.0, x, 1.0, root, 0.0, out)
 
-    def close(self) -> None:
-        """Give the buffers back; a second call does nothing."""
-        for v in self._momenta.values():
-            v.close()
-        self._momenta.clear()
+
+class Adam(_Adaptive):
+    """Adam. Owned by one thread; checked.
+
+        m = momentum * m + (1 - momentum) * g;  v = momentum2 * v + (1 - momentum2) * g^2
+        w = w - lr * sqrt(1 - momentum2^t) / (1 - momentum^t) * m / (sqrt(v) + epsilon)
+
+    in the step t, from 1. PyTorch adds its epsilon to the corrected root: the same where gradients are much larger than epsilon.
+
+    Source: arXiv 1412.6980, section 2, last paragraph, and Caffe's solver.
+    """
+
+    scratch = 1
+
+    def _slots(self) -> Sequence[str]:
+        return ("mean", "square")
+
+    def _move(self, one: Move) -> None:
+        w, g, (m, v), (root,), lr, step = one
+        first, second = self.config.momentum, self.config.momentum2
+        ops.add(self.handle, 1 - first, g, first, m)
+        self._average_squares(g, second, 1 - second, v)
+        self._scaled(m, v, root, g)
+        ops.add(self.handle, -lr * math.sqrt(1 - second**step) / (1 - first**step), g, 1.0, w)
+
+
+class AdaGrad(_Adaptive):
+    """AdaGrad: h = h + g^2;  w = w - lr * g / (sqrt(h) + epsilon). Owned by one thread; checked."""
+
+    scratch = 1
+
+    def _slots(self) -> Sequence[str]:
+        return ("square",)
+
+    def _move(self, one: Move) -> None:
+        w, g, (h,), (root,), lr, _ = one
+        keep, take = self._shares()
+        self._average_squares(g, keep, take, h)
+        self._scaled(g, h, root, g)
+        ops.add(self.handle, -lr, g, 1.0, w)
+
+    def _shares(self) -> tuple[float, float]:
+        """What becomes of h, and of the square that comes."""
+        return 1.0, 1.0
+
+
+class RMSProp(AdaGrad):
+    """RMSProp: h = rms_decay * h + (1 - rms_decay) * g^2;  w = w - lr * g / (sqrt(h) + epsilon). Owned by one thread; checked."""
+
+    def _shares(self) -> tuple[float, float]:
+        return self.config.rms_decay, 1 - self.config.rms_decay
+
+
+class AdaDelta(_Adaptive):
+    """AdaDelta. Owned by one thread; checked.
+
+        h = momentum * h + (1 - momentum) * g^2;  u = g * sqrt((d + epsilon) / (h + epsilon))
+        d = momentum * d + (1 - momentum) * u^2;  w = w - lr * u
+
+    Source: arXiv 1212.5701, algorithm 1, where lr is 1.
+    """
+
+    scratch = 2
+
+    def _slots(self) -> Sequence[str]:
+        return ("square", "update")
+
+    def _move(self, one: Move) -> None:
+        w, g, (h, d), (above, below), lr, _ = one
+        handle = self.handle
+        keep = self.config.momentum
+        self._average_squares(g, keep, 1 - keep, h)
+        for squares, shifted in ((d, above), (h, below)):
+            ops.set_tensor(handle, self.config.epsilon, shifted)
+            ops.add(handle, 1.0, squares, 1.0, shifted)
+        ops.binary(handle, "div", 1.0, above, 1.0, below, 0.0, above)
+        ops.unary(handle, "sqrt", 1.0, above, 0.0, above)
+        ops.binary(handle, "mul", 1.0, g, 1.0, above, 0.0, g)
+        self._average_squares(g, keep, 1 - keep, d)
+        ops.add(handle, -lr, g, 1.0, w)
+
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adagrad": AdaGrad,
+    "rmsprop": RMSProp,
+    "adadelta": AdaDelta,
+}
+"""By `OptimizerConfig.kind`."""

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dnncore import Handle, TensorDescriptor
-from dnncore.dtypes import DType
 from dnncore.errors import ConfigError, PreprocessingError
 from dnncore.nn import Package
 from dnncore.preprocessing import Preprocessing
@@ -21,7 +19,6 @@ from dnncore.train.caffe_solver import solver_table
 from dnncore.train.config import DataConfig, OptimizerConfig, load_config
 from dnncore.train.data.hdf5 import HDF5Images
 from dnncore.train.data.image_list import ImageList
-from dnncore.train.optimizers import SGD
 from dnncore.train.recipe import Recipe
 from dnncore.train.schedule import make_schedule
 from tests.importers.caffe.files import layer
@@ -84,23 +81,32 @@ def test_rates_are_those_of_caffes_formulas(
     )
 
 
-@pytest.mark.parametrize("nesterov", [False, True], ids=["SGD", "Nesterov"])
-def test_momentum_has_the_rate_of_the_time_when_a_gradient_came(nesterov: bool) -> None:
-    rng = np.random.default_rng(0)
-    w, v = rng.standard_normal((3, 4)), np.zeros((3, 4))
-    config = OptimizerConfig(0.1, 0.9, "caffe", nesterov, 0.05, True)
-    with Handle("cpu") as handle:
-        ours, gradient = (handle.tensor(TensorDescriptor.packed((3, 4), DType.FLOAT32)) for _ in range(2))
-        ours.assign(w.astype(np.float32))
-        optimizer = SGD(handle, {"w": ours}, config)
-        for rate in (0.1, 0.1, 0.001, 0.5):
-            g = rng.standard_normal((3, 4))
-            gradient.assign(g.astype(np.float32))
-            optimizer.update({"w": gradient}, rate)
-            before, v = v, 0.9 * v + rate * (g + 0.05 * w)
-            w = w - (1.9 * v - 0.9 * before if nesterov else v)
-        np.testing.assert_allclose(ours.numpy(), w, rtol=2e-5, atol=1e-6)
-        optimizer.close()
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", ("sgd", 0.9, "caffe", False)),
+        ('type: "Nesterov"', ("sgd", 0.9, "caffe", True)),
+        ('type: "Adam" momentum2: 0.99 delta: 1e-3', ("adam", 0.9, "torch", False, 0.99, 0.99, 1e-3)),
+        ("solver_type: ADADELTA", ("adadelta", 0.9, "torch", False, 0.999, 0.99, 1e-8)),
+        ('type: "RMSProp" rms_decay: 0.98 momentum: 0', ("rmsprop", 0.0, "torch", False, 0.999, 0.98, 1e-8)),
+        ('type: "AdaGrad" momentum: 0', ("adagrad", 0.0, "torch", False, 0.999, 0.99, 1e-8)),
+    ],
+)
+def test_every_method_of_caffe_is_ours(tmp_path: Path, text: str, values: tuple[object, ...]) -> None:
+    path = tmp_path / "solver.prototxt"
+    momentum = "" if "momentum: 0" in text else "momentum: 0.9"
+    path.write_text(f'base_lr: 0.01 lr_policy: "fixed" max_iter: 9 {momentum} {text} clip_gradients: 8 iter_size: 4')
+    found = load_config(path, ["net.name=lenet", "data.kind=digits"]).optimizer
+    fields = (found.kind, found.momentum, found.momentum_style, found.nesterov)
+    assert (*fields, found.momentum2, found.rms_decay, found.epsilon)[: len(values)] == values
+    assert (found.clip_norm, found.penalty) == (2.0, "l2")
+
+
+def test_momentum_where_caffe_has_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "solver.prototxt"
+    path.write_text('base_lr: 0.01 lr_policy: "fixed" max_iter: 9 type: "RMSProp" momentum: 0.9')
+    with pytest.raises(ConfigError, match=r"momentum 0.9 with type RMSProp, which has none"):
+        load_config(path, ["net.name=lenet", "data.kind=digits"])
 
 
 SOLVER = """
@@ -154,7 +160,7 @@ def test_a_solver_is_one_command_from_a_package(caffe: Path, capsys: pytest.Capt
 
 def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) -> None:
     (caffe / "solver.prototxt").write_text(
-        """train_net: "none.prototxt" type: "AdaGrad" lr_policy: "cyclic" clip_gradients: 35 regularization_type: "L1"
+        """train_net: "none.prototxt" type: "AdamW" lr_policy: "cyclic" regularization_type: "L3"
         weight_decay: 1 iter_size: 2 weights: "a" weights: "b" train_state { stage: "x" }"""
     )
     with pytest.raises(ConfigError) as caught:
@@ -162,10 +168,9 @@ def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) 
     for expected in (
         "max_iter",
         "base_lr",
-        "type 'AdaGrad'",
+        "type 'AdamW': there are SGD",
         "lr_policy 'cyclic'",
-        "clip_gradients 35",
-        "'L1'",
+        "'L3'",
         "2 files",
         "stages",
     ):
