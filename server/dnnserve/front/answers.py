@@ -9,22 +9,22 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    """Sends answers, or holds them back for a while. Thread-safe: `_lock` guards `_held`."""
+    """Sends answers, or holds them back for a while. Thread-safe: `_lock` guards `_held` and the writing of `holding`.
+
+    Attributes:
+        holding: Whether answers are held back; while they are not, who has one may as well send it without asking here.
+    """
 
     def __init__(self) -> None:
+        self.holding = False
         self._lock = threading.Lock()
-        self._held: list[Callable[[], None]] | None = None
-
-    @property
-    def leave_at_once(self) -> bool:
-        """Whether `send` would call an answer at once, so that who has one may do without it."""
-        return self._held is None
+        self._held: list[Callable[[], None]] = []
 
     def send(self, answer: Callable[[], None]) -> None:
         """Send an answer by calling it, now or when answers are let go."""
-        if self._held is not None:
+        if self.holding:
             with self._lock:
-                if self._held is not None:
+                if self.holding:
                     self._held.append(answer)
                     return
         answer()
@@ -32,11 +32,11 @@ class Answers:
     def hold_back(self) -> None:
         """Keep answers from now on."""
         with self._lock:
-            self._held = []
+            self.holding = True
 
     def let_go(self) -> None:
         """Send what was kept, and everything at once from now on."""
         with self._lock:
-            held, self._held = self._held, None
-        for answer in held or ():
+            held, self._held, self.holding = self._held, [], False
+        for answer in held:
             answer()

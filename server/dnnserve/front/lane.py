@@ -153,16 +153,18 @@ class _LaneCall:
     __slots__ = (
         "_act",
         "_call",
+        "_handle",
         "_lane",
-        "_method",
         "_taken",
         "arrival_ns",
         "cancelled",
         "deadline_ns",
         "metadata",
+        "method",
     )
 
     def __init__(self, lane: Lane, method: _Method, event: Any) -> None:
+        self.method = method.name
         self.arrival_ns = lane.clock()
         # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
         self.deadline_ns = deadline_after(self.arrival_ns, event.call_details.deadline - time.time())
@@ -170,13 +172,9 @@ class _LaneCall:
         self.cancelled = False
         self._lane = lane
         self._call = event.call
-        self._method = method
+        self._handle = method.handle
         self._taken = False
         self._act: Callable[[], None] | None = None
-
-    @property
-    def method(self) -> str:
-        return self._method.name
 
     def receive(self) -> None:
         """Ask for the request and for word of the call's end."""
@@ -215,10 +213,10 @@ class _LaneCall:
 
     def _send(self, operations: Sequence[Any]) -> None:
         answers = self._lane.answers
-        if answers.leave_at_once:
-            self._send_now(operations)
-        else:
+        if answers.holding:
             answers.send(partial(self._send_now, operations))
+        else:
+            self._send_now(operations)
 
     def _send_now(self, operations: Sequence[Any]) -> None:
         try:
@@ -236,7 +234,7 @@ class _LaneCall:
         self._taken = True
         self._lane.gate.enter()
         try:
-            self._method.handle(self, message)
+            self._handle(self, message)
         except Exception:  # noqa: BLE001 - handlers must not raise; a defect of one ends its call
             _log.exception("the handler of %s failed", self.method)
             self.fail(grpc.StatusCode.INTERNAL, "internal error; the server's log has the cause")

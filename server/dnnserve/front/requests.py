@@ -65,7 +65,7 @@ class _Fit(NamedTuple):
     Args:
         spec: The model's.
         tensor: The input, as the form describes it.
-        plain: Whether it is an FP32 or UINT8 tensor that the form does not have in it.
+        dtype: Of a tensor that is behind the form; None: the form has it in it, or there are images.
         shape: Its extents.
         nbytes: Of the tensor; of images, 0.
         top_k, timeout_us, priority: As `InferenceInput` has them.
@@ -73,7 +73,7 @@ class _Fit(NamedTuple):
 
     spec: ModelSpec
     tensor: Any
-    plain: bool
+    dtype: np.dtype[Any] | None
     shape: tuple[int, ...]
     nbytes: int
     top_k: int
@@ -133,10 +133,12 @@ class InferRequest(NamedTuple):
         """
         fit, contents = self.form.fit(spec), self.contents
         source: np.ndarray | Images
-        if fit.plain and len(contents) == 1:
-            source = _rows(fit.tensor.datatype, contents[0], fit.shape, fit.nbytes)
-        else:
+        if fit.dtype is None or len(contents) != 1:
             source = _unusual(fit, contents)
+        elif len(contents[0]) == fit.nbytes:
+            source = np.ndarray(fit.shape, fit.dtype, contents[0])
+        else:
+            raise _size_error(fit.tensor.datatype, fit.shape, len(contents[0]), fit.nbytes)
         return InferenceInput(source, fit.top_k, fit.timeout_us, fit.priority)
 
 
@@ -181,7 +183,10 @@ class ClassifyRequest(NamedTuple):
                 f"tensor datatype {shorten(tensor.datatype)} is not supported; use {' or '.join(_DTYPES)}"
             )
         _check_shape(tensor.datatype, shape, spec)
-        return InferenceInput(_rows(tensor.datatype, tensor.contents, shape, _nbytes(tensor.datatype, shape)), classes)
+        nbytes = _nbytes(tensor.datatype, shape)
+        if len(tensor.contents) != nbytes:
+            raise _size_error(tensor.datatype, shape, len(tensor.contents), nbytes)
+        return InferenceInput(np.ndarray(shape, _DTYPES[tensor.datatype], tensor.contents), classes)
 
 
 def parse(kind: type[_Message], serialized: bytes) -> _Message:
@@ -236,7 +241,7 @@ def _fit(message: Any, spec: ModelSpec) -> _Fit:
     return _Fit(
         spec,
         tensor,
-        datatype in _DTYPES and not tensor.HasField("contents"),
+        None if tensor.HasField("contents") else _DTYPES.get(datatype),
         shape,
         _nbytes(datatype, shape),
         top_k_of(message, spec) if message.outputs else 0,
@@ -300,11 +305,8 @@ def _nbytes(datatype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * _DTYPES[datatype].itemsize if datatype in _DTYPES else 0
 
 
-def _rows(datatype: str, data: bytes | memoryview, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
-    """Rows of a checked shape, over their bytes."""
-    if len(data) != nbytes:
-        raise InvalidRequestError(f"the tensor has {len(data)} bytes; {datatype}{list(shape)} has {nbytes}")
-    return np.ndarray(shape, _DTYPES[datatype], data)
+def _size_error(datatype: str, shape: tuple[int, ...], found: int, nbytes: int) -> InvalidRequestError:
+    return InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {nbytes}")
 
 
 def _unusual(fit: _Fit, contents: Sequence[bytes | memoryview]) -> np.ndarray | Images:

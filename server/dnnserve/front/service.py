@@ -195,11 +195,12 @@ class Service:
         exchange.encode = encode
         source, exchange.top_k, timeout_us, priority = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
-        submit = partial(self._submit, exchange, spec, deadline_ns, priority or spec.priority)
+        priority = priority or spec.priority
         if isinstance(source, np.ndarray):  # the queue refuses what is late
-            submit(source)
+            self._submit(exchange, spec, deadline_ns, priority, source)
         else:
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
+            submit = partial(self._submit, exchange, spec, deadline_ns, priority)
             self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
 
     def refuse(self, call: Call, error: Exception) -> None:

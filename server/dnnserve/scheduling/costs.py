@@ -11,7 +11,7 @@ deadlines is the bound; what is charged and planned with is the mean.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -210,24 +210,27 @@ def _step_ns(curves: Iterable[Curve]) -> float:
     return 1 / rate if rate else 0.0
 
 
-def _rising(sizes: tuple[int, ...], known: list[float | None]) -> tuple[int, ...]:
+def _rising(sizes: tuple[int, ...], known: Sequence[float | None]) -> tuple[int, ...]:
     """Fill the gaps and let no value be less than the one before.
 
     Between two that are known lies a line; before the first a batch costs what the first does, behind the last what the line
     through the last two says, or its share of the only one.
     """
-    points = [(size, value) for size, value in zip(sizes, known, strict=True) if value is not None]
-    if not points:
+    places = [place for place, value in enumerate(known) if value is not None]
+    values = [value for value in known if value is not None]
+    if not values:
         return (0,) * len(sizes)
-    values = (_guess(size, points) if value is None else value for size, value in zip(sizes, known, strict=True))
+    if len(values) < len(sizes):
+        filled, low, low_ns = values[:1] * (places[0] + 1), 0, 0.0  # a share is a line through nothing at no cost
+        for before, place, value in zip(places, places[1:], values[1:], strict=False):
+            low, low_ns = sizes[before], filled[before]
+            filled += _line(sizes[before + 1 : place], low, low_ns, sizes[place], value)
+            filled.append(value)
+        last = places[-1]
+        values = filled + _line(sizes[last + 1 :], low, low_ns, sizes[last], values[-1])
     return tuple(accumulate(map(int, values), max))
 
 
-def _guess(size: int, points: list[tuple[int, float]]) -> float:
-    behind = bisect_left(points, (size, 0.0))
-    if behind == 0:
-        return points[0][1]
-    if len(points) == 1:
-        return points[0][1] * size / points[0][0]
-    (low, low_ns), (high, high_ns) = points[min(behind, len(points) - 1) - 1 :][:2]
-    return low_ns + (high_ns - low_ns) * (size - low) / (high - low)
+def _line(sizes: Sequence[int], low: int, low_ns: float, high: int, high_ns: float) -> list[float]:
+    """What a line through two points says of some sizes."""
+    return [low_ns + (high_ns - low_ns) * (size - low) / (high - low) for size in sizes]

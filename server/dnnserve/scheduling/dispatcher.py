@@ -122,7 +122,8 @@ class Dispatcher:
     @property
     def uniform(self) -> bool:
         """Whether every device has every model."""
-        return all(len(self._costs[model]) == len(self._free_ns) for model in self._queues)
+        devices = len(self._free_ns)
+        return devices == 1 or all(len(self._costs[model]) == devices for model in self._queues)
 
     def limits(self, model: ModelKey) -> Limits:
         """Bounds of a model's queue."""
@@ -130,7 +131,8 @@ class Dispatcher:
 
     def submit(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
         """Queue a request, or say why not; a device must be there that has the model."""
-        idle = not all(self._running[device] for device in self._costs[model])
+        # Only deadlines are judged by what runs.
+        idle = entry.deadline_ns is not None and not all(self._running[device] for device in self._costs[model])
         refusal = admit(now_ns, model, entry, self._queues, self._costs, self._free_ns, idle=idle)
         if refusal is None:
             self._add(self._queues[model], entry)
