@@ -223,3 +223,18 @@ CLASSIFY_REFUSED = {
 def test_a_classify_request_that_does_not_fit_is_refused(request_: classifier.ClassifyRequest, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         parse_classify(request_.SerializeToString()).read(SPEC)
+
+
+def test_a_form_that_came_before_is_checked_against_the_model_that_is_there_now() -> None:
+    requests = [infer_request(raw=ROWS.tobytes()) for _ in range(2)]
+    for number, request in enumerate(requests):
+        request.id = f"id {number}"
+    first, second = (parse_infer(request.SerializeToString()) for request in requests)
+    assert first.form is second.form
+    assert (first.id, second.id) == ("id 0", "id 1")
+    first.read(SPEC)
+    with pytest.raises(InvalidRequestError, match=r"2 rows.*1 to 1"):
+        second.read(make_spec(max_batch_rows=1))
+    np.testing.assert_array_equal(rows_of(second.read(SPEC)), ROWS)
+    with pytest.raises(InvalidRequestError, match="189 bytes"):
+        parse_infer(infer_request(raw=ROWS.tobytes()[3:]).SerializeToString()).read(SPEC)

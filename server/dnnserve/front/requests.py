@@ -14,8 +14,6 @@ against its model once; what is left for each request is to compare the tensor's
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -25,19 +23,16 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from google.protobuf.message import DecodeError, Message
 
-from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.envelope_scanner import take_apart
 from dnnserve.front.parameters import priority_of, refuse_shared_memory, timeout_us_of, top_k_of
 from dnnserve.front.sources import Images
+from dnnserve.front.tensors import DTYPES, check_count, check_shape, images, input_of, nbytes_of, size_error
 
 __all__ = ["ClassifyRequest", "InferRequest", "InferenceInput", "parse", "parse_classify", "parse_infer"]
 
 _DEFAULT_TOP_K = 5
-_LENGTH = struct.Struct("<I")
-_DTYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
-_CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
 _LONGEST_KEPT = 1024  # bytes of a form; one that is longer has a tensor in it
 _KEPT_FORMS = 1024
 _Message = TypeVar("_Message", bound=Message)
@@ -133,12 +128,10 @@ class InferRequest(NamedTuple):
         """
         fit, contents = self.form.fit(spec), self.contents
         source: np.ndarray | Images
-        if fit.dtype is None or len(contents) != 1:
-            source = _unusual(fit, contents)
-        elif len(contents[0]) == fit.nbytes:
+        if fit.dtype is not None and len(contents) == 1 and len(contents[0]) == fit.nbytes:
             source = np.ndarray(fit.shape, fit.dtype, contents[0])
         else:
-            raise _size_error(fit.tensor.datatype, fit.shape, len(contents[0]), fit.nbytes)
+            source = input_of(fit.tensor, fit.shape, contents, spec)
         return InferenceInput(source, fit.top_k, fit.timeout_us, fit.priority)
 
 
@@ -174,19 +167,19 @@ class ClassifyRequest(NamedTuple):
         classes = min(request.top_k or _DEFAULT_TOP_K, spec.num_classes)
         if request.images:
             count = len(request.images)
-            _check_count(count, spec)
-            return InferenceInput(_images(request.images, count, spec), classes)
+            check_count(count, spec)
+            return InferenceInput(images(request.images, count, spec), classes)
         tensor = request.tensor
         shape = tuple(tensor.shape)
-        if tensor.datatype not in _DTYPES:
+        if tensor.datatype not in DTYPES:
             raise InvalidRequestError(
-                f"tensor datatype {shorten(tensor.datatype)} is not supported; use {' or '.join(_DTYPES)}"
+                f"tensor datatype {shorten(tensor.datatype)} is not supported; use {' or '.join(DTYPES)}"
             )
-        _check_shape(tensor.datatype, shape, spec)
-        nbytes = _nbytes(tensor.datatype, shape)
+        check_shape(tensor.datatype, shape, spec)
+        nbytes = nbytes_of(tensor.datatype, shape)
         if len(tensor.contents) != nbytes:
-            raise _size_error(tensor.datatype, shape, len(tensor.contents), nbytes)
-        return InferenceInput(np.ndarray(shape, _DTYPES[tensor.datatype], tensor.contents), classes)
+            raise size_error(tensor.datatype, shape, len(tensor.contents), nbytes)
+        return InferenceInput(np.ndarray(shape, DTYPES[tensor.datatype], tensor.contents), classes)
 
 
 def parse(kind: type[_Message], serialized: bytes) -> _Message:
@@ -236,14 +229,14 @@ _kept_form = lru_cache(_KEPT_FORMS)(_read_form)
 def _fit(message: Any, spec: ModelSpec) -> _Fit:
     tensor = _only_input(message, spec)
     shape, datatype = tuple(tensor.shape), tensor.datatype
-    _check_shape(datatype, shape, spec)
+    check_shape(datatype, shape, spec)
     parameters = message.parameters
     return _Fit(
         spec,
         tensor,
-        None if tensor.HasField("contents") else _DTYPES.get(datatype),
+        None if tensor.HasField("contents") else DTYPES.get(datatype),
         shape,
-        _nbytes(datatype, shape),
+        nbytes_of(datatype, shape),
         top_k_of(message, spec) if message.outputs else 0,
         timeout_us_of(parameters),
         priority_of(parameters),
@@ -259,126 +252,3 @@ def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
         )
     refuse_shared_memory(tensor)
     return tensor
-
-
-def _check_only_contents(datatype: str, tensor: Any) -> None:
-    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != _CONTENTS[datatype]]
-    if others:
-        raise InvalidRequestError(
-            f"input {shorten(tensor.name)} has {', '.join(others)} beside {_CONTENTS[datatype]}; {datatype} is sent in that alone"
-        )
-
-
-def _check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> None:
-    row_shape: tuple[int, ...]
-    match datatype:
-        case "FP32":
-            names, row_shape = "N, C, H, W", spec.input_shape
-        case "UINT8":
-            names, row_shape = "N, H, W, C", (*spec.input_shape[1:], spec.input_shape[0])
-        case "BYTES":
-            names, row_shape = "N", (1,) if shape[1:] == (1,) else ()
-        case _:
-            known = ", ".join(_CONTENTS)
-            raise InvalidRequestError(
-                f"datatype {shorten(datatype)} of input {spec.input_name!r} is not supported; use {known}"
-            )
-    if not shape or shape[1:] != row_shape:
-        wanted = ", ".join(["n", *map(str, row_shape)])
-        raise InvalidRequestError(
-            f"shape {_bounded(shape)} of {datatype} input {spec.input_name!r} does not fit; send [{wanted}] ({names})"
-        )
-    _check_count(shape[0], spec)
-    if datatype == "UINT8":
-        _preprocessing(spec)
-
-
-def _check_count(count: int, spec: ModelSpec) -> None:
-    if not 1 <= count <= spec.max_batch_rows:
-        raise InvalidRequestError(
-            f"the request has {count} rows; model {spec.key} takes 1 to {spec.max_batch_rows} a request"
-        )
-
-
-def _nbytes(datatype: str, shape: tuple[int, ...]) -> int:
-    """Of a tensor; of images nobody can say."""
-    return math.prod(shape) * _DTYPES[datatype].itemsize if datatype in _DTYPES else 0
-
-
-def _size_error(datatype: str, shape: tuple[int, ...], found: int, nbytes: int) -> InvalidRequestError:
-    return InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {nbytes}")
-
-
-def _unusual(fit: _Fit, contents: Sequence[bytes | memoryview]) -> np.ndarray | Images:
-    """What is no plain tensor: images, or a tensor in the typed field that belongs to its datatype."""
-    spec, tensor, shape = fit.spec, fit.tensor, fit.shape
-    if len(contents) > 1:
-        raise InvalidRequestError(f"the request has {len(contents)} raw_input_contents for 1 input; send one an input")
-    if contents and tensor.HasField("contents"):
-        raise InvalidRequestError(
-            f"input {spec.input_name!r} has both contents and raw_input_contents; send one of the two"
-        )
-    typed = tensor.contents
-    source: np.ndarray | Images
-    if tensor.datatype == "BYTES":
-        source = _images(_bytes_elements(contents[0], shape[0]) if contents else typed.bytes_contents, shape[0], spec)
-    elif tensor.datatype == "FP32":
-        source = _typed(typed.fp32_contents, "<f4", "fp32_contents", shape)
-    else:
-        source = _pixels(typed.uint_contents, shape)
-    if not contents:
-        _check_only_contents(tensor.datatype, tensor)
-    return source
-
-
-def _preprocessing(spec: ModelSpec) -> Preprocessing:
-    if spec.preprocessing is None:
-        shape = ", ".join(map(str, spec.input_shape))
-        raise InvalidRequestError(
-            f"model {spec.key} is served without preprocessing, so it takes no images and no pixels; send FP32 [n, {shape}]"
-        )
-    return spec.preprocessing
-
-
-def _typed(values: Sequence[float], dtype: str, field: str, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of a repeated field whose length was compared with the shape first."""
-    if len(values) != math.prod(shape):
-        raise InvalidRequestError(f"{field} has {len(values)} elements; shape {list(shape)} has {math.prod(shape)}")
-    return np.fromiter(values, dtype, len(values)).reshape(shape)
-
-
-def _pixels(values: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
-    pixels = _typed(values, "<u4", "uint_contents", shape)
-    if pixels.max() > np.iinfo(np.uint8).max:
-        raise InvalidRequestError(f"uint_contents has the value {pixels.max()}; UINT8 ends at 255")
-    return pixels.astype(np.uint8)
-
-
-def _bytes_elements(raw: bytes | memoryview, count: int) -> list[memoryview]:
-    """Split a raw BYTES tensor: for each element four bytes of little-endian length, then the element."""
-    view, position = memoryview(raw), 0
-    elements: list[memoryview] = []
-    for index in range(count):
-        if len(view) - position < _LENGTH.size:
-            raise InvalidRequestError(f"the BYTES tensor ends after {index} elements; its shape has {count}")
-        (length,) = _LENGTH.unpack_from(view, position)
-        position += _LENGTH.size
-        if length > len(view) - position:
-            raise InvalidRequestError(
-                f"element {index} of the BYTES tensor claims {length} bytes; {len(view) - position} are left"
-            )
-        elements.append(view[position : position + length])
-        position += length
-    if position != len(view):
-        raise InvalidRequestError(f"the BYTES tensor has {len(view) - position} bytes after its {count} elements")
-    return elements
-
-
-def _images(files: Sequence[bytes | memoryview], count: int, spec: ModelSpec) -> Images:
-    if len(files) != count:
-        raise InvalidRequestError(f"bytes_contents has {len(files)} elements; the shape has {count}")
-    return Images(files, _preprocessing(spec))
-
-
-def _bounded(shape: tuple[int, ...]) -> str:
-    return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} dimensions"
