@@ -21,10 +21,17 @@ _tickets = itertools.count(1)
 
 
 class ModelKey(NamedTuple):
-    """One loaded version of one model. Immutable; a tuple, because it is looked up several times for each request."""
+    """One loaded version of one model. Immutable; a tuple, because it is looked up several times for each request.
+
+    Args:
+        name: Of the model.
+        version: Its number.
+        load: Tells two loads of a version apart: of other files, or by another configuration.
+    """
 
     name: str
     version: int
+    load: int = 0
 
     def __str__(self) -> str:
         return f"{self.name}/{self.version}"
