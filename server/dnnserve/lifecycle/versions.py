@@ -143,8 +143,8 @@ class Lifecycle:
             self._wanted[name] = dict(recipes)
         else:
             self._wanted.pop(name, None)
-        for version in [version for other, version in self._failures if other == name]:
-            if retry or version not in recipes:
+        for (other, version), (recipe, _) in list(self._failures.items()):
+            if other == name and (retry or recipes.get(version) != recipe):
                 del self._failures[name, version]
         return self._advance()
 
