@@ -25,10 +25,10 @@ from dataclasses import dataclass, field  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from dnnserve.app import model_spec  # noqa: E402
 from dnnserve.config import PRECISIONS  # noqa: E402
 from dnnserve.engine import net as instance  # noqa: E402
 from dnnserve.engine.net import NetHost, ServedModel  # noqa: E402
+from dnnserve.lifecycle.reading import model_spec  # noqa: E402
 from dnnserve.repository import load_package_folder  # noqa: E402
 
 from benchmarks.document import Document  # noqa: E402

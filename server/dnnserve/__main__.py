@@ -1,4 +1,4 @@
-"""`dnnserve`: read the command line, run the server, end on SIGTERM or SIGINT. SIGHUP is logged and changes nothing.
+"""`dnnserve`: read the command line, run the server, end on SIGTERM or SIGINT. SIGHUP has the configuration read again.
 
 Exit codes: 0 stopped in order; 1 stopped with requests or devices unfinished; 2 could not start.
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnncore import devices
-from dnncore.errors import DnncoreError
+from dnncore.errors import ConfigError, DnncoreError
 from dnnserve.allocator import keep_freed_memory
-from dnnserve.command_line import parse_arguments
+from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = parse_arguments(arguments)
     except ModuleNotFoundError as error:
         return _refuse_without(error)
-    configure_logging(config.log_format)
+    configure_logging(config.log_format, config.log_level)
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
@@ -66,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         devices.limit_cpu_threads(1)
         server = make_server(config)
         # Who presses ^C is no load balancer.
-        _on_signals(lambda number: server.request_stop(lame_duck=number != signal.SIGINT))
+        _on_signals(
+            lambda number: server.request_stop(lame_duck=number != signal.SIGINT),
+            lambda: _read_again(server, arguments),
+        )
         if server.start():
             collect_seldom()
             try:
@@ -84,6 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.shutdown()
         os._exit(0 if clean else 1)
     return 0
+
+
+def _read_again(server: Server, arguments: Sequence[str] | None) -> None:
+    """SIGHUP: apply the configuration as it is now. Certificates and tokens are read again by themselves when they change."""
+    try:
+        config = read_again(arguments)
+    except (ConfigError, OSError) as error:
+        _log.error("SIGHUP: the configuration cannot be used, so the old holds: %s", error)
+        return
+    server.reconfigure(config)
 
 
 def _refuse_without(error: ModuleNotFoundError) -> int:
@@ -129,8 +142,8 @@ def _write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def _on_signals(act: Callable[[int], None]) -> None:
-    """Call `act` with its number once a SIGTERM or SIGINT, in a thread of its own, and outlive a SIGHUP.
+def _on_signals(act: Callable[[int], None], read_again: Callable[[], None]) -> None:
+    """Call `act` with its number once a SIGTERM or SIGINT, and `read_again` once a SIGHUP, in a thread of its own.
 
     Python runs a signal's handler in the main thread, and that one sleeps: the signal may have gone to another thread, and then
     nothing wakes it. The byte that the interpreter writes into its wakeup descriptor, the signal's number, comes at once,
@@ -145,9 +158,7 @@ def _on_signals(act: Callable[[int], None]) -> None:
     def forward(_kept_open: socket.socket) -> None:
         while number := receiver.recv(1):
             if number[0] == signal.SIGHUP:
-                _log.warning(
-                    "SIGHUP changes nothing: the configuration is read at the start; SIGTERM ends the server in order"
-                )
+                read_again()
             else:
                 act(number[0])
 

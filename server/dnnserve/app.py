@@ -11,16 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 
 from dnncore import devices
-from dnncore.dtypes import DType
-from dnncore.nn import BATCH, Model, Package, Value
-from dnncore.nn.passes import for_inference
+from dnncore.nn import Package
 from dnnserve.catalog import ModelSpec
-from dnnserve.config import PRECISIONS, ServerConfig
+from dnnserve.config import ServerConfig
 from dnnserve.engine.host import HostFactory
+from dnnserve.engine.local import LocalEngines
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, ServedModel, Terms
 from dnnserve.engine.process import EngineProcesses
@@ -30,22 +30,50 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
 from dnnserve.front.processes import FrontProcesses
+from dnnserve.lifecycle.control import ModelControl, recipe_of
+from dnnserve.lifecycle.reading import read_model
+from dnnserve.lifecycle.requests import Answer, Question
+from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
+from dnnserve.lifecycle.versions import IndexEntry, Recipe
+from dnnserve.logs import set_log_level
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.restarts import Restarts
-from dnnserve.repository import import_model_file, load_package_folder, load_repository
+from dnnserve.repository import (
+    find_packages,
+    import_model_file,
+    load_package,
+    load_package_folder,
+    load_packages,
+    see_repository,
+    stamp_of,
+)
 from dnnserve.scheduler import Scheduler
-from dnnserve.scheduling.entry import Limits
 from dnnserve.security.doors import open_doors, shows_tokens
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
-__all__ = ["Addresses", "Server", "make_server", "model_spec"]
+__all__ = ["RELOADED", "Addresses", "Origin", "Server", "labelled", "make_server"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _LAST_ANSWERS_S = 0.25  # for answers that are on their way when the port closes; an open Watch makes us wait it out
 _CLOSE_S = 5.0
+
+RELOADED = frozenset(
+    {
+        *("models", "max_batch_rows", "precision", "default_deadline_ms", "max_queue_requests", "max_queue_delay_us"),
+        *(
+            "deadline_margin_ms",
+            "log_level",
+            "lame_duck_seconds",
+            "drain_seconds",
+            "repository_poll_seconds",
+            "all_versions",
+        ),
+    }
+)
+"""Settings that a running server can change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +96,7 @@ class Server:
         clock: Monotonic nanoseconds.
         restartable: Whether a lost device may be opened again.
         close: Called at the end, when every device is closed.
+        origin: What the models were made of, and how others are read; None: no others will come.
 
     Raises:
         StartError: a port cannot be had, or certificates or tokens cannot be used.
@@ -82,6 +111,7 @@ class Server:
         clock: Callable[[], int] = time.monotonic_ns,
         restartable: bool = False,
         close: Callable[[], None] = lambda: None,
+        origin: Origin | None = None,
     ) -> None:
         self._config = config
         self._close_engines = close
@@ -105,12 +135,15 @@ class Server:
             [self._metrics.observe_batch],
             int(config.deadline_margin_ms * 1e6),
         )
-        rows = {spec.key: spec.max_batch_rows for spec in specs}
+        labels = dict(labelled(device_names))
+        self._recipes = {
+            spec.key: Recipe(Path(), (), spec.max_batch_rows, "fp32", frozenset(labels)) for spec in specs
+        } | dict({} if origin is None else origin.recipes)
         self._runners = [
             Runner(
                 label,
                 name,
-                rows,
+                {spec.key: spec.max_batch_rows for spec in specs if label in self._recipes[spec.key].devices},
                 open_host,
                 self.scheduler,
                 self._on_device_changed,
@@ -118,12 +151,12 @@ class Server:
                 clock,
                 int(config.warm_up_seconds * 1e9),
             )
-            for label, name in _labelled(device_names)
+            for label, name in labels.items()
         ]
         # The CPU does not hang: a batch that takes long there is a long batch.
         watched = [runner for runner in self._runners if runner.device != "cpu"]
         self._watchdog = Watchdog(watched, config.batch_timeout_seconds) if config.batch_timeout_seconds else None
-        self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready))
+        self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready, self._index))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         context = doors.metrics
         tls = None if context is None else lambda: context.current
@@ -133,6 +166,17 @@ class Server:
         except StartError:
             self._web.close()
             raise
+        self._stage = Stage(
+            config,
+            _Nowhere() if origin is None else origin.store,
+            _nothing if origin is None else origin.read,
+            self._runners,
+            self.scheduler,
+            self.statistics,
+            self._metrics,
+            self._front,
+        )
+        self._control = ModelControl(config, labels, self._stage)
         web_host = f"[{config.host}]" if ":" in config.host else config.host
         metrics = f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
         http = self._front.http_address
@@ -150,7 +194,8 @@ class Server:
     @property
     def models(self) -> tuple[ModelKey, ...]:
         """What is served."""
-        return tuple(spec.key for spec in self._specs)
+        ready = [entry for entry in self._control.index() if entry.state == "READY"]
+        return tuple(ModelKey(entry.name, entry.version) for entry in ready)
 
     @property
     def ready(self) -> bool:
@@ -183,16 +228,33 @@ class Server:
             raise
         if specs is None:
             return False
-        for spec in specs:
-            self.scheduler.add_model(spec.key, self._limits(spec))
         if self._watchdog is not None:
             self._watchdog.start()
-        self._front.start(specs)
+        self._stage.open(specs)
+        self._control.start(self._recipes)
         _log.info("calls come over the %s front end", self._front.kind)
         with self._lock:
             self._open = True
         self._announce_health()
         return True
+
+    def ask(self, question: Question, answer: Callable[[Answer], None]) -> None:
+        """Have a client's question of the repository answered; for front ends."""
+        self._control.ask(question, answer)
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """Apply a configuration that was read anew, as far as a running server can; the rest is named in a warning."""
+        changed = {
+            each.name for each in fields(ServerConfig) if getattr(config, each.name) != getattr(self._config, each.name)
+        }
+        if left := sorted(changed - RELOADED):
+            _log.warning("these settings hold from the next start on: %s", ", ".join(left))
+        self._config = config = replace(self._config, **{name: getattr(config, name) for name in RELOADED})
+        set_log_level(config.log_level)
+        self._front.set_log_level(config.log_level)
+        self.scheduler.set_margin(int(config.deadline_margin_ms * 1e6))
+        self._control.reconfigure(config)
+        _log.info("configuration read again; changed: %s", ", ".join(sorted(changed & RELOADED)) or "nothing")
 
     def request_stop(self, *, lame_duck: bool = True) -> None:
         """Ask the server to end; asked a second time, it stops at once. Returns immediately.
@@ -216,6 +278,7 @@ class Server:
         with self._lock:
             served, self._open = self._open, False
         self._front.announce(False, final=True)
+        self._control.stop()
         if served:
             self._serve_as_lame_duck()
         _log.info("draining: %d calls inside, up to %g s", self._front.inside, self._config.drain_seconds)
@@ -242,22 +305,18 @@ class Server:
             while (limits := runner.wait_loaded(_POLL_S)) is None:
                 if self._stop.is_set():
                     return None
-            rows = {key: min(rows[key], limits[key]) for key in rows}
+            rows |= {key: min(rows[key], limit) for key, limit in limits.items()}
         return [replace(spec, max_batch_rows=rows[spec.key]) for spec in self._specs]
 
-    def _limits(self, spec: ModelSpec) -> Limits:
-        config = self._config
-        return Limits(
-            max_batch_rows=spec.max_batch_rows,
-            max_queue_requests=config.max_queue_requests,
-            max_queue_delay_ns=config.max_queue_delay_us * 1000,
-            hold_until_requests=config.hold_until_requests,
-        )
+    def _index(self) -> Sequence[IndexEntry]:
+        return self._control.index()
 
     def _front_end(self) -> FrontEnd:
         if self._config.front_ends:
-            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_calls)
-        behind = Behind(self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self._clock)
+            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_calls, self)
+        behind = Behind(
+            self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self, self._clock
+        )
         return LocalFrontEnd(self._config, behind)
 
     def _on_device_changed(self, label: str, reason: str | None) -> None:
@@ -303,6 +362,35 @@ class Server:
         return closed
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """Where models come from. Immutable.
+
+    Args:
+        recipes: What those that the server begins with were made of.
+        store: Where devices find models.
+        read: Loads the packages of others.
+    """
+
+    recipes: Mapping[ModelKey, Recipe]
+    store: ModelStore
+    read: PackageReader
+
+
+class _Nowhere:
+    """Keeps no models."""
+
+    def put(self, model: ModelKey, served: object) -> None:
+        pass
+
+    def drop(self, model: ModelKey) -> None:
+        pass
+
+
+def _nothing(path: Path) -> Package:
+    raise StartError(f"{path} cannot be read: this server reads no models")
+
+
 def make_server(config: ServerConfig) -> Server:
     """Load the packages and resolve the devices that a configuration names.
 
@@ -312,38 +400,27 @@ def make_server(config: ServerConfig) -> Server:
     """
     names = devices.resolve(config.devices)
     in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
-    if not in_processes:
-        specs, models = _models(config)
-        return Server(config, names, specs, partial(NetHost, models=models, terms=Terms(config.batch_invariant)))
-    engines = EngineProcesses(names)  # they start while models are read
+    terms = Terms(config.batch_invariant, 2 if in_processes else 1, config.device_memory_fraction)
+    engines: EngineProcesses | LocalEngines
+    if in_processes:
+        engines = EngineProcesses(names)  # they start while models are read
+        store: dict[ModelKey, ServedModel] = {}
+        engines.tell(Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store))
+    else:
+        engines = LocalEngines(terms)
     try:
-        specs, models = _models(config)
-        open_host = partial(NetHost, models=models, terms=Terms(config.batch_invariant, num_slots=2))
-        engines.tell(Assignment(open_host, config.log_format))
-        return Server(config, names, specs, engines, restartable=True, close=engines.close)
+        recipes, specs = {}, []
+        labels = dict(labelled(names))
+        for key, (path, package) in _packages(config).items():
+            recipes[key] = recipe_of(config, key.name, path, stamp_of(path), labels)
+            spec, served = read_model(key, package, config.of_model(key.name))
+            specs.append(spec)
+            engines.put(key, served)
+        origin = Origin(recipes, engines, partial(_read, config))
+        return Server(config, names, specs, engines, restartable=in_processes, close=engines.close, origin=origin)
     except BaseException:
         engines.close()
         raise
-
-
-def _models(config: ServerConfig) -> tuple[Sequence[ModelSpec], Mapping[ModelKey, ServedModel]]:
-    """What requests must know of each model, and what devices load."""
-    packages = _packages(config)
-    _check_names(config, packages)
-    settings = {key: config.of_model(key.name) for key in packages}
-    specs = [
-        replace(
-            model_spec(key, package, settings[key].max_batch_rows),
-            default_deadline_ns=int(settings[key].default_deadline_ms * 1e6),
-            priority=settings[key].priority,
-        )
-        for key, package in packages.items()
-    ]
-    models = {
-        key: ServedModel(_model_to_run(key, package, PRECISIONS[settings[key].precision]), package.preprocessing)
-        for key, package in packages.items()
-    }
-    return specs, models
 
 
 def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
@@ -353,25 +430,49 @@ def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
             raise StartError(f"models.{name} configures a model that is not served; served are {', '.join(served)}")
 
 
-def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
-    """The net of a package, as it is run.
+def _packages(config: ServerConfig) -> Mapping[ModelKey, tuple[Path, Package]]:
+    """What the server begins with."""
+    if config.model_repository is None:
+        assert config.model is not None
+        ((key, package),) = _model_package(config).items()
+        packages: Mapping[ModelKey, Package] = {key: package}
+        places: Mapping[ModelKey, Path] = {key: config.model}
+    else:
+        places = _places(config, config.model_repository)
+        packages = load_packages(places, skip_bad=config.skip_bad_models)
+    if config.repository_mode == "none":
+        _check_names(config, packages)
+    return {key: (places[key], package) for key, package in packages.items()}
 
-    Raises:
-        StartError: it is to be run in int8, and is not calibrated.
-    """
-    if precision is DType.INT8 and package.calibration is None:
+
+def _places(config: ServerConfig, root: Path) -> Mapping[ModelKey, Path]:
+    """The packages of the repository to begin with."""
+    if config.repository_mode == "none":
+        return find_packages(root, all_versions=config.all_versions)
+    seen, misfits = see_repository(root)
+    for misfit in misfits:
+        _log.error("%s", misfit)
+    wanted = set(seen) if config.repository_mode == "poll" or "*" in config.load_models else set(config.load_models)
+    if missing := sorted(wanted - seen.keys()):
         raise StartError(
-            f"model {key}: --precision int8 needs a package with a calibration, which this one lacks; make one with "
-            "`dnncore calibrate PACKAGE FOLDER`, of images like those that it will see"
+            f"--load-model {', '.join(missing)}: not in {str(root)!r}, which has {', '.join(seen) or 'none'}"
         )
-    return for_inference(package.serving_model, precision, calibration=package.calibration)
+    found = {
+        name: seen[name] if config.all_versions else {max(seen[name]): seen[name][max(seen[name])]} for name in wanted
+    }
+    return {ModelKey(name, number): path for name in sorted(found) for number, (path, _) in found[name].items()}
 
 
-def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
+def _read(config: ServerConfig, path: Path) -> Package:
+    """The package of a path, once more."""
     if config.model_repository is not None:
-        return load_repository(
-            config.model_repository, all_versions=config.all_versions, skip_bad=config.skip_bad_models
-        )
+        return load_package(path)
+    (package,) = _model_package(config).values()
+    return package
+
+
+def _model_package(config: ServerConfig) -> Mapping[ModelKey, Package]:
+    """What --model names."""
     assert config.model is not None
     if not config.model.exists():
         raise StartError(
@@ -387,39 +488,7 @@ def _packages(config: ServerConfig) -> Mapping[ModelKey, Package]:
     return load_package_folder(config.model)
 
 
-def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
-    """What requests must know of a package.
-
-    Raises:
-        StartError: it is not a net that reads images, one or their tensor, and gives a row of numbers for each.
-    """
-    graph = package.serving_graph
-    inputs, outputs = graph.inputs, [graph.values[name] for name in graph.outputs]
-    (channels, height, width), classes = _row_of(key, inputs, 4), _row_of(key, outputs, 2)[0]
-    return ModelSpec(
-        key,
-        inputs[0].name,
-        (channels, height, width),
-        outputs[0].name,
-        classes,
-        package.labels or (),
-        package.preprocessing,
-        max_batch_rows,
-    )
-
-
-def _row_of(key: ModelKey, values: Sequence[Value], ndim: int) -> tuple[int, ...]:
-    """Extents of a row of the one value that there is, float32 of so many dimensions."""
-    wanted = {4: "reads one input, float32[N, C, H, W]", 2: "gives one output, float32[N, K]"}[ndim]
-    row = values[0].shape[1:]
-    alike = (len(values), len(values[0].shape), values[0].dtype) == (1, ndim, DType.FLOAT32)
-    if not alike or values[0].shape[0] != BATCH or not all(isinstance(extent, int) for extent in row):
-        has = "; ".join(map(str, values))
-        raise StartError(f"model {key.name} cannot be served: what is served {wanted}; the net has {has}")
-    return tuple(map(int, row))
-
-
-def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
+def labelled(names: Sequence[str]) -> list[tuple[str, str]]:
     """(label, name) of each device; a name that comes again is numbered: cpu, cpu#1."""
     seen: dict[str, int] = {}
     labelled = []

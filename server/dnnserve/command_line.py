@@ -11,9 +11,9 @@ from pathlib import Path
 
 from dnncore.errors import ConfigError
 from dnncore.importers.model_file import add_arguments, add_package_arguments
-from dnnserve.config import ENGINES, FRONT_ENDS, PRECISIONS, ServerConfig
+from dnnserve.config import ENGINES, FRONT_ENDS, LOG_LEVELS, PRECISIONS, REPOSITORY_MODES, ServerConfig
 
-__all__ = ["parse_arguments"]
+__all__ = ["parse_arguments", "read_again"]
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
@@ -25,6 +25,23 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         ModuleNotFoundError: pydantic-settings, which reads the latter two, is not installed.
     """
     parser = _parser()
+    try:
+        return _read(parser, arguments)
+    except (ConfigError, OSError) as error:
+        parser.error(str(error))
+
+
+def read_again(arguments: Sequence[str] | None = None) -> ServerConfig:
+    """Read what `parse_arguments` has read, as it is now.
+
+    Raises:
+        ConfigError: it cannot be used.
+        OSError: the file cannot be read.
+    """
+    return _read(_parser(), arguments)
+
+
+def _read(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> ServerConfig:
     # An attribute that is there already keeps argparse from setting a default: what is left None was not given.
     given = parser.parse_args(arguments, argparse.Namespace(**{action.dest: None for action in parser._actions}))
     flags = {name: value for name, value in vars(given).items() if value is not None}
@@ -32,13 +49,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
         read_settings,  # here, for `--help` to need neither pydantic nor the time that it takes
     )
 
-    try:
-        settings = read_settings(parser, ServerConfig, flags, flags.get("config"), (("model", "model_repository"),))
-        if "print_config" in flags:
-            print(settings.to_toml(), end="")
-        config = ServerConfig(**settings.arguments())
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
+    settings = read_settings(parser, ServerConfig, flags, flags.get("config"), (("model", "model_repository"),))
+    if "print_config" in flags:
+        print(settings.to_toml(), end="")
+    config = ServerConfig(**settings.arguments())
     if "print_config" in flags:
         parser.exit()
     return config
@@ -64,6 +78,24 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--model-repository", type=Path, metavar="DIR", help="folder of NAME/VERSION/ model packages")
     models.add_argument(
         "--model", type=Path, metavar="PATH", help="one model package, .onnx file or .prototxt, served as version 1"
+    )
+    models.add_argument(
+        "--repository-mode",
+        choices=REPOSITORY_MODES,
+        default="none",
+        help="none: what is loaded at the start is served; poll: what changes in the repository is loaded and unloaded; explicit: "
+        "clients load and unload (RepositoryModelLoad)",
+    )
+    models.add_argument(
+        "--repository-poll-seconds", type=float, default=15.0, metavar="S", help="poll: from one look to the next"
+    )
+    models.add_argument(
+        "--load-model",
+        dest="load_models",
+        action="append",
+        type=_model_name,
+        metavar="NAME",
+        help="explicit: load this one at the start, * for all; may be given several times",
     )
     models.add_argument(
         "--all-versions", action=argparse.BooleanOptionalAction, help="load every version, not the latest alone"
@@ -178,6 +210,13 @@ def _parser() -> argparse.ArgumentParser:
         "dnncore calibrate has seen",
     )
     work.add_argument(
+        "--device-memory-fraction",
+        type=float,
+        default=0.95,
+        metavar="F",
+        help="of a device's memory, what models may take together with whoever else uses it; what does not fit is refused",
+    )
+    work.add_argument(
         "--batch-invariant",
         action=argparse.BooleanOptionalAction,
         help="an image's answer has the same bits in any batch: each is computed alone, which takes longer",
@@ -235,6 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     life.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="time for requests to finish after that"
     )
+    life.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="lines from this level up")
     life.add_argument("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
     life.add_argument(
         "--access-log",
@@ -257,3 +297,8 @@ def _parser() -> argparse.ArgumentParser:
         "--ready-file", type=Path, metavar="PATH", help="write addresses, devices and models there as JSON when ready"
     )
     return parser
+
+
+def _model_name(text: str) -> str:
+    """A name as it is; as a type of its own it is written without brackets and quotes in the environment, too."""
+    return text

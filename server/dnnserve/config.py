@@ -11,7 +11,16 @@ from dnncore.errors import ConfigError
 from dnncore.importers.model_file import ModelFile
 from dnncore.nn.graph import Extent
 
-__all__ = ["ENGINES", "FRONT_ENDS", "PRECISIONS", "ModelConfig", "ModelSection", "ServerConfig"]
+__all__ = [
+    "ENGINES",
+    "FRONT_ENDS",
+    "LOG_LEVELS",
+    "PRECISIONS",
+    "REPOSITORY_MODES",
+    "ModelConfig",
+    "ModelSection",
+    "ServerConfig",
+]
 
 _MAX_PORT = 65535
 _MAX_BATCH_ROWS = 4096
@@ -20,6 +29,11 @@ _LAST_PRIORITY = 8
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What a model may be computed in, by the name that users give."""
+
+REPOSITORY_MODES = ("none", "poll", "explicit")
+"""Who says which versions are served: nobody, after the start; the repository; clients."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 ENGINES = ("auto", "process", "thread")
 """Where devices may run."""
@@ -80,6 +94,10 @@ class ServerConfig:
         name: See there.
         labels: See there.
         preprocess: See there.
+        repository_mode: Whether versions come and go while the server runs: "none"; "poll", by looks at the repository;
+            "explicit", by RepositoryModelLoad and RepositoryModelUnload.
+        repository_poll_seconds: From one look to the next.
+        load_models: Models that "explicit" begins with; "*" stands for all.
         all_versions: Load every version of each model, not the latest alone.
         skip_bad_models: Serve the other models when a package cannot be loaded.
         host: Address to listen on.
@@ -95,6 +113,7 @@ class ServerConfig:
         engines: Where a device runs: "process", in a process of its own, which can be lost and started again; "thread", in the
             server's; "auto": processes for GPUs, threads for the CPU.
         precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`.
+        device_memory_fraction: What models may take of a device's memory, together with whoever else uses it.
         batch_invariant: An image's answer has the same bits whatever it is batched with, because each is computed alone.
         max_batch_rows: Rows of a batch.
         max_queue_requests: Requests that may wait for a model.
@@ -119,6 +138,7 @@ class ServerConfig:
         warm_up_seconds: How long the batches of a device's models are timed before it takes requests; 0: not at all.
         deadline_margin_ms: Answers are due so long before the deadlines of their requests: they still have to reach the client.
         log_format: "text" or "json".
+        log_level: One of `LOG_LEVELS`, from which on lines are logged.
         access_log: Whether each call's end is logged.
         trace_endpoint: Where OpenTelemetry's spans go, by OTLP over HTTP; None: nothing is traced.
         trace_ratio: The share of calls without a traceparent that are traced; the others follow their client's decision.
@@ -135,6 +155,9 @@ class ServerConfig:
     name: str | None = None
     labels: Path | None = None
     preprocess: str | None = None
+    repository_mode: str = "none"
+    repository_poll_seconds: float = 15.0
+    load_models: Sequence[str] = ()
     all_versions: bool = False
     skip_bad_models: bool = False
     host: str = "127.0.0.1"
@@ -149,6 +172,7 @@ class ServerConfig:
     devices: str | None = None
     engines: str = "auto"
     precision: str = "fp32"
+    device_memory_fraction: float = 0.95
     batch_invariant: bool = False
     max_batch_rows: int = 32
     max_queue_requests: int = 1024
@@ -173,6 +197,7 @@ class ServerConfig:
     warm_up_seconds: float = 1.0
     deadline_margin_ms: float = 1.0
     log_format: str = "text"
+    log_level: str = "info"
     access_log: bool = False
     trace_endpoint: str | None = None
     trace_ratio: float = 1.0
@@ -183,6 +208,20 @@ class ServerConfig:
             raise ConfigError("give exactly one of --model-repository DIR and --model PATH")
         if self.model is None and self.file_arguments:
             raise ConfigError(f"{', '.join(self.file_arguments)}: for an .onnx file or a .prototxt, given with --model")
+        if self.repository_mode not in REPOSITORY_MODES:
+            raise ConfigError(
+                f"--repository-mode {self.repository_mode} is unknown; use one of {', '.join(REPOSITORY_MODES)}"
+            )
+        if self.repository_mode != "none" and self.model_repository is None:
+            raise ConfigError(
+                f"--repository-mode {self.repository_mode} is for a repository, given with --model-repository"
+            )
+        if self.load_models and self.repository_mode != "explicit":
+            raise ConfigError(
+                "--load-model is for --repository-mode explicit; the others load all models by themselves"
+            )
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"--log-level {self.log_level} is unknown; use one of {', '.join(LOG_LEVELS)}")
         if self.engines not in ENGINES:
             raise ConfigError(f"--engines {self.engines} is unknown; use one of {', '.join(ENGINES)}")
         if self.front_memory_mib & (self.front_memory_mib - 1):
@@ -199,6 +238,8 @@ class ServerConfig:
         if self.tls_cert is None and (self.tls_client_ca is not None or self.metrics_tls):
             raise ConfigError("--tls-client-ca and --metrics-tls need --tls-cert and --tls-key")
         for flag, value, low, high in (
+            ("--repository-poll-seconds", self.repository_poll_seconds, 0.05, 86_400),
+            ("--device-memory-fraction", self.device_memory_fraction, 0.01, 1),
             ("--grpc-port", self.grpc_port, 0, _MAX_PORT),
             ("--http-port", self.http_port or 0, 0, _MAX_PORT),
             ("--metrics-port", self.metrics_port, 0, _MAX_PORT),

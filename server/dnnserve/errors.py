@@ -6,6 +6,7 @@ DnncoreError
 │   ├── UnauthenticatedError     the call shows no token that is known
 │   ├── ForbiddenError           its token is not for this method
 │   ├── ModelNotFoundError       no such model, or no such version of it
+│   ├── RepositoryError          a model cannot be loaded or unloaded, or not by clients
 │   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
 │   │   └── QueueFullError       the model's queue is full
 │   ├── DeadlineExpiredError     its deadline passed before it was answered
@@ -30,6 +31,7 @@ __all__ = [
     "ModelNotFoundError",
     "OverloadedError",
     "QueueFullError",
+    "RepositoryError",
     "RequestCancelledError",
     "RequestError",
     "StartError",
@@ -60,6 +62,10 @@ class ForbiddenError(RequestError):
 
 class ModelNotFoundError(RequestError):
     """The model or the version asked for is not loaded here."""
+
+
+class RepositoryError(RequestError):
+    """What is asked of the model repository cannot be done."""
 
 
 class OverloadedError(RequestError):

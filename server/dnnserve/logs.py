@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "set_log_level"]
 
 
 class TextFormatter(logging.Formatter):
@@ -36,8 +36,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-def configure_logging(log_format: str) -> None:
-    """Send everything from INFO up to stderr."""
+def configure_logging(log_format: str, log_level: str = "info") -> None:
+    """Send everything from a level up to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
+
+
+def set_log_level(log_level: str) -> None:
+    """Log from this level up."""
+    logging.getLogger().setLevel(log_level.upper())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
+    Gauge,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
@@ -26,6 +27,7 @@ from dnnserve.errors import (
     UnavailableError,
     UnreachableError,
 )
+from dnnserve.lifecycle.versions import IndexEntry
 from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.series import Counter, CounterFamily, Histogram, HistogramFamily
 from dnnserve.statistics import Statistics
@@ -96,23 +98,57 @@ class Metrics:
         self._requests = CounterFamily("dnnserve_requests", "RPCs ended, by gRPC status", (*_MODEL, "method", "status"))
         self.registry.register(self._requests)
         self._histograms: dict[str, HistogramFamily] = {}
-        self._models = {model: _ModelSeries(model, self._histogram_family) for model in models}
+        self._models: dict[ModelKey, _ModelSeries] = {}
         self._calls: dict[tuple[ModelKey | None, str, str], Counter] = {}
-        dropped = CounterFamily(
+        self._drops = CounterFamily(
             "dnnserve_dropped_requests",
             "Requests that the scheduler did not answer, by reason",
             (*_MODEL, "reason"),
         )
-        self.registry.register(dropped)
-        self._dropped = {
-            (model, reason): dropped.labels(*_labels(model), reason) for model in self._models for _, reason in _REASONS
-        }
+        self.registry.register(self._drops)
+        self._dropped: dict[tuple[ModelKey, str], Counter] = {}
+        self._loads = CounterFamily(
+            "dnnserve_model_loads", "Loads of versions that have ended: loaded or failed", (*_MODEL, "result")
+        )
+        self.registry.register(self._loads)
+        self._load_seconds = Gauge(
+            "dnnserve_model_load_seconds", "Time that the version's last load took", _MODEL, registry=self.registry
+        )
+        for model in models:
+            self.add(model)
+
+    def add(self, model: ModelKey) -> None:
+        """Begin a version's series, at zero; one that is loaded anew goes on with them."""
+        for _, reason in _REASONS:
+            self._dropped[model, reason] = self._drops.labels(*_labels(model), reason)
+        self._models[model] = _ModelSeries(model, self._histogram_family)
+
+    def remove(self, model: ModelKey) -> None:
+        """End a load's part in its version's series, and these with the last. What ends later is not counted."""
+        del self._models[model]
+        for _, reason in _REASONS:
+            del self._dropped[model, reason]
+        for call in [call for call in list(self._calls) if call[0] == model]:
+            del self._calls[call]
+        if all(other[:2] != model[:2] for other in self._models):
+            for counters in (self._requests, self._drops):
+                counters.forget(*_labels(model))
+            for histograms in self._histograms.values():
+                histograms.forget(*_labels(model))
+
+    def record_load(self, model: ModelKey, seconds: float, *, failed: bool) -> None:
+        """Count a load that has ended."""
+        self._loads.labels(*_labels(model), "failed" if failed else "loaded").count()
+        if not failed:
+            self._load_seconds.labels(*_labels(model)).set(seconds)
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
         batches: dict[tuple[ModelKey, str, int], _BatchEnd] = {}
         for completion in completions:
             request, outcome = completion.request, completion.outcome
+            if request.model not in self._models:
+                continue  # it was unloaded before its last request was told so
             if not isinstance(outcome, Answer):
                 self._dropped[request.model, _reason(outcome)].count()
                 continue
@@ -133,14 +169,17 @@ class Metrics:
 
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""
-        if batch.decision.expected_ns:
-            self._models[batch.model].cost_ratio.observe(took_ns / batch.decision.expected_ns)
+        series = self._models.get(batch.model)
+        if series is not None and batch.decision.expected_ns:
+            series.cost_ratio.observe(took_ns / batch.decision.expected_ns)
 
     def record_calls(self, key: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
         """Count calls that ended alike and, where they are inferences that were answered, the time that each took.
 
         What names no loaded model has empty labels: clients must not be able to make up series.
         """
+        if key is not None and key not in self._models:
+            return  # it has gone meanwhile
         counter = self._calls.get((key, method, status))
         if counter is None:  # looking a series up by its labels takes longer than counting
             model, version = ("", "") if key is None else _labels(key)
@@ -171,18 +210,33 @@ class _BatchEnd:
 class StateCollector:
     """Metrics that are read off the server when Prometheus asks. Thread-safe."""
 
-    def __init__(self, scheduler: Scheduler, runners: Sequence[Runner], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runners: Sequence[Runner],
+        ready: Callable[[], bool],
+        index: Callable[[], Sequence[IndexEntry]],
+    ) -> None:
         self._scheduler = scheduler
         self._runners = runners
         self._ready = ready
+        self._index = index
 
     def collect(self) -> Iterable[Metric]:
         """Readiness, queue depth and requests in flight, busy time and health of each device."""
         yield GaugeMetricFamily("dnnserve_ready", "1: requests are taken, as /readyz says", value=self._ready())
         depth = GaugeMetricFamily("dnnserve_queue_depth", "Requests in the queue", labels=_MODEL)
-        for model, requests in self._scheduler.queue_depths().items():
-            depth.add_metric(_labels(model), requests)
+        for version, requests in _summed(self._scheduler.queue_depths()).items():
+            depth.add_metric(_labels(version), requests)
         yield depth
+        states = GaugeMetricFamily(
+            "dnnserve_model_state",
+            "1: the version is in this state, as RepositoryIndex says",
+            labels=(*_MODEL, "state"),
+        )
+        for entry in self._index():
+            states.add_metric((entry.name, str(entry.version), entry.state), 1)
+        yield states
         yield GaugeMetricFamily(
             "dnnserve_in_flight_requests", "Requests queued or running", value=self._scheduler.in_flight
         )
@@ -204,18 +258,19 @@ class StateCollector:
         repeats = CounterMetricFamily(
             "dnnserve_repeated_requests", "Requests queued again because a device was lost under them", labels=_MODEL
         )
-        for model, count in self._scheduler.repeats().items():
-            repeats.add_metric(_labels(model), count)
+        for version, count in _summed(self._scheduler.repeats()).items():
+            repeats.add_metric(_labels(version), count)
         yield repeats
         predicted = GaugeMetricFamily(
             "dnnserve_predicted_batch_seconds",
             "Time that a batch is expected to take",
             labels=(*_MODEL, "device", "rows"),
         )
-        for model, curves in self._scheduler.costs().items():
+        latest = {ModelKey(*model[:2]): curves for model, curves in sorted(self._scheduler.costs().items())}
+        for version, curves in latest.items():
             for device, curve in curves.items():
                 for size in curve.sizes:
-                    predicted.add_metric((*_labels(model), device, str(size)), curve.mean_ns(size) / 1e9)
+                    predicted.add_metric((*_labels(version), device, str(size)), curve.mean_ns(size) / 1e9)
         yield predicted
 
 
@@ -229,12 +284,22 @@ class MetricsPage:
 
     def render(self) -> bytes:
         """Every metric in Prometheus' text format 0.0.4."""
-        triton = render_triton_metrics(self._statistics.snapshots(), self._scheduler.queue_depths())
+        depths = _summed(self._scheduler.queue_depths())
+        triton = render_triton_metrics(self._statistics.snapshots(), depths)
         return generate_latest(self._metrics.registry) + triton.encode()
 
 
 def _labels(model: ModelKey) -> tuple[str, str]:
     return model.name, str(model.version)
+
+
+def _summed(counts: Mapping[ModelKey, int]) -> Mapping[ModelKey, int]:
+    """By version, whatever its loads."""
+    sums: dict[ModelKey, int] = {}
+    for model, count in counts.items():
+        version = ModelKey(model.name, model.version)
+        sums[version] = sums.get(version, 0) + count
+    return sums
 
 
 def _reason(error: RequestError) -> str:

@@ -18,8 +18,18 @@ from dnncore.importers.model_file import ModelFile
 from dnncore.nn import Package
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
+from dnnserve.lifecycle.sightings import Seen
+from dnnserve.lifecycle.versions import Stamp
 
-__all__ = ["find_packages", "import_model_file", "load_package_folder", "load_repository"]
+__all__ = [
+    "find_packages",
+    "import_model_file",
+    "load_package",
+    "load_package_folder",
+    "load_packages",
+    "see_repository",
+    "stamp_of",
+]
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -44,11 +54,11 @@ def find_packages(root: Path, *, all_versions: bool = False) -> Mapping[ModelKey
     found: dict[ModelKey, Path] = {}
     for folder in _folders(root):
         if _NAME.fullmatch(folder.name) is None:
-            raise StartError(f"{str(folder)!r} is no model name; use letters, digits, '.', '_' and '-', 128 at most")
+            raise StartError(_misnamed(folder))
         versions = {}
         for version in _folders(folder):
             if _VERSION.fullmatch(version.name) is None:
-                raise StartError(f"{str(version)!r} is no model version; name the folder by a positive integer")
+                raise StartError(_misnumbered(version))
             versions[ModelKey(folder.name, int(version.name))] = version
         if not versions:
             raise StartError(f"model folder {str(folder)!r} holds no version; put the package into {folder / '1'}")
@@ -58,27 +68,59 @@ def find_packages(root: Path, *, all_versions: bool = False) -> Mapping[ModelKey
     return found
 
 
-def load_repository(root: Path, *, all_versions: bool = False, skip_bad: bool = False) -> Mapping[ModelKey, Package]:
-    """Load the packages of a repository.
-
-    Args:
-        root: Holds `name/version/`.
-        all_versions: Every version of each model; else the latest alone.
-        skip_bad: Log packages that cannot be loaded and serve the others.
+def see_repository(root: Path) -> tuple[Seen, tuple[str, ...]]:
+    """Look at a repository that changes: what is there, and what does not fit, which is left alone.
 
     Raises:
-        StartError: a package cannot be loaded, or none is left; the message names the path and the reason.
+        StartError: it cannot be read at all.
+    """
+    seen: dict[str, dict[int, tuple[Path, Stamp]]] = {}
+    misfits = []
+    try:
+        for folder in _folders(root):
+            if _NAME.fullmatch(folder.name) is None:
+                misfits.append(_misnamed(folder))
+                continue
+            for version in _folders(folder):
+                if _VERSION.fullmatch(version.name) is None:
+                    misfits.append(_misnumbered(version))
+                else:
+                    seen.setdefault(folder.name, {})[int(version.name)] = version, stamp_of(version)
+    except OSError as error:
+        raise StartError(f"model repository {str(root)!r} cannot be read: {error}") from error
+    return seen, tuple(misfits)
+
+
+def stamp_of(package: Path) -> Stamp:
+    """What the files of a package look like."""
+    if package.is_file():
+        status = package.stat()
+        return ((package.name, status.st_mtime_ns, status.st_size, status.st_ino),)
+    files = sorted(path for path in package.iterdir() if path.is_file() and not path.name.startswith("."))
+    found = ((path.name, path.stat()) for path in files)
+    return tuple((name, status.st_mtime_ns, status.st_size, status.st_ino) for name, status in found)
+
+
+def load_packages(places: Mapping[ModelKey, Path], *, skip_bad: bool = False) -> Mapping[ModelKey, Package]:
+    """Load packages.
+
+    Args:
+        places: Their folders.
+        skip_bad: Log packages that cannot be loaded and leave them out.
+
+    Raises:
+        StartError: a package cannot be loaded, or none of them; the message names the path and the reason.
     """
     packages: dict[ModelKey, Package] = {}
-    for key, path in find_packages(root, all_versions=all_versions).items():
+    for key, path in places.items():
         try:
-            packages[key] = _load(path)
+            packages[key] = load_package(path)
         except StartError as error:
             if not skip_bad:
                 raise
             _log.error("left out: %s", error)
-    if not packages:
-        raise StartError(f"no package in {str(root)!r} can be loaded; the log has the reason for each")
+    if places and not packages:
+        raise StartError(f"none of {len(places)} packages can be loaded; the log has the reason for each")
     return packages
 
 
@@ -88,7 +130,7 @@ def load_package_folder(path: Path) -> Mapping[ModelKey, Package]:
     Raises:
         StartError: it cannot be loaded; the message names the path and the reason.
     """
-    package = _load(path)
+    package = load_package(path)
     return {_first_version(package, f"model package {str(path)!r}", "use"): package}
 
 
@@ -120,7 +162,20 @@ def _first_version(package: Package, what: str, remedy: str) -> ModelKey:
     return ModelKey(package.name, 1)
 
 
-def _load(path: Path) -> Package:
+def _misnamed(folder: Path) -> str:
+    return f"{str(folder)!r} is no model name; use letters, digits, '.', '_' and '-', 128 at most"
+
+
+def _misnumbered(version: Path) -> str:
+    return f"{str(version)!r} is no model version; name the folder by a positive integer"
+
+
+def load_package(path: Path) -> Package:
+    """Load a package.
+
+    Raises:
+        StartError: it cannot be loaded; the message names the path and the reason.
+    """
     try:
         return Package.load(path)
     except (PackageError, OSError) as error:

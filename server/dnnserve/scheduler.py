@@ -116,6 +116,12 @@ class Scheduler:
             del self._repeats[model]
         self._deliver(completions)
 
+    def drain_model(self, model: ModelKey) -> None:
+        """Let what waits for a model go without waiting for company: no more is coming."""
+        with self._lock:
+            self._dispatcher.drain(model)
+            self._work.notify_all()
+
     def in_flight_of(self, model: ModelKey) -> int:
         """Requests for a model that were submitted and have no completion yet; takes a look at all there are."""
         with self._lock:

@@ -98,6 +98,11 @@ class _Family(Generic[_Series]):
                 series = self._series[values] = self._make()
             return series
 
+    def forget(self, *first: str) -> None:
+        """Drop every series whose labels begin with these values."""
+        with self._lock:
+            self._series = {values: each for values, each in self._series.items() if values[: len(first)] != first}
+
     def _all(self) -> Sequence[tuple[tuple[str, ...], _Series]]:
         with self._lock:
             return tuple(self._series.items())

@@ -155,7 +155,7 @@ class _ModelTally:
 
 
 class Statistics:
-    """Counters of all loaded models. Thread-safe: `_lock` guards `_models`.
+    """Counters of all loaded versions. Thread-safe: `_lock` guards `_models`.
 
     Args:
         models: Those that are counted.
@@ -165,7 +165,19 @@ class Statistics:
     def __init__(self, models: Iterable[ModelKey], wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._wall_clock_ns = wall_clock_ns
         self._lock = threading.Lock()
-        self._models = {model: _ModelTally() for model in models}
+        self._models: dict[tuple[str, int], _ModelTally] = {}
+        for model in models:
+            self.add(model)
+
+    def add(self, model: ModelKey) -> None:
+        """Count a model from now on; one that is loaded anew goes on counting."""
+        with self._lock:
+            self._models.setdefault(model[:2], _ModelTally())
+
+    def remove(self, model: ModelKey) -> None:
+        """Forget a version: no load of it is left. What ends later is not counted."""
+        with self._lock:
+            self._models.pop(model[:2], None)
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count completions. Those of one batch come in one call, so each batch is counted once."""
@@ -173,12 +185,14 @@ class Statistics:
             batches: dict[tuple[ModelKey, str, int], list[Completion]] = {}
             for completion in completions:
                 model, outcome = completion.request.model, completion.outcome
+                if model[:2] not in self._models:
+                    continue
                 if isinstance(outcome, Answer):
                     batches.setdefault((model, outcome.device, outcome.times.taken_ns), []).append(completion)
                 else:
-                    self._models[model].fail(outcome, completion.finished_ns - completion.request.arrival_ns)
+                    self._models[model[:2]].fail(outcome, completion.finished_ns - completion.request.arrival_ns)
             for (model, _, _), answered in batches.items():
-                tally, answer = self._models[model], answered[0].outcome
+                tally, answer = self._models[model[:2]], answered[0].outcome
                 assert isinstance(answer, Answer)
                 tally.succeed(answer, answered)
                 tally.last_inference_ms = self._wall_clock_ns() // 1_000_000
@@ -186,14 +200,16 @@ class Statistics:
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""
         with self._lock:
-            self._models[model].fail(error, total_ns)
+            if model[:2] in self._models:
+                self._models[model[:2]].fail(error, total_ns)
 
     def snapshot(self, model: ModelKey) -> ModelSnapshot:
-        """The counters of one model now."""
+        """The counters of one version now; zeros where it has gone meanwhile."""
         with self._lock:
-            return self._models[model].frozen()
+            tally = self._models.get(model[:2])
+            return ModelSnapshot() if tally is None else tally.frozen()
 
     def snapshots(self) -> Mapping[ModelKey, ModelSnapshot]:
-        """The counters of all models now."""
+        """The counters of all versions now."""
         with self._lock:
-            return {model: tally.frozen() for model, tally in self._models.items()}
+            return {ModelKey(*model): tally.frozen() for model, tally in self._models.items()}

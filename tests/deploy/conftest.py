@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import ModelKey
+from dnnserve.lifecycle.versions import IndexEntry
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
@@ -25,7 +26,9 @@ def served() -> tuple[set[str], set[str]]:
         raise AssertionError(f"{device} is not opened: the runner is never started")
 
     runner = Runner("cpu", "cpu", {model: 1}, no_device, scheduler)
-    metrics.registry.register(StateCollector(scheduler, [runner], lambda: True))
+    metrics.registry.register(
+        StateCollector(scheduler, [runner], lambda: True, lambda: [IndexEntry("digits", 1, "READY")])
+    )
     metrics.record_calls(None, "Classify", "NOT_FOUND", (0,))
     page = MetricsPage(metrics, statistics, scheduler).render().decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]

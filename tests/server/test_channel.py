@@ -60,8 +60,8 @@ class Ends:
         self.scheduler.add_model(SPEC.key, Limits(max_batch_rows=8, max_queue_requests=100))
         self.scheduler.add_device("cpu")
         self.remote = RemoteScheduler(here, buffer, time.monotonic_ns)
-        self.remote.serve([SPEC])
-        self.port = Port(self.scheduler, there, buffer, [SPEC.key])
+        self.remote.serve(((0, SPEC),))
+        self.port = Port(self.scheduler, there, buffer, {0: SPEC.key})
         self.links = here, there
         self.inbox = Inbox()
         self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]

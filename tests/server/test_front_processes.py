@@ -96,4 +96,4 @@ def test_draining_answers_what_is_inside() -> None:
 def test_what_cannot_start_says_why() -> None:
     config = make_config(front_ends=1, host="192.0.2.1")  # an address that is not ours
     with pytest.raises(StartError, match="cannot be had"):
-        FrontProcesses(config, None, None, None)  # type: ignore[arg-type]
+        FrontProcesses(config, None, None, None, None)  # type: ignore[arg-type]

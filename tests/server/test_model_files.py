@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dnnserve.app import make_server, model_spec
+from dnnserve.app import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
 from dnnserve.front.model_info import metadata_message
 from dnnserve.front.requests import parse_infer
+from dnnserve.lifecycle.reading import model_spec
 from dnnserve.repository import import_model_file
 from onnx import helper
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.repository import find_packages, load_package_folder, load_repository
+from dnnserve.repository import find_packages, load_package_folder, load_packages
 
 from tests.server.packages import make_package, make_repository
 
@@ -18,7 +18,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_latest_version_of_each_model_is_loaded(root: Path) -> None:
-    packages = load_repository(root)
+    packages = load_packages(find_packages(root))
     assert list(packages) == [ModelKey("digits", 2), ModelKey("faces", 7)]
     assert packages[ModelKey("faces", 7)].name == "faces"
 
@@ -37,7 +37,7 @@ def test_files_and_hidden_folders_are_left_alone(root: Path) -> None:
     (root / "README").write_text("hello")
     (root / ".git").mkdir()
     (root / "digits" / ".staging").mkdir()
-    assert len(load_repository(root)) == 2
+    assert len(load_packages(find_packages(root))) == 2
 
 
 def flip_a_bit(package: Path) -> None:
@@ -75,10 +75,10 @@ def test_a_damaged_package_is_refused_by_path_and_reason(
 ) -> None:
     damage(root / "faces" / "7")
     with pytest.raises(StartError, match=f"faces/7.*{reason}"):
-        load_repository(root)
+        load_packages(find_packages(root))
     with pytest.raises(StartError, match=f"faces/7.*{reason}"):
         load_package_folder(root / "faces" / "7")
-    assert list(load_repository(root, skip_bad=True)) == [ModelKey("digits", 2)]
+    assert list(load_packages(find_packages(root), skip_bad=True)) == [ModelKey("digits", 2)]
     assert reason.strip("'") in caplog.text
 
 
@@ -113,5 +113,5 @@ def test_a_repository_that_is_none_is_refused_with_the_remedy(root: Path, tmp_pa
 
 def test_a_repository_of_bad_packages_alone_is_refused_even_when_bad_ones_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "digits" / "1").mkdir(parents=True)
-    with pytest.raises(StartError, match="no package"):
-        load_repository(tmp_path, skip_bad=True)
+    with pytest.raises(StartError, match="none of 1 packages"):
+        load_packages(find_packages(tmp_path), skip_bad=True)

@@ -9,11 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from dnnserve import app
 from dnnserve.app import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ModelConfig, ModelSection, ServerConfig
 from dnnserve.errors import StartError
+from dnnserve.lifecycle import reading
 
 from dnncore.dtypes import DType
 from dnncore.nn import Model
@@ -196,7 +196,7 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
         computed_in.append(precision)
         return for_inference(model, precision, calibration=calibration)
 
-    monkeypatch.setattr(app, "for_inference", compile_for)
+    monkeypatch.setattr(reading, "for_inference", compile_for)
     models = {
         "digits": ModelSection(max_batch_rows=3, default_deadline_ms=20.0, precision="fp16"),
         "faces": ModelSection(priority=1),

@@ -14,20 +14,29 @@ from dnnserve import errors
 from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import RequestError
+from dnnserve.lifecycle.requests import Answer, Question
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = [
     "Announce",
     "Answered",
     "Arena",
+    "Asked",
     "CallEnded",
     "CallsEnded",
     "CannotStart",
     "ClosePort",
     "Count",
+    "Forget",
+    "Held",
+    "Holds",
     "Inside",
+    "LogLevel",
+    "Models",
     "Refusal",
     "Refused",
+    "Serve",
+    "Served",
     "Snapshot",
     "SnapshotOf",
     "Start",
@@ -35,6 +44,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "Submit",
+    "Told",
 ]
 
 
@@ -43,7 +53,7 @@ class Submit(NamedTuple):
 
     Args:
         ticket: The front end's.
-        model: Its place among the models of `Start`.
+        model: Its number, of `Start` or `Serve`.
         shape: Of the rows.
         pixels: Whether they are uint8.
         offset: Of the rows in the arena, in bytes.
@@ -159,11 +169,65 @@ class Arena(NamedTuple):
     nbytes: int
 
 
+Models = tuple[tuple[int, ModelSpec], ...]
+"""Models with their numbers, by which notes name them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Take calls for these models. Immutable."""
 
-    specs: tuple[ModelSpec, ...]
+    models: Models
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Give requests to these models from now on. Immutable."""
+
+    models: Models
+
+
+class Served(NamedTuple):
+    """It is so. Immutable."""
+
+
+class Holds(NamedTuple):
+    """Has a request been given to a model, and has no answer yet? Immutable."""
+
+    model: ModelKey
+
+
+class Held(NamedTuple):
+    """Whether it is so. Immutable."""
+
+    model: ModelKey
+    held: bool
+
+
+class Forget(NamedTuple):
+    """A model is gone. Immutable."""
+
+    model: ModelKey
+
+
+class LogLevel(NamedTuple):
+    """Log from this level up. Immutable."""
+
+    level: str
+
+
+class Asked(NamedTuple):
+    """A client asks something of the repository. Immutable."""
+
+    ticket: int
+    question: Question
+
+
+class Told(NamedTuple):
+    """The answer to it. Immutable."""
+
+    ticket: int
+    answer: Answer
 
 
 class Started(NamedTuple):

@@ -6,7 +6,7 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,10 +46,10 @@ class Port:
         scheduler: Where requests go.
         link: To the front end.
         arena: The front end's, mapped here.
-        models: In the order of `Start`.
+        models: By their numbers; others may be added to it later.
     """
 
-    def __init__(self, scheduler: Scheduling, link: Link, arena: SharedBuffer, models: Sequence[ModelKey]) -> None:
+    def __init__(self, scheduler: Scheduling, link: Link, arena: SharedBuffer, models: Mapping[int, ModelKey]) -> None:
         self._scheduler = scheduler
         self._link = link
         self._bytes = arena.bytes

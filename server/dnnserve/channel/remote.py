@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import queue
 import threading
@@ -11,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from dnnserve.catalog import ModelSpec
 from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
 from dnnserve.envelope import Answer, BatchTimes, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import QueueFullError, UnavailableError
+from dnnserve.lifecycle.requests import Answer as Told
+from dnnserve.lifecycle.requests import Question
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
 from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["RemoteScheduler", "RemoteStatistics"]
+__all__ = ["RemoteRepository", "RemoteScheduler", "RemoteStatistics"]
 
 _RETRY_MS = 20
 _PATIENCE_S = 2.0
@@ -47,11 +49,15 @@ class RemoteScheduler:
         self._lock = threading.Lock()
         self._blocks = Blocks(len(arena.bytes))
         self._waiting: dict[int, tuple[InferenceRequest, int]] = {}
-        self._models: dict[ModelKey, tuple[int, int]] = {}  # place among them, and bytes of an output
+        self._models: dict[ModelKey, tuple[int, int]] = {}  # its number, and bytes of an output
 
-    def serve(self, specs: Sequence[ModelSpec]) -> None:
-        """Take requests for these models."""
-        self._models = {spec.key: (place, 4 * spec.num_classes) for place, spec in enumerate(specs)}
+    def serve(self, models: messages.Models) -> None:
+        """Take requests for these models too."""
+        self._models |= {spec.key: (number, 4 * spec.num_classes) for number, spec in models}
+
+    def forget(self, model: ModelKey) -> None:
+        """A model is gone; no request for it comes any more."""
+        self._models.pop(model, None)
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
@@ -185,3 +191,34 @@ class RemoteStatistics:
             while len(calls) < _MOST_TOGETHER:
                 calls.append(self._ended.get_nowait())
         return calls
+
+
+class RemoteRepository:
+    """The repository, which is another process's. Thread-safe: operations of `_waiting` are atomic.
+
+    Args:
+        link: To the other process.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, Callable[[Told], None]] = {}
+
+    def ask(self, question: Question, answer: Callable[[Told], None]) -> None:
+        """Have a question answered.
+
+        Raises:
+            UnavailableError: the other process has ended.
+        """
+        ticket = next(self._tickets)
+        self._waiting[ticket] = answer
+        try:
+            self._link.send(messages.Asked(ticket, question))
+        except OSError:
+            del self._waiting[ticket]
+            raise UnavailableError("the server's process has ended; retry, or ask another replica") from None
+
+    def deliver(self, told: messages.Told) -> None:
+        """Hand over an answer."""
+        self._waiting.pop(told.ticket)(told.answer)

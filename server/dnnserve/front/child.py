@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from dnncore.errors import DnncoreError
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.channel import messages
-from dnnserve.channel.remote import RemoteScheduler, RemoteStatistics
+from dnnserve.channel.remote import RemoteRepository, RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
 from dnnserve.front.front_end import Behind, LocalFrontEnd
 from dnnserve.garbage import collect_seldom
-from dnnserve.logs import configure_logging
+from dnnserve.logs import configure_logging, set_log_level
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.shared_buffer import SharedBuffer
@@ -56,11 +56,13 @@ class _Process:
         arena.close()
         self._scheduler = RemoteScheduler(link, arena, time.monotonic_ns)
         self._statistics = RemoteStatistics(link)
+        self._repository = RemoteRepository(link)
         behind = Behind(
             self._scheduler,
             self._statistics,
             self._statistics.record_calls,
             lambda: self._serving,
+            self._repository,
             time.monotonic_ns,
         )
         self._front = LocalFrontEnd(assignment.config, behind, reuse_port=True)
@@ -78,6 +80,18 @@ class _Process:
                 self._statistics.deliver(message)
             elif isinstance(message, messages.Count):
                 self._link.send(messages.Inside(self._front.inside))
+            elif isinstance(message, messages.Serve):
+                self._scheduler.serve(message.models)
+                self._front.serve([spec for _, spec in message.models])
+                self._link.send(messages.Served())
+            elif isinstance(message, messages.Holds):
+                self._link.send(messages.Held(message.model, self._front.holds(message.model)))
+            elif isinstance(message, messages.Forget):
+                self._scheduler.forget(message.model)
+            elif isinstance(message, messages.Told):
+                self._repository.deliver(message)
+            elif isinstance(message, messages.LogLevel):
+                set_log_level(message.level)
             elif isinstance(message, messages.Announce):
                 self._serving = message.serving
                 self._front.announce(message.serving, final=message.final)
@@ -89,8 +103,8 @@ class _Process:
         while True:
             order = self._orders.get()
             if isinstance(order, messages.Start):
-                self._scheduler.serve(order.specs)
-                self._front.start(order.specs)
+                self._scheduler.serve(order.models)
+                self._front.start([spec for _, spec in order.models])
                 collect_seldom()
                 self._link.send(messages.Started(self._front.kind))
             elif isinstance(order, messages.ClosePort):
@@ -107,7 +121,7 @@ def main(channel: str) -> int:
     assignment: FrontAssignment | None = told(link)
     if assignment is None:
         return 0
-    configure_logging(assignment.config.log_format)
+    configure_logging(assignment.config.log_format, assignment.config.log_level)
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

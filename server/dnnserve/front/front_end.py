@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import ServerConfig
+from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.decoding import DecodePool, PixelLimits
 from dnnserve.front.inference import inference_methods
@@ -15,6 +16,7 @@ from dnnserve.front.rest.server import HttpServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallsObserver, Counters, Queue, Service
 from dnnserve.front.tracing import open_tracing
+from dnnserve.lifecycle.requests import Repository
 from dnnserve.security.doors import open_doors
 
 __all__ = ["Behind", "FrontEnd", "LocalFrontEnd"]
@@ -47,6 +49,22 @@ class FrontEnd(Protocol):
         """Begin to take calls for these models."""
         ...
 
+    def serve(self, specs: Sequence[ModelSpec]) -> None:
+        """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""
+        ...
+
+    def holds(self, model: ModelKey) -> bool:
+        """Whether a request was given to a model that `serve` has taken back, and has no answer yet."""
+        ...
+
+    def forget(self, model: ModelKey) -> None:
+        """A model is gone, and nothing holds it."""
+        ...
+
+    def set_log_level(self, level: str) -> None:
+        """Log from this level up."""
+        ...
+
     def announce(self, serving: bool, *, final: bool = False) -> None:
         """Say by the health service whether requests are answered; nothing is said after the final word."""
         ...
@@ -73,6 +91,7 @@ class Behind:
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls.
         ready: Whether requests can be answered now.
+        repository: Where models come from.
         clock: Monotonic nanoseconds, the scheduler's.
     """
 
@@ -80,6 +99,7 @@ class Behind:
     statistics: Counters
     on_calls_end: CallsObserver
     ready: Callable[[], bool]
+    repository: Repository
     clock: Callable[[], int]
 
 
@@ -103,6 +123,7 @@ class LocalFrontEnd:
         doors = open_doors(config)
         self._server = GrpcServer(config, doors, behind.clock, reuse_port=reuse_port)
         self._http: HttpServer | None = None
+        self._service: Service | None = None
         if config.http_port is not None:
             try:
                 self._http = HttpServer(config, self._server.gate, behind.clock, doors.http, reuse_port=reuse_port)
@@ -135,13 +156,36 @@ class LocalFrontEnd:
     def start(self, specs: Sequence[ModelSpec]) -> None:
         """Begin to take calls for these models."""
         config, behind = self._config, self._behind
-        service = Service(
-            *(Catalog(specs), behind.queue, self._decoder, behind.statistics, behind.ready, behind.on_calls_end),
+        self._service = service = Service(
+            *(
+                Catalog(specs),
+                behind.queue,
+                self._decoder,
+                behind.statistics,
+                behind.ready,
+                behind.on_calls_end,
+                behind.repository,
+            ),
             *(config.access_log, behind.clock, self._tracer),
         )
         self._server.start(service)
         if self._http is not None:
             self._http.start(inference_methods(service), service.refuse, self._server.objection)
+
+    def serve(self, specs: Sequence[ModelSpec]) -> None:
+        """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""
+        assert self._service is not None
+        self._service.serve(specs)
+
+    def holds(self, model: ModelKey) -> bool:
+        """Whether a request was given to a model that `serve` has taken back, and has no answer yet."""
+        return self._service is not None and self._service.holds(model)
+
+    def forget(self, model: ModelKey) -> None:
+        """Nothing is kept of it."""
+
+    def set_log_level(self, level: str) -> None:
+        """The server's process has done it."""
 
     def announce(self, serving: bool, *, final: bool = False) -> None:
         """Say by the health service whether requests are answered; nothing is said after the final word."""

@@ -7,13 +7,14 @@ are given up, and another is started. None of them holds anything that the other
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dnnserve import errors
@@ -21,9 +22,11 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.channel import messages
 from dnnserve.channel.port import Port, Scheduling
 from dnnserve.config import ServerConfig
+from dnnserve.envelope import ModelKey
 from dnnserve.errors import RequestError, StartError
 from dnnserve.front.child import FrontAssignment
 from dnnserve.front.service import CallsObserver, Counters
+from dnnserve.lifecycle.requests import Answer, Repository
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
@@ -40,22 +43,31 @@ _Answer = TypeVar("_Answer")
 
 
 class FrontProcesses:
-    """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_specs`, `_announced` and `_stopping`.
+    """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_models`, `_announced` and `_stopping`; `_serving`
+    is held while these learn of models.
 
     Args:
         config: Address, limits, and how many.
         scheduler: Where requests go.
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls, in bundles.
+        repository: Where models come from.
 
     Raises:
         StartError: the port cannot be had.
     """
 
     def __init__(
-        self, config: ServerConfig, scheduler: Scheduling, statistics: Counters, on_calls_end: CallsObserver
+        self,
+        config: ServerConfig,
+        scheduler: Scheduling,
+        statistics: Counters,
+        on_calls_end: CallsObserver,
+        repository: Repository,
     ) -> None:
-        self._behind = scheduler, statistics, on_calls_end
+        self._behind = _Behind(scheduler, statistics, on_calls_end, repository, {})
+        self._numbers = itertools.count()
+        self._serving = threading.Lock()  # one `serve` or `start` of a successor at a time
         self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
         if config.http_port is not None:
             try:
@@ -71,7 +83,7 @@ class FrontProcesses:
         own = replace(config, grpc_port=grpc_port, http_port=http_port)
         self._parcel = Parcel(FrontAssignment(own, config.front_memory_mib << 20))
         self._lock = threading.Lock()
-        self._specs: tuple[ModelSpec, ...] | None = None
+        self._models: messages.Models | None = None
         self._announced = messages.Announce(False, False)
         self._stopping = False
         self._restarts = [Restarts() for _ in range(config.front_ends)]
@@ -100,13 +112,51 @@ class FrontProcesses:
         Raises:
             StartError: a process cannot serve on the port.
         """
-        with self._lock:
-            self._specs = tuple(specs)
-        fronts = self._all()
-        for front in fronts:
-            front.start(self._specs)
+        with self._serving:
+            models = self._numbered(specs)
+            fronts = self._all()
+            for front in fronts:
+                front.start(models)
         for front in fronts:
             self.kind = front.wait_started()
+
+    def serve(self, specs: Sequence[ModelSpec]) -> None:
+        """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""
+        with self._serving:
+            models = self._numbered(specs)
+            fronts = self._all()
+            for front in fronts:
+                front.tell(messages.Serve(models))
+            for front in fronts:
+                with contextlib.suppress(StartError):  # it has ended, and its successor learns of these
+                    front.wait_served()
+
+    def holds(self, model: ModelKey) -> bool:
+        """Whether a request was given to a model that `serve` has taken back, and has no answer yet."""
+        return any(front.holds(model) for front in self._all())
+
+    def forget(self, model: ModelKey) -> None:
+        """A model is gone, and nothing holds it."""
+        for number in [number for number, key in self._behind.models.items() if key == model]:
+            del self._behind.models[number]
+        for front in self._all():
+            front.tell(messages.Forget(model))
+
+    def set_log_level(self, level: str) -> None:
+        """Log from this level up."""
+        for front in self._all():
+            front.tell(messages.LogLevel(level))
+
+    def _numbered(self, specs: Sequence[ModelSpec]) -> messages.Models:
+        """What is served from now on; a model that is there already keeps its number."""
+        numbers = {key: number for number, key in self._behind.models.items()}
+        for spec in specs:
+            if spec.key not in numbers:
+                numbers[spec.key] = next(self._numbers)
+                self._behind.models[numbers[spec.key]] = spec.key
+        with self._lock:
+            self._models = tuple((numbers[spec.key], spec) for spec in specs)
+            return self._models
 
     def announce(self, serving: bool, *, final: bool = False) -> None:
         """Say by the health service whether requests are answered; nothing is said after the final word."""
@@ -152,7 +202,7 @@ class FrontProcesses:
         child = Child("dnnserve.front.child")
         with contextlib.suppress(OSError):  # it has ended, as the listener finds out
             child.tell(self._parcel)
-        return _Front(child, *self._behind, number, self._lost)
+        return _Front(child, self._behind, number, self._lost)
 
     def _lost(self, front: _Front, how: str, seconds: float) -> None:
         """Start another one in the place of a process that has ended; called by the thread that listened to it."""
@@ -166,45 +216,52 @@ class FrontProcesses:
                 if self._stopping:
                     return
             seconds, successor = 0.0, self._begin(front.number)
-            try:
-                if self._specs is not None:
-                    successor.start(self._specs)
-                    successor.wait_started()
-            except StartError as error:
-                _log.error("front end %d cannot be started again: %s", front.number, error)
-                successor.close(0.0)
-                continue
-            with self._lock:
-                self._fronts[front.number] = successor
-                announced = self._announced
+            with self._serving:
+                try:
+                    if self._models is not None:
+                        successor.start(self._models)
+                        successor.wait_started()
+                except StartError as error:
+                    _log.error("front end %d cannot be started again: %s", front.number, error)
+                    successor.close(0.0)
+                    continue
+                with self._lock:
+                    self._fronts[front.number] = successor
+                    announced = self._announced
             successor.tell(announced)
             _log.info("front end %d is back, process %d", front.number, successor.pid)
             return
         _log.error("front end %d is not started any more", front.number)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Behind:
+    """What all processes share here. Immutable, but for `models`, whose operations are atomic: those there are, by number."""
+
+    scheduler: Scheduling
+    statistics: Counters
+    on_calls_end: CallsObserver
+    repository: Repository
+    models: dict[int, ModelKey]
+
+
 class _Front:
     """One process, from here. Thread-safe."""
 
     def __init__(
-        self,
-        child: Child,
-        scheduler: Scheduling,
-        statistics: Counters,
-        on_calls_end: CallsObserver,
-        number: int,
-        on_lost: Callable[[_Front, str, float], None],
+        self, child: Child, behind: _Behind, number: int, on_lost: Callable[[_Front, str, float], None]
     ) -> None:
         self.number = number
         self._child = child
-        self._scheduler = scheduler
-        self._statistics = statistics
-        self._on_calls_end = on_calls_end
+        self._behind = behind
         self._on_lost = on_lost
         self._port: Port | None = None
         self._ended = False
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
-            kind: queue.SimpleQueue() for kind in (SharedBuffer, messages.Started, messages.Inside, messages.Stopped)
+            kind: queue.SimpleQueue()
+            for kind in (
+                *(SharedBuffer, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Stopped),
+            )
         }
         self._why = ""
         self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
@@ -218,18 +275,32 @@ class _Front:
         with contextlib.suppress(OSError):  # it has ended, and the listener finds out
             self._child.link.send(message)
 
-    def start(self, specs: tuple[ModelSpec, ...]) -> None:
+    def start(self, models: messages.Models) -> None:
         """Have it take calls for these models.
 
         Raises:
             StartError: it has ended, or does not answer.
         """
         arena = self._wait(SharedBuffer, _START_S)
-        self._port = Port(self._scheduler, self._child.link, arena, [spec.key for spec in specs])
-        self.tell(messages.Start(specs))
+        self._port = Port(self._behind.scheduler, self._child.link, arena, self._behind.models)
+        self.tell(messages.Start(models))
 
     def wait_started(self) -> str:
         return self._wait(messages.Started, _START_S).front_end
+
+    def wait_served(self) -> None:
+        self._wait(messages.Served, _ANSWER_S)
+
+    def holds(self, model: ModelKey) -> bool:
+        if self._ended:
+            return False
+        self.tell(messages.Holds(model))
+        try:
+            while (answer := self._wait(messages.Held, _ANSWER_S)).model != model:
+                pass  # the answer to a question that was given up
+        except StartError:
+            return not self._ended
+        return answer.held
 
     def inside(self) -> int:
         if self._ended:
@@ -257,6 +328,12 @@ class _Front:
             raise StartError(self._why or f"front end {self.number} has ended")
         return answer
 
+    def _ask(self, asked: messages.Asked) -> None:
+        def tell(answer: Answer) -> None:
+            self.tell(messages.Told(asked.ticket, answer))
+
+        self._behind.repository.ask(asked.question, tell)
+
     def _listen(self) -> None:
         began = time.monotonic()
         while (received := self._child.link.receive()) is not None:
@@ -266,12 +343,14 @@ class _Front:
                 self._port.take(message)
             elif isinstance(message, messages.CallsEnded):
                 for call in message.calls:
-                    self._on_calls_end(call.model, call.method, call.status, (call.taken_ns,))
+                    self._behind.on_calls_end(call.model, call.method, call.status, (call.taken_ns,))
             elif isinstance(message, messages.Refusal):
                 kind = getattr(errors, message.kind, RequestError)
-                self._statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
+                self._behind.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
             elif isinstance(message, messages.Snapshot):
-                self.tell(messages.SnapshotOf(message.model, self._statistics.snapshot(message.model)))
+                self.tell(messages.SnapshotOf(message.model, self._behind.statistics.snapshot(message.model)))
+            elif isinstance(message, messages.Asked):
+                self._ask(message)
             elif isinstance(message, messages.CannotStart):
                 self._why = message.reason
             elif isinstance(message, messages.Arena):

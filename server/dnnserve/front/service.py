@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -19,12 +19,15 @@ from google.protobuf.message import Message
 
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
-from dnnserve.errors import DeadlineExpiredError, RequestCancelledError
+from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
+from dnnserve.lifecycle.requests import Answer as Answered
+from dnnserve.lifecycle.requests import Question as RepositoryQuestion
+from dnnserve.lifecycle.requests import Repository
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
@@ -124,6 +127,7 @@ class Service:
         statistics: Counters of the models.
         ready: Whether requests can be answered now.
         on_calls_end: Told of the ends of calls.
+        repository: Where models come from.
         access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
         clock: The scheduler's clock.
         tracer: Told of each call's end with its stages; None: nobody is.
@@ -137,6 +141,7 @@ class Service:
         statistics: Counters,
         ready: Callable[[], bool],
         on_calls_end: CallsObserver,
+        repository: Repository,
         access_log: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
         tracer: CallTracer | None = None,
@@ -147,10 +152,22 @@ class Service:
         self._queue = queue
         self._decoder = decoder
         self._on_calls_end = on_calls_end
+        self._repository = repository
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._tracer = tracer
         self._waiting: dict[int, Exchange] = {}  # by ticket; its operations are atomic
+        self._asking: set[Exchange] = set()  # not submitted yet; so are its
+
+    def serve(self, specs: Iterable[ModelSpec]) -> None:
+        """Give requests to these models from now on, and to no others."""
+        self.catalog = Catalog(specs)
+
+    def holds(self, model: ModelKey) -> bool:
+        """Whether a request has been given to a model and has no answer yet."""
+        # No model: it may have looked before the last `serve`.
+        exchanges = (*list(self._asking), *list(self._waiting.values()))
+        return any(exchange.spec is None or exchange.spec.key == model for exchange in exchanges)
 
     def answering(self, respond: Callable[[Exchange, bytes], Message]) -> Handler:
         """The handler of a method whose response is known at once."""
@@ -163,6 +180,28 @@ class Service:
                 self._refuse(exchange, error)
             else:
                 self._finish(((exchange, response),))
+
+        return handle
+
+    def asking(
+        self, ask: Callable[[Exchange, bytes], tuple[RepositoryQuestion, Callable[[Answered], Message]]]
+    ) -> Handler:
+        """The handler of a method that asks the repository, which may take its time."""
+
+        def handle(call: Call, message: bytes) -> None:
+            exchange = Exchange(call)
+
+            def end(answer: Answered) -> None:
+                if isinstance(answer, RequestError):
+                    self._refuse(exchange, answer)
+                else:
+                    self._finish([(exchange, respond(answer).SerializeToString())])
+
+            try:
+                question, respond = ask(exchange, message)
+                self._repository.ask(question, end)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._refuse(exchange, error)
 
         return handle
 
@@ -190,6 +229,7 @@ class Service:
         Raises:
             RequestError: it cannot be taken, and nobody has been told yet.
         """
+        self._asking.add(exchange)  # first: whoever has changed the catalog sees those that may have read the old one
         exchange.spec = spec = self.catalog.find(*question.model)
         exchange.request_id = question.id
         exchange.encode = encode
@@ -216,6 +256,7 @@ class Service:
         )
         ticket = request.ticket
         self._waiting[ticket] = exchange
+        self._asking.discard(exchange)
         exchange.submitted = True
         self._queue.submit(request)
         # After submit: a cancellation by a ticket that the scheduler does not know yet would be lost. One that comes after the
@@ -272,6 +313,7 @@ class Service:
             exchange.call.finish(response)
 
     def _refuse(self, exchange: Exchange, error: Exception) -> None:
+        self._asking.discard(exchange)
         call, now_ns = exchange.call, self._clock()
         taken_ns = now_ns - call.arrival_ns
         if exchange.spec is not None and not exchange.submitted:

@@ -220,9 +220,9 @@ class Dispatcher:
         )
         return min((deadline_ns - self._least_cost_ns(model) for model, deadline_ns in found), default=None)
 
-    def drain(self) -> None:
-        """Wait for company no more: no more requests are coming."""
-        for queue in self._queues.values():
+    def drain(self, model: ModelKey | None = None) -> None:
+        """Wait for company no more: no more requests for a model are coming; None: for none."""
+        for queue in self._queues.values() if model is None else (self._queues[model],):
             queue.drained = True
 
     def abandon(self, *, stranded: bool = False) -> list[Entry]:

@@ -25,8 +25,15 @@ from dnnserve.front.call import Call, Methods
 from dnnserve.front.gate import Gate
 from dnnserve.front.inference import INFERENCE_SERVICE
 from dnnserve.front.rest.call import Failure, RestCall
-from dnnserve.front.rest.routes import Refusal, Route, find_route
-from dnnserve.front.rest.transcoding import Body, infer_body, infer_message, plain_body, route_message
+from dnnserve.front.rest.routes import POSTED, Refusal, Route, find_route
+from dnnserve.front.rest.transcoding import (
+    Body,
+    infer_body,
+    infer_message,
+    plain_body,
+    repository_message,
+    route_message,
+)
 
 __all__ = ["Connection", "Desk"]
 
@@ -246,6 +253,8 @@ class Connection(asyncio.Protocol):
         try:
             if route.method == "ModelInfer":
                 message, binary = infer_message(route, body, _json_length(dict(headers)))
+            elif route.method in POSTED:
+                message = repository_message(route, body)
             else:
                 message = route_message(route)
         except Exception as error:  # noqa: BLE001 - whatever a body does to its reader is its request's error

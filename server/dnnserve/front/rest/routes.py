@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from dnnserve.catalog import shorten
 
-__all__ = ["Refusal", "Route", "find_route"]
+__all__ = ["POSTED", "Refusal", "Route", "find_route"]
 
 _OF_A_MODEL = {
     (): "ModelMetadata",
@@ -22,7 +22,11 @@ _OF_THE_SERVER = {
     ("health", "live"): "ServerLive",
     ("health", "ready"): "ServerReady",
     ("models", "stats"): "ModelStatistics",
+    ("repository", "index"): "RepositoryIndex",
 }
+_OF_THE_REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}
+POSTED = frozenset({"ModelInfer", "RepositoryIndex", *_OF_THE_REPOSITORY.values()})
+"""Methods whose requests have bodies."""
 
 
 class Refusal(Exception):  # noqa: N818 - HTTP answers with it
@@ -66,7 +70,7 @@ def find_route(verb: str, target: str) -> Route:
     route = _route(parts) if root == "v2" else None
     if route is None:
         raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {shorten(path)}; there are /v2 and what stands below it")
-    allowed = ("POST",) if route.method == "ModelInfer" else ("GET", "HEAD")
+    allowed = ("POST",) if route.method in POSTED else ("GET", "HEAD")
     if verb not in allowed:
         text = f"{shorten(path)} is asked for by {allowed[0]}, not by {shorten(verb)}"
         raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, text, (("Allow", ", ".join(allowed)),))
@@ -78,6 +82,8 @@ def _route(parts: list[str]) -> Route | None:
     if method is not None:
         return Route(method)
     match parts:
+        case ["repository", "models", model, act] if model and act in _OF_THE_REPOSITORY:
+            return Route(_OF_THE_REPOSITORY[act], model)
         case ["models", model, "versions", version, *rest] if model and version:
             pass
         case ["models", model, *rest] if model:

@@ -26,7 +26,15 @@ from dnnserve.errors import InvalidRequestError
 from dnnserve.front.responses import varint
 from dnnserve.front.rest.routes import Route
 
-__all__ = ["MAX_JSON_BYTES", "Body", "infer_body", "infer_message", "plain_body", "route_message"]
+__all__ = [
+    "MAX_JSON_BYTES",
+    "Body",
+    "infer_body",
+    "infer_message",
+    "plain_body",
+    "repository_message",
+    "route_message",
+]
 
 MAX_JSON_BYTES = 4 << 20
 """Reading JSON holds the interpreter's lock for 35 to 50 ms per MiB, and takes up to 30 times its memory. An image of 224 x 224 in
@@ -53,6 +61,25 @@ def route_message(route: Route) -> bytes:
     """The serialized request of a method that is told nothing but a model."""
     kind: Any = getattr(inference, f"{route.method}Request")
     return kind(name=route.model, version=route.version).SerializeToString() if route.model else b""
+
+
+def repository_message(route: Route, body: bytes) -> bytes:
+    """The serialized request of a method of the repository; an empty body stands for an empty object.
+
+    Raises:
+        InvalidRequestError: the body is not as the protocol has it.
+    """
+    document = _document(body) if body else {}
+    if route.method == "RepositoryIndex":
+        return inference.RepositoryIndexRequest(ready=_member(document, "ready", bool, False)).SerializeToString()
+    kind: Any = getattr(inference, f"{route.method}Request")
+    message = kind(model_name=route.model)
+    try:
+        _set_parameters(message, document)
+    except (AttributeError, ValueError) as error:  # protobuf's: these have no numbers with a point
+        raise InvalidRequestError(f"the parameters cannot be read: {shorten(str(error))}") from error
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
 
 def infer_message(route: Route, body: bytes, json_bytes: int | None) -> tuple[bytes, bool]:
@@ -131,6 +158,8 @@ def plain_body(serialized: bytes, method: str) -> Body:
     """The body of any other method's response: a member for each field, also where it has its default."""
     kind: Any = getattr(inference, f"{method}Response")
     message = kind.FromString(serialized)
+    if method == "RepositoryIndex":
+        return Body(_written([_plain(entry) for entry in message.models]))
     return Body(_written(_plain(message.config if method == "ModelConfig" else message)))
 
 
