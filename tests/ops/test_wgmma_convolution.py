@@ -111,13 +111,11 @@ BACKWARD_DATA = (
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "bfloat16_128x96"),
 )
 BACKWARD_FILTER = (
-    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x256", channels=264, blocks=3),
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "float16_128x128", alpha=0.5, beta=-1.0, blocks=5),
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x64", channels=64, blocks=5),
     Layer(F16, 2, (16, 14), (3, 2), STRIDED, "float16_64x256", alpha=-0.5, beta=2.0, blocks=5),
     Layer(F16, 2, (28, 16), (3, 3), SAME, "float16_64x576", alpha=0.5, beta=-1.0, blocks=5),
-    Layer(BF16, 2, (14, 12), (1, 3), ROWS, "bfloat16_128x256"),
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0, blocks=5),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_128x128", layout="NCHW"),
     Layer(BF16, 2, (14, 12), (1, 3), ROWS, "bfloat16_128x64", blocks=5),

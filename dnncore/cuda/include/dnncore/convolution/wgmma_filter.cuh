@@ -19,8 +19,8 @@
 //     parts     |   0,0   |0,1| 1,1 |   1,2   | ...                       in the workspace, in slots tile + block
 //
 // A block stores a tile that it has all of in dw. Of the others it leaves its sums in the workspace, as its threads have them, and
-// a second kernel, whose blocks take the places of those that have ended (early_launch.cuh), adds their parts in order and stores
-// the totals.
+// a second kernel adds their parts in order and stores the totals. It starts early (early_launch.cuh), but not before all blocks have
+// ended: else the first multiprocessors to be idle would get most of its blocks.
 //
 // With few channels it is gathering x for every tap that takes the time. For filters of 3 x 3 without stride there are patches
 // instead (`Patches`): a stage is 8 x 14 pixels of dy and the 10 x 16 pixels of x that their taps meet, loaded once, and each
@@ -225,7 +225,6 @@ struct Kernel {
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
-    let_next_start();
     if (threadIdx.x == 0) {
       prefetch(params.x), prefetch(params.dy);
       shared.ring.make();

@@ -39,7 +39,16 @@ struct Chunks {
         lane(team.lane),
         count((rows + lanes * kAtOnce - 1) / (lanes * kAtOnce)) {}
 
-  // visit(row, step, there): `there` rows, `step` rows apart.
+  // The first row of all threads of the block, and how many they have together.
+  __device__ __forceinline__ int32 first_row() const { return part * lanes * kAtOnce; }
+  __device__ __forceinline__ int32 block_rows() const {
+    if (part >= count) return 0;
+    const int32 taken = (count - part + parts - 1) / parts, whole = taken * lanes * kAtOnce;
+    const bool has_last = part + (taken - 1) * parts == count - 1;
+    return has_last ? whole - (count * lanes * kAtOnce - rows) : whole;
+  }
+
+  // visit(row, there): so many rows, `lanes` apart.
   template <bool kFromTheEnd, typename Visit>
   __device__ __forceinline__ void for_each(const Visit& visit) const {
     for (int32 chunk = part; chunk < count; chunk += parts) {
@@ -74,8 +83,8 @@ __device__ __forceinline__ void add_and_store(const NormalizationParams& params,
   *reinterpret_cast<Pack<T>*>(place) = pack;
 }
 
-// Each thread's sums are of distances from the first value it meets, which is one of those whose squares it adds up: what
-// cancels is never large beside them.
+// A block's sums are of distances from the first value that it meets of a channel. That is one of those whose squares it adds up, so
+// that what cancels is at most as many times larger than what is left as the block has rows.
 template <typename T>
 __device__ void normalization_channels_moments(const NormalizationParams& params) {
   using C = Compute<T>;
@@ -86,15 +95,11 @@ __device__ void normalization_channels_moments(const NormalizationParams& params
   const Task<T> task(params, team, blockIdx.x);
   const Chunks<8> chunks(params, team, task);
   const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
-  C origin[kWidth] = {}, sum[kWidth] = {}, squares[kWidth] = {};
-  uint4 first{};
-  int32 met = 0;
+  const uint4 first = chunks.part < chunks.count ? load_raw(x + chunks.first_row() * chunks.row_step) : uint4{};
+  C origin[kWidth];
+  take_apart<T>(first, origin);
+  Sums<C> sums[kWidth] = {};  // of distances, and of their squares
   chunks.template for_each<false>([&](int32 row, int32 there) {
-    if (met == 0) {
-      first = load_raw(x + chunks.offset(row, 0));
-      take_apart<T>(first, origin);
-    }
-    met += there;
     uint4 raw[8];
     chunks.load(raw, x, row, there, first);
 #pragma unroll
@@ -104,19 +109,19 @@ __device__ void normalization_channels_moments(const NormalizationParams& params
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) {
         const C distance = values[lane] - origin[lane];
-        sum[lane] += distance;
-        squares[lane] += distance * distance;
+        sums[lane].plain += distance;
+        sums[lane].normalized += distance * distance;
       }
     }
   });
+  merge_team(team, sums);
   Moments<C> moments[kWidth];
-  const C count = static_cast<C>(met), share = met > 0 ? C(1) / count : C(0);
+  const C count = static_cast<C>(chunks.block_rows()), share = C(1) / max(count, C(1));
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) {
-    const C apart = sum[lane] * share, left = squares[lane] - sum[lane] * apart;
+    const C apart = sums[lane].plain * share, left = sums[lane].normalized - sums[lane].plain * apart;
     moments[lane] = {origin[lane] + apart, left < C(0) ? C(0) : left, count};  // NaN stays
   }
-  merge_team(team, moments);
   store_partials(params, team, task, blockIdx.x, moments);
 }
 

@@ -241,7 +241,7 @@ __device__ void normalization_finish_forward(const NormalizationParams& params) 
   wait_for_previous();
   let_next_start();
   for (int64 group = grid_index() / kWarpSize; group < params.group_packs; group += grid_size() / kWarpSize) {
-    const auto moments = merge_partials<Moments<Compute<T>>>(params, group);
+    const auto moments = merge_moments<Compute<T>>(params, group);
     if (threadIdx.x % kWarpSize != 0) continue;
     int64 offsets[kOperands] = {};
     add_offsets<kMean, kInvStd, kFirstOld, kSecondOld, kFirstNew, kSecondNew>(params.groups, group, offsets);

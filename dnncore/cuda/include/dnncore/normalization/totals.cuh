@@ -138,4 +138,34 @@ __device__ __forceinline__ V merge_partials(const NormalizationParams& params, i
   return merge_warp(value);
 }
 
+// The same of moments, whose parts are merged by sums of distances from the mean of the first one: a chain of `merged` would divide
+// for each of them. Parts without elements may only be behind others.
+template <typename C>
+__device__ __forceinline__ Moments<C> merge_moments(const NormalizationParams& params, int64 group) {
+  const Moments<C>* partials = static_cast<const Moments<C>*>(params.partials) + group * params.parts;
+  const C origin = partials[0].mean;
+  C sum = C(0), squares = C(0), count = C(0);
+  for (int64 first = threadIdx.x % kWarpSize; first < params.parts; first += kPartsAtOnce * kWarpSize) {
+    Moments<C> found[kPartsAtOnce] = {};
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      if (first + k * kWarpSize < params.parts) found[k] = partials[first + k * kWarpSize];
+    }
+#pragma unroll
+    for (int k = 0; k < kPartsAtOnce; ++k) {
+      const C distance = found[k].count > C(0) ? found[k].mean - origin : C(0);
+      sum += found[k].count * distance;
+      squares += found[k].squares + found[k].count * (distance * distance);
+      count += found[k].count;
+    }
+  }
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    squares += __shfl_xor_sync(0xffffffffu, squares, distance);
+    count += __shfl_xor_sync(0xffffffffu, count, distance);
+  }
+  const C apart = sum / max(count, C(1)), left = squares - sum * apart;
+  return {origin + apart, left < C(0) ? C(0) : left, count};
+}
+
 }  // namespace dnncore
