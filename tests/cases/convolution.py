@@ -95,6 +95,9 @@ GEOMETRIES = (
     Geometry(
         "fp16-nhwc-odd-filters", (2, 24, 6, 5), (13, 24, 3, 2), {"padding": (1, 0)}, F16, ("NHWC",) * 3, 0.5, -2.0
     ),
+    Geometry(
+        "fp16-nchw-vectors", (2, 16, 7, 6), (24, 16, 3, 3), {"padding": 1, "stride": (1, 2)}, F16, alpha=0.5, beta=-2.0
+    ),
     Geometry("fp16-nhwc-in-nchw-out", (1, 16, 4, 6), (24, 16, 1, 1), {}, F16, ("NHWC", "NHWC", "NCHW"), 1.0, 0.5),
     Geometry("fp16-1x1-nchw", (2, 24, 4, 6), (40, 24, 1, 1), dtype=F16, beta=1.0),
     Geometry("fp16-1x1-stride-2-nhwc", (2, 24, 5, 6), (16, 24, 1, 1), {"stride": 2}, dtype=F16, layouts=("NHWC",) * 3),

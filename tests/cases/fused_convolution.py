@@ -101,6 +101,7 @@ FUSED = (
     Fused("fp16-long-sum", (1, 130, 3, 3), (5, 130, 3, 3), "sbz", dtype=F16, layouts=("NHWC", "NHWC"), parameters=F32),
     Fused("fp16-depthwise", (2, 9, 7, 5), (9, 1, 3, 3), "sbz", {"groups": 9, "padding": 1}, F16, parameters=F32),
     Fused("fp16-nhwc-vectors", (2, 40, 7, 6), (24, 40, 3, 3), "sbz", {"padding": 1}, F16, None, F32, ("NHWC", "NHWC"), beta=1.0),
+    Fused("fp16-nchw-vectors", (2, 16, 5, 6), (24, 16, 3, 3), "sbz", {"padding": 1}, F16, None, F32, z_layout="NHWC", beta=1.0),
     Fused("bf16-nhwc-groups", (1, 16, 6, 7), (20, 8, 3, 2), "sbz", {"groups": 2}, BF16, layouts=("NHWC", "NHWC"), alpha2=-0.5),
     Fused("fp16-3d", *_WIDE, dtype=F16),
     Fused("bf16", (2, 5, 7, 6), (8, 5, 3, 3), "sbz", {"padding": 1}, BF16, layouts=("NHWC", "NHWC")),

@@ -13,6 +13,7 @@ from dnncore.cuda.convolution.fft import FFT_TILING
 from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
+from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
@@ -22,10 +23,14 @@ from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGem
 __all__ = ["FUSED"]
 
 _IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
-
-FUSED: tuple[CudaAlgorithm, ...] = (
+_WGMMA: tuple[CudaAlgorithm, ...] = (
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
+)
+
+FUSED: tuple[CudaAlgorithm, ...] = (
+    *_WGMMA,
+    RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
     ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),

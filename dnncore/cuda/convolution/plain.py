@@ -15,6 +15,7 @@ from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
@@ -39,17 +40,24 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     GEMM,
     DIRECT,
 )
-_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+_WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.FORWARD: (
-        *_FIRST,
         WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM),
         WgmmaRows("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
-        *_OTHERS,
     ),
-    Direction.BACKWARD_DATA: (*_FIRST, WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM), *_OTHERS),
+    Direction.BACKWARD_DATA: (WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM),),
+    Direction.BACKWARD_FILTER: (WgmmaBackwardFilter("implicit_gemm_wgmma", IMPLICIT_GEMM),),
+}
+_RELAID = {
+    direction: RelaidConvolution("implicit_gemm_wgmma_relaid", algorithms) for direction, algorithms in _WGMMA.items()
+}
+_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+    Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], *_OTHERS),
+    Direction.BACKWARD_DATA: (*_FIRST, *_WGMMA[Direction.BACKWARD_DATA], _RELAID[Direction.BACKWARD_DATA], *_OTHERS),
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
-        WgmmaBackwardFilter("implicit_gemm_wgmma", IMPLICIT_GEMM),
+        *_WGMMA[Direction.BACKWARD_FILTER],
+        _RELAID[Direction.BACKWARD_FILTER],
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
     ),
 }
