@@ -193,7 +193,7 @@ def test_a_net_on_every_device_is_near(handle: Handle) -> None:
 
 
 def test_a_trained_net_names_the_same_digits() -> None:
-    """Nine of ten images train LeNet; on the others int8 must agree with float32 on 99 %."""
+    """Nine of ten images train LeNet, to other bits on other machines; of all of them int8 must agree with float32 on 99 %."""
     twin = next(twin for twin in TWINS if twin.graph.name == "lenet")
     digits = load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
@@ -211,11 +211,10 @@ def test_a_trained_net_names_the_same_digits() -> None:
     narrow = for_inference(model, I8, calibration=_calibrated(model, {"data": images[~held][:128]}))
     kinds = {node.operator.kind for node in narrow.graph.nodes}
     assert {"quantized_convolution", "quantized_inner_product", "fused_convolution"} <= kinds
-    rows = images[held]
     with Handle("cpu") as handle:
-        expected = _run(handle, model, {"data": rows}, len(rows))["logits"]
-        found = _run(handle, narrow, {"data": rows}, len(rows))["logits"]
-    assert np.mean(expected.argmax(1) == digits.target[held]) > 0.95
+        expected = _run(handle, model, {"data": images}, len(images))["logits"]
+        found = _run(handle, narrow, {"data": images}, len(images))["logits"]
+    assert np.mean((expected.argmax(1) == digits.target)[held]) > 0.95
     assert np.mean(found.argmax(1) == expected.argmax(1)) >= 0.99
     assert np.linalg.norm(found - expected) <= 0.03 * np.linalg.norm(expected)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import DEVICES
+from tests.conftest import DEVICES, EMULATOR
+from tests.ops.launches import MOST_THREADS
 from tests.random_problems.run import run_batch
 
 _BATCHES = {"cpu": (40, 50, 1 << 40), "cuda": (20, 5, 40_000)}
@@ -21,6 +22,7 @@ def _batches() -> list[tuple[str, int, int, int]]:
 
 @pytest.mark.parametrize(("device", "first", "size", "macs"), _batches())
 def test_random_convolutions_are_right_by_every_algorithm(device: str, first: int, size: int, macs: int) -> None:
-    outcome = run_batch(device, range(first, first + size), macs)
+    most_threads = MOST_THREADS if EMULATOR and device != "cpu" else None
+    outcome = run_batch(device, range(first, first + size), macs, most_threads)
     assert outcome.runs.total() >= size
     assert not outcome.wrong, "\n".join(outcome.wrong)

@@ -17,6 +17,7 @@ from dnncore import Handle, Preference
 from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem
 from tests.ops.harness import check
+from tests.ops.launches import launches_of
 from tests.random_problems.draw import random_case
 
 __all__ = ["Outcome", "run_batch"]
@@ -40,8 +41,12 @@ class Outcome:
         return Outcome(self.problems + other.problems, self.runs + other.runs, self.wrong + other.wrong)
 
 
-def run_batch(device: str, numbers: Sequence[int], max_macs: int) -> Outcome:
-    """Check the problems of these numbers on a handle of their own."""
+def run_batch(device: str, numbers: Sequence[int], max_macs: int, max_threads: int | None = None) -> Outcome:
+    """Check the problems of these numbers on a handle of their own.
+
+    Args:
+        max_threads: Of an algorithm's launches; one that takes more is left out.
+    """
     torch.set_num_threads(1)
     runs: collections.Counter[str] = collections.Counter()
     wrong = []
@@ -51,7 +56,9 @@ def run_batch(device: str, numbers: Sequence[int], max_macs: int) -> Outcome:
             problem = case.problem
             assert isinstance(problem, ConvolutionProblem)
             for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
-                if algorithm.status is not None:
+                if algorithm.offer is None or algorithm.status is not None:
+                    continue
+                if max_threads is not None and launches_of(algorithm.offer).threads > max_threads:
                     continue
                 runs[f"{problem.direction.value} {problem.x.dtype.value} {algorithm.name}"] += 1
                 try:
