@@ -38,3 +38,28 @@ def test_what_is_not_written_as_usual_is_left_to_protobuf() -> None:
         b"\x1a\x01\xff",
     ):
         assert take_apart(message) is None
+
+
+def test_where_id_and_tensor_lie_is_remembered_for_messages_that_differ_in_nothing_else() -> None:
+    def message(model: str, request_id: str, tensor: bytes) -> bytes:
+        request = inference.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[tensor])
+        return request.SerializeToString()
+
+    for model, request_id, tensor in (
+        ("model", "7", b"abcd"),
+        ("model", "8", b"efgh"),
+        ("other", "7", b"abcd"),
+        ("model", "77", b"abc"),
+        ("mode", "77", b"abcd"),
+        ("model", "", b"abcdefg"),
+        ("model", "\x00", b""),
+    ):
+        parts = take_apart(message(model, request_id, tensor))
+        assert parts is not None
+        form, found_id, (contents,) = parts
+        assert (inference.ModelInferRequest.FromString(form).model_name, found_id, bytes(contents)) == (
+            model,
+            request_id,
+            tensor,
+        )
+    assert take_apart(message("model", "7", b"abcd").replace(b"7", b"\xff")) is None
