@@ -150,6 +150,27 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
     ),
+    "Versions": (
+        Panel(
+            "States",
+            "Versions of models: READY ones answer requests. UNAVAILABLE is what could not be loaded, or was not asked for: "
+            "RepositoryIndex has the reason.",
+            "short",
+            ((f"sum by (model, version, state) (dnnserve_model_state{{{_CHOSEN}}})", f"{_PER_MODEL} {{{{state}}}}"),),
+        ),
+        Panel(
+            "Loads per hour, and the time of the last",
+            "A load that failed leaves what was served before; the log has the reason.",
+            "short",
+            (
+                (
+                    f"sum by (model, version, result) (increase(dnnserve_model_loads_total{{{_CHOSEN}}}[1h]))",
+                    f"{_PER_MODEL} {{{{result}}}}",
+                ),
+                (f"dnnserve_model_load_seconds{{{_CHOSEN}}}", f"seconds {_PER_MODEL}"),
+            ),
+        ),
+    ),
     "Processes": (
         Panel(
             "Ready",

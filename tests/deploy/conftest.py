@@ -29,6 +29,7 @@ def served() -> tuple[set[str], set[str]]:
     metrics.registry.register(
         StateCollector(scheduler, [runner], lambda: True, lambda: [IndexEntry("digits", 1, "READY")])
     )
+    metrics.record_load(model, 0.1, failed=False)
     metrics.record_calls(None, "Classify", "NOT_FOUND", (0,))
     page = MetricsPage(metrics, statistics, scheduler).render().decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]

@@ -83,6 +83,14 @@ def client_session(address: str) -> dict[str, Any]:
         seen["shared_memory"] = fails(client.get_system_shared_memory_status)
         seen["statistics"] = client.get_inference_statistics("digits", as_json=True)["model_stats"]
         seen["too_late"] = fails(lambda: client.infer("digits", [rows], timeout=1))
+        seen["index"] = client.get_model_repository_index(as_json=True)["models"]
+        client.unload_model("faces")
+        seen["unloaded"] = fails(lambda: client.infer("faces", [rows]))
+        seen["index_without"] = client.get_model_repository_index(as_json=True)["models"]
+        client.load_model("faces")
+        seen["loaded"] = client.infer("faces", [rows]).as_numpy("probabilities").tolist()
+        seen["load_unknown"] = fails(lambda: client.load_model("nope"))
+        seen["load_override"] = fails(lambda: client.load_model("digits", config="{}"))
     return seen
 
 
@@ -117,7 +125,12 @@ def http_session(address: str) -> dict[str, Any]:
             client.infer("digits", [rows], outputs=output(binary_data=binary, class_count=2)).as_numpy("probabilities")
             for binary in (True, False)
         ]
+        client.unload_model("faces")
+        index = {entry["name"]: entry["state"] for entry in client.get_model_repository_index()}
+        client.load_model("faces")
         return {
+            "index": [index["faces"], *(entry["state"] for entry in client.get_model_repository_index())],
+            "load_override": fails(lambda: client.load_model("digits", config="{}")),
             "live": [client.is_server_live(), client.is_server_ready(), client.is_model_ready("digits", "1")],
             "unknown_ready": client.is_model_ready("nope"),
             "server": client.get_server_metadata(),
@@ -155,6 +168,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         8,
         "--http-port",
         0,
+        "--repository-mode",
+        "explicit",
+        "--load-model",
+        "*",
     )
     with started(folder / "ready.json", *arguments) as (_, ready):
         result = subprocess.run(
@@ -254,6 +271,26 @@ def test_its_statistics_count_what_it_sent(seen: dict[str, Any]) -> None:
     assert sum(size * count for size, count in batches.items()) == 23 * 3 + 2
     assert sum(batches.values()) == int(latest["execution_count"])
     assert max(batches) <= 8
+
+
+def test_it_loads_and_unloads_models(seen: dict[str, Any]) -> None:
+    ready = [("digits", "1", "READY"), ("digits", "2", "READY"), ("faces", "7", "READY")]
+    assert [(entry["name"], entry["version"], entry["state"]) for entry in seen["index"]] == ready
+    assert seen["unloaded"][0] == "StatusCode.NOT_FOUND"
+    assert seen["index_without"][-1] == {
+        "name": "faces",
+        "version": "7",
+        "state": "UNAVAILABLE",
+        "reason": "not loaded",
+    }
+    np.testing.assert_allclose(seen["loaded"], expected(3, ROWS), rtol=1e-5, atol=1e-7)
+    for case, code, part in (
+        ("load_unknown", "NOT_FOUND", "there are 'digits', 'faces'"),
+        ("load_override", "INVALID_ARGUMENT", "'config' of a load is not supported"),
+    ):
+        assert (case, seen[case][0], part in seen[case][1]) == (case, f"StatusCode.{code}", True)
+    assert seen["http"]["index"] == ["UNAVAILABLE", "READY", "READY", "READY"]
+    assert seen["http"]["load_override"][0] == "400"
 
 
 def test_over_http_it_sees_the_same(seen: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ def test_every_rpc_is_one_of_tritonclients(ours: dict[str, Any], theirs: dict[st
     service = "inference.GRPCInferenceService."
     calls = (
         "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelStreamInfer ModelConfig "
-        "ModelStatistics"
+        "ModelStatistics RepositoryIndex RepositoryModelLoad RepositoryModelUnload"
     )
     assert ours["rpcs"].keys() == {service + call for call in calls.split()}
     assert _differences({"rpc": ours["rpcs"]}, {"rpc": theirs["rpcs"]}) == []
