@@ -283,9 +283,28 @@ def test_phases_are_the_formula(
         (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x64"),
         (Layer((64, 256, 56, 56), (64, 256, 1, 1), {}), "64x256"),
         (Layer((64, 1024, 14, 14), (256, 1024, 1, 1), {}), "128x128"),
+        (Layer((64, 256, 56, 56), (512, 256, 1, 1), {"stride": 2}), "64x256"),
     ],
 )
 def test_the_tile_of_dw_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:
     problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
     entry = _kernel(BACKWARD_FILTER.offer(problem, H200)).unit.entry
     assert entry == f"convolution_wgmma_backward_filter_float16_{tile}"
+
+
+@pytest.mark.parametrize(
+    "layer", [Layer((1, 256, 14, 14), (256, 256, 3, 3)), Layer((1, 2048, 7, 7), (512, 2048, 1, 1), {})]
+)
+def test_a_batch_of_one_is_for_the_kernel_that_an_h200_was_seen_to_be_fastest_with(layer: Layer) -> None:
+    problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
+    found = [(each.offer(problem, H200), each.name) for each in algorithms(Direction.BACKWARD_FILTER)]
+    assert min((offer.seconds, name) for offer, name in found if isinstance(offer, Offer))[1] == "implicit_gemm_wgmma"
+
+
+def test_parts_are_added_by_a_kernel_that_starts_early() -> None:
+    problem = replace(Layer((64, 64, 56, 56), (64, 64, 3, 3)).problem, direction=Direction.BACKWARD_FILTER)
+    offer = BACKWARD_FILTER.offer(problem, H200)
+    assert isinstance(offer, Offer)
+    (choice,) = offer.prepare()
+    assert isinstance(choice, WhereAligned)
+    assert [isinstance(call, KernelCall) and call.starts_early for call in choice.aligned] == [True, True]

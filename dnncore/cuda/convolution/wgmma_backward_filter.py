@@ -290,7 +290,10 @@ class _Schedule:
         return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
 
     def _loaded_bytes(self, problem: ConvolutionProblem) -> float:
-        """Of a stage, on average; what does not exist is not loaded, and what is gathered counts for more."""
+        """Of a stage, on average; what does not exist is not loaded, and what is gathered counts for more.
+
+        Where a tile has all columns, pixels of x are gathered as a whole, and those of dy are loaded once: with what memory takes.
+        """
         k, c, r, s = problem.w.shape
         slabs, row_slabs = -(-c // SLAB), -(-k // SLAB)
         of_dy = row_slabs * self.column_tiles * self.tile.pixels
@@ -298,7 +301,10 @@ class _Schedule:
             of_x: float = slabs * self.filter_tiles * _PATCH_PIXELS
         else:
             of_x = r * s * slabs * self.filter_tiles * _STAGE_PIXELS
-            if not reads_matrix(problem.x, forward_window(problem)):
+            has_all_columns = self.column_tiles == 1 and slabs > 1
+            if has_all_columns:
+                of_dy = 0
+            elif not reads_matrix(problem.x, forward_window(problem)):
                 of_x *= _GATHERED_SLAB if slabs == 1 else _GATHERED
         return (of_dy + of_x) / self.tiles * ROW_BYTES
 

@@ -72,8 +72,8 @@ _SCATTERED_PER_BYTE = 0.0375
 """Of that, where packs are not whole; and, times the bytes of an element, where neighbours in a pack are not neighbours in memory:
 then each costs the same, however small. Measured there earlier."""
 
-_REACH_OF_CHANNELS = 1.25
-"""Likewise, of the kernels of channels. Assumed."""
+_REACH_OF_CHANNELS = 1.4
+"""Likewise, of the kernels of channels; fitted to the layers of ResNet-50 at batch 128 on an H200."""
 
 _BLOCKS_AT_FULL_RATE = 5
 """Per multiprocessor; fewer reach the less of the memory's rate. Fitted on an H200."""
