@@ -329,22 +329,22 @@ def test_a_programmatic_edge_joins_two_kernels_and_nothing_else() -> None:
         cuda, x = s.cuda, s.ones(1)
         graph, memset = memset_graph(s, s.ones(1))
         early, other = (ctypes.c_ubyte * 8)(1, 0, 1), (ctypes.c_ubyte * 8)(2, 0, 1)  # CUgraphEdgeData: from, to, type
-        scales = [
+        first, second = [
             cuda.handle("cuGraphAddKernelNode", graph, None, 0, ctypes.byref(scale_params(s, x, factor)))
             for factor in (2, 3)
         ]
 
-        def joined(first: int, second: int, data: Any) -> int:
-            ends = ((ctypes.c_size_t * 1)(node) for node in (first, second))
+        def joined(before: int, after: int, data: Any) -> int:
+            ends = ((ctypes.c_size_t * 1)(node) for node in (before, after))
             return int(cuda.code("cuGraphAddDependencies_v2", graph, *ends, data, 1))
 
-        assert joined(memset, scales[0], early) == INVALID_VALUE
-        assert joined(*scales, other) == 801
+        assert joined(memset, first, early) == INVALID_VALUE
+        assert joined(first, second, other) == 801
         assert "edge data" in cuda.last_error()
-        assert joined(*scales, early) == 0
-        assert joined(memset, scales[1], None) == INVALID_VALUE  # a plain one beside it, from another kind of node
+        assert joined(first, second, early) == 0
+        assert joined(memset, second, None) == INVALID_VALUE  # a plain one beside it, from another kind of node
         data, count = (ctypes.c_ubyte * 8)(), ctypes.c_size_t(1)
-        cuda.cuGraphNodeGetDependencies(scales[1], (ctypes.c_size_t * 1)(), data, ctypes.byref(count))
+        cuda.cuGraphNodeGetDependencies(second, (ctypes.c_size_t * 1)(), data, ctypes.byref(count))
         assert bytes(data) == bytes(early)
         run(s, instantiate(s, graph))
         assert s.floats(x, 1) == [6.0]

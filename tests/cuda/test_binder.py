@@ -56,9 +56,7 @@ class _Driver:
         monkeypatch.setattr(driver, "encode_tensor_map", _encoded)
         monkeypatch.setattr(driver, "copy", lambda queue, *rest: self.nodes.append((queue, CopyNode(*rest))))
 
-    def _launcher(
-        self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int, starts_early: bool
-    ) -> Any:
+    def _launcher(self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int, starts_early: bool) -> Any:
         class Launcher:
             success = SUCCESS
 

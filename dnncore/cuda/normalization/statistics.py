@@ -55,7 +55,7 @@ _FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
 _CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 8
-"""Of the kernels of channels: as many per multiprocessor as fit, and packs that a thread has under way in the one that takes moments."""
+"""Of the kernels of channels: blocks per multiprocessor, as many as fit, and packs that a thread has under way."""
 
 _WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
 """What the kernels of channels do not know."""
@@ -159,7 +159,10 @@ class _Sequence:
         there = frozenset(operands)
         images = {one: _of_images(operands[one]) for one in _SAVED} if _interleaved(problem.x) else {}
         partition = self.partition(cut, {**operands, **images})
-        parts = -(-partition.element_packs // -(-partition.element_packs // self._most_parts(partition, Switch.REDUCES, sharing)))
+        parts = -(
+            -partition.element_packs
+            // -(-partition.element_packs // self._most_parts(partition, Switch.REDUCES, sharing))
+        )
         numbers = partition.group_count * _NUMBERS[self._direction]
         partials, totals = self._scratch(numbers * parts), None
         reads = there - (_WRITTEN[self._direction] | {Operand.OUTPUT, Operand.SCALE, Operand.BIAS})
