@@ -9,7 +9,7 @@ from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
 from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
 from dnncore.cuda.pointwise import POINTWISE
-from dnncore.cuda.transpose import Transpose
+from dnncore.cuda.transpose import Transpose, TransposePairs
 from dnncore.descriptors import UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
@@ -34,6 +34,7 @@ def _not_compiled(problem: BinaryProblem) -> str | None:
 
 FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
 ADD: tuple[CudaAlgorithm, ...] = (
+    TransposePairs(),
     Transpose(),
     Interleave(),
     *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
+from dnncore.cuda.calls import Calls, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.elementwise import Layout
 from dnncore.cuda.params import (
     ADDRESS,
@@ -28,10 +28,13 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
-__all__ = ["Matrices", "Transpose"]
+__all__ = ["Matrices", "Transpose", "TransposePairs"]
 
 _TILE = 32
 """Rows and columns of a tile; kTransposeTile in transpose.cuh."""
+
+_PAIRS_TILE = 2 * _TILE
+"""The same of pairs."""
 
 _THREADS = 32 * 4
 """A warp a row at a time; kTransposeWarps in transpose.cuh is the 4."""
@@ -56,6 +59,11 @@ _OF_MEMORY_RATE = 0.9
 
 _PLACE = 72
 """Multiply-adds in whose time a place of a tile passes, be it filled or empty [measured on an H200: NCHW to NHWC, 64 channels]."""
+
+_PLACE_OF_PAIRS = 36
+"""The same of pairs [assumed: two places in the time of one]."""
+
+_OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +91,18 @@ class Matrices:
         return cls(extents[row], extents[column], a_strides[row], c_strides[column], batch)
 
     @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles of each matrix along its rows and along its columns."""
-        return -(-self.rows // _TILE), -(-self.columns // _TILE)
+    def are_even(self) -> bool:
+        """Whether no pair of neighbours is split by an edge, a row or a matrix."""
+        steps = (step for extent, *steps in zip(*self.batch, strict=True) if extent > 1 for step in steps)
+        return not any(number % 2 for number in (self.rows, self.columns, self.a_row, self.c_column, *steps))
 
-    @property
-    def num_tiles(self) -> int:
+    def tiles(self, size: int) -> tuple[int, int]:
+        """Tiles of each matrix, of so many rows and columns, along its rows and along its columns."""
+        return -(-self.rows // size), -(-self.columns // size)
+
+    def num_tiles(self, size: int) -> int:
         """Tiles of all matrices."""
-        return math.prod((*self.batch[0], *self.tiles))
+        return math.prod((*self.batch[0], *self.tiles(size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +122,57 @@ class Transpose:
             return "the tensors do not differ in which dimension is contiguous"
         if min(matrices.rows, matrices.columns) < _TILE // 2:
             return f"a {matrices.rows} x {matrices.columns} matrix leaves most of a {_TILE} x {_TILE} tile empty"
-        seconds = max(
-            operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
-            matrices.num_tiles * _TILE**2 * _PLACE / figures.products_per_second(Maths.FP32),
-        )
-        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem.c.dtype, figures, matrices))
+        seconds = _seconds(problem, matrices, _TILE, _PLACE, figures)
+        return Offer(seconds, partial(_prepare, _unit(problem.c.dtype), _TILE, figures, matrices))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_unit(dtype) for dtype in ELEMENT_TYPES)
 
 
-def _prepare(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
+@dataclass(frozen=True, slots=True)
+class TransposePairs:
+    """`Transpose` of 16 bits, two by two: where matrices are even, and at addresses that are. Immutable."""
+
+    name: str = "transpose_pairs"
+
+    def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        if problem.a.dtype is not problem.c.dtype or problem.c.dtype not in _OF_16_BITS:
+            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; both must be of 16 bits"
+        elsewhere = Transpose().offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
+        matrices = Matrices.of(problem)
+        assert matrices is not None, "the other transposes it"
+        if not matrices.are_even:
+            return "an extent or a stride is odd"
+        seconds = _seconds(problem, matrices, _PAIRS_TILE, _PLACE_OF_PAIRS, figures)
+        return Offer(seconds, partial(_prepare_pairs, problem.c.dtype, figures, matrices, elsewhere))
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype."""
+        return tuple(_unit(dtype, "transpose_pairs") for dtype in _OF_16_BITS)
+
+
+def _seconds(problem: AddProblem, matrices: Matrices, size: int, place: float, figures: DeviceFigures) -> float:
+    """What the bytes take or, if that is more, the places of all tiles."""
+    return figures.launch_seconds + max(
+        operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
+        matrices.num_tiles(size) * size**2 * place / figures.products_per_second(Maths.FP32),
+    )
+
+
+def _prepare_pairs(dtype: DType, figures: DeviceFigures, matrices: Matrices, elsewhere: Offer) -> Calls:
+    calls = _prepare(_unit(dtype, "transpose_pairs"), _PAIRS_TILE, figures, matrices)
+    words = ((Place(0), 2 * dtype.itemsize), (Place(1), 2 * dtype.itemsize))
+    return (WhereAligned(words, calls, elsewhere.prepare()),)
+
+
+def _prepare(unit: Unit, size: int, figures: DeviceFigures, matrices: Matrices) -> Calls:
     extents, a_strides, c_strides = matrices.batch
-    row_tiles, column_tiles = matrices.tiles
-    tiles = matrices.num_tiles
+    row_tiles, column_tiles = matrices.tiles(size)
+    tiles = matrices.num_tiles(size)
     params = record(
         _PARAMS,
         rows=matrices.rows,
@@ -137,14 +185,14 @@ def _prepare(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
         x_batch=view(extents, a_strides),
         output_batch=view(extents, c_strides),
     )
-    return kernel_call(_unit(dtype), blocks_for(figures, tiles, 1), _THREADS, params, in_order("x", "output"))
+    return kernel_call(unit, blocks_for(figures, tiles, 1), _THREADS, params, in_order("x", "output"))
 
 
-def _unit(dtype: DType) -> Unit:
+def _unit(dtype: DType, function: str = "transpose") -> Unit:
     return generate(
         header="dnncore/transpose.cuh",
-        entry=f"transpose_{c_type(dtype)}",
-        function=f"transpose<{c_type(dtype)}>",
+        entry=f"{function}_{c_type(dtype)}",
+        function=f"{function}<{c_type(dtype)}>",
         struct_name="TransposeParams",
         dtype=_PARAMS,
         threads=_THREADS,

@@ -32,6 +32,8 @@ PAIRS = (
     ("planes-in-packs", (1, 3, 1, 1), (2, 3, 7, 7), F32, "NCHW", "NCHW", -1.0, 0.5),
     ("nchw-to-nhwc-tiles", (2, 37, 5, 11), (2, 37, 5, 11), F32, "NCHW", "NHWC", 1.0, 0.0),
     ("nhwc-to-nchw-tiles", (2, 40, 8, 8), (2, 40, 8, 8), F64, "NHWC", "NCHW", 2.0, -0.5),
+    ("nchw-to-nhwc-pairs", (2, 66, 9, 10), (2, 66, 9, 10), F16, "NCHW", "NHWC", 1.0, 0.0),
+    ("nhwc-to-nchw-pairs", (2, 70, 9, 8), (2, 70, 9, 8), BF16, "NHWC", "NCHW", 2.0, -0.5),
     ("parts-of-columns-fp16", (1, 40), (331, 40), F16, "NCHW", "NCHW", 1.0, 0.0),
     ("parts-of-a-row-fp16", (1,), (33001,), F16, "NCHW", "NCHW", 1.0, 0.5),
     ("whole-fp16", (1, 5, 1), (3, 5, 20), F16, "NCHW", "gaps", 1.0, 0.0),

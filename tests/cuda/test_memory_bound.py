@@ -87,8 +87,8 @@ def test_two_kernels_go_through_the_workspace_and_blend_once() -> None:
 TRANSFORMS = (
     (packed(LARGE), packed(LARGE, layout="NHWC"), "transpose"),
     (packed(LARGE, layout="NHWC"), packed(LARGE), "transpose"),
-    (packed(LARGE, "float16"), packed(LARGE, "float16", "NHWC"), "rows"),
-    (packed(LARGE, "float16", "NHWC"), packed(LARGE, "float16"), "transpose"),
+    (packed(LARGE, "float16"), packed(LARGE, "float16", "NHWC"), "transpose_pairs"),
+    (packed(LARGE, "float16", "NHWC"), packed(LARGE, "float16"), "transpose_pairs"),
     (packed((65536, 16, 16)), TensorDescriptor(DType.FLOAT32, (65536, 16, 16), (256, 1, 16)), "rows"),
     (packed(LARGE), packed(LARGE), "contiguous"),
     (TensorDescriptor(DType.FLOAT32, (1 << 24,), (2,)), packed((1 << 24,)), "rows"),
