@@ -1,7 +1,7 @@
 """Every unit that an algorithm can ask for compiles, without a warning or a spill, to machine code no worse than the baseline's.
 
-Batches that are to the letter what the baseline was made of are compiled on GPU hosts; here the one among them whose digest is the
-smallest is, so that a baseline that nobody compiled does not last.
+Batches that are to the letter what the baseline was made of are compiled on GPU hosts; here some kernels of the one among them whose
+digest is the smallest are, so that a baseline that nobody compiled does not last.
 """
 
 from __future__ import annotations
@@ -45,14 +45,27 @@ def test_every_kernel_of_the_baseline_is_still_asked_for(arch: str) -> None:
     assert not lines, "\n".join([*lines, verdict.REMEDY])
 
 
+OF_THE_UNCHANGED = 10
+"""So many kernels of one batch that is what the baseline was made of."""
+
+
 @functools.cache
-def _to_compile(arch: str, compiler: Compiler) -> set[str]:
-    """Names of the batches that are not what the baseline was made of, and of one that is."""
-    known = Baseline.read(arch).digests
-    found = {name: gate.digest(units, arch, compiler) for name, units in BATCHES if units[0].why_not_on(arch) is None}
-    changed = {name for name, digest in found.items() if digest != known.get(name)}
-    unchanged = sorted(found.keys() - changed, key=lambda name: found[name])
-    return {*changed, *unchanged[:1]}
+def _to_compile(compiler: Compiler) -> dict[tuple[str, str], int | None]:
+    """How many kernels of which architecture's batches: all of those that are not what the baseline was made of, and some of one."""
+    to_compile: dict[tuple[str, str], int | None] = {}
+    unchanged: dict[str, tuple[str, str]] = {}
+    for arch in ARCHITECTURES:
+        known = Baseline.read(arch).digests
+        for name, units in BATCHES:
+            if units[0].why_not_on(arch) is None:
+                digest = gate.digest(units, arch, compiler)
+                if digest == known.get(name):
+                    unchanged[digest] = arch, name
+                else:
+                    to_compile[arch, name] = None
+    if unchanged:
+        to_compile[unchanged[min(unchanged)]] = OF_THE_UNCHANGED
+    return to_compile
 
 
 @pytest.mark.timeout(300)  # fifty kernels, on cores that may have other work
@@ -66,8 +79,13 @@ def test_units_compile_without_warnings_or_spills_and_keep_their_tensor_core_ins
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    if units[0].why_not_on(arch) is not None or (not GPU and name not in _to_compile(arch, compiler)):
+    if units[0].why_not_on(arch) is not None:
         return
+    if not GPU:
+        to_compile = _to_compile(compiler)
+        if (arch, name) not in to_compile:
+            return
+        units = units[: to_compile[arch, name]]
     baseline = Baseline.read(arch)
     release = gate.release(compiler)
     broken, changes = [], []

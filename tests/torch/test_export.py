@@ -18,8 +18,8 @@ from dnncore.errors import ModelImportError
 from dnncore.nn import Executor, Parameters, Role
 from dnncore.nn.model import Model
 from dnncore.testing import tolerance
-from dnncore.torch.export.model import Imported, import_model
-from dnncore.torch.export.program import export
+from dnncore.torch.export.model import Imported, import_exported, import_model
+from dnncore.torch.export.program import Exported, export
 from dnncore.torch.export.rules import RULES
 from tests.torch.nets import NETS, Residual
 
@@ -27,9 +27,15 @@ Tensor = Any
 
 
 @functools.cache
-def _imported(name: str) -> tuple[nn.Module, Imported]:
+def _exported(name: str) -> tuple[nn.Module, Exported]:
     net = NETS[name].build()
-    return net, import_model(net, NETS[name].inputs(1))
+    return net, export(net, NETS[name].inputs(1))
+
+
+@functools.cache
+def _imported(name: str) -> tuple[nn.Module, Imported]:
+    net, exported = _exported(name)
+    return net, import_exported(exported, type(net).__name__)
 
 
 def _run(handle: Handle, model: Model, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -73,9 +79,9 @@ def test_a_net_computes_what_pytorch_does(handle: Handle, name: str, batch: int)
 def test_the_nets_need_most_rules() -> None:
     """So that a rule that nothing tries is noticed; the others are other names for the same."""
     used: set[str] = set()
-    for case in NETS.values():
-        program = export(case.build(), case.inputs(1)).program
-        used |= {str(node.target) for node in program.graph.nodes}
+    for name in NETS:
+        _, exported = _exported(name)
+        used |= {str(node.target) for node in exported.program.graph.nodes}
     untried = sorted(str(operator) for operator in RULES if str(operator) not in used)
     assert not untried
 

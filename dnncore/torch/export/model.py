@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from dnncore.nn.model import Model
-from dnncore.torch.export.program import as_inputs, export
+from dnncore.torch.export.program import Exported, as_inputs, export
 from dnncore.torch.export.translation import translate
 
-__all__ = ["Imported", "import_model", "to_model"]
+__all__ = ["Imported", "import_exported", "import_model", "to_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,12 @@ def import_model(
     model: torch.nn.Module, example: torch.Tensor | Sequence[torch.Tensor], name: str | None = None
 ) -> Imported:
     """`to_model`, and how the model's results are put together."""
-    exported = export(model, as_inputs(example))
-    net, results = translate(exported.program, name or type(model).__name__)
+    return import_exported(export(model, as_inputs(example)), name or type(model).__name__)
+
+
+def import_exported(exported: Exported, name: str) -> Imported:
+    """The same of what `export` gave."""
+    net, results = translate(exported.program, name)
 
     def assemble(outputs: Sequence[torch.Tensor]) -> Any:
         found = dict(zip(net.graph.outputs, outputs, strict=True))
