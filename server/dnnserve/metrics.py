@@ -30,7 +30,7 @@ from dnnserve.errors import (
 from dnnserve.lifecycle.versions import IndexEntry
 from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.series import Counter, CounterFamily, Histogram, HistogramFamily
-from dnnserve.statistics import Statistics
+from dnnserve.statistics import Statistics, answered_batches, failures
 from dnnserve.triton_metrics import render_triton_metrics
 
 __all__ = ["CONTENT_TYPE", "Metrics", "MetricsPage", "StateCollector"]
@@ -144,28 +144,25 @@ class Metrics:
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
-        batches: dict[tuple[ModelKey, str, int], _BatchEnd] = {}
-        for completion in completions:
-            request, outcome = completion.request, completion.outcome
-            if request.model not in self._models:
-                continue  # it was unloaded before its last request was told so
-            if not isinstance(outcome, Answer):
-                self._dropped[request.model, _reason(outcome)].count()
-                continue
-            key = request.model, outcome.device, outcome.times.taken_ns
-            batch = batches.get(key)
-            if batch is None:
-                batch = batches[key] = _BatchEnd(outcome)
-            batch.queued_s.append((key[2] - request.arrival_ns) / 1e9)
-            if request.deadline_ns is not None:
-                batch.slack_s.append((request.deadline_ns - completion.finished_ns) / 1e9)
-        for (model, _, taken_ns), batch in batches.items():
-            series, answer = self._models[model], batch.answer
-            series.queue.observe_all(batch.queued_s)
-            if batch.slack_s:
-                series.slack.observe_all(batch.slack_s)
+        for answered in answered_batches(completions):
+            series, answer = self._models.get(answered[0].request.model), answered[0].outcome
+            assert isinstance(answer, Answer)
+            if series is None:
+                continue  # its model was unloaded before its last request was told so
+            taken_ns = answer.times.taken_ns
+            series.queue.observe_all([(taken_ns - each.request.arrival_ns) / 1e9 for each in answered])
+            series.slack.observe_all(
+                [
+                    (each.request.deadline_ns - each.finished_ns) / 1e9
+                    for each in answered
+                    if each.request.deadline_ns is not None
+                ]
+            )
             series.compute.observe((answer.times.finished_ns - taken_ns) / 1e9)
             series.rows.observe(answer.batch_rows)
+        for request, error, _ in failures(completions):
+            if request.model in self._models:
+                self._dropped[request.model, _reason(error)].count()
 
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""
@@ -194,17 +191,6 @@ class Metrics:
             family = self._histograms[name] = HistogramFamily(name, text, _MODEL, bounds)
             self.registry.register(family)
         return family
-
-
-class _BatchEnd:
-    """A batch that was answered, and what is observed of its requests. Owned by one thread; not checked."""
-
-    __slots__ = ("answer", "queued_s", "slack_s")
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.queued_s: list[float] = []
-        self.slack_s: list[float] = []
 
 
 class StateCollector:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnnserve.envelope import Answer, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import RequestError, UnavailableError
@@ -29,9 +29,8 @@ Recorder = Callable[[Sequence[Completion]], None]
 """Called with every completion, before it is delivered, outside any lock of the scheduler; must not raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Requests of one model that run together. Immutable.
+class Batch(NamedTuple):
+    """Requests of one model that run together. Immutable; a tuple, because it is quick to make.
 
     Args:
         device: Where.

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dnnserve.envelope import Answer, BatchTimes, Completion, ModelKey
+from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
     ExecutionError,
     OverloadedError,
     RequestCancelledError,
+    RequestError,
     UnavailableError,
 )
 
-__all__ = ["BatchStatistics", "Duration", "ModelSnapshot", "Statistics", "failure_reason"]
+__all__ = [
+    "BatchStatistics",
+    "Duration",
+    "ModelSnapshot",
+    "Statistics",
+    "answered_batches",
+    "failure_reason",
+    "failures",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,23 @@ def failure_reason(error: Exception) -> str:
             return "BACKEND"
         case _:
             return "OTHER"
+
+
+def answered_batches(completions: Sequence[Completion]) -> Collection[Sequence[Completion]]:
+    """Completions of those that were answered, by the batch that they ran in."""
+    batches: dict[int, list[Completion]] = {}
+    for completion in completions:
+        outcome = completion.outcome
+        if isinstance(outcome, Answer):
+            batches.setdefault(id(outcome.times), []).append(completion)  # a batch's answers have one in common
+    return batches.values()
+
+
+def failures(completions: Sequence[Completion]) -> Iterator[tuple[InferenceRequest, RequestError, int]]:
+    """Request, error and moment of those that were not answered."""
+    for completion in completions:
+        if not isinstance(completion.outcome, Answer):
+            yield completion.request, completion.outcome, completion.finished_ns
 
 
 class _Tally:
@@ -181,21 +207,18 @@ class Statistics:
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count completions. Those of one batch come in one call, so each batch is counted once."""
+        batches = answered_batches(completions)
         with self._lock:
-            batches: dict[tuple[ModelKey, str, int], list[Completion]] = {}
-            for completion in completions:
-                model, outcome = completion.request.model, completion.outcome
-                if model[:2] not in self._models:
-                    continue
-                if isinstance(outcome, Answer):
-                    batches.setdefault((model, outcome.device, outcome.times.taken_ns), []).append(completion)
-                else:
-                    self._models[model[:2]].fail(outcome, completion.finished_ns - completion.request.arrival_ns)
-            for (model, _, _), answered in batches.items():
-                tally, answer = self._models[model[:2]], answered[0].outcome
+            for answered in batches:
+                tally, answer = self._models.get(answered[0].request.model[:2]), answered[0].outcome
                 assert isinstance(answer, Answer)
-                tally.succeed(answer, answered)
-                tally.last_inference_ms = self._wall_clock_ns() // 1_000_000
+                if tally is not None:
+                    tally.succeed(answer, answered)
+                    tally.last_inference_ms = self._wall_clock_ns() // 1_000_000
+            for request, error, finished_ns in failures(completions):
+                tally = self._models.get(request.model[:2])
+                if tally is not None:
+                    tally.fail(error, finished_ns - request.arrival_ns)
 
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""
