@@ -129,19 +129,21 @@ class _Tally:
 class _BatchTally:
     """A BatchStatistics that grows."""
 
-    __slots__ = ("compute_infer", "compute_input", "compute_output")
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
 
     def __init__(self) -> None:
-        self.compute_input, self.compute_infer, self.compute_output = _Tally(), _Tally(), _Tally()
+        self.count = self.input_ns = self.infer_ns = self.output_ns = 0
 
     def add(self, times: BatchTimes, count: int = 1) -> None:
         """Count a batch so many times."""
-        self.compute_input.add((times.staged_ns - times.taken_ns) * count, count)
-        self.compute_infer.add((times.inferred_ns - times.staged_ns) * count, count)
-        self.compute_output.add((times.finished_ns - times.inferred_ns) * count, count)
+        self.count += count
+        self.input_ns += (times.staged_ns - times.taken_ns) * count
+        self.infer_ns += (times.inferred_ns - times.staged_ns) * count
+        self.output_ns += (times.finished_ns - times.inferred_ns) * count
 
     def frozen(self) -> BatchStatistics:
-        return BatchStatistics(self.compute_input.frozen(), self.compute_infer.frozen(), self.compute_output.frozen())
+        stages_ns = (self.input_ns, self.infer_ns, self.output_ns)
+        return BatchStatistics(*(Duration(self.count, ns) for ns in stages_ns))
 
 
 class _ModelTally:
