@@ -12,51 +12,27 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from dnnserve.engine.host import Host, HostFactory, Instance
+from dnnserve.engine.inventory import Inventory, LoadEnd
 from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Batch, Scheduler
 
-__all__ = ["DeviceChanged", "LoadEnd", "Runner"]
+__all__ = ["DeviceChanged", "Runner"]
 
 _log = logging.getLogger(__name__)
 
 DeviceChanged = Callable[[str, str | None], None]
 """Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
 once it is back."""
-
-
-LoadEnd = Callable[[int | Exception | None], None]
-"""Called, in any thread, at the end of a load: with the rows that a batch may have, or with the error; with None where the device
-is not in service, and will have the model when it is back."""
-
-_LOOK_NS = 20_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """A model to be loaded. Immutable."""
-
-    model: ModelKey
-    rows: int
-    end: LoadEnd
-
-
-@dataclass(frozen=True, slots=True)
-class _Unload:
-    """A model to be unloaded. Immutable."""
-
-    model: ModelKey
-    end: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -70,8 +46,8 @@ class _Flight:
 
 
 class Runner:
-    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung`, `_lost_host`, `_given_up`, `_models`, `_orders`
-    and `_in_service`; the device itself is touched by its own thread alone.
+    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung`, `_lost_host` and `_given_up`; the device itself
+    is touched by its own thread alone.
 
     Models come and go between batches: what is loaded meanwhile is made beside them by the host.
 
@@ -101,11 +77,7 @@ class Runner:
     ) -> None:
         self.label = label
         self.device = device
-        self._models = dict(models)  # what the device has, or will when it is opened again
-        self._orders: deque[_Load | _Unload] = deque()
-        self._loading: dict[ModelKey, _Load] = {}  # of the runner's thread
-        self._looked_ns = 0
-        self._in_service = False
+        self._inventory = Inventory(label, models, scheduler, clock, warm_up_ns)
         self._open_host = open_host
         self._scheduler = scheduler
         self._on_change = on_change
@@ -115,7 +87,7 @@ class Runner:
         self._loaded = threading.Event()
         self._ending = threading.Event()
         self._load_error: Exception | None = None
-        self._limits: dict[ModelKey, int] = {}
+        self._limits: Mapping[ModelKey, int] = {}
         self._host: Host | None = None
         self._lost_host: Host | None = None
         self._lock = threading.Lock()
@@ -147,7 +119,7 @@ class Runner:
     @property
     def in_service(self) -> bool:
         """Whether the device is open and takes batches."""
-        return self._in_service
+        return self._inventory.in_service
 
     def start(self) -> None:
         """Open the device and load the models, in the runner's thread; returns at once."""
@@ -176,16 +148,7 @@ class Runner:
             rows: Of a batch; less is not enough.
             end: Told how it ended.
         """
-        with self._lock:
-            in_service = self._in_service
-            if in_service:
-                self._orders.append(_Load(model, rows, end))
-            else:
-                self._models[model] = rows
-        if in_service:
-            self._scheduler.wake()
-        else:
-            end(None)
+        self._inventory.load(model, rows, end)
 
     def unload(self, model: ModelKey, end: Callable[[], None]) -> None:
         """Give the memory of a model back of which nothing runs or will; returns at once. One that is not there is no error.
@@ -194,15 +157,7 @@ class Runner:
             model: Which.
             end: Told when it is done, in any thread.
         """
-        with self._lock:
-            in_service = self._in_service
-            self._models.pop(model, None)
-            if in_service:
-                self._orders.append(_Unload(model, end))
-        if in_service:
-            self._scheduler.wake()
-        else:
-            end()
+        self._inventory.unload(model, end)
 
     def give_up_when_stuck(self, limit_ns: int) -> bool:
         """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
@@ -221,6 +176,7 @@ class Runner:
                 return True  # the runner's thread wakes up and finds out
             self._given_up = True
         self._hand_over([batch], self._hung)
+        self._inventory.leave_service()
         return True
 
     def join(self, timeout_s: float) -> bool:
@@ -238,7 +194,6 @@ class Runner:
             try:
                 instances = self._open()
                 self._limits = {model: instance.max_batch_rows for model, instance in instances.items()}
-                self._scheduler.add_device(self.label, self._time(instances))
                 self._enter_service(instances)
             except Exception as error:  # noqa: BLE001 - handed over to wait_loaded
                 self._load_error = error
@@ -248,9 +203,9 @@ class Runner:
             while instances is not None:
                 since_ns = self._clock()
                 try:
-                    lost = self._serve(instances)
+                    lost = self._serve()
                 finally:
-                    self._dismiss_orders()
+                    self._inventory.leave_service()
                 if not lost:
                     return
                 self._close()
@@ -265,92 +220,17 @@ class Runner:
         host = self._open_host(self.device)
         with self._lock:
             self._host = host
-            models = dict(self._models)
         host.on_loss(lambda: self._on_loss(host))
-        return {model: host.load(model, rows) for model, rows in models.items()}
+        return {model: host.load(model, rows) for model, rows in self._inventory.wanted.items()}
 
     def _enter_service(self, instances: dict[ModelKey, Instance]) -> None:
-        """Take orders from now on; what was ordered while the device was opened is done first."""
-        with self._lock:
-            self._in_service = True
-            for model, rows in self._models.items():
-                if model not in instances:
-                    self._orders.append(_Load(model, rows, lambda _end: None))
-            for model in instances.keys() - self._models.keys():
-                self._orders.append(_Unload(model, lambda: None))
-
-    def _dismiss_orders(self) -> None:
-        """The device is not in service any more: loads have failed with it, and models are unloaded."""
-        with self._lock:
-            self._in_service = False
-            orders = [*self._loading.values(), *self._orders]
-            self._orders.clear()
-            self._loading.clear()
-        for order in orders:
-            if isinstance(order, _Load):
-                order.end(
-                    DeviceLostError(f"device {self.label} went out of service while {order.model} was being loaded")
-                )
-            else:
-                order.end()
-
-    def _obey(self, instances: dict[ModelKey, Instance]) -> None:
-        """Begin and end loads, unload; nothing runs on the device.
-
-        Raises:
-            DeviceFaultError: the device is lost.
-        """
-        host = self._host
-        assert host is not None
-        self._looked_ns = self._clock()
-        while self._orders:
-            order = self._orders.popleft()
-            if isinstance(order, _Unload):
-                self._scheduler.displace(self.label, order.model)
-                if instances.pop(order.model, None) is not None:
-                    host.unload(order.model)
-                self._limits.pop(order.model, None)
-                order.end()
-                continue
-            with self._ending_load(order):
-                host.begin_load(order.model, order.rows, self._warm_up_ns)
-                self._loading[order.model] = order
-                if len(self._loading) == 1:
-                    threading.Thread(target=self._tick, name=f"dnnserve-ticks-{self.label}", daemon=True).start()
-        for model, order in list(self._loading.items()):
-            with self._ending_load(order):
-                fresh = host.loaded(model)
-                if fresh is not None:
-                    del self._loading[model]
-                    instances[model] = fresh.instance
-                    self._limits[model] = fresh.instance.max_batch_rows
-                    with self._lock:
-                        self._models[model] = order.rows
-                    self._scheduler.place(self.label, model, fresh.timings_ns)
-                    order.end(fresh.instance.max_batch_rows)
-
-    @contextmanager
-    def _ending_load(self, order: _Load) -> Iterator[None]:
-        """End a load that fails; the device goes on."""
-        try:
-            yield
-        except DeviceFaultError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the model's, or that there is no room for it
-            self._loading.pop(order.model, None)
-            order.end(error)
-
-    def _tick(self) -> None:
-        """Have the runner's thread look after what is being loaded, also while there is nothing else to do."""
-        while self._loading:
-            time.sleep(_LOOK_NS / 1e9)
-            self._scheduler.wake()
+        self._scheduler.add_device(self.label, self._time(instances))
+        assert self._host is not None
+        self._inventory.enter_service(self._host, instances)
 
     def _interrupted(self) -> bool:
         """Whether there is something to do but batches."""
-        if self._orders or self._gone():
-            return True
-        return bool(self._loading) and self._clock() - self._looked_ns >= _LOOK_NS
+        return self._inventory.due or self._gone()
 
     def _open_again(self, seconds_in_service: float) -> dict[ModelKey, Instance] | None:
         """Bring a lost device back; None: it is not tried any more, or the server ends."""
@@ -365,7 +245,6 @@ class Runner:
                 self._close()
                 seconds_in_service = 0.0
                 continue
-            self._scheduler.add_device(self.label, self._time(instances))
             self._enter_service(instances)
             self._on_change(self.label, None)
             return instances
@@ -388,19 +267,20 @@ class Runner:
         return self._lost_host is not None and self._lost_host is self._host
 
     def _check_room(self, instances: Mapping[ModelKey, Instance]) -> None:
-        """Requests were let in for the batches of the first start."""
-        smaller = [str(model) for model, each in instances.items() if each.max_batch_rows < self._limits.get(model, 0)]
+        """Requests were let in for the batches of the first start, and for those of models that came later."""
+        limits = {**self._inventory.wanted, **self._limits}
+        smaller = [str(model) for model, each in instances.items() if each.max_batch_rows < limits.get(model, 0)]
         if smaller:
             raise OutOfMemoryError(f"no room any more for the batches of {', '.join(smaller)}")
 
-    def _serve(self, instances: dict[ModelKey, Instance]) -> bool:
+    def _serve(self) -> bool:
         """Run batches until the scheduler has stopped, or the device was left alone (False), or it is lost (True)."""
         flights: deque[_Flight] = deque()
         used: Counter[ModelKey] = Counter()  # batches of each model, which take its slots in turn
         while True:
             try:
                 if not flights and self._interrupted() and not self._gone():
-                    self._obey(instances)
+                    self._inventory.obey()
                 batch = self._next(ahead=bool(flights))
                 if batch is None and not flights:
                     if self._gone():
@@ -410,7 +290,7 @@ class Runner:
                         return False
                     continue
                 if batch is not None:
-                    instance = instances[batch.model]
+                    instance = self._inventory.instances[batch.model]
                     flights.append(_Flight(batch, instance, used[batch.model] % len(instance.slots)))
                     used[batch.model] += 1
                     if not self._begin(flights) or len(flights) < len(instance.slots):
