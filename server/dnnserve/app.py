@@ -33,6 +33,7 @@ from dnnserve.front.processes import FrontProcesses
 from dnnserve.lifecycle.control import ModelControl, recipe_of
 from dnnserve.lifecycle.reading import read_model
 from dnnserve.lifecycle.requests import Answer, Question
+from dnnserve.lifecycle.sightings import Seen
 from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
 from dnnserve.lifecycle.versions import IndexEntry, Recipe
 from dnnserve.logs import set_log_level
@@ -176,7 +177,7 @@ class Server:
             self._metrics,
             self._front,
         )
-        self._control = ModelControl(config, labels, self._stage)
+        self._control = ModelControl(config, labels, self._stage, self._see)
         web_host = f"[{config.host}]" if ":" in config.host else config.host
         metrics = f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
         http = self._front.http_address
@@ -307,6 +308,10 @@ class Server:
                     return None
             rows |= {key: min(rows[key], limit) for key, limit in limits.items()}
         return [replace(spec, max_batch_rows=rows[spec.key]) for spec in self._specs]
+
+    def _see(self) -> tuple[Seen, tuple[str, ...]]:
+        assert self._config.model_repository is not None
+        return see_repository(self._config.model_repository)
 
     def _index(self) -> Sequence[IndexEntry]:
         return self._control.index()

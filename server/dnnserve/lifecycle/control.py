@@ -19,7 +19,6 @@ from dnnserve.errors import ModelNotFoundError, RepositoryError, StartError, Una
 from dnnserve.lifecycle.requests import Answer, IndexWanted, LoadWanted, Question, UnloadWanted
 from dnnserve.lifecycle.sightings import Seen, Sightings
 from dnnserve.lifecycle.versions import Action, Drain, Free, IndexEntry, Lifecycle, Load, Recipe, Serve, Stamp
-from dnnserve.repository import see_repository
 
 __all__ = ["ModelControl", "Performer", "recipe_of"]
 
@@ -90,6 +89,7 @@ class ModelControl:
         config: Repository, mode and settings of models.
         devices: Those of the server, by label.
         stage: Where versions live.
+        see: Looks at the repository: what is there, and what does not fit; raises StartError where it cannot be read.
         clock: Monotonic seconds.
     """
 
@@ -98,11 +98,13 @@ class ModelControl:
         config: ServerConfig,
         devices: Mapping[str, str],
         stage: Performer,
+        see: Callable[[], tuple[Seen, tuple[str, ...]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._devices = devices
         self._stage = stage
+        self._look_at = see
         self._clock = clock
         self._machine = Lifecycle()
         self._index: tuple[IndexEntry, ...] = ()  # replaced as a whole
@@ -287,8 +289,7 @@ class ModelControl:
                 self._tell(str(error))
 
     def _see(self) -> Seen:
-        assert self._config.model_repository is not None
-        seen, misfits = see_repository(self._config.model_repository)
+        seen, misfits = self._look_at()
         for misfit in misfits:
             self._tell(misfit)
         return seen

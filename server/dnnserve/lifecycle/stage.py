@@ -12,22 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from dnncore.errors import DnncoreError
 from dnncore.nn import Package
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ModelConfig, ServerConfig
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.front.front_end import FrontEnd
 from dnnserve.lifecycle.reading import configured, read_model
 from dnnserve.lifecycle.versions import Recipe
-from dnnserve.metrics import Metrics
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 from dnnserve.statistics import Statistics
 
-__all__ = ["ModelStore", "PackageReader", "Stage", "limits_of", "reason_of"]
+__all__ = ["Door", "LoadCounters", "ModelStore", "PackageReader", "Stage", "limits_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +41,42 @@ class ModelStore(Protocol):
 
     def drop(self, model: ModelKey) -> None:
         """Keep a model no more. A second call does nothing."""
+        ...
+
+
+class Door(Protocol):
+    """What is used here of the front end, as `dnnserve.front.front_end.FrontEnd` has it. Thread-safe."""
+
+    def start(self, specs: Sequence[ModelSpec]) -> None:
+        """Begin to take calls for these models."""
+        ...
+
+    def serve(self, specs: Sequence[ModelSpec]) -> None:
+        """Give requests to these models from now on, and to no others."""
+        ...
+
+    def holds(self, model: ModelKey) -> bool:
+        """Whether a request was given to a model and has no answer yet."""
+        ...
+
+    def forget(self, model: ModelKey) -> None:
+        """A model is gone, and nothing holds it."""
+        ...
+
+
+class LoadCounters(Protocol):
+    """What is used here of the metrics. Thread-safe."""
+
+    def add(self, model: ModelKey) -> None:
+        """Begin a version's series."""
+        ...
+
+    def remove(self, model: ModelKey) -> None:
+        """End them."""
+        ...
+
+    def record_load(self, model: ModelKey, seconds: float, *, failed: bool) -> None:
+        """Count a load that has ended."""
         ...
 
 
@@ -79,8 +112,8 @@ class Stage:
         runners: Sequence[Runner],
         scheduler: Scheduler,
         statistics: Statistics,
-        metrics: Metrics,
-        front: FrontEnd,
+        metrics: LoadCounters,
+        front: Door,
     ) -> None:
         self._store = store
         self._read = read
@@ -221,8 +254,3 @@ class _Countdown:
             last = self._left == 0
         if last:
             self._act()
-
-
-def reason_of(error: Exception) -> str:
-    """What an operator reads of a load that failed."""
-    return str(error) if isinstance(error, DnncoreError) else f"{type(error).__name__}: {error}"
