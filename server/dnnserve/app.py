@@ -410,7 +410,9 @@ def make_server(config: ServerConfig) -> Server:
     if in_processes:
         engines = EngineProcesses(names)  # they start while models are read
         store: dict[ModelKey, ServedModel] = {}
-        engines.tell(Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store))
+        engines.tell(
+            Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store, config.log_level)
+        )
     else:
         engines = LocalEngines(terms)
     try:

@@ -52,7 +52,7 @@ class Catalog:
     """The loaded models by name and version. Immutable.
 
     Args:
-        specs: At least one, each key once.
+        specs: Each version once.
     """
 
     def __init__(self, specs: Iterable[ModelSpec]) -> None:
@@ -94,7 +94,7 @@ class Catalog:
         return spec
 
     def _names(self) -> str:
-        return ", ".join(map(repr, self._models))
+        return ", ".join(map(repr, self._models)) or "none"
 
 
 def shorten(text: str, limit: int = 80) -> str:

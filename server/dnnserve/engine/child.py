@@ -62,7 +62,7 @@ def main(device: str, channel: str) -> int:
         devices.resolve(device)  # begins to use the driver, which takes a while, before there is anything to load
     assignment: Assignment | None = told(link)
     if assignment is not None:
-        configure_logging(assignment.log_format)
+        configure_logging(assignment.log_format, assignment.log_level)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         serve(device, assignment, link)
     return 0

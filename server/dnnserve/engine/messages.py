@@ -37,11 +37,13 @@ class Assignment:
         open_host: Opens the device; it is pickled, with the models that it may hold.
         log_format: Of the lines on stderr: "text" or "json".
         models: That `open_host` reads: what comes with later messages is put there.
+        log_level: From which on lines are logged.
     """
 
     open_host: HostFactory
     log_format: str
     models: dict[ModelKey, Any] = field(default_factory=dict)
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)
