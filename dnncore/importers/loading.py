@@ -58,7 +58,13 @@ def load_model(
     raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
 
 
-def load_preprocessing(path: Path, input_shape: tuple[int, ...] | None = None) -> Preprocessing:
+def load_preprocessing(
+    path: Path,
+    input_shape: tuple[int, ...] | None = None,
+    *,
+    crop: bool = True,
+    image_shape: tuple[int, ...] | None = None,
+) -> Preprocessing:
     """What the .prototxt by which a net of Caffe was trained does to images; as `dnncore.importers.caffe.read_preprocessing`.
 
     Raises:
@@ -66,7 +72,7 @@ def load_preprocessing(path: Path, input_shape: tuple[int, ...] | None = None) -
     """
     with protobuf_for(path):
         from dnncore.importers.caffe import read_preprocessing
-    return read_preprocessing(path, input_shape)
+    return read_preprocessing(path, input_shape, crop=crop, image_shape=image_shape)
 
 
 @contextmanager

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "count_pixels", "first_frame"]
+__all__ = ["DEFAULT_MAX_PIXELS", "SUFFIXES", "count_pixels", "first_frame", "image_of"]
+
+_NO_PILLOW = "decoding images needs Pillow: pip install 'dnncore[image]'"
 
 DEFAULT_MAX_PIXELS = 50_000_000
 """Larger images are refused where a specification says nothing else."""
@@ -70,6 +72,19 @@ def count_pixels(data: bytes, max_pixels: int) -> int:
         return file.width * file.height
 
 
+def image_of(pixels: np.ndarray) -> Image:
+    """An image of pixels, uint8 [H, W, C], gray or red, green, blue.
+
+    Raises:
+        BackendUnavailableError: Pillow is not installed.
+    """
+    try:
+        from PIL.Image import fromarray
+    except ImportError as error:
+        raise BackendUnavailableError(_NO_PILLOW) from error
+    return fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+
+
 @contextmanager
 def _opened(data: bytes, max_pixels: int) -> Iterator[ImageFile]:
     """A file whose header was read and checked, with what Pillow raises translated."""
@@ -77,7 +92,7 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[ImageFile]:
         # Image.open would look for the last two by importing every plug-in there is.
         from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401
     except ImportError as error:
-        raise BackendUnavailableError("decoding images needs Pillow: pip install 'dnncore[image]'") from error
+        raise BackendUnavailableError(_NO_PILLOW) from error
     if not data:
         raise PreprocessingError(f"the image is empty (0 bytes); send the bytes of a {_NAMES} file")
     try:

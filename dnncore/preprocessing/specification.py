@@ -10,7 +10,7 @@ import numpy as np
 
 from dnncore.errors import PreprocessingError
 from dnncore.preprocessing.decoding import Color, ColorOrder, DecodingStep
-from dnncore.preprocessing.formats import DEFAULT_MAX_PIXELS, count_pixels, first_frame
+from dnncore.preprocessing.formats import DEFAULT_MAX_PIXELS, count_pixels, first_frame, image_of
 from dnncore.preprocessing.geometry import CenterCrop, GeometricStep, Resize
 from dnncore.preprocessing.normalization import ArithmeticStep, Normalization, Scale, SubtractMean
 from dnncore.preprocessing.steps import STEPS, Step, step_from_dict, step_to_dict
@@ -161,7 +161,31 @@ class Preprocessing:
             PreprocessingError: not such an image, damaged, or larger than `max_pixels`.
             BackendUnavailableError: Pillow is not installed.
         """
-        image = self._decoded(data)
+        return self._fitted(self._decoded(data))
+
+    def fit(self, pixels: np.ndarray) -> np.ndarray:
+        """Resize and crop an image that is decoded already.
+
+        Args:
+            pixels: uint8 [H, W, C], gray or red, green, blue.
+
+        Returns:
+            As `decode`.
+
+        Raises:
+            PreprocessingError: it has other channels than the net, or a step would make too much of it.
+            BackendUnavailableError: Pillow is not installed.
+        """
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != self.channels:
+            raise PreprocessingError(
+                f"pixels are {pixels.dtype}{list(pixels.shape)}; uint8 [H, W, {self.channels}] is needed"
+            )
+        if pixels.shape[:2] == (self.height, self.width):
+            return pixels[..., ::-1] if self.color == "bgr" else pixels
+        return self._fitted(image_of(pixels))
+
+    def _fitted(self, image: Image) -> np.ndarray:
+        """An image, gray or in RGB, in the net's size and order of channels."""
         self.check_work(image.height, image.width)
         for change in self.geometry:
             image = change.apply(image)

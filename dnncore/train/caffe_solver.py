@@ -41,8 +41,8 @@ _METHODS = {
 _IN_EPOCHS = {"stepsize": "schedule.step_epochs", "stepvalue": "schedule.milestones"}
 """Keys that say in epochs what a field says in iterations, which would win over them."""
 
-_KINDS = {"ImageData": "list", "HDF5Data": "hdf5"}
-"""Sources of images that dnntrain reads too."""
+_KINDS = {("ImageData", ""): "list", ("HDF5Data", ""): "hdf5", ("Data", "LMDB"): "lmdb"}
+"""Sources of images that dnntrain reads too: by a layer's type and its database's."""
 
 
 def solver_table(path: Path, overridden: Collection[str] = ()) -> dict[str, object]:
@@ -212,28 +212,29 @@ class _Reading:
         tables["training"]["mirror"] = layer.mirror
         if not layer.batch:
             self._refuse(f"{where}batch_size is not given", "training.batch")
-        if layer.crop_size:
-            problem = "crops at random places: give preprocessing, whose crops are of the middle"
-            self._refuse(f"{where}crop_size {layer.crop_size} {problem}", "preprocessing")
         if not any(key.startswith("preprocessing.") for key in self._overridden):
             if layer.transforms:
                 tables["preprocessing"] = {"of_net": True}
+                tables["training"]["crop"] = "random" if layer.crop_size else "center"
             else:
                 self._refuse(f"{where}no transform_param: give preprocessing", "preprocessing")
         if {"data.kind", "data.path"} & self._overridden:
             return
-        if layer.type in _KINDS:
-            tables["data"] = {"kind": _KINDS[layer.type], "path": str(self._found(layer.source))}
+        source = (layer.type, layer.backend)
+        if source in _KINDS:
+            tables["data"] = {"kind": _KINDS[source], "path": str(self._found(layer.source))}
             if layer.root:
                 tables["data"]["root"] = layer.root
         else:
-            problem = f"source {layer.source!r} is none that dnntrain reads: give data.kind=folder data.path=FOLDER"
+            what = f"{layer.backend or 'source'} {layer.source!r}"
+            problem = f"{what} is none that dnntrain reads: give data.kind=folder data.path=FOLDER"
             self._refuse(f"{where}{problem}", "data.kind", "data.path")
 
     def _held_out(self, layer: DataLayer, held_out: DataLayer, tables: _Table) -> None:
         where = f"layer {held_out.name!r} ({held_out.type}) of phase TEST: "
-        if held_out.type != layer.type:
-            self._refuse(f"{where}{layer.name!r}, which is trained on, is of type {layer.type}", "data.held_out")
+        if (held_out.type, held_out.backend) != (layer.type, layer.backend):
+            trained = f"{layer.name!r}, which is trained on, is of type {layer.type} {layer.backend}".rstrip()
+            self._refuse(f"{where}{trained}", "data.held_out")
         elif held_out.root != layer.root:
             problem = (
                 f"root_folder {held_out.root!r} is not the {layer.root!r} of {layer.name!r}: there is one data.root"

@@ -81,15 +81,16 @@ class DataConfig:
 
     Args:
         kind: "digits" (scikit-learn's 1,797 handwritten digits), "folder" (PATH/class/*.png, *.jpg, *.webp, ...), "list" (a text
-            file, "image.png 3" in each line: Caffe's ImageData) or "hdf5" (a text file that names HDF5 files: Caffe's HDF5Data).
+            file, "image.png 3" in each line: Caffe's ImageData), "hdf5" (a text file that names HDF5 files: Caffe's HDF5Data) or
+            "lmdb" (a database with Caffe's Datum: Data).
         path: The folder or the file; of no use for "digits". A relative path counts from the working directory.
         root: What is put before the paths in a list, as Caffe's root_folder.
-        classes: A text file with the classes' names, a line each; without one they are numbers. For "list" and "hdf5".
+        classes: A text file with the classes' names, a line each; without one they are numbers. For "list", "hdf5" and "lmdb".
         holdout: Fraction of every class that is never trained on.
         held_out: Another folder or file of that kind, whose images are held out, and no others.
     """
 
-    kind: Literal["digits", "folder", "list", "hdf5"] = "digits"
+    kind: Literal["digits", "folder", "list", "hdf5", "lmdb"] = "digits"
     path: str = ""
     root: str = ""
     classes: str = ""
@@ -99,11 +100,13 @@ class DataConfig:
     def __post_init__(self) -> None:
         _require(0 < self.holdout < 1, "data.holdout", self.holdout, "greater than 0 and less than 1")
         of_files = self.kind != "digits"
-        what = "a folder" if self.kind == "folder" else "a file"
+        what = "a folder" if self.kind in ("folder", "lmdb") else "a file"
         _require(not of_files or self.path != "", "data.path", repr(self.path), f"{what} when data.kind is {self.kind}")
         _require(self.root == "" or self.kind == "list", "data.root", repr(self.root), "empty but for lists")
-        numbered = self.kind in ("list", "hdf5")
-        _require(self.classes == "" or numbered, "data.classes", repr(self.classes), "empty but for lists and HDF5")
+        numbered = self.kind in ("list", "hdf5", "lmdb")
+        _require(
+            self.classes == "" or numbered, "data.classes", repr(self.classes), "empty but for lists, HDF5 and LMDB"
+        )
         _require(self.held_out == "" or of_files, "data.held_out", repr(self.held_out), "empty for digits")
 
 
@@ -166,6 +169,8 @@ class TrainingConfig:
         batch: Images an iteration.
         last_batch: What becomes of the images left over at an epoch's end: "keep" trains on the smaller batch, "drop" does not.
         mirror: Whether each image is mirrored left to right with probability 1/2 before it is trained on.
+        crop: Where images are cropped that are trained on, if preprocessing crops: in the "center", as all others are, or at a
+            "random" place, another one in each epoch.
         evaluate_every: Epochs between evaluations on the held-out images; the end of the run is always evaluated.
         evaluate_iterations: Iterations between them, in place of `evaluate_every`; 0 for that.
         report_every: Iterations between lines in the journal, and on an output that is no terminal.
@@ -178,6 +183,7 @@ class TrainingConfig:
     batch: int = 32
     last_batch: Literal["keep", "drop"] = "keep"
     mirror: bool = False
+    crop: Literal["center", "random"] = "center"
     evaluate_every: int = 1
     evaluate_iterations: int = 0
     report_every: int = 50

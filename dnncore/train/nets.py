@@ -64,8 +64,12 @@ def open_net(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) 
     return found
 
 
-def preprocessing_of(config: NetConfig) -> Preprocessing:
+def preprocessing_of(config: NetConfig, image_shape: tuple[int, ...] | None = None) -> Preprocessing:
     """What the file of a net says about images.
+
+    Args:
+        config: Where the file is.
+        image_shape: (C, H, W) of the images as they are stored, where that is known.
 
     Raises:
         ConfigError: it says nothing, or cannot be read.
@@ -75,7 +79,7 @@ def preprocessing_of(config: NetConfig) -> Preprocessing:
         if path.is_dir():
             found = Package.load(path).preprocessing
         elif path.suffix == ".prototxt":
-            found = load_preprocessing(path)
+            found = load_preprocessing(path, image_shape=image_shape)
     except (BackendUnavailableError, ModelImportError, OSError, PackageError, PreprocessingError) as error:
         raise ConfigError(f"net.path {config.path}: {error}") from error
     if found is None:

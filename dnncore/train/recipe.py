@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from dnncore.nn.trainable import Trainable
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.checkpoint import Checkpoint
 from dnncore.train.config import Config, differences
-from dnncore.train.data import Dataset, Loader, Split, open_split
+from dnncore.train.cropping import middle_of, uncropped
+from dnncore.train.data import Dataset, Loader, Middle, Split, open_split, stored_shape
 from dnncore.train.nets import StartingNet, open_net, preprocessing_of
 from dnncore.train.schedule import Schedule, make_schedule
 
@@ -47,16 +49,22 @@ class Recipe:
             ConfigError: data or net are not there, or data, preprocessing and net do not fit each other.
         """
         of_net = config.preprocessing.of_net
-        preprocessing = preprocessing_of(config.net) if of_net else config.preprocessing.build()
-        split = open_split(config.data, preprocessing, config.seed)
+        stored = stored_shape(Path(config.data.path)) if of_net and config.data.kind == "lmdb" else None
+        preprocessing = preprocessing_of(config.net, stored) if of_net else config.preprocessing.build()
         training = config.training
+        whole = uncropped(config, preprocessing, stored) if training.crop == "random" else preprocessing
+        split = open_split(config.data, whole, config.seed)
+        images = split.training
+        if whole is not preprocessing:  # of which all but training sees the middle
+            split = replace(split, dataset=Middle(split.dataset, *middle_of(preprocessing, whole)))
         loader = Loader(
-            split.training,
-            preprocessing,
+            images,
+            whole,
             training.batch,
             config.seed,
             drop_last=training.last_batch == "drop",
             mirror=training.mirror,
+            crop=None if whole is preprocessing else preprocessing.input_shape[1:],
         )
         start = open_net(config.net, len(split.dataset.class_names), preprocessing.input_shape)
         iterations = training.iterations or training.epochs * loader.batches_per_epoch

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from dnncore.errors import ConfigError, PreprocessingError
+from dnncore.importers.caffe.dnncore_caffe_pb2 import BlobProto
 from dnncore.nn import Package
-from dnncore.preprocessing import Preprocessing
+from dnncore.preprocessing import Preprocessing, from_caffe
 from dnncore.train.__main__ import main
 from dnncore.train.caffe_solver import solver_table
 from dnncore.train.config import DataConfig, OptimizerConfig, load_config
@@ -23,6 +24,7 @@ from dnncore.train.recipe import Recipe
 from dnncore.train.schedule import make_schedule
 from tests.importers.caffe.files import layer
 from tests.train.fixtures import make_folder
+from tests.train.test_lmdb import datum, write
 from tests.train.test_nets import PROTOTXT
 
 MAX_ITER = 40
@@ -185,8 +187,7 @@ def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) 
         load_config(caffe / "solver.prototxt")
     for expected in (
         "iter_size 2 for a net with BatchNorm",
-        "layer 'd' (Data): crop_size 7",
-        "source",
+        "LEVELDB '' is none that dnntrain reads",
         "none.caffemodel",
     ):
         assert expected in str(caught.value)
@@ -250,6 +251,61 @@ def test_mirrored_images_are_those_of_an_epoch_and_half_of_them(caffe: Path) -> 
         turned.append(is_turned)
     assert turned[0] == turned[2] != turned[1]
     assert 0 < sum(turned[0]) < 8
+
+
+def test_images_are_cropped_at_random_places_to_train_on_and_in_the_middle_to_test_on(caffe: Path) -> None:
+    net = (
+        (caffe / "train_val.prototxt").read_text().replace("new_height: 8 new_width: 8", "new_height: 11 new_width: 10")
+    )
+    net = net.replace("mean_value: 127.5", 'mean_file: "mean.binaryproto" crop_size: 8').replace("mirror: true", "")
+    (caffe / "train_val.prototxt").write_text(net)
+    mean = np.arange(110, dtype=np.float32).reshape(1, 11, 10)
+    blob = BlobProto(channels=1, height=11, width=10, num=1, data=mean.reshape(-1))
+    (caffe / "mean.binaryproto").write_bytes(blob.SerializeToString())
+    config = load_config(caffe / "solver.prototxt")
+    assert config.training.crop == "random"
+    recipe = Recipe.of(config)
+    files = [line.rpartition(" ")[0] for line in (caffe / "train.txt").read_text().splitlines()]
+    whole = from_caffe({"scale": 0.0078125, "mean_file": "x"}, resize=(11, 10), channels=1, mean_image=mean)
+    images = np.stack([whole.from_bytes(Path(file).read_bytes()) for file in files])
+    windows = np.lib.stride_tricks.sliding_window_view(images, (8, 8), (2, 3))  # [n, 1, 4, 3, 8, 8]
+    places = set()
+    for epoch in (0, 1):
+        order, batch = recipe.loader.order(epoch)[:8], next(recipe.loader.batches(epoch, 0))
+        for image, index in zip(batch.images, order, strict=True):
+            (place,) = np.argwhere((windows[index, 0] == image[0]).all((-1, -2))).tolist()
+            places.add(tuple(place))
+        assert np.array_equal(batch.images, next(recipe.loader.batches(epoch, 0)).images)
+    assert {row for row, _ in places} == {0, 1, 2, 3}
+    assert {column for _, column in places} == {0, 1, 2}
+    tested = [Path(line.rpartition(" ")[0]) for line in (caffe / "test.txt").read_text().splitlines()]
+    middles = np.stack([recipe.preprocessing.decode(path.read_bytes()) for path in tested])
+    np.testing.assert_array_equal(recipe.split.held_out.read(np.arange(6)), middles)
+    assert main(["solver.prototxt", "training.iterations=2"]) == 0
+    with pytest.raises(ConfigError, match="preprocessing ends in resize; end it in center_crop"):
+        Recipe.of(load_config(caffe / "solver.prototxt", ["preprocessing.of_net=false", "training.crop=random"]))
+
+
+def test_a_database_is_trained_from(caffe: Path) -> None:
+    for name in ("train", "test"):
+        lines = (line.rpartition(" ") for line in (caffe / f"{name}.txt").read_text().splitlines())
+        write(
+            caffe / f"{name}_lmdb", [datum(np.asarray(Image.open(file))[None], int(label)) for file, _, label in lines]
+        )
+    net = (caffe / "train_val.prototxt").read_text().replace('type: "ImageData"', 'type: "Data"')
+    net = net.replace("is_color: false new_height: 8 new_width: 8", "backend: LMDB").replace(
+        "image_data_param", "data_param"
+    )
+    (caffe / "train_val.prototxt").write_text(net.replace('.txt"', '_lmdb"'))
+    config = load_config(caffe / "solver.prototxt")
+    assert (config.data.kind, config.data.path, config.data.held_out) == ("lmdb", "train_lmdb", "test_lmdb")
+    split = Recipe.of(config).split
+    assert np.bincount(split.training.labels).tolist() == [8, 8, 8]
+    expected = [
+        np.asarray(Image.open(line.rpartition(" ")[0])) for line in (caffe / "test.txt").read_text().splitlines()
+    ]
+    np.testing.assert_array_equal(split.held_out.read(np.arange(6))[..., 0], np.stack(expected))
+    assert main(["solver.prototxt", "training.iterations=2"]) == 0
 
 
 def test_lists_of_images_are_refused_with_the_line(tmp_path: Path) -> None:

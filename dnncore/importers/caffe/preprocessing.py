@@ -17,7 +17,13 @@ _USUAL_SIZE = (256, 256)
 """What convert_imageset makes of ImageNet's images, which no prototxt says."""
 
 
-def read_preprocessing(prototxt: str | os.PathLike[str], input_shape: tuple[int, ...] | None = None) -> Preprocessing:
+def read_preprocessing(
+    prototxt: str | os.PathLike[str],
+    input_shape: tuple[int, ...] | None = None,
+    *,
+    crop: bool = True,
+    image_shape: tuple[int, ...] | None = None,
+) -> Preprocessing:
     """The preprocessing that a net's definition for training names for its phase TEST, train_val.prototxt say; or for TRAIN,
     without mirroring, where TEST has no data layer.
 
@@ -28,6 +34,8 @@ def read_preprocessing(prototxt: str | os.PathLike[str], input_shape: tuple[int,
     Args:
         prototxt: Path of the definition.
         input_shape: (C, H, W) of the net's input; None for three channels, and a size that the definition must say.
+        crop: Whether the middle is cut out, as the definition says; else everything else is done to the whole image.
+        image_shape: (C, H, W) of the images as they are stored, where somebody knows.
 
     Raises:
         ModelImportError: a file is malformed.
@@ -41,8 +49,9 @@ def read_preprocessing(prototxt: str | os.PathLike[str], input_shape: tuple[int,
         found = None if trained is None else replace(trained, mirror=False)
     if found is None:
         raise PreprocessingError(f"{path} has no data layer with a transform_param")
-    channels, *extents = input_shape or (3,)
-    size, mean = found.resize or (_USUAL_SIZE if found.crop_size else tuple(extents)), None
+    channels, *extents = image_shape or input_shape or (3,)
+    guessed = _USUAL_SIZE if found.crop_size and image_shape is None else tuple(extents)
+    size, mean = found.resize or guessed, None
     if found.mean_file:
         mean_path = path.parent / Path(found.mean_file).name
         if not mean_path.is_file():
@@ -51,4 +60,6 @@ def read_preprocessing(prototxt: str | os.PathLike[str], input_shape: tuple[int,
         size = found.resize or mean.shape[1:]
     if len(size) != 2:
         raise PreprocessingError(f"{path} does not say how large images are: no crop_size, no new_height and new_width")
+    if not crop:
+        found = replace(found, crop_size=0)
     return from_caffe(found, resize=(size[0], size[1]), channels=channels, mean_image=mean)

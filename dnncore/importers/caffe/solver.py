@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dnncore.errors import ModelImportError
-from dnncore.importers.caffe.dnncore_caffe_pb2 import LayerParameter, NetParameter, SolverParameter
+from dnncore.importers.caffe.dnncore_caffe_pb2 import DataParameter, LayerParameter, NetParameter, SolverParameter
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
@@ -29,6 +29,7 @@ class DataLayer:
         name: Of the layer.
         type: Its type: "ImageData", "HDF5Data", ...
         source: The file or database that it names.
+        backend: Of a database: "LMDB" or "LEVELDB"; else "".
         root: Folder that paths in the source count from.
         batch: Images an iteration; 0 where it says none.
         mirror: Whether images are mirrored at random.
@@ -39,6 +40,7 @@ class DataLayer:
     name: str
     type: str
     source: str
+    backend: str
     root: str
     batch: int
     mirror: bool
@@ -73,8 +75,9 @@ def data_layer(prototxt: Path, phase: str) -> DataLayer | None:
         if layer.type in DATA_LAYERS:
             param = _settings(layer)
             transform = layer.transform_param
+            backend = DataParameter.DB.Name(layer.data_param.backend) if layer.type == "Data" else ""
             return DataLayer(
-                *(layer.name, layer.type, getattr(param, "source", ""), getattr(param, "root_folder", "")),
+                *(layer.name, layer.type, getattr(param, "source", ""), backend, getattr(param, "root_folder", "")),
                 *(getattr(param, "batch_size", 0), transform.mirror, transform.crop_size),
                 layer.HasField("transform_param"),
             )

@@ -10,7 +10,7 @@ import numpy as np
 from dnncore.errors import ConfigError
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.data.dataset import Dataset
-from dnncore.train.data.order import permutation
+from dnncore.train.data.order import permutation, raw_numbers
 
 __all__ = ["Batch", "Loader"]
 
@@ -28,8 +28,8 @@ class Batch:
     labels: np.ndarray
 
 
-_MIRRORING = 0x3F11B
-"""Keeps these random numbers apart from those of the orders, which come from the same seed."""
+_MIRRORING, _CROPPING = 0x3F11B, 0xC409
+"""Keep these random numbers apart from those of the orders, which come from the same seed."""
 
 
 class Loader:
@@ -39,11 +39,12 @@ class Loader:
 
     Args:
         dataset: What to cut.
-        preprocessing: Turns pixels into the net's input.
+        preprocessing: Turns pixels into the net's input, or into what that is cut out of.
         batch: Images a batch.
         seed: Of the orders.
         drop_last: Whether the images left over at an epoch's end are left out, instead of making a smaller batch.
         mirror: Whether half of the images, others in each epoch, are mirrored left to right.
+        crop: (rows, columns) to be cut out of each image at a random place, another one in each epoch; None for the whole.
 
     Raises:
         ConfigError: there would be no batch at all.
@@ -58,12 +59,14 @@ class Loader:
         *,
         drop_last: bool,
         mirror: bool = False,
+        crop: tuple[int, int] | None = None,
     ) -> None:
         self._dataset = dataset
         self._preprocessing = preprocessing
         self._batch = batch
         self._seed = seed
         self._mirror = mirror
+        self._crop = crop
         self._count = len(dataset.labels) // batch * batch if drop_last else len(dataset.labels)
         if self._count == 0:
             raise ConfigError(
@@ -84,6 +87,13 @@ class Loader:
         """Which images of the dataset are mirrored in an epoch: bool [images], those left out included."""
         return np.asarray(permutation(len(self._dataset.labels), self._seed, epoch, _MIRRORING) % 2 == 1)
 
+    def _corners(self, epoch: int, crop: tuple[int, int]) -> np.ndarray:
+        """First row and column of each image of the dataset in an epoch: int64 [images, 2]."""
+        count = len(self._dataset.labels)
+        room = np.subtract((self._preprocessing.height, self._preprocessing.width), crop) + 1
+        drawn = raw_numbers(2 * count, self._seed, epoch, _CROPPING).reshape(count, 2)
+        return np.asarray(drawn % room.astype(np.uint64), np.int64)  # uneven by one part in 2^50
+
     def batches(self, epoch: int, position: int) -> Iterator[Batch]:
         """Every batch from `position` (batches into the epoch) of `epoch` (from 0) on, without end.
 
@@ -93,11 +103,22 @@ class Loader:
         while True:
             order = self.order(epoch)
             mirrored = self._mirrored(epoch) if self._mirror else None
+            corners = None if self._crop is None else self._corners(epoch, self._crop)
             for start in range(position * self._batch, self._count, self._batch):
                 indices = order[start : start + self._batch]
                 images = self._preprocessing.normalize(self._dataset.read(indices))
+                if self._crop is not None and corners is not None:
+                    images = _cut(images, corners[indices], self._crop)
                 if mirrored is not None:
                     turned = mirrored[indices]
                     images[turned] = images[turned, ..., ::-1]
                 yield Batch(images, self._dataset.labels[indices])
             epoch, position = epoch + 1, 0
+
+
+def _cut(images: np.ndarray, corners: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A part of each image: [n, C, rows, columns] from [n, C, H, W]."""
+    rows, columns = size
+    return np.stack(
+        [image[:, top : top + rows, left : left + columns] for image, (top, left) in zip(images, corners, strict=True)]
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["permutation"]
+__all__ = ["permutation", "raw_numbers"]
 
 
 def permutation(count: int, *entropy: int) -> np.ndarray:
@@ -13,5 +13,9 @@ def permutation(count: int, *entropy: int) -> np.ndarray:
     It is made from a bit generator's raw output, which NumPy guarantees between versions; Generator.permutation is not guaranteed
     (NEP 19), and a resumed run or a recomputed split must not depend on the NumPy that is installed.
     """
-    keys = np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(count)
-    return np.asarray(np.argsort(keys, kind="stable"), np.int64)
+    return np.asarray(np.argsort(raw_numbers(count, *entropy), kind="stable"), np.int64)
+
+
+def raw_numbers(count: int, *entropy: int) -> np.ndarray:
+    """Random numbers of 64 bits that are a pure function of the arguments: uint64 [count]."""
+    return np.asarray(np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(count), np.uint64)

@@ -13,6 +13,7 @@ from dnncore.train.data.folder import Folder
 from dnncore.train.data.hdf5 import HDF5Images
 from dnncore.train.data.image_list import ImageList
 from dnncore.train.data.joined import Joined
+from dnncore.train.data.lmdb_images import LmdbImages
 from dnncore.train.data.split import Split
 
 __all__ = ["open_dataset", "open_split"]
@@ -62,6 +63,8 @@ def open_dataset(config: DataConfig, preprocessing: Preprocessing, path: str | N
             return ImageList(Path(path), config.root, preprocessing, _class_names(config))
         case "hdf5":
             return HDF5Images(Path(path), preprocessing.input_shape, _class_names(config))
+        case "lmdb":
+            return LmdbImages(Path(path), preprocessing, _class_names(config))
 
 
 def _class_names(config: DataConfig) -> tuple[str, ...] | None:
