@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
 from dnncore.dtypes import DType
+from dnncore.errors import ConfigError
 from dnncore.nn.model import Model
 from dnncore.nn.passes import CHOICES, applied_passes, for_inference
 from dnncore.nn.placement import place
 
-__all__ = ["add_command", "add_pass_arguments", "summary"]
+__all__ = ["add_command", "add_pass_arguments", "summary", "wants_passes"]
 
 _BATCHES = (1, 8, 32, 256)
 
@@ -36,12 +37,25 @@ def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PASS",
         help=f"leave a pass out, one of {', '.join(CHOICES)}",
     )
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="that passes make (default: fp32)")
+    parser.add_argument("--precision", choices=PRECISIONS, help="that passes make (default: fp32)")
+
+
+def wants_passes(options: argparse.Namespace) -> bool:
+    """Whether the net is wanted as it is run; its precision is settled then.
+
+    Raises:
+        ConfigError: it is not, and yet something is said of passes.
+    """
+    if not options.passes and (options.without or options.precision is not None):
+        raise ConfigError("--precision and --without say what passes do; give --passes too")
+    options.precision = options.precision or "fp32"
+    return bool(options.passes)
 
 
 def _describe(options: argparse.Namespace) -> int:
+    is_run = wants_passes(options)
     model = model_of(options)
-    if not options.passes:
+    if not is_run:
         print(model.graph.describe())
         print(summary(model))
         return 0

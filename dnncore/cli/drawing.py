@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
-from dnncore.cli.describing import add_pass_arguments
+from dnncore.cli.describing import add_pass_arguments, wants_passes
 from dnncore.errors import BackendUnavailableError, ConfigError
 from dnncore.nn.drawing import to_dot
 from dnncore.nn.passes import for_inference
@@ -33,8 +33,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _draw(options: argparse.Namespace) -> int:
     if options.out.suffix not in _SUFFIXES:
         raise ConfigError(f"{options.out} has none of the suffixes {', '.join(_SUFFIXES)}")
+    is_run = wants_passes(options)
     model = model_of(options)
-    if options.passes:
+    if is_run:
         model = for_inference(model, PRECISIONS[options.precision], options.without, calibration_of(options))
     text = to_dot(model.graph).encode()
     options.out.write_bytes(text if options.out.suffix == ".dot" else _rendered(text, options.out))

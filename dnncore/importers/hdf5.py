@@ -16,7 +16,7 @@ __all__ = ["array_at", "is_hdf5", "member", "opened"]
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _MAX_BYTES = (2 << 30) - 1
-"""Of one array."""
+"""Of what is read at a time."""
 
 _MAX_CHUNK = 1 << 20
 """Elements that are unpacked together, where an array has fewer."""
@@ -76,8 +76,13 @@ def member(group: Any, name: str) -> Any | None:
     return group
 
 
-def array_at(group: Any, name: str) -> Any | None:
+def array_at(group: Any, name: str, *, by_row: bool = False) -> Any | None:
     """An array of numbers as it lies in the file, of which nothing is read yet; None where there is none.
+
+    Args:
+        group: Where it is.
+        name: Within the group.
+        by_row: Whether it is read a row of its first dimension at a time, so that it may be as large as the file.
 
     Raises:
         ModelImportError: its elements lie in other files, are no numbers, or are too many.
@@ -92,10 +97,10 @@ def array_at(group: Any, name: str) -> Any | None:
         raise ModelImportError(group.file.filename, [f"{what} lies in other files; only what lies in the file is read"])
     if found.dtype.kind not in "fiu" or found.shape is None:
         raise ModelImportError(group.file.filename, [f"{what} is of {found.dtype}; numbers are read"])
-    if found.size * max(found.dtype.itemsize, np.dtype(np.float32).itemsize) > _MAX_BYTES:
+    together = found.size // max(found.shape[0], 1) if by_row and found.shape else found.size
+    itemsize = max(found.dtype.itemsize, np.dtype(np.float32).itemsize)
+    if together * itemsize > _MAX_BYTES:
         raise ModelImportError(group.file.filename, [f"{what} has {found.size} elements, which are too many"])
-    if found.chunks is not None and math.prod(found.chunks) > max(found.size, _MAX_CHUNK):
-        raise ModelImportError(
-            group.file.filename, [f"{what} lies in chunks {found.chunks}, which are larger than itself"]
-        )
+    if found.chunks is not None and math.prod(found.chunks) > min(max(found.size, _MAX_CHUNK), _MAX_BYTES // itemsize):
+        raise ModelImportError(group.file.filename, [f"{what} lies in chunks {found.chunks}, which are too large"])
     return found

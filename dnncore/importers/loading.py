@@ -29,19 +29,24 @@ def load_model(
         path: Where it is; or a name of the zoo.
         weights: The .caffemodel of a .prototxt; None for the one of the same stem beside it, or what its fillers make.
         phase: Of a .prototxt: "test" or "train".
-        shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. A package, and a net
-            of the zoo, has its own.
+        shapes: Of inputs by name, where a file leaves them open or others are wanted; "N" is the batch. For .onnx and .prototxt:
+            a package, and a net of the zoo, has its own.
 
     Raises:
         PackageError: a package cannot be read.
         ModelImportError: a file is malformed, or has what cannot be imported, or nobody knows its kind; the message says it all.
         BackendUnavailableError: the library that reads such files is not there; the message says how to install it.
     """
+    if weights is not None and path.suffix != ".prototxt":
+        raise ModelImportError(str(path), [f"it brings its own weights; {weights} goes with a .prototxt"])
+    if shapes and path.suffix not in (".onnx", ".prototxt"):
+        named = ", ".join(shapes)
+        raise ModelImportError(
+            str(path), [f"it has extents of its own; those given for {named} go with an .onnx file or a .prototxt"]
+        )
     if path.is_dir():
         package = Package.load(path)
         return Model(package.graph, package.weights)
-    if weights is not None and path.suffix != ".prototxt":
-        raise ModelImportError(str(path), [f"it brings its own weights; {weights} goes with a .prototxt"])
     if path.suffix == ".onnx":
         from dnncore.importers.onnx import import_onnx
 

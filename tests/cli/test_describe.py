@@ -65,6 +65,23 @@ def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) ->
         main([*command, "--without", "everything"])
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["describe", "lenet", "--precision", "fp32"], "--precision and --without say what passes do; give --passes too"),
+        (["draw", "lenet", "-o", "net.dot", "--without", "quantize"], "give --passes too"),
+        (["describe", "lenet", "--shape", "data=N,1,8,8"], "lenet: it has extents of its own; those given for data go with"),
+        (["describe", "PACKAGE", "--shape", "data=N,1,8,8"], "it has extents of its own"),
+        (["describe", "PACKAGE", "--weights", "a.caffemodel"], "it brings its own weights"),
+    ],
+)  # fmt: skip
+def test_what_would_be_ignored_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str
+) -> None:
+    assert main([str(tmp_path) if word == "PACKAGE" else word for word in command]) != 0
+    assert message in capsys.readouterr().err
+
+
 def test_nets_of_the_zoo_are_known_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "lenet"]) == 0
     assert capsys.readouterr().out.startswith("net lenet")

@@ -353,6 +353,17 @@ def test_arrays_of_hdf5_are_images_if_they_are_pixels(tmp_path: Path) -> None:
         _hdf5(tmp_path / "b.h5", np.zeros(shape, np.uint8), labels)
         with pytest.raises(ConfigError, match=message):
             HDF5Images(listed, (3, 4, 4))
+    with h5py.File(
+        tmp_path / "b.h5", "w"
+    ) as file:  # of more than 2 GiB, which are read image by image; never written, so 0
+        file.create_dataset("data", (1 << 20, 3, 4, 4), np.float64, chunks=(8, 3, 4, 4))
+        file["label"] = np.zeros(1 << 20, np.uint8)
+    assert not HDF5Images(listed, (3, 4, 4)).read(np.array([1 << 20])).any()
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("data", (1 << 24, 3, 4, 4), np.uint8, chunks=(1 << 24, 3, 4, 4))
+        file["label"] = np.zeros(1 << 24, np.uint8)
+    with pytest.raises(ConfigError, match="lies in chunks"):
+        HDF5Images(listed, (3, 4, 4))
     (tmp_path / "b.h5").unlink()
     with pytest.raises(ConfigError, match=r"b.h5.*is not there"):
         HDF5Images(listed, (3, 4, 4))

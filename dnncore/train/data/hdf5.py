@@ -70,7 +70,7 @@ class HDF5Images:
         for place, index in zip(places, indices, strict=True):
             file = self._files[place]
             with opened(file) as root:
-                data = array_at(root, "data")
+                data = array_at(root, "data", by_row=True)
                 if data is None:
                     raise PreprocessingError(f"{file}: has no images any more")
                 values = np.asarray(data[index - self._starts[place]])
@@ -85,7 +85,7 @@ class HDF5Images:
 
 def _labels(file: Path, input_shape: tuple[int, ...]) -> np.ndarray:
     with opened(file) as root:
-        data, label = array_at(root, "data"), array_at(root, "label")
+        data, label = array_at(root, "data", by_row=True), array_at(root, "label")
         if data is None or label is None:
             raise ModelImportError(str(file), ['lacks "data" or "label"'])
         if data.shape[1:] != input_shape:
