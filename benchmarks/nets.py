@@ -1,10 +1,11 @@
 """Nets of the zoo as they are served, beside torchvision's in PyTorch on the same GPU: images a second, and memory.
 
-    python -m benchmarks.nets --out benchmarks/results [--nets resnet50 ...] [--batches 1 32 256] [--compiled]
+    python -m benchmarks.nets --out benchmarks/results [--nets resnet50 ...] [--batches 1 32 256] [--compiled] [--slice 8 16]
 
 Both have the same weights, their outputs are compared first, and they run in turn on inputs that are on the device. PyTorch runs
 eagerly and as a CUDA graph, in fp16 channels-last, with cuDNN's own search for the fastest algorithm; `--compiled` adds
-`torch.compile` (max-autotune, frozen), which takes minutes a net. The best of them counts.
+`torch.compile` (max-autotune, frozen), which takes minutes a net. The best of them counts. `--slice` also computes batches a few
+images at a time, so that what lies between two layers may stay in the second-level cache, beside the whole batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["float32", "float16"])
     parser.add_argument("--autotune", action="store_true", help="choose algorithms by timing them")
     parser.add_argument("--compiled", action="store_true", help="beside torch.compile too")
+    parser.add_argument("--slice", nargs="+", type=int, default=[], metavar="IMAGES", help="and of batches in slices")
     arguments = parser.parse_args()
     document = Document(arguments.out / "nets.json", ("net", "precision", "batch", "autotuned"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -59,9 +62,10 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{row['ours_ms']:8.3f} ms = {row['ours_images_per_s']:8.0f} images/s",
         f"{row['ours_bytes'] / 1e6:.0f} MB",
     )
+    sliced = "".join(f"  by {images} {ms:.3f} ms" for images, ms in row["sliced_ms"].items())
     return (
         f"{row['net']:13s} {row['precision']:8s} {row['batch']:4d}  {ours}  {row['ratio']:.2f} times PyTorch ({theirs} ms)  "
-        f"{memory}, PyTorch {row['torch_bytes'] / 1e6:.0f} MB  error {row['error']:.1e}"
+        f"{memory}, PyTorch {row['torch_bytes'] / 1e6:.0f} MB  error {row['error']:.1e}{sliced}"
     )
 
 
@@ -86,13 +90,21 @@ def _measure(name: str, model: Model, precision: DType, arguments: argparse.Name
         for batch in arguments.batches:
             x = torch.randn(batch, 3, 224, 224, device="cuda")
             theirs_x = x.to(dtype, memory_format=torch.channels_last if narrow else torch.contiguous_format)
-            with Executor(faster.graph, handle, parameters, batch) as executor:
+            slices = [images for images in arguments.slice if images < batch and batch % images == 0]
+            with ExitStack() as stack:
+                executor, *sliced = (
+                    stack.enter_context(Executor(faster.graph, handle, parameters, batch, slice_images=images))
+                    for images in (None, *slices)
+                )
                 contestants, torch_bytes, expected = _contestants(net, theirs_x, arguments.compiled)
-                executor.tensor("data").assign(x.cpu().numpy())
+                for one in (executor, *sliced):
+                    one.tensor("data").assign(x.cpu().numpy())
                 executor.enqueue()
                 found = torch.from_numpy(executor.tensor(faster.graph.outputs[0]).numpy())
                 error = float((found - expected).norm() / expected.norm())
-                ours, *theirs = _milliseconds([executor.enqueue, *contestants.values()])
+                calls = [one.enqueue for one in (executor, *sliced)]
+                ours, *others = _milliseconds([*calls, *contestants.values()])
+                in_slices, theirs = others[: len(sliced)], others[len(sliced) :]
                 best = min(theirs)
                 yield {
                     "net": name,
@@ -101,6 +113,7 @@ def _measure(name: str, model: Model, precision: DType, arguments: argparse.Name
                     "autotuned": arguments.autotune,
                     "ours_ms": ours,
                     "ours_images_per_s": batch / ours * 1e3,
+                    "sliced_ms": dict(zip(map(str, slices), in_slices, strict=True)),
                     "torch_ms": dict(zip(contestants, theirs, strict=True)),
                     "torch_images_per_s": batch / best * 1e3,
                     "ratio": best / ours,
