@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.caffe.dnncore_caffe_pb2 import ReductionParameter
 from dnncore.importers.caffe.net import Site
-from dnncore.nn.operators import ArgMax, Binary, Cast, Flatten, Reduce, Reshape, Scale
+from dnncore.nn.operators import Binary, Cast, Concat, Flatten, Identity, Reduce, Reshape, Scale, TopK
 
 __all__ = ["LAYERS"]
 
@@ -38,13 +38,9 @@ def _reduction(site: Site) -> None:
 
 
 def _arg_max(site: Site) -> None:
-    """Index of the largest along a dimension, or in each image, as a number of the input's type; or its value."""
+    """Indices of the largest along a dimension, or in each image, as numbers of the input's type; or their values, or both."""
     param = site.layer.argmax_param
     site.takes(1)
-    if param.top_k != 1:
-        raise NotSupportedError(f"top_k {param.top_k}: only 1")
-    if param.out_max_val and not param.HasField("axis"):
-        raise NotSupportedError("out_max_val without axis: indices and values in one top")
     shape = site.shape(site.x)
     if len(shape) < 2:
         raise BadParamError(f"reads {list(shape)}, which has one element for each image")
@@ -52,19 +48,28 @@ def _arg_max(site: Site) -> None:
         axis = site.axis(param.axis, len(shape))
         if axis == 0:
             raise NotSupportedError("axis 0: over the images of a batch")
+        values, indices = _largest(site, site.x, param.top_k, axis)
         if param.out_max_val:
-            site.top(Reduce("max", (axis,)), site.x)
+            site.top(Identity(), values)
         else:
-            site.top(Cast("float32"), _index(site, site.x, axis))
+            site.top(Cast("float32"), indices)
         return
-    index = _index(site, site.add("flat", Flatten(1), site.x), 1)
-    site.top(Reshape((-1, 1, 1)), site.add("number", Cast("float32"), index))
+    # [N, 1, k, 1, ...], or [N, 2, k, 1, ...] with the values behind the indices.
+    row = (-1, 1, param.top_k, *(1,) * (len(shape) - 3))
+    values, indices = _largest(site, site.add("flat", Flatten(1), site.x), param.top_k, 1)
+    numbers = site.add("number", Cast("float32"), indices)
+    if not param.out_max_val:
+        site.top(Reshape(row), numbers)
+        return
+    parts = (site.add(f"{name}.row", Reshape(row), one) for name, one in (("indices", numbers), ("values", values)))
+    site.top(Concat(1), *parts)
 
 
-def _index(site: Site, x: str, axis: int) -> str:
-    outputs = [site.net.free(f"{site.layer.name}.{part}") for part in ("largest", "index")]
-    site.net.node(outputs[1], ArgMax(axis), (x,), outputs)
-    return outputs[1]
+def _largest(site: Site, x: str, count: int, axis: int) -> tuple[str, str]:
+    """The nodes that find the largest along a dimension: values and indices."""
+    values, indices = (site.net.free(f"{site.layer.name}.{part}") for part in ("largest", "index"))
+    site.net.node(indices, TopK(count, axis), (x,), (values, indices))
+    return values, indices
 
 
 LAYERS: dict[str, Callable[[Site], None]] = {"ArgMax": _arg_max, "Reduction": _reduction}
