@@ -296,7 +296,8 @@ def test_a_database_is_trained_from(caffe: Path) -> None:
     net = net.replace("is_color: false new_height: 8 new_width: 8", "backend: LMDB").replace(
         "image_data_param", "data_param"
     )
-    (caffe / "train_val.prototxt").write_text(net.replace('.txt"', '_lmdb"'))
+    net = net.replace("scale: 0.0078125", "scale: 0.0078125 crop_size: 6").replace('.txt"', '_lmdb"')
+    (caffe / "train_val.prototxt").write_text(net)
     config = load_config(caffe / "solver.prototxt")
     assert (config.data.kind, config.data.path, config.data.held_out) == ("lmdb", "train_lmdb", "test_lmdb")
     split = Recipe.of(config).split
@@ -304,7 +305,7 @@ def test_a_database_is_trained_from(caffe: Path) -> None:
     expected = [
         np.asarray(Image.open(line.rpartition(" ")[0])) for line in (caffe / "test.txt").read_text().splitlines()
     ]
-    np.testing.assert_array_equal(split.held_out.read(np.arange(6))[..., 0], np.stack(expected))
+    np.testing.assert_array_equal(split.held_out.read(np.arange(6))[..., 0], np.stack(expected)[:, 1:7, 1:7])
     assert main(["solver.prototxt", "training.iterations=2"]) == 0
 
 

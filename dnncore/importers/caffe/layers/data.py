@@ -40,11 +40,12 @@ def _memory(site: Site) -> None:
 
 
 def _records(site: Site) -> None:
-    """Records of a database, whose extents only a crop tells, and their channels only if they are forced."""
+    """Records of a database, whose extents a crop tells, and their channels if they are forced or somebody has looked."""
     site.takes(0, at_least(1))
-    transform = site.layer.transform_param
-    side = transform.crop_size
-    _declare(site, [(1, 1 if transform.force_gray else 3, side, side) if side else None])
+    transform, found = site.layer.transform_param, site.net.image_shape
+    side, stored = transform.crop_size, 3 if found is None else int(found[0])
+    channels = 1 if transform.force_gray else 3 if transform.force_color else stored
+    _declare(site, [(1, channels, side, side) if side else None])
 
 
 def _images(site: Site) -> None:
