@@ -46,7 +46,15 @@ _CHUNK = 8
 _PLACE_BYTES = 16 * RECTANGLE[1]
 """Of a stage: a chunk of each of the outputs that are neighbours in a row."""
 
-_MOST_WARPGROUPS = 3
+_MOST_CHUNKS = WARPGROUP // RECTANGLE[1]
+"""Of a filter's row: of eight outputs, as many as a warpgroup lays out at once."""
+
+_MOST_STEPS = 40
+"""Products of two chunks; kMostSteps in convolution/wgmma_rows.cuh."""
+
+_CONSUMERS = _PRODUCERS = 2
+_THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
+_LEAST_STAGES, _MOST_STAGES = 2, 6
 _BOXES = 2
 _BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
 _MOST_STEP_BYTES = (2**14 - 1) * 16
@@ -69,12 +77,14 @@ def _params() -> np.dtype:
         ("filters_begin", ADDRESS),
         ("x_strides", "<i8", 2),
         ("w_strides", "<i8", 4),
-        ("chunks", SMALL_DIVISOR),
-        *((name, "<i4") for name in ("pitch", "stage_rows", "steps", "channels", "filter_rows", "filter_values")),
-        *((name, "<i4") for name in ("height", "row_values", "row_step", "value_step", "rows_before")),
-        *((name, "<i4") for name in ("values_before", "output_rows")),
+        ("x_step", "<i8"),
+        *((name, SMALL_DIVISOR) for name in ("across", "down")),
+        *((name, "<i4") for name in ("rectangles", "blocks_of_filters", "stages", "chunks", "pitch", "stage_rows")),
+        *((name, "<i4") for name in ("rows_at_once", "steps", "channels", "filter_rows", "filter_values", "height")),
+        *((name, "<i4") for name in ("row_values", "row_step", "value_step", "rows_before", "values_before")),
         ("tail", "<u4", _CHUNK // 2),
         ("even", "<u4"),
+        ("places", "<u4", _MOST_STEPS),
     )
     fields = [
         (dtype, name, start)
@@ -102,7 +112,7 @@ def _unit(dtype: DType) -> Unit:
         '#include "dnncore/convolution/wgmma_rows.cuh"\n'
         "using namespace dnncore;\n"
         f'static_assert(sizeof(wgmma::RowsParams) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({_MOST_WARPGROUPS * WARPGROUP}, 1) '
+        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
         f"{entry}(const __grid_constant__ wgmma::RowsParams params) {{\n"
         f"  wgmma::RowsKernel<{c_type(dtype)}>::run(params);\n"
         "}\n"
@@ -133,8 +143,8 @@ class WgmmaRows:
         if reason is not None:
             return reason
         rows = _Rows(plain)
-        if not rows.warpgroups(figures):
-            return f"a rectangle takes {rows.shared_bytes(1)} B of shared memory; at most {figures.shared_bytes}"
+        if not rows.stages(figures):
+            return f"it takes {rows.shared_bytes(_LEAST_STAGES)} B of shared memory; at most {figures.shared_bytes}"
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
@@ -158,10 +168,15 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
         return f"x ({x}) does not have its channels innermost, pixel behind pixel"
     rows = _Rows(problem)
+    if rows.chunks > _MOST_CHUNKS or rows.steps > _MOST_STEPS:
+        return (
+            f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
+            f"at most {_MOST_CHUNKS * _CHUNK} in a row, {_MOST_STEPS * 2} eights in all"
+        )
     if rows.row_step_bytes > _MOST_STEP_BYTES:
         return f"rows of outputs {rows.row_step_bytes} B apart; at most {_MOST_STEP_BYTES}"
     most = max(
-        2 * rows.patches,
+        2 * rows.rectangles,
         w.shape[0],
         *(extent + sum(padding) for extent, padding in zip(x.shape[2:], conv.padding, strict=True)),
         (x.shape[3] + sum(conv.padding[1]) + w.shape[3] + RECTANGLE[1] * conv.stride[1]) * channels,
@@ -214,30 +229,26 @@ class _Rows:
         return -(-self.problem.w.shape[0] // BOX_FILTERS)
 
     @property
-    def patches_of_image(self) -> tuple[int, int]:
-        """Pairs of rectangles, down and across."""
+    def rectangles_of_image(self) -> tuple[int, int]:
+        """Down and across."""
         p, q = self.problem.y.shape[2:]
-        return -(-p // PATCH[0]), -(-q // PATCH[1])
-
-    @property
-    def patches(self) -> int:
-        """Of all images."""
-        return self.problem.y.shape[0] * math.prod(self.patches_of_image)
+        return -(-p // RECTANGLE[0]), -(-q // RECTANGLE[1])
 
     @property
     def rectangles(self) -> int:
-        """Those that are outputs."""
-        p, q = self.problem.y.shape[2:]
-        return self.problem.y.shape[0] * -(-p // RECTANGLE[0]) * -(-q // RECTANGLE[1])
+        """Of all images."""
+        return self.problem.y.shape[0] * math.prod(self.rectangles_of_image)
 
-    def shared_bytes(self, warpgroups: int) -> int:
-        """Filters, and of each warpgroup a stage, boxes, and a barrier for each of these."""
-        stage = self.stage_rows * self.pitch * _PLACE_BYTES
-        return 2 * self.steps * BOX_FILTERS * 16 + warpgroups * (stage + _BOXES * (_BOX_BYTES + 8))
+    def shared_bytes(self, stages: int) -> int:
+        """The consumers' boxes, filters, stages; a barrier for each box and two for each stage."""
+        stage_bytes = self.stage_rows * self.pitch * _PLACE_BYTES + 2 * 8
+        return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + 2 * self.steps * BOX_FILTERS * 16 + stages * stage_bytes
 
-    def warpgroups(self, figures: DeviceFigures) -> int:
-        """Of a block, as many as fit; 0 where none does."""
-        fitting = (n for n in range(_MOST_WARPGROUPS, 0, -1) if self.shared_bytes(n) <= figures.shared_bytes)
+    def stages(self, figures: DeviceFigures) -> int:
+        """As many as fit; 0 where they are too few, or tiles of filters too many."""
+        fitting = (
+            n for n in range(_MOST_STAGES, _LEAST_STAGES - 1, -1) if self.shared_bytes(n) <= figures.shared_bytes
+        )
         return 0 if self.filter_tiles > figures.multiprocessors else next(fitting, 0)
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
@@ -251,22 +262,39 @@ class _Rows:
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         return max(turns * clocks / figures.clock_hz, memory) + _LAUNCHES * figures.launch_seconds
 
-    def params(self) -> np.ndarray:
+    def descriptor_steps(self) -> list[int]:
+        """Of each step, where in a stage its first chunk is, and how far from there the second one: in the bits of a descriptor."""
+        places = [row * self.pitch + chunk for row in range(self.problem.w.shape[2]) for chunk in range(self.chunks)]
+        places += [places[-1] + 1] if len(places) % 2 else []  # the zeros behind the last
+        unit = _PLACE_BYTES // 16
+        return [
+            first * unit | (second - first) * unit << 16
+            for first, second in zip(places[::2], places[1::2], strict=True)
+        ]
+
+    def params(self, blocks: int, stages: int) -> np.ndarray:
         """The parameter struct, all but addresses and what follows the convolution."""
         x, w, conv = self.problem.x, self.problem.w, self.problem.convolution
         channels, (n, _, height, width) = w.shape[1], x.shape
         left_over = self.filter_values - (self.chunks - 1) * _CHUNK
+        (down, across), rows_at_once = self.rectangles_of_image, _MOST_CHUNKS // self.chunks
         strides = x.strides[0] if n > 1 else 0, x.strides[2] if height > 1 else 0
         params = record(
             _PARAMS,
             filters=w.shape[0],
-            pixel_tiles=self.patches,
             filter_tiles=self.filter_tiles,
             x_strides=strides,
             w_strides=w.strides,
-            chunks=small_divisor(self.chunks),
+            x_step=strides[1] * rows_at_once,
+            across=small_divisor(across),
+            down=small_divisor(down),
+            rectangles=self.rectangles,
+            blocks_of_filters=blocks // self.filter_tiles,
+            stages=stages,
+            chunks=self.chunks,
             pitch=self.pitch,
             stage_rows=self.stage_rows,
+            rows_at_once=rows_at_once,
             steps=self.steps,
             channels=channels,
             filter_rows=w.shape[2],
@@ -277,31 +305,31 @@ class _Rows:
             value_step=conv.stride[1] * channels,
             rows_before=conv.padding[0][0],
             values_before=conv.padding[1][0] * channels,
-            output_rows=self.problem.y.shape[2],
             tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(_CHUNK // 2)],
             even=all(step % 2 == 0 for step in (*strides, width * channels)),
         )
-        params["phases"][0]["output"] = self.patches_of_image
+        params["phases"][0]["output"] = -(-down // 2), across  # patches: two rectangles, one below the other
+        params["places"][: self.steps] = self.descriptor_steps()
         return params
 
 
 def _calls(
     problem: ConvolutionProblem | FusedConvolutionProblem, rows: _Rows, figures: DeviceFigures, elsewhere: Offer
 ) -> Calls:
-    y, params = rows.problem.y, rows.params()
+    y, stages, tiles = rows.problem.y, rows.stages(figures), rows.filter_tiles
+    blocks = min(figures.multiprocessors // tiles, rows.rectangles) * tiles  # a block keeps its filters
+    params = rows.params(blocks, stages)
     of_y = Place(len(problem.inputs))
     others, maps = finish(params, problem, _output_map)
     others |= {"images": Place(0), "filters_begin": Place(1)}
     maps["phases", 0, "y"] = of_y, _output_map(y)
-    warpgroups, tiles = rows.warpgroups(figures), rows.filter_tiles
-    blocks = min(figures.multiprocessors // tiles, 2 * rows.patches) * tiles  # a block keeps its filters
     calls = kernel_call(
         _unit(y.dtype),
         blocks,
-        warpgroups * WARPGROUP,
+        _THREADS,
         params,
         others,
-        shared_bytes=rows.shared_bytes(warpgroups),
+        shared_bytes=rows.shared_bytes(stages),
         maps=maps,
     )
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())

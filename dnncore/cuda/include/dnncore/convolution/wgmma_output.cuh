@@ -60,6 +60,7 @@ struct Pixel {
   int32 row;
   int32 column;
 
+  __device__ __forceinline__ Pixel(int32 image, int32 row, int32 column) : image(image), row(row), column(column) {}
   __device__ __forceinline__ Pixel(const Phase& phase, int32 pixel) {
     const int32 rows = pixel / phase.output[1];
     image = rows / phase.output[0], row = rows % phase.output[0], column = pixel % phase.output[1];

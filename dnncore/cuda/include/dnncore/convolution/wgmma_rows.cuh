@@ -17,10 +17,9 @@
 // filters that meet it. One product of 16 summands takes two chunks, of which the second may be in the next row; where the number
 // of chunks is odd, that of the last is zeros.
 //
-//       warpgroup 0   load, lay out   multiply   finish, store   load, lay out   ...
-//       warpgroup 1   ...finish, store   load, lay out   multiply   finish, ...
+//       producers 0, 1    load, lay out  --->  stage 0, stage 1, ...  --->  multiply, finish, store    consumers 0, 1
 //
-// Nobody has a role: each warpgroup takes its own rectangles from x to y, and while one waits for its loads others multiply.
+// A rectangle has one producer and one consumer, warpgroups that take turns with the other two.
 #pragma once
 
 #include "dnncore/convolution/wgmma_output.cuh"
@@ -28,30 +27,38 @@
 namespace dnncore::wgmma {
 
 inline constexpr int kChunk = 8;  // values
-inline constexpr int kMostWarpgroups = 3;
+
+inline constexpr int kMostSteps = 40;
 
 // `_PARAMS` of convolution/wgmma_rows.py.
 struct RowsParams : Params<false> {
   const void* images;
   const void* filters_begin;
-  int64 x_strides[2];      // from image to image and from row to row
-  int64 w_strides[4];      // k, c, r, s
-  SmallDivisor chunks;     // of a row of a filter
-  int32 pitch;             // chunks from a row of the stage to the next
+  int64 x_strides[2];         // from image to image and from row to row
+  int64 w_strides[4];         // k, c, r, s
+  int64 x_step;               // from a row to the next that a thread loads
+  SmallDivisor across;        // rectangles of an image
+  SmallDivisor down;
+  int32 rectangles;
+  int32 blocks_of_filters;    // that have the same
+  int32 stages;
+  int32 chunks;               // of a row of a filter
+  int32 pitch;                // chunks from a row of the stage to the next
   int32 stage_rows;
-  int32 steps;             // products of two chunks
+  int32 rows_at_once;         // of a stage, that a warpgroup lays out
+  int32 steps;                // products of two chunks
   int32 channels;
   int32 filter_rows;
-  int32 filter_values;     // of a row
-  int32 height;            // of x, and the values of its rows
+  int32 filter_values;        // of a row
+  int32 height;               // of x, and the values of its rows
   int32 row_values;
-  int32 row_step;          // of x, from an output to the next one below, and beside it in values
+  int32 row_step;             // of x, from an output to the next one below, and beside it in values
   int32 value_step;
-  int32 rows_before;       // padding, and the same in values
+  int32 rows_before;          // padding, and the same in values
   int32 values_before;
-  int32 output_rows;
-  uint32 tail[kChunk / 2]; // bits of the last chunk that are values
-  uint32 even;             // whether rows begin and end at pairs of values
+  uint32 tail[kChunk / 2];    // bits of the last chunk that are values
+  uint32 even;                // whether rows begin and end at pairs of values
+  uint32 places[kMostSteps];  // what a step adds to the descriptor of a stage: where its chunks are
 };
 
 template <typename T>
@@ -61,191 +68,264 @@ struct RowsKernel {
   static constexpr int kOutputs = Rectangles::kWidth, kSums = Rectangles::kPixels / 2;
   static constexpr uint32 kPlaceBytes = kOutputs * sizeof(uint4);
 
+  // As many stages as there is memory for.
+  struct Shared {
+    Box (*boxes)[kBoxes];
+    uint4* w;
+    uint4* stages;
+    Mbarrier* filled;
+    Mbarrier* free;
+    Mbarrier (*landed)[kBoxes];  // residual or old output
+    int stage_chunks;
+
+    __device__ __forceinline__ Shared(const Params& params, unsigned char* memory)
+        : stage_chunks(params.stage_rows * params.pitch * kOutputs) {
+      boxes = reinterpret_cast<Box(*)[kBoxes]>(memory);
+      w = reinterpret_cast<uint4*>(boxes + kConsumers);
+      stages = w + 2 * params.steps * kConsumerFilters;
+      filled = reinterpret_cast<Mbarrier*>(stages + params.stages * stage_chunks);
+      free = filled + params.stages;
+      landed = reinterpret_cast<Mbarrier(*)[kBoxes]>(free + params.stages);
+    }
+    __device__ __forceinline__ uint4* stage(int index) const { return stages + index * stage_chunks; }
+  };
+
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const int warpgroups = static_cast<int>(blockDim.x) / kWarpgroup;
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    const int stage_chunks = params.stage_rows * params.pitch * kOutputs;
-    auto* const boxes = reinterpret_cast<Box*>(memory) + warpgroup * kBoxes;
-    auto* const w = reinterpret_cast<uint4*>(memory + warpgroups * kBoxes * sizeof(Box));
-    uint4* const stages = w + 2 * params.steps * kConsumerFilters;
-    uint4* const stage = stages + warpgroup * stage_chunks;
-    auto* const landed = reinterpret_cast<Mbarrier*>(stages + warpgroups * stage_chunks) + warpgroup * kBoxes;
-    if (threadIdx.x % kWarpgroup == 0) {
-      for (int i = 0; i < kBoxes; ++i) make_barrier(landed[i], 1);
-      publish_barriers();
+    const Shared shared(params, memory);
+    if (threadIdx.x == 0) {
       prefetch(params.phases[0].y);
+      for (int i = 0; i < params.stages; ++i) {
+        make_barrier(shared.filled[i], kWarpgroup), make_barrier(shared.free[i], kWarpgroup / 32);
+      }
+      for (int i = 0; i < kConsumers * kBoxes; ++i) make_barrier(shared.landed[i / kBoxes][i % kBoxes], 1);
+      publish_barriers();
     }
     // A block keeps its filters. The host sees to it that blocks are a multiple of the tiles of filters.
-    const int32 tiles = params.filter_tiles, filter = static_cast<int32>(blockIdx.x) % tiles * kConsumerFilters;
-    load_filters(params, filter, w);
-    for (int i = threadIdx.x % kWarpgroup; params.pitch > params.chunks.value && i < params.stage_rows * kOutputs; i += kWarpgroup) {
-      stage[(i / kOutputs * params.pitch + params.chunks.value) * kOutputs + i % kOutputs] = uint4{};
-    }
+    const int32 filter = static_cast<int32>(blockIdx.x) % params.filter_tiles * kConsumerFilters;
+    load_filters(params, filter, shared.w);
+    clear_chunks_behind_rows(params, shared);
     publish_to_engine();
     __syncthreads();
-
-    Output<T, false, Rectangles> output(params, boxes, landed, warpgroup);
-    const auto parameters = output.parameters(filter);
-    Walk walk(params, warpgroup, warpgroups);
-    Loads loads;
-    if (walk.any()) loads.begin(params, walk.first(), 0);
-    while (walk.any()) {
-      loads.lay_out(params, 0, stage);
-      for (int start = Loads::kPlaces; start < params.stage_rows * params.chunks.value; start += Loads::kPlaces) {
-        loads.begin(params, walk.first(), start);
-        loads.lay_out(params, start, stage);
-      }
-      publish_to_engine();
-      synchronize_warpgroup(warpgroup + 1);
-      const Place place{walk.rectangle(), filter, 0};
-      output.begin(place);
-      walk.next();
-      if (walk.any()) loads.begin(params, walk.first(), 0);
-      float sums[kSums];
-      multiply(sums, params, w, stage);
-      output.store(sums, parameters, place);  // waits for all warps before the stage is written again
+    // Uniform, which the compiler knows of what comes out of a shuffle.
+    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    if (warpgroup >= kConsumers) {
+      produce(params, shared, warpgroup - kConsumers);
+    } else {
+      consume(params, shared, warpgroup, filter);
     }
-    output.end();
   }
 
 private:
-  // A warpgroup's rectangles: neighbours go to different blocks.
+  // A block's rectangles, every second one: those of one consumer and one producer. Neighbours go to different blocks.
   class Walk {
   public:
-    __device__ __forceinline__ Walk(const Params& params, int warpgroup, int warpgroups) : params_(params) {
-      const int32 blocks = static_cast<int32>(gridDim.x) / params.filter_tiles;
-      rectangle_ = warpgroup * blocks + static_cast<int32>(blockIdx.x) / params.filter_tiles, step_ = warpgroups * blocks;
-      skip();
+    __device__ __forceinline__ Walk(const Params& params, int first)
+        : params_(params), rectangle_(static_cast<int32>(blockIdx.x) / params.filter_tiles + first * params.blocks_of_filters), stage_(first) {}
+    __device__ __forceinline__ bool any() const { return rectangle_ < params_.rectangles; }
+    __device__ __forceinline__ int stage() const { return stage_; }
+    __device__ __forceinline__ uint32 parity() const { return parity_; }
+    __device__ __forceinline__ void next() {
+      rectangle_ += kConsumers * params_.blocks_of_filters, stage_ += kConsumers;
+      if (stage_ >= params_.stages) stage_ -= params_.stages, parity_ ^= 1;
     }
-    __device__ __forceinline__ bool any() const { return rectangle_ < 2 * params_.pixel_tiles; }
-    __device__ __forceinline__ int32 rectangle() const { return rectangle_; }
+
+    // The first output, and its place as the boxes are counted: those of a patch, one below the other, follow each other.
     __device__ __forceinline__ Pixel first() const {
-      Pixel pixel(params_.phases[0], rectangle_ / 2);
-      pixel.row = (2 * pixel.row + rectangle_ % 2) * Rectangles::kHeight, pixel.column *= kOutputs;
-      return pixel;
+      const auto at = indices();
+      return {at.image, at.row * Rectangles::kHeight, at.column * kOutputs};
     }
-    __device__ __forceinline__ void next() { rectangle_ += step_, skip(); }
+    __device__ __forceinline__ int32 place() const {
+      const auto at = indices();
+      return 2 * ((at.image * params_.phases[0].output[0] + at.row / 2) * params_.across.value + at.column) + at.row % 2;
+    }
 
   private:
-    // Past those of which no output is there.
-    __device__ __forceinline__ void skip() {
-      while (any() && first().row >= params_.output_rows) rectangle_ += step_;
+    __device__ __forceinline__ Pixel indices() const {
+      const auto rows = divide(rectangle_, params_.across), images = divide(rows.quotient, params_.down);
+      return {images.quotient, images.remainder, rows.remainder};
     }
 
     const Params& params_;
     int32 rectangle_;
-    int32 step_;
+    int stage_;
+    uint32 parity_ = 0;
   };
 
-  // A thread's chunks of one output on their way from x into the stage: every so-manyeth of those of a rectangle.
+  static __device__ __forceinline__ void produce(const Params& params, const Shared& shared, int producer) {
+    Loads even(params), odd(params);
+    Walk walk(params, producer);
+    if (walk.any()) even.begin(params, walk.first(), 0);
+    // Lays out what was begun, while the chunks of the next rectangle are on their way.
+    const auto fill = [&](Loads& loads, Loads& next_loads) {
+      const int stage = walk.stage();
+      const uint32 parity = walk.parity();
+      const Pixel first = walk.first();
+      walk.next();
+      if (walk.any()) next_loads.begin(params, walk.first(), 0);
+      wait(shared.free[stage], parity ^ 1);
+      loads.lay_out(params, 0, shared.stage(stage));
+      for (int start = Loads::rows(params); start < params.stage_rows; start += Loads::rows(params)) {
+        loads.begin(params, first, start);
+        loads.lay_out(params, start, shared.stage(stage));
+      }
+      publish_to_engine();
+      arrive(shared.filled[stage]);
+    };
+    while (walk.any()) {
+      fill(even, odd);
+      if (walk.any()) fill(odd, even);
+    }
+  }
+
+  static __device__ __forceinline__ void consume(const Params& params, const Shared& shared, int consumer, int32 filter) {
+    Output<T, false, Rectangles> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    const auto parameters = output.parameters(filter);
+    Walk walk(params, consumer);
+    if (walk.any()) output.begin({walk.place(), filter, 0});
+    while (walk.any()) {
+      const Place place{walk.place(), filter, 0};
+      const int stage = walk.stage();
+      wait(shared.filled[stage], walk.parity());
+      float sums[kSums];
+      multiply(sums, params, shared.w, shared.stage(stage));
+      if (threadIdx.x % 32 == 0) arrive(shared.free[stage]);
+      walk.next();
+      if (walk.any()) output.begin({walk.place(), filter, 0});
+      output.store(sums, parameters, place);
+    }
+    output.end();
+  }
+
+  // Chunks on their way from x into a stage. A thread has one chunk of one output, in every so-manyeth row.
   class Loads {
-    static constexpr int kAtOnce = 7, kStep = kWarpgroup / kOutputs;
+    static constexpr int kAtOnce = 7;
 
   public:
-    static constexpr int kPlaces = kAtOnce * kStep;  // of a warpgroup
+    __device__ __forceinline__ explicit Loads(const Params& params) {
+      const int place = static_cast<int>(threadIdx.x) % kWarpgroup / kOutputs;
+      const bool is_idle = place >= params.rows_at_once * params.chunks;
+      chunk_ = place % params.chunks, row_ = is_idle ? params.stage_rows : place / params.chunks;
+    }
+    // Of a stage, at once.
+    static __device__ __forceinline__ int rows(const Params& params) { return kAtOnce * params.rows_at_once; }
 
     __device__ __forceinline__ void begin(const Params& params, const Pixel& first, int start) {
-      const T* const image = static_cast<const T*>(params.images) + first.image * params.x_strides[0];
+      const int32 left = (first.column + output()) * params.value_step - params.values_before + chunk_ * kChunk;
       const int32 top = first.row * params.row_step - params.rows_before;
-      const int32 left = (first.column + output()) * params.value_step - params.values_before;
       const bool in_pairs = params.even && reinterpret_cast<uint64>(params.images) % sizeof(uint32) == 0;
+      const T* from = static_cast<const T*>(params.images) + first.image * params.x_strides[0] +
+                      (top + start + row_) * params.x_strides[1] + (in_pairs ? left & ~1 : left);
       shift_ = in_pairs ? (left & 1) * 16 : 0;  // the first value may be the second of a pair
+      const auto each_row = [&](const auto& load) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const auto place = divide(start + i * kStep + first_place(), params.chunks);
-        const int32 row = top + place.quotient, begin = left + place.remainder * kChunk;
-        const bool exists = place.quotient < params.stage_rows && row >= 0 && row < params.height;
-        const T* const from = image + row * params.x_strides[1];
-        in_pairs ? load_pairs(words_[i], from, begin, exists ? params.row_values : 0)
-                 : load_each(words_[i], from, begin, exists ? params.row_values : 0);
+        for (int i = 0; i < kAtOnce; ++i, from += params.x_step) {
+          const int32 row = start + row_ + i * params.rows_at_once;
+          if (row >= params.stage_rows) break;
+          load(words_[i], from, static_cast<uint32>(top + row) < static_cast<uint32>(params.height) ? params.row_values : 0);
+        }
+      };
+      if (in_pairs) {
+        each_row([&](auto& words, const T* from, uint32 values) { load_pairs(words, from, left & ~1, values); });
+      } else {
+        each_row([&](auto& words, const T* from, uint32 values) { load_each(words, from, left, values); });
       }
     }
 
     __device__ __forceinline__ void lay_out(const Params& params, int start, uint4* stage) const {
+      uint4* to = stage + ((start + row_) * params.pitch + chunk_) * kOutputs + output();
+      uint32 kept[kChunk / 2];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const auto place = divide(start + i * kStep + first_place(), params.chunks);
+      for (int j = 0; j < kChunk / 2; ++j) kept[j] = chunk_ + 1 == params.chunks ? params.tail[j] : ~0U;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i, to += params.rows_at_once * params.pitch * kOutputs) {
+        if (start + row_ + i * params.rows_at_once >= params.stage_rows) break;
         uint32 chunk[kChunk / 2];
 #pragma unroll
         for (int j = 0; j < kChunk / 2; ++j) {
-          chunk[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_);
-          if (place.remainder + 1 == params.chunks.value) chunk[j] &= params.tail[j];
+          chunk[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_) & kept[j];
         }
-        if (place.quotient >= params.stage_rows) break;
-        stage[(place.quotient * params.pitch + place.remainder) * kOutputs + output()] = {chunk[0], chunk[1], chunk[2], chunk[3]};
+        *to = {chunk[0], chunk[1], chunk[2], chunk[3]};
       }
     }
 
   private:
     static __device__ __forceinline__ int output() { return static_cast<int>(threadIdx.x) % kOutputs; }
-    static __device__ __forceinline__ int first_place() { return static_cast<int>(threadIdx.x) % kWarpgroup / kOutputs; }
 
-    // The pairs in which the values from `begin` on are, of a row of so many; zeros beyond it. Rows are whole pairs.
-    static __device__ __forceinline__ void load_pairs(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
+    // The pairs from one on, which begins at a place of a row of so many values; zeros beyond it. Rows are whole pairs.
+    static __device__ __forceinline__ void load_pairs(uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
 #pragma unroll
       for (int j = 0; j < kChunk / 2 + 1; ++j) {
-        const int32 at = (begin & ~1) + 2 * j;
-        words[j] = static_cast<uint32>(at) < static_cast<uint32>(values) ? *reinterpret_cast<const uint32*>(row + at) : 0;
+        const bool exists = static_cast<uint32>(place + 2 * j) < values;
+        words[j] = exists ? reinterpret_cast<const uint32*>(from)[j] : 0;
       }
     }
 
     // The values themselves, of any row.
-    static __device__ __forceinline__ void load_each(uint32 (&words)[kChunk / 2 + 1], const T* row, int32 begin, int32 values) {
-      const auto value = [&](int32 at) {
-        return static_cast<uint32>(at) < static_cast<uint32>(values) ? uint32{row[at].bits} : 0;
-      };
+    static __device__ __forceinline__ void load_each(uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
+      const auto value = [&](int i) { return static_cast<uint32>(place + i) < values ? uint32{from[i].bits} : 0; };
 #pragma unroll
-      for (int j = 0; j < kChunk / 2; ++j) words[j] = value(begin + 2 * j) | value(begin + 2 * j + 1) << 16;
+      for (int j = 0; j < kChunk / 2; ++j) words[j] = value(2 * j) | value(2 * j + 1) << 16;
       words[kChunk / 2] = 0;
     }
 
     uint32 words_[kAtOnce][kChunk / 2 + 1];
     uint32 shift_;
+    int chunk_;
+    int row_;
   };
 
-  // By the whole block: [chunk][filter], zeros where there is nothing.
-  static __device__ __forceinline__ void load_filters(const Params& params, int32 first, uint4* w) {
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * params.steps * kConsumerFilters; i += static_cast<int>(blockDim.x)) {
-      const int32 filter = first + i % kConsumerFilters;
-      const auto row = divide(i / kConsumerFilters, params.chunks);
-      const T* const weights = static_cast<const T*>(params.filters_begin) + filter * params.w_strides[0] + row.quotient * params.w_strides[2];
-      uint32 pairs[kChunk / 2] = {};
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        const int32 value = row.remainder * kChunk + j, tap = value / params.channels, channel = value % params.channels;
-        if (filter < params.filters && row.quotient < params.filter_rows && value < params.filter_values) {
-          pairs[j / 2] |= uint32{weights[channel * params.w_strides[1] + tap * params.w_strides[3]].bits} << (16 * (j % 2));
-        }
-      }
-      w[i] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  // Which the last step of an odd number of chunks multiplies.
+  static __device__ __forceinline__ void clear_chunks_behind_rows(const Params& params, const Shared& shared) {
+    if (params.pitch == params.chunks) return;
+    const int count = params.stages * params.stage_rows * kOutputs;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+      shared.stages[(i / kOutputs * params.pitch + params.chunks) * kOutputs + i % kOutputs] = uint4{};
     }
   }
 
+  // By the whole block: [chunk][filter], zeros where there is nothing.
+  static __device__ __forceinline__ void load_filters(const Params& params, int32 first, uint4* w) {
+    constexpr int kAtOnce = 4;
+    const int count = 2 * params.steps * kConsumerFilters, threads = static_cast<int>(blockDim.x);
+    for (int start = static_cast<int>(threadIdx.x); start < count; start += kAtOnce * threads) {
+      uint4 found[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = start + i * threads;
+        found[i] = chunk_of_filter(params, first + at % kConsumerFilters, at / kConsumerFilters);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (start + i * threads < count) w[start + i * threads] = found[i];
+      }
+    }
+  }
+
+  static __device__ __forceinline__ uint4 chunk_of_filter(const Params& params, int32 filter, int32 chunk) {
+    const int32 row = chunk / params.chunks, value = chunk % params.chunks * kChunk;
+    const int32 values = filter < params.filters && row < params.filter_rows ? params.filter_values : 0;
+    int32 tap = value / params.channels, channel = value % params.channels;
+    const T* const weights = static_cast<const T*>(params.filters_begin) + filter * params.w_strides[0] + row * params.w_strides[2];
+    uint32 bits[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      bits[i] = value + i < values ? weights[channel * params.w_strides[1] + tap * params.w_strides[3]].bits : 0;
+      if (++channel == params.channels) channel = 0, ++tap;
+    }
+    return {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16};
+  }
+
   static __device__ __forceinline__ void multiply(float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
-    const uint32 of_w = shared_address(w), of_x = shared_address(stage);
-    const uint32 next_output_row = params.row_step * params.pitch * kPlaceBytes;
-    constexpr uint32 kNextOfW = kConsumerFilters * sizeof(uint4);
-    const auto summands = params.filter_rows * params.chunks.value;
-    uint32 place = 0;  // of a step's first chunk, in the stage
-    int32 chunk = 0;   // in its row
-    const auto advance = [&] {
-      place += ++chunk == params.chunks.value ? 1 + params.pitch - params.chunks.value : 1;
-      if (chunk == params.chunks.value) chunk = 0;
-    };
+    constexpr uint32 kChunkOfFilters = kConsumerFilters * sizeof(uint4);
+    const uint64 of_w = matrix_descriptor<16>(shared_address(w), kChunkOfFilters);
+    const uint64 of_x = matrix_descriptor<16>(shared_address(stage), 0, params.row_step * params.pitch * kPlaceBytes);
 #pragma unroll 1
     for (int step = 0; step < params.steps; ++step) {
-      const uint32 begin = place;
-      advance();
-      const uint32 next = 2 * step + 1 < summands ? place - begin : 1;  // or the zeros behind the last one
       fence_sums();
-      multiply_matrices<T>(
-          sums, matrix_descriptor<16>(of_w + 2 * step * kNextOfW, kNextOfW),
-          matrix_descriptor<16>(of_x + begin * kPlaceBytes, next * kPlaceBytes, next_output_row), step > 0);
-      advance();
+      multiply_matrices<T>(sums, of_w + 2 * step * kChunkOfFilters / 16, of_x + params.places[step], step > 0);
+      commit_products();
     }
-    commit_products();
     wait_for_products<0>();
   }
 };
