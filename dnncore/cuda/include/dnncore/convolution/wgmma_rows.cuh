@@ -110,8 +110,10 @@ struct RowsKernel {
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup >= kConsumers) {
+      leave_registers<112>();
       produce(params, shared, warpgroup - kConsumers);
     } else {
+      take_registers<144>();
       consume(params, shared, warpgroup, filter);
     }
   }
