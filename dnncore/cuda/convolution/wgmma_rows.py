@@ -331,6 +331,7 @@ def _calls(
         others,
         shared_bytes=rows.shared_bytes(stages),
         maps=maps,
+        starts_early=True,
     )
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

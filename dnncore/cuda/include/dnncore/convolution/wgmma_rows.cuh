@@ -23,6 +23,7 @@
 #pragma once
 
 #include "dnncore/convolution/wgmma_output.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore::wgmma {
 
@@ -93,6 +94,7 @@ struct RowsKernel {
   static __device__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Shared shared(params, memory);
+    let_next_start();
     if (threadIdx.x == 0) {
       prefetch(params.phases[0].y);
       for (int i = 0; i < params.stages; ++i) {
@@ -101,6 +103,7 @@ struct RowsKernel {
       for (int i = 0; i < kConsumers * kBoxes; ++i) make_barrier(shared.landed[i / kBoxes][i % kBoxes], 1);
       publish_barriers();
     }
+    wait_for_previous();
     // A block keeps its filters. The host sees to it that blocks are a multiple of the tiles of filters.
     const int32 filter = static_cast<int32>(blockIdx.x) % params.filter_tiles * kConsumerFilters;
     load_filters(params, filter, shared.w);
