@@ -1,4 +1,4 @@
-"""First layers by implicit_gemm_wgmma_rows: chunks that begin anywhere in a row, rectangles beyond the borders, blocks with several."""
+"""First layers by implicit_gemm_wgmma_rows: chunks begin anywhere, rectangles hang over borders, and blocks take several."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layer:
     beta: float = 0.0
 
     def case(self) -> Case:
-        n, c, h, w = self.x
+        _, c, h, w = self.x
         pitch = w * c + self.gap
         x = TensorDescriptor(self.dtype, self.x, (pitch * h, 1, pitch, c))
         filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, "NHWC")

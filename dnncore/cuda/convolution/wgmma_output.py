@@ -1,4 +1,4 @@
-"""What the stores of forward kernels of wgmma do to sums, as `convolution/wgmma_output.cuh` does it: which epilogues, which fields. Pure."""
+"""What the stores of forward kernels of wgmma do to sums (`convolution/wgmma_output.cuh`): which epilogues, which fields. Pure."""
 
 from __future__ import annotations
 

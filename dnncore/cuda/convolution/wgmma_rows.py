@@ -1,8 +1,9 @@
-"""Forward convolution of channels-last images of few channels in 16 bits by the matrix units of sm_90: implicit_gemm_wgmma_rows.
+"""Forward convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
 
-What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times channels:
-a network's first layer has 21 or 33 of them. The picture is in `convolution/wgmma_rows.cuh`. Sums are in fp32, padding is zeros that
-are multiplied, and where y or a residual does not begin at a multiple of 16 bytes `implicit_gemm` computes.
+What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times
+channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, sums
+are in fp32, padding is zeros that are multiplied, and where y or a residual does not begin at a multiple of 16 bytes
+`implicit_gemm` computes.
 """
 
 from __future__ import annotations
