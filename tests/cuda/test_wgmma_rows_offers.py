@@ -63,11 +63,10 @@ def test_it_is_for_one_architecture() -> None:
 @pytest.mark.parametrize(
     ("taps", "padding", "stride"), [(7, 3, 2), (3, 1, 1), (11, 2, 4)], ids=["resnet", "vgg", "alexnet"]
 )
-def test_first_layers_of_known_nets_are_computed_by_it(batch: int, taps: int, padding: int, stride: int) -> None:
+def test_first_layers_of_known_nets_with_what_follows_are_computed_by_it(
+    batch: int, taps: int, padding: int, stride: int
+) -> None:
     plain = _layer((batch, 3, 224, 224), (64, 3, taps, taps), padding=padding, stride=stride)
-    found = fastest(algorithms(Direction.FORWARD), plain, H200)
-    assert found is not None
-    assert found[0].name == NAME
     bias = TensorDescriptor.packed((1, 64, 1, 1))
     relu = ActivationDescriptor.make("relu")
     fused = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=relu)

@@ -61,13 +61,15 @@ _BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
 _MOST_STEP_BYTES = (2**14 - 1) * 16
 """From eight columns of an operand to the next eight."""
 
-# Of the estimate [not measured]: clocks of a multiprocessor for laying out the chunks of 32 outputs, for a product of 16 summands,
-# and for finishing and storing a rectangle; the share of the memory's rate; until the first products, in launches.
-_CHUNK_CLOCKS = 20
-_STEP_CLOCKS = 56
-_RECTANGLE_CLOCKS = 300
+# Of the estimate, fitted to first layers on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a rectangle, for
+# products and stores or for laying out its chunks, of 32 outputs each, whichever take longer. Rows that are no whole pairs are read
+# value by value. Then the share of the memory's rate, and what it takes until the first products: in launches, and for the filters.
+_RECTANGLE_CLOCKS, _STEP_CLOCKS = 1142, 56
+_LAYING_OUT_CLOCKS, _CHUNK_CLOCKS = 219, 68
+_SINGLE_VALUES = 2.0
 _OF_MEMORY_RATE = 0.85
-_LAUNCHES = 1.0
+_LAUNCHES = 1.25
+_FILTER_CLOCKS = 376
 
 
 def _params() -> np.dtype:
@@ -215,6 +217,17 @@ class _Rows:
         return self.chunks + self.problem.w.shape[2] * self.chunks % 2
 
     @property
+    def steps_of_x(self) -> tuple[int, int]:
+        """Values from image to image and from row to row."""
+        x = self.problem.x
+        return x.strides[0] if x.shape[0] > 1 else 0, x.strides[2] if x.shape[2] > 1 else 0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all rows begin and end at pairs of values, if the first one does."""
+        return all(step % 2 == 0 for step in (*self.steps_of_x, self.problem.x.shape[3] * self.problem.x.shape[1]))
+
+    @property
     def stage_rows(self) -> int:
         """Of x, that a rectangle of outputs meets."""
         return (RECTANGLE[0] - 1) * self.problem.convolution.stride[0] + self.problem.w.shape[2]
@@ -253,15 +266,13 @@ class _Rows:
         return 0 if self.filter_tiles > figures.multiprocessors else next(fitting, 0)
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
-        """Of the busiest multiprocessor, whose warpgroups share its units, or of so many bytes of operands."""
-        clocks = (
-            self.stage_rows * self.chunks * RECTANGLE[1] / 32 * _CHUNK_CLOCKS
-            + self.steps * _STEP_CLOCKS
-            + _RECTANGLE_CLOCKS
-        )
+        """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""
+        chunks = self.stage_rows * self.chunks * RECTANGLE[1] / 32 * (1.0 if self.is_even else _SINGLE_VALUES)
+        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, _LAYING_OUT_CLOCKS + chunks * _CHUNK_CLOCKS)
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        return max(turns * clocks / figures.clock_hz, memory) + _LAUNCHES * figures.launch_seconds
+        start = _LAUNCHES * figures.launch_seconds + self.steps * _FILTER_CLOCKS / figures.clock_hz
+        return max(turns * clocks / figures.clock_hz, memory) + start
 
     def descriptor_steps(self) -> list[int]:
         """Of each step, where in a stage its first chunk is, and how far from there the second one: in the bits of a descriptor."""
@@ -276,17 +287,16 @@ class _Rows:
     def params(self, blocks: int, stages: int) -> np.ndarray:
         """The parameter struct, all but addresses and what follows the convolution."""
         x, w, conv = self.problem.x, self.problem.w, self.problem.convolution
-        channels, (n, _, height, width) = w.shape[1], x.shape
+        channels, (_, _, height, width) = w.shape[1], x.shape
         left_over = self.filter_values - (self.chunks - 1) * _CHUNK
         (down, across), rows_at_once = self.rectangles_of_image, _MOST_CHUNKS // self.chunks
-        strides = x.strides[0] if n > 1 else 0, x.strides[2] if height > 1 else 0
         params = record(
             _PARAMS,
             filters=w.shape[0],
             filter_tiles=self.filter_tiles,
-            x_strides=strides,
+            x_strides=self.steps_of_x,
             w_strides=w.strides,
-            x_step=strides[1] * rows_at_once,
+            x_step=self.steps_of_x[1] * rows_at_once,
             across=small_divisor(across),
             down=small_divisor(down),
             rectangles=self.rectangles,
@@ -307,7 +317,7 @@ class _Rows:
             rows_before=conv.padding[0][0],
             values_before=conv.padding[1][0] * channels,
             tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(_CHUNK // 2)],
-            even=all(step % 2 == 0 for step in (*strides, width * channels)),
+            even=self.is_even,
         )
         params["phases"][0]["output"] = -(-down // 2), across  # patches: two rectangles, one below the other
         params["places"][: self.steps] = self.descriptor_steps()
