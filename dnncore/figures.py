@@ -76,7 +76,6 @@ class DeviceFigures(HashedOnce):
         per_clock = next((number for kind, number in self.products_per_clock if kind is maths), 0)
         return per_clock * self.multiprocessors * self.clock_hz
 
-
     @property
     def starts_early(self) -> bool:
         """Whether a kernel may begin while the one before it still runs (programmatic dependent launch): from sm_90 on."""
