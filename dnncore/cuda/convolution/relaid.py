@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-
 from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
