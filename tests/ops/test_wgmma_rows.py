@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
-from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor
+from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
@@ -74,3 +75,19 @@ def test_a_warpgroup_takes_several_rectangles(layer: Layer, monkeypatch: pytest.
 def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with _handle(1, monkeypatch) as few:
         check(few, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
+
+
+def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
+    """Chunks are filled up with zeros: of neighbours in x, infinity times a weight of zero would be NaN."""
+    x, w = np.ones((1, 3, 24, 20), np.float16), np.ones((8, 3, 7, 7), np.float16)
+    x[0, 1, 9, 10] = np.inf
+    conv = ConvolutionDescriptor.make(padding=3, stride=2)
+    padded = np.pad(np.isinf(x).any(1)[0], 3)
+    meets = [[padded[2 * p : 2 * p + 7, 2 * q : 2 * q + 7].any() for q in range(10)] for p in range(12)]
+    with Handle(CUDA_DEVICES[0]) as own:
+        images, filters = own.upload(x, "NHWC"), own.upload(w, "NHWC")
+        y = own.tensor(TensorDescriptor.packed((1, 8, 12, 10), F16, "NHWC"))
+        ops.convolution_forward(own, 1.0, images, filters, conv, 0.0, y, algorithm=ALGORITHM)
+        found = y.numpy()
+    np.testing.assert_array_equal(np.isposinf(found), np.broadcast_to(meets, found.shape))
+    assert not np.isnan(found).any()

@@ -176,6 +176,8 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
             f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
             f"at most {_MOST_CHUNKS * _CHUNK} in a row, {_MOST_STEPS * 2} eights in all"
         )
+    if rows.filter_tiles > figures.multiprocessors:
+        return f"{w.shape[0]} filters; a multiprocessor keeps {BOX_FILTERS} of them"
     if rows.row_step_bytes > _MOST_STEP_BYTES:
         return f"rows of outputs {rows.row_step_bytes} B apart; at most {_MOST_STEP_BYTES}"
     most = max(
@@ -259,11 +261,11 @@ class _Rows:
         return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + 2 * self.steps * BOX_FILTERS * 16 + stages * stage_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
-        """As many as fit; 0 where they are too few, or tiles of filters too many."""
+        """As many as fit; 0 where they are too few."""
         fitting = (
             n for n in range(_MOST_STAGES, _LEAST_STAGES - 1, -1) if self.shared_bytes(n) <= figures.shared_bytes
         )
-        return 0 if self.filter_tiles > figures.multiprocessors else next(fitting, 0)
+        return next(fitting, 0)
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""

@@ -28,7 +28,6 @@
 namespace dnncore::wgmma {
 
 inline constexpr int kChunk = 8;  // values
-
 inline constexpr int kMostSteps = 40;
 
 // `_PARAMS` of convolution/wgmma_rows.py.
@@ -126,7 +125,9 @@ private:
   class Walk {
   public:
     __device__ __forceinline__ Walk(const Params& params, int first)
-        : params_(params), rectangle_(static_cast<int32>(blockIdx.x) / params.filter_tiles + first * params.blocks_of_filters), stage_(first) {}
+        : params_(params),
+          rectangle_(static_cast<int32>(blockIdx.x) / params.filter_tiles + first * params.blocks_of_filters),
+          stage_(first) {}
     __device__ __forceinline__ bool any() const { return rectangle_ < params_.rectangles; }
     __device__ __forceinline__ int stage() const { return stage_; }
     __device__ __forceinline__ uint32 parity() const { return parity_; }
@@ -258,7 +259,8 @@ private:
     static __device__ __forceinline__ int output() { return static_cast<int>(threadIdx.x) % kOutputs; }
 
     // The pairs from one on, which begins at a place of a row of so many values; zeros beyond it. Rows are whole pairs.
-    static __device__ __forceinline__ void load_pairs(uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
+    static __device__ __forceinline__ void load_pairs(
+        uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
 #pragma unroll
       for (int j = 0; j < kChunk / 2 + 1; ++j) {
         const bool exists = static_cast<uint32>(place + 2 * j) < values;
@@ -267,7 +269,8 @@ private:
     }
 
     // The values themselves, of any row.
-    static __device__ __forceinline__ void load_each(uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
+    static __device__ __forceinline__ void load_each(
+        uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
       const auto value = [&](int i) { return static_cast<uint32>(place + i) < values ? uint32{from[i].bits} : 0; };
 #pragma unroll
       for (int j = 0; j < kChunk / 2; ++j) words[j] = value(2 * j) | value(2 * j + 1) << 16;
@@ -311,7 +314,8 @@ private:
     const int32 row = chunk / params.chunks, value = chunk % params.chunks * kChunk;
     const int32 values = filter < params.filters && row < params.filter_rows ? params.filter_values : 0;
     int32 tap = value / params.channels, channel = value % params.channels;
-    const T* const weights = static_cast<const T*>(params.filters_begin) + filter * params.w_strides[0] + row * params.w_strides[2];
+    const T* const weights =
+        static_cast<const T*>(params.filters_begin) + filter * params.w_strides[0] + row * params.w_strides[2];
     uint32 bits[kChunk];
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
@@ -321,7 +325,8 @@ private:
     return {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16};
   }
 
-  static __device__ __forceinline__ void multiply(float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
+  static __device__ __forceinline__ void multiply(
+      float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
     constexpr uint32 kChunkOfFilters = kConsumerFilters * sizeof(uint4);
     const uint64 of_w = matrix_descriptor<16>(shared_address(w), kChunkOfFilters);
     const uint64 of_x = matrix_descriptor<16>(shared_address(stage), 0, params.row_step * params.pitch * kPlaceBytes);
