@@ -82,7 +82,7 @@ def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
     x, w = np.ones((1, 3, 24, 20), np.float16), np.ones((8, 3, 7, 7), np.float16)
     x[0, 1, 9, 10] = np.inf
     conv = ConvolutionDescriptor.make(padding=3, stride=2)
-    padded = np.pad(np.isinf(x).any(1)[0], 3)
+    padded = np.pad(np.isinf(x[0]).any(axis=0), 3)
     meets = [[padded[2 * p : 2 * p + 7, 2 * q : 2 * q + 7].any() for q in range(10)] for p in range(12)]
     with Handle(CUDA_DEVICES[0]) as own:
         images, filters = own.upload(x, "NHWC"), own.upload(w, "NHWC")
