@@ -384,3 +384,18 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     request = fleet.submit(2.0, model=NEXT)
     fleet.inbox.wait(2)
     assert isinstance(fleet.inbox.of(request).outcome, Answer)
+
+
+def test_a_load_that_is_given_up_brings_nothing(lab: Lab, fleets: list[Fleet]) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    (runner,), loads, unloads = fleet.runners, Ends(), Ends()
+    lab.pause("loading")
+    runner.load(NEXT, 8, loads)
+    runner.unload(NEXT, unloads)
+    wait_until(lambda: unloads.seen == [None])
+    lab.resume()
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    fleet.scheduler.add_model(NEXT, Limits(8, 100))
+    assert isinstance(fleet.inbox.of(fleet.submit(2.0, model=NEXT)).outcome, UnavailableError)
+    assert loads.seen == []

@@ -164,6 +164,7 @@ class Inventory:
     def _unload(self, order: _Unload) -> None:
         assert self._host is not None
         self._scheduler.displace(self._label, order.model)
+        self._loading.pop(order.model, None)  # given up: the host keeps what may come of it until the device is closed
         if self.instances.pop(order.model, None) is not None:
             self._host.unload(order.model)
         order.end()

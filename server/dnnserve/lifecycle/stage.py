@@ -28,6 +28,9 @@ __all__ = ["Door", "LoadCounters", "ModelStore", "PackageReader", "Stage", "limi
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_LOAD_S = 1800.0
+"""With all kernels to be compiled a load takes minutes; one that hangs must not keep others from beginning for ever."""
+
 PackageReader = Callable[[Path], Package]
 """Loads the package of a path; raises StartError."""
 
@@ -225,7 +228,11 @@ class Stage:
         ends: queue.SimpleQueue[int | Exception | None] = queue.SimpleQueue()
         for runner in runners:
             runner.load(key, rows, ends.put)
-        ended = [ends.get() for _ in runners]
+        give_up_s = time.monotonic() + _LONGEST_LOAD_S
+        try:
+            ended = [ends.get(timeout=max(0.0, give_up_s - time.monotonic())) for _ in runners]
+        except queue.Empty:
+            raise StartError(f"not loaded within {_LONGEST_LOAD_S:.0f} s; the load is given up") from None
         errors = [end for end in ended if isinstance(end, Exception)]
         if errors:
             raise errors[0]
