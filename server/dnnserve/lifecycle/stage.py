@@ -218,7 +218,9 @@ class Stage:
 
     def _forget(self, key: ModelKey, freed: Callable[[], None]) -> None:
         self._store.drop(key)
-        _log.info("model %s is unloaded", key)
+        with self._lock:
+            again = any(other[:2] == key[:2] for other in self._specs)
+        _log.info("%s %s is unloaded", "the earlier load of model" if again else "model", key)
         freed()
 
     def _settings(self, name: str) -> ModelConfig:
