@@ -1,7 +1,7 @@
 """Every unit that an algorithm can ask for compiles, without a warning or a spill, to machine code no worse than the baseline's.
 
-Batches that are to the letter what the baseline was made of are compiled on GPU hosts; here some kernels of the one among them whose
-digest is the smallest are, so that a baseline that nobody compiled does not last.
+Batches that are to the letter what the baseline was made of are compiled on GPU hosts; here some kernels of the one whose digest is
+the smallest are, so that a baseline that nobody compiled does not last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OF_THE_UNCHANGED = 10
 
 @functools.cache
 def _to_compile(compiler: Compiler) -> dict[tuple[str, str], int | None]:
-    """How many kernels of which architecture's batches: all of those that are not what the baseline was made of, and some of one."""
+    """How many kernels of which batches of an architecture: all where the baseline was made of something else, and some of one."""
     to_compile: dict[tuple[str, str], int | None] = {}
     unchanged: dict[str, tuple[str, str]] = {}
     for arch in ARCHITECTURES:
