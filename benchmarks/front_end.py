@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +38,8 @@ from dnnserve.allocator import keep_freed_memory
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
-from dnnserve.engine.host import Buffers, Host
+from dnnserve.engine.host import Host
+from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
@@ -156,11 +157,11 @@ class FreeHost(Host):
     def __init__(self, _device: str) -> None:
         self._specs = {spec.key: spec for spec in SPECS}
 
-    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FreeInstance:  # noqa: ARG002
+    def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         """A model of `SPECS`."""
-        return FreeInstance(self._specs[model], max_batch_rows)
+        return LocalPipeline(FreeInstance(self._specs[model], max_batch_rows))
 
-    def on_loss(self, act: Callable[[], None]) -> None:
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         """It is never lost."""
 
     def kill(self) -> bool:
@@ -235,17 +236,22 @@ def running_peer(command: str, address: str) -> Iterator[Running]:
             os.killpg(process.pid, signal.SIGTERM)
 
 
-def processor_ns(pid: int) -> int:
-    """What all threads of a process and of its children have computed so far."""
+def processor_ns(pid: int, *, children: bool = True) -> int:
+    """What all threads of a process, and of its children, have computed so far."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
+        with suppress(FileNotFoundError):  # it ended
             total += int((task / "schedstat").read_text().split()[0])
-            children = (task / "children").read_text().split()
-        except FileNotFoundError:  # it ended
-            continue
-        total += sum(map(processor_ns, map(int, children)))
-    return total
+    return total + sum(map(processor_ns, children_of(pid) if children else ()))
+
+
+def children_of(pid: int) -> Sequence[int]:
+    """The processes that a process has started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def measure(server: Running, payload: Payload, in_flight: int, seconds: float) -> Result:

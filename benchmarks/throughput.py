@@ -2,8 +2,8 @@
 
     python -m benchmarks.throughput --net resnet50 --precision fp16 --devices cuda:0 --front-ends 0,4 --out benchmarks/results
 
-Beside the rate stand how busy the devices were, what a request cost all of the server's processes, and what an executor alone does
-with the largest batch, its input in host memory: that is the most that a server could reach.
+Beside the rate stand how busy the devices were, how many cores each kind of process took, and what an executor alone does with the
+largest batch, its input in host memory: that is the most that a server could reach.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from dnnserve.envelope import ModelKey
 
 from benchmarks.core_client import keep_in_flight
 from benchmarks.document import Document
-from benchmarks.front_end import INFER, processor_ns, request_message
+from benchmarks.front_end import INFER, children_of, processor_ns, request_message
 from benchmarks.server import RunningServer
 from dnncore import devices
 from dnncore.nn import Package
@@ -37,7 +38,16 @@ __all__ = ["main"]
 
 KEY = ModelKey("net", 1)
 WARM_UP_S = 2.0
-CONNECTIONS = 4  # of each client process
+CONNECTIONS = 8  # of each client process: the kernel deals them out to the front ends
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is tried. Immutable; its fields are those of `Result`."""
+
+    engines: str
+    front_ends: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +59,14 @@ class Result:
         engines: "process" or "thread".
         clients: Client processes.
         in_flight: Requests of each.
+        rows: Images of a request.
+        ready_s: From the server's start until it was ready.
         images_per_s: Answered.
         device_busy: Part of the time, mean of the devices.
         mean_rows: Of a batch.
-        server_us: Processor time of all of the server's processes per request.
+        server_us: Processor time of all of the server's processes per image.
+        cores: Processors that the scheduler's process kept busy, all front ends, all engines, and all clients; what runs in the
+            server's own process counts as the scheduler's.
         p50_ms, p99_ms: From sending to answer, of the first client process.
         failed: Requests.
     """
@@ -61,10 +75,13 @@ class Result:
     engines: str
     clients: int
     in_flight: int
+    rows: int
+    ready_s: float
     images_per_s: float
     device_busy: float
     mean_rows: float
     server_us: float
+    cores: dict[str, float]
     p50_ms: float
     p99_ms: float
     failed: int
@@ -81,7 +98,7 @@ def alone(served: ServedModel, device: str, max_batch: int, seconds: float) -> f
     """Images a second of an executor of the largest batch, pixels in page-locked memory, without a server."""
     host = NetHost(device, {KEY: served})
     try:
-        instance = host.load(KEY, max_batch)
+        instance = host.load(KEY, max_batch).instance
         instance.slots[0].pixels[...] = 1
         count, end = 0, time.perf_counter() + seconds
         began = time.perf_counter()
@@ -95,27 +112,32 @@ def alone(served: ServedModel, device: str, max_batch: int, seconds: float) -> f
 
 
 def drive(
-    server: RunningServer, shape: tuple[int, ...], front_ends: int, engines: str, options: argparse.Namespace
+    server: RunningServer, shape: tuple[int, ...], setting: Setting, ready_s: float, options: argparse.Namespace
 ) -> Result:
-    """One load from all client processes."""
+    """One load from all client processes; shape: of the images of a request."""
     command = [sys.executable, "-m", "benchmarks.throughput", "--load", server.grpc, "--shape", *map(str, shape)]
     command += ["--in-flight", str(options.in_flight), "--seconds", str(options.seconds)]
     clients = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(options.clients)]
     time.sleep(WARM_UP_S + options.seconds / 4)
-    before, began, used = _counters(server), time.monotonic(), processor_ns(server.pid)
+    pids = [client.pid for client in clients]
+    before, began, used_before = _counters(server), time.monotonic(), _processor_ns(server, pids)
     time.sleep(options.seconds / 2)
-    after, elapsed, used = _counters(server), time.monotonic() - began, processor_ns(server.pid) - used
+    after, elapsed, used_after = _counters(server), time.monotonic() - began, _processor_ns(server, pids)
     reports = [json.loads(client.communicate()[0]) for client in clients]
     images, batches, busy = (b - a for a, b in zip(before, after, strict=True))
+    used = {group: used_after[group] - ns for group, ns in used_before.items()}
     return Result(
-        front_ends,
-        engines,
+        setting.front_ends,
+        setting.engines,
         options.clients,
         options.in_flight,
+        setting.rows,
+        round(ready_s, 2),
         round(images / elapsed, 1),
         round(busy / elapsed / len(server.devices), 3),
         round(images / max(batches, 1), 1),
-        round(used / 1e3 / max(images, 1), 1),
+        round((sum(used.values()) - used["clients"]) / 1e3 / max(images, 1), 1),
+        {group: round(ns / 1e9 / elapsed, 2) for group, ns in used.items()},
         round(reports[0]["p50_ms"], 2),
         round(reports[0]["p99_ms"], 2),
         sum(report["failed"] for report in reports),
@@ -129,8 +151,18 @@ def _counters(server: RunningServer) -> tuple[float, float, float]:
     return images, batches, busy
 
 
+def _processor_ns(server: RunningServer, clients: Sequence[int]) -> dict[str, int]:
+    """What the scheduler's process, the front ends, the engines and the clients have computed so far."""
+    children = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children_of(server.pid)}
+    fronts = [pid for pid, command in children.items() if "dnnserve.front.child" in command]
+    engines = [pid for pid, command in children.items() if "dnnserve.engine.child" in command]
+    groups = {"front_ends": fronts, "engines": engines, "clients": clients}
+    used = {group: sum(map(processor_ns, pids)) for group, pids in groups.items()}
+    return {"scheduler": processor_ns(server.pid, children=False), **used}
+
+
 def _load(options: argparse.Namespace) -> None:
-    message = request_message("net", "data", "UINT8", (1, *options.shape))
+    message = request_message("net", "data", "UINT8", tuple(options.shape))
     keep_in_flight(options.load, INFER, message, CONNECTIONS, options.in_flight, WARM_UP_S)
     taken = keep_in_flight(options.load, INFER, message, CONNECTIONS, options.in_flight, options.seconds)
     p50, p99 = np.percentile(taken.seconds or [0.0], [50, 99]) * 1e3
@@ -144,13 +176,14 @@ def main() -> None:
     parser.add_argument("--devices", default="cuda:0", metavar="LIST", help="as dnnserve has it")
     parser.add_argument("--front-ends", default="0,4", metavar="LIST", help="numbers of processes to try")
     parser.add_argument("--engines", default="process", metavar="LIST", help="process, thread or both")
+    parser.add_argument("--rows", default="1", metavar="LIST", help="images of a request to try")
     parser.add_argument("--max-batch", type=int, default=128)
     parser.add_argument("--clients", type=int, default=4, help="client processes")
     parser.add_argument("--in-flight", type=int, default=128, help="requests in flight of each")
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--out", type=Path, help="folder for the JSON")
     parser.add_argument("--load", help=argparse.SUPPRESS)
-    parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--shape", type=int, nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load:
         _load(options)
@@ -166,7 +199,9 @@ def main() -> None:
         (device, *_) = devices.resolve(options.devices)
         most = alone(served, device, options.max_batch, 1.0)
         print(f"an executor alone: {most:.0f} images/s at batch {options.max_batch}", flush=True)
-        for engines, fronts in itertools.product(options.engines.split(","), map(int, options.front_ends.split(","))):
+        lists = options.engines.split(","), options.front_ends.split(","), options.rows.split(",")
+        for engines, fronts, rows in itertools.product(*lists):
+            setting = Setting(engines, int(fronts), int(rows))
             flags = [
                 "--devices",
                 options.devices,
@@ -175,23 +210,16 @@ def main() -> None:
                 "--max-batch",
                 str(options.max_batch),
             ]
-            flags += [
-                "--front-ends",
-                str(fronts),
-                "--engines",
-                engines,
-                "--max-queue",
-                "100000",
-                "--lame-duck-seconds",
-                "0",
-            ]
+            flags += ["--front-ends", fronts, "--engines", engines, "--max-queue", "100000", "--lame-duck-seconds", "0"]
+            began = time.monotonic()
             with RunningServer(Path(folder, "net"), Path(folder), *flags) as server:
-                result = drive(server, (height, width, channels), fronts, engines, options)
+                ready_s = time.monotonic() - began
+                result = drive(server, (setting.rows, height, width, channels), setting, ready_s, options)
             print(result, flush=True)
             if options.out is not None:
                 facts = {"net": options.net, "precision": options.precision, "devices": options.devices}
                 row = {**facts, "executor_images_per_s": round(most, 1), **asdict(result)}
-                keys = (*facts, "front_ends", "engines")
+                keys = (*facts, "front_ends", "engines", "rows")
                 Document(options.out / "throughput.json", keys).add([row])
 
 

@@ -405,7 +405,7 @@ def make_server(config: ServerConfig) -> Server:
     """
     names = devices.resolve(config.devices)
     in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
-    terms = Terms(config.batch_invariant, 2 if in_processes else 1, config.device_memory_fraction)
+    terms = Terms(config.batch_invariant, 3 if in_processes else 1, config.device_memory_fraction)
     engines: EngineProcesses | LocalEngines
     if in_processes:
         engines = EngineProcesses(names)  # they start while models are read

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dnnserve.errors import RequestError
+from dnnserve.processes.arena import Arena
 
-__all__ = ["Answer", "BatchTimes", "Completion", "CompletionSink", "InferenceRequest", "ModelKey"]
+__all__ = ["Answer", "BatchTimes", "Block", "Completion", "CompletionSink", "InferenceRequest", "ModelKey", "OwnBlock"]
 
 _tickets = itertools.count(1)
 
@@ -37,8 +38,7 @@ class ModelKey(NamedTuple):
         return f"{self.name}/{self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
+class BatchTimes(NamedTuple):
     """When a batch passed each stage on its device. Immutable.
 
     Args:
@@ -54,52 +54,118 @@ class BatchTimes:
     finished_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Outputs of one request. Immutable.
+class Block(Protocol):
+    """The rows of a request and the room for its outputs, wherever they lie. Thread-safe: rows are not changed while somebody may
+    read them, and outputs are written by one device at a time.
+    """
+
+    def __len__(self) -> int:
+        """How many rows."""
+        ...
+
+    @property
+    def pixels(self) -> bool:
+        """Whether rows are uint8 [n, H, W, C] that the device normalises; else they are float32 [n, C, H, W]."""
+        ...
+
+    @property
+    def place(self) -> tuple[Arena, int] | None:
+        """Where other processes find it: the arena, and the offset of an `ArenaBlock`; None: in this process alone."""
+        ...
+
+    def read(self) -> np.ndarray:
+        """A view of the rows."""
+        ...
+
+    def write(self, outputs: np.ndarray) -> None:
+        """Copy the outputs, float32 [rows, K], to where the front end finds them."""
+        ...
+
+    def hold(self) -> None:
+        """A device has the block from now on, which may read and write it whatever becomes of the request."""
+        ...
+
+    def release(self) -> None:
+        """It has not any more."""
+        ...
+
+
+class OwnBlock:
+    """A block in this process's memory, which lasts as long as anybody refers to it. Thread-safe, as `Block` says.
 
     Args:
-        outputs: float32 [rows, K], owned by the request.
+        rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels; not to be changed until the request is answered.
+
+    Attributes:
+        outputs: float32 [n, K], once they have been written.
+    """
+
+    __slots__ = ("_rows", "outputs", "pixels")
+
+    place = None
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = rows
+        self.pixels = rows.dtype == np.uint8
+        self.outputs: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self) -> np.ndarray:
+        """The rows."""
+        return self._rows
+
+    def write(self, outputs: np.ndarray) -> None:
+        """Keep a copy of the outputs."""
+        self.outputs = outputs.copy()
+
+    def hold(self) -> None:
+        """Nobody gives the memory to another request."""
+
+    def release(self) -> None:
+        """As `hold`."""
+
+
+class Answer(NamedTuple):
+    """That the outputs of a request are in its block. Immutable; one for all requests of a batch.
+
+    Args:
         device: Name of the device that computed them.
         batch_rows: Rows of the whole batch, without padding.
         times: Of the batch.
     """
 
-    outputs: np.ndarray
     device: str
     batch_rows: int
     times: BatchTimes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class InferenceRequest:
-    """Envelope of one request. Immutable.
+    """Envelope of one request. Not changed once it is made; not frozen, because that would make it three times as dear.
 
     Args:
         model: The loaded version that shall answer.
-        rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels that the device normalises, n at least 1; read once, when the batch
-            is staged, and until then not to be changed.
+        block: Its rows, at least 1, and the room for its outputs.
         arrival_ns: When the front end got it.
         deadline_ns: It is not answered from this moment on; None: it waits as long as it takes.
         sink: Gets this request's only completion, in a list with the others of its batch.
-        id: The client's name for it, for logs.
         priority: 1 is the most important level, 0 stands for the default one; see `dnnserve.scheduling.entry`.
         ticket: Its number in this process, by which it is cancelled.
     """
 
     model: ModelKey
-    rows: np.ndarray
+    block: Block
     arrival_ns: int
     deadline_ns: int | None
     sink: CompletionSink
-    id: str = ""
     priority: int = 0
     ticket: int = field(default_factory=lambda: next(_tickets))
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """How one request ended: with an answer, or with the error that its client gets. Immutable."""
+class Completion(NamedTuple):
+    """How one request ended: with an answer, or with the error that its client gets. Immutable; a tuple, as it is quick to make."""
 
     request: InferenceRequest
     outcome: Answer | RequestError

@@ -30,7 +30,7 @@ def _refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, 
     match refusal.reason:
         case Rejection.TOO_MANY_ROWS:
             return InvalidRequestError(
-                f"the request has {len(request.rows)} rows; model {request.model} takes at most {limits.max_batch_rows} "
+                f"the request has {len(request.block)} rows; model {request.model} takes at most {limits.max_batch_rows} "
                 "a request: split it"
             )
         case Rejection.QUEUE_FULL:
@@ -47,7 +47,7 @@ def _refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, 
         case Rejection.UNREACHABLE:
             return UnreachableError(
                 f"{_left_ms(request, now_ns):.1f} ms are left, and model {request.model} takes {refusal.needed_ns / 1e6:.1f} ms "
-                f"for {len(request.rows)} rows: allow more time"
+                f"for {len(request.block)} rows: allow more time"
             )
         case Rejection.DEADLINE_PASSED:
             return expired_error(request, now_ns)
@@ -57,7 +57,7 @@ def cancelled_error(request: InferenceRequest, now_ns: int) -> RequestError:
     """Its front end gave it up. What has outlived its deadline is given up too, queued or running: it is late, not unwanted."""
     if request.deadline_ns is not None and request.deadline_ns <= now_ns:
         return expired_error(request, now_ns)
-    return RequestCancelledError(f"request {request.id!r} was cancelled by its client")
+    return RequestCancelledError("the request was cancelled by its client")
 
 
 def expired_error(request: InferenceRequest, now_ns: int) -> DeadlineExpiredError:

@@ -62,8 +62,12 @@ BatchObserver = Callable[[Batch, int], None]
 class Scheduler:
     """Queues of all loaded models, shared by all devices. Thread-safe.
 
-    `_lock` guards `_dispatcher`, `_pending`, `_put_back`, `_repeats`, `_no_device_reason`, `_stopped`, `_idle_runners` and
-    `_sweeper_wakes_ns`; `_work` and `_timer` are conditions on it. Sinks, recorders and observers are called without it.
+    `_lock` guards `_dispatcher`, `_pending`, `_put_back`, `_repeats`, `_no_device_reason`, `_stopped`, `_idle_runners`,
+    `_busy_runners` and `_sweeper_wakes_ns`; `_work`, `_full` and `_timer` are conditions on it. Sinks, recorders and observers are
+    called without it.
+
+    A device holds the blocks of a batch from the moment at which it is taken to `complete` or `put_back`, whatever becomes of its
+    requests meanwhile.
 
     Args:
         clock: Monotonic nanoseconds; the one that requests' times come from.
@@ -85,6 +89,9 @@ class Scheduler:
         self._margin_ns = margin_ns
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # runners: something may be taken
+        self._full = threading.Condition(
+            self._lock
+        )  # runners whose devices run a batch: there is a full one, or it has ended
         self._timer = threading.Condition(self._lock)  # the sweeper: an earlier deadline came in
         self._dispatcher = Dispatcher()
         self._pending: dict[int, InferenceRequest] = {}  # submitted and not yet completed: queued or running
@@ -93,6 +100,7 @@ class Scheduler:
         self._no_device_reason = "no device has started"
         self._stopped = False
         self._idle_runners = 0  # those that wait for work
+        self._busy_runners = 0  # those that wait for a full batch while their devices run another
         self._sweeper_wakes_ns: int | None = None
         self._sweeper = threading.Thread(target=self._sweep, name="dnnserve-expiry", daemon=True)
 
@@ -197,29 +205,24 @@ class Scheduler:
         with self._lock:
             return dict(self._repeats)
 
-    def submit(self, request: InferenceRequest) -> None:
-        """Queue a request, or complete it at once with the reason why not."""
-        error: RequestError | None = None
+    def submit(self, *requests: InferenceRequest) -> None:
+        """Queue requests, or complete them at once with the reason why not."""
+        refused: list[Completion] = []
+        earliest_ns: int | None = None
         with self._lock:
             now_ns = self._clock()
-            if not self._dispatcher.has(request.model):
-                error = _gone_error(request.model)
-            elif self._stopped or not self._dispatcher.runs(request.model):
-                error = self._unavailable()
-            else:
+            for request in requests:
                 due_ns = None if request.deadline_ns is None else request.deadline_ns - self._margin_ns
-                entry = Entry.of(request.ticket, len(request.rows), now_ns, due_ns, request.priority)
-                refusal = self._dispatcher.submit(request.model, entry, now_ns)
-                if refusal is None:
-                    self._pending[request.ticket] = request
-                    if self._idle_runners:
-                        self._notify()
-                    if due_ns is not None and (self._sweeper_wakes_ns is None or due_ns < self._sweeper_wakes_ns):
-                        self._timer.notify()
-                else:
-                    error = refusal_error(refusal, request, self._dispatcher.limits(request.model), now_ns)
-        if error is not None:
-            self._deliver([Completion(request, error, now_ns)])
+                error = self._queue(request, due_ns, now_ns)
+                if error is not None:
+                    refused.append(Completion(request, error, now_ns))
+                elif due_ns is not None and (earliest_ns is None or due_ns < earliest_ns):
+                    earliest_ns = due_ns
+            if self._idle_runners and len(refused) < len(requests):
+                self._notify(len(requests) - len(refused))
+            if earliest_ns is not None and (self._sweeper_wakes_ns is None or earliest_ns < self._sweeper_wakes_ns):
+                self._timer.notify()
+        self._deliver(refused)
 
     def cancel(self, ticket: int) -> None:
         """Answer a request as cancelled, wherever it is; unknown and answered tickets are none of our business any more.
@@ -259,14 +262,26 @@ class Scheduler:
         """Let runners that wait find out what has changed."""
         with self._lock:
             self._work.notify_all()
+            self._full.notify_all()
 
-    def take_ahead(self, device: str) -> Batch | None:
-        """A batch for a device that is still busy: one that is full already, None while there is none."""
+    def take_ahead(
+        self, device: str, ended: Callable[[], bool], interrupted: Callable[[], bool] = lambda: False
+    ) -> Batch | None:
+        """Wait for a full batch for a device that is still busy.
+
+        Returns:
+            The batch; None: what runs there has ended before there was one, the runner is interrupted, of either of which somebody
+            must tell by `wake`, or the scheduler has stopped.
+        """
         with self._lock:
-            if self._stopped:
-                return None
-            batch, _, _ = self._take(device, ahead=True)
-        return batch
+            while not (self._stopped or interrupted()):
+                batch, _, _ = self._take(device, ahead=True)
+                if batch is not None or ended():
+                    return batch
+                self._busy_runners += 1
+                self._full.wait()
+                self._busy_runners -= 1
+        return None
 
     def try_take(self, device: str) -> Batch | None:
         """As `take`, but None at once when there is nothing to run."""
@@ -276,7 +291,12 @@ class Scheduler:
         return batch
 
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
-        """Deliver a batch's outcomes, one a request; those that were answered meanwhile (cancelled) keep that answer."""
+        """Deliver a batch's outcomes, one a request; those that were answered meanwhile (cancelled) keep that answer.
+
+        The device has done with the batch, and neither reads nor writes its blocks.
+        """
+        for request in batch.requests:
+            request.block.release()
         with self._lock:
             now_ns = self._clock()
             pending = self._pending
@@ -300,11 +320,13 @@ class Scheduler:
         """Queue a batch again whose device was lost while it ran; inference changes nothing, so another device may repeat it.
 
         Once a request: whatever loses a second device is answered with the error, so that a request which breaks devices cannot
-        take all of them. So is everything when no device is left.
+        take all of them. So is everything when no device is left. The lost device does nothing with the blocks any more.
 
         Returns:
             Requests that were queued again.
         """
+        for request in batch.requests:
+            request.block.release()
         with self._lock:
             now_ns = self._clock()
             waiting = [request for request in batch.requests if request.ticket in self._pending]
@@ -318,6 +340,7 @@ class Scheduler:
                 self._forget(request.ticket)
             completions = [Completion(request, error, now_ns) for request in failed]
             self._work.notify_all()
+            self._full.notify_all()
             self._timer.notify()
         self._deliver(completions)
         return len(again)
@@ -353,12 +376,29 @@ class Scheduler:
             now_ns = self._clock()
             completions += [Completion(request, self._unavailable(), now_ns) for request in running]
             self._work.notify_all()
+            self._full.notify_all()
             self._timer.notify_all()
         self._deliver(completions)
         if self._sweeper.is_alive():
             self._sweeper.join()
 
     # What follows is called with the lock held, except _sweep and _deliver.
+
+    def _queue(self, request: InferenceRequest, due_ns: int | None, now_ns: int) -> RequestError | None:
+        """Queue a request whose answer is due at a moment, or say why not."""
+        model = request.model
+        if not self._dispatcher.has(model):
+            return _gone_error(model)
+        if self._stopped or not self._dispatcher.runs(model):
+            return self._unavailable()
+        entry = Entry.of(request.ticket, len(request.block), now_ns, due_ns, request.priority)
+        refusal = self._dispatcher.submit(model, entry, now_ns)
+        if refusal is not None:
+            return refusal_error(refusal, request, self._dispatcher.limits(model), now_ns)
+        self._pending[request.ticket] = request
+        if self._busy_runners and self._dispatcher.has_full_batch(model):
+            self._full.notify_all()
+        return None
 
     def _take(self, device: str, *, ahead: bool = False) -> tuple[Batch | None, list[Completion], int | None]:
         now_ns = self._clock()
@@ -371,7 +411,9 @@ class Scheduler:
             return None, completions, decision.look_again_ns
         if len(self._dispatcher):
             self._notify()  # one notification may have stood for more than this batch
-        requests = tuple(self._pending[entry.ticket] for entry in decision.batch)
+        requests = tuple([self._pending[entry.ticket] for entry in decision.batch])
+        for request in requests:
+            request.block.hold()
         return Batch(device, decision.model, requests, decision), completions, None
 
     def _expire(self) -> list[Completion]:
@@ -379,10 +421,10 @@ class Scheduler:
         late = self._dispatcher.expire(now_ns)
         return self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
 
-    def _notify(self) -> None:
-        """Wake a runner that waits, whichever it is: all of them, where they do not all have the same models."""
+    def _notify(self, count: int = 1) -> None:
+        """Wake so many runners that wait, whichever they are: all of them, where they do not all have the same models."""
         if self._dispatcher.uniform:
-            self._work.notify()
+            self._work.notify(count)
         else:
             self._work.notify_all()
 

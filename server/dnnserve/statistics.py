@@ -165,7 +165,7 @@ class _ModelTally:
         self.success.add(sum(completion.finished_ns for completion in completions) - arrivals_ns, count)
         self.queue.add(times.taken_ns * count - arrivals_ns, count)
         self.compute.add(times, count)
-        self.inference_count += sum(len(completion.request.rows) for completion in completions)
+        self.inference_count += sum(len(completion.request.block) for completion in completions)
         self.execution_count += 1
         self.batches.setdefault(answer.batch_rows, _BatchTally()).add(times)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from dnnserve.catalog import ModelSpec
-from dnnserve.engine.host import Buffers, Fresh
+from dnnserve.engine.host import Fresh
+from dnnserve.engine.pipeline import LocalPipeline, Pipeline
 from dnnserve.engine.slot import Slot
-from dnnserve.envelope import Completion, InferenceRequest, ModelKey
+from dnnserve.envelope import Completion, InferenceRequest, ModelKey, OwnBlock
 
 from dnncore.errors import DeviceFaultError
 from dnncore.preprocessing import Preprocessing
@@ -42,6 +43,22 @@ def make_rows(value: float, count: int = 1) -> np.ndarray:
     rows = np.zeros((count, 3, 2, 4), np.float32)
     rows[:, 1, 1, 2] = value
     return rows
+
+
+def outputs_of(request: InferenceRequest) -> np.ndarray:
+    """What a request of this process was answered."""
+    assert isinstance(request.block, OwnBlock)
+    return request.block.outputs
+
+
+def run(pipeline: Pipeline, *rows: np.ndarray) -> np.ndarray:
+    """Outputs of a batch of such requests, as a runner has them computed."""
+    blocks = [OwnBlock(each) for each in rows]
+    pipeline.stage(blocks)
+    pipeline.begin()
+    pipeline.finish()
+    pipeline.deliver()
+    return np.concatenate([block.outputs for block in blocks])
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -201,16 +218,14 @@ class FakeHost:
         self._lab, self._device, self._thread = lab, device, threading.get_ident()
         self._loading: dict[ModelKey, int] = {}
 
-    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> FakeInstance:
-        assert buffers is None
+    def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         if self._lab.load_error is not None:
             raise self._lab.load_error
         self._lab.loads.append((self._device, model))
-        return FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows))
+        return LocalPipeline(FakeInstance(self._lab, self._device, self._lab.limit(self._device, max_batch_rows)))
 
-    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
         assert warm_up_ns >= 0
-        assert buffers is None
         self._loading[model] = max_batch_rows
 
     def loaded(self, model: ModelKey) -> Fresh | None:
@@ -222,8 +237,8 @@ class FakeHost:
         assert threading.get_ident() == self._thread
         self._lab.unloaded.append((self._device, model))
 
-    def on_loss(self, act: Callable[[], None]) -> None:
-        self._lab.on_loss[self._device] = act
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        self._lab.on_loss[self._device] = on_loss
 
     def kill(self) -> bool:
         return self._lab.kill(self._device)

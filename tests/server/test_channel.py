@@ -5,22 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from dnnserve.channel.blocks import Blocks
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
-from dnnserve.envelope import Answer, BatchTimes, InferenceRequest
-from dnnserve.errors import QueueFullError, RequestCancelledError, UnavailableError
+from dnnserve.envelope import Answer, BatchTimes, InferenceRequest, OwnBlock
+from dnnserve.errors import DeviceLostError, QueueFullError, RequestCancelledError, UnavailableError
+from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
-from dnnserve.processes.shared_buffer import SharedBuffer
-from dnnserve.scheduler import Scheduler
+from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.scheduling.entry import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.fakes import CLASSES, Inbox, make_rows, make_spec, wait_until
+from tests.server.fakes import CLASSES, Inbox, make_rows, make_spec, outputs_of, wait_until
 
 SPEC = make_spec()
 ARENA = 1 << 16
@@ -54,14 +55,14 @@ class Ends:
 
     def __init__(self) -> None:
         here, there = map(Link, Link.pair())
-        buffer = SharedBuffer.of(ARENA)
+        arena = Arena.of(ARENA)
         self.scheduler = Scheduler()
         self.scheduler.start()
         self.scheduler.add_model(SPEC.key, Limits(max_batch_rows=8, max_queue_requests=100))
         self.scheduler.add_device("cpu")
-        self.remote = RemoteScheduler(here, buffer, time.monotonic_ns)
+        self.remote = RemoteScheduler(here, arena, time.monotonic_ns)
         self.remote.serve(((0, SPEC),))
-        self.port = Port(self.scheduler, there, buffer, {0: SPEC.key})
+        self.port = Port(self.scheduler, there, arena, {0: SPEC.key})
         self.links = here, there
         self.inbox = Inbox()
         self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]
@@ -78,7 +79,7 @@ class Ends:
             self.port.take(received[0])
 
     def submit(self, rows: np.ndarray, deadline_ns: int | None = None) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, rows, time.monotonic_ns(), deadline_ns, self.inbox.deliver, "an id", 3)
+        request = InferenceRequest(SPEC.key, OwnBlock(rows), time.monotonic_ns(), deadline_ns, self.inbox.deliver, 3)
         self.remote.submit(request)
         return request
 
@@ -107,15 +108,17 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
         batch = ends.scheduler.take("cpu")
         assert batch is not None
         (found,) = batch.requests
-        assert found.rows.dtype == sent.dtype
-        assert np.array_equal(found.rows, sent)
-        assert (found.arrival_ns, found.id, found.priority) == (request.arrival_ns, "an id", 3)
+        assert found.block.read().dtype == sent.dtype
+        assert np.array_equal(found.block.read(), sent)
+        assert (found.arrival_ns, found.priority) == (request.arrival_ns, 3)
         outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
-        ends.scheduler.complete(batch, [Answer(outputs, "cpu", len(sent), BatchTimes(1, 2, 3, 4))])
+        found.block.write(outputs)
+        assert np.array_equal(found.block.read(), sent), "a request that is repeated finds its rows"
+        ends.scheduler.complete(batch, [Answer("cpu", len(sent), BatchTimes(1, 2, 3, 4))])
         completion = ends.inbox.wait(count)[-1]
         assert completion.request is request
         assert isinstance(completion.outcome, Answer)
-        assert np.array_equal(completion.outcome.outputs, outputs)
+        assert np.array_equal(outputs_of(request), outputs)
         assert completion.outcome.times == BatchTimes(1, 2, 3, 4)
 
 
@@ -145,6 +148,84 @@ def test_a_full_arena_refuses_and_has_room_again(ends: Ends) -> None:
     ends.inbox.wait(len(waiting) + 1)
     ends.submit(make_rows(1.0, 2))
     wait_until(lambda: ends.scheduler.in_flight == 1)
+
+
+def take(ends: Ends) -> Batch:
+    batch = ends.scheduler.take("cpu")
+    assert batch is not None
+    return batch
+
+
+def test_the_block_of_a_cancelled_request_is_not_given_out_while_a_device_has_it(ends: Ends) -> None:
+    running = ends.submit(make_rows(7.0))
+    batch = take(ends)
+    ends.remote.cancel(running.ticket)
+    ends.inbox.wait(1)
+    assert isinstance(ends.inbox.of(running).outcome, RequestCancelledError)
+    others = [ends.submit(make_rows(1.0)) for _ in range(ARENA // 4096)]
+    assert isinstance(ends.inbox.of(others[-1]).outcome, QueueFullError)
+    assert np.array_equal(batch.requests[0].block.read(), make_rows(7.0))
+    batch.requests[0].block.write(np.ones((1, CLASSES), np.float32))  # late, and for nobody
+    ends.scheduler.complete(batch, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
+    wait_until(lambda: ends.remote._held == {})
+    found = take(ends).requests[0]
+    assert np.array_equal(found.block.read(), make_rows(1.0))
+    later = ends.submit(make_rows(2.0))
+    wait_until(lambda: ends.scheduler.in_flight == len(others))
+    assert later.ticket not in {completion.request.ticket for completion in ends.inbox.completions}
+
+
+def test_a_block_that_a_lost_device_had_is_free_once_the_request_is_answered(ends: Ends) -> None:
+    requests = [ends.submit(make_rows(1.0)) for _ in range(ARENA // 4096)]
+    wait_until(lambda: ends.scheduler.in_flight == len(requests))
+    batch = take(ends)
+    ends.remote.cancel(batch.requests[0].block.ticket)  # type: ignore[attr-defined]
+    ends.inbox.wait(1)
+    assert len(ends.remote._held) == 1
+    assert ends.scheduler.put_back(batch, DeviceLostError("gone")) == len(batch.requests) - 1
+    wait_until(lambda: ends.remote._held == {})
+    again = take(ends)
+    assert batch.requests[0] not in again.requests
+    ends.scheduler.complete(again, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))] * len(again.requests))
+    ends.inbox.wait(1 + len(again.requests))
+    assert len(ends.remote._waiting) == len(requests) - 1 - len(again.requests)
+
+
+def test_the_arena_of_a_front_end_that_has_gone_lasts_until_no_device_has_a_block_of_it(ends: Ends) -> None:
+    ends.submit(make_rows(5.0))
+    batch = take(ends)
+    ends.links[0].shut_down()
+    ends.port.close()
+    assert ends.scheduler.in_flight == 0
+    assert not ends.port.arena.closed
+    assert np.array_equal(batch.requests[0].block.read(), make_rows(5.0))
+    ends.scheduler.complete(batch, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
+    assert ends.port.arena.closed
+
+
+def test_requests_of_a_crowd_are_sent_together(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[int] = []
+    send = ends.links[0].note
+
+    def note(note: tuple[Any, ...]) -> bool:
+        notes.append(len(note[0]))
+        return send(note)
+
+    monkeypatch.setattr(ends.links[0], "note", note)
+    count = ARENA // 4096
+    for _ in range(count):
+        ends.submit(make_rows(1.0))
+    wait_until(lambda: ends.scheduler.in_flight == count)
+    assert sum(notes) == count
+    assert len(notes) < count
+
+
+def test_what_comes_after_the_scheduler_has_gone_is_unavailable(ends: Ends) -> None:
+    ends.links[0].shut_down()
+    wait_until(lambda: bool(ends.remote._lost))
+    request = ends.submit(make_rows(1.0))
+    ends.inbox.wait(1)
+    assert isinstance(ends.inbox.of(request).outcome, UnavailableError)
 
 
 def test_when_the_scheduler_goes_what_waits_is_unavailable_and_when_the_front_end_goes_it_is_given_up(

@@ -18,7 +18,7 @@ import pytest
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, Terms
 from dnnserve.engine.process import EngineProcesses
-from dnnserve.envelope import ModelKey
+from dnnserve.envelope import ModelKey, OwnBlock
 from dnnserve.processes.parcel import Parcel, unpack
 
 from dnncore.errors import (
@@ -28,7 +28,7 @@ from dnncore.errors import (
     DnncoreError,
     OutOfMemoryError,
 )
-from tests.server.fakes import PATIENCE_S, wait_until
+from tests.server.fakes import PATIENCE_S, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
@@ -85,17 +85,23 @@ def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_wit
     engines: EngineProcesses,
 ) -> None:
     host = engines("cpu")
-    instance = host.load(KEY, 8)
-    assert (instance.max_batch_rows, instance.output_shape, len(instance.slots)) == (8, (10,), 2)
-    instance.begin(0, *instance.slots[0].fill([ROWS[:3], ROWS[3:]]))
-    instance.begin(1, *instance.slots[1].fill([ROWS[:2] + 1]))
+    pipeline = host.load(KEY, 8)
+    assert (pipeline.max_batch_rows, pipeline.depth) == (8, 2)
+    assert set(pipeline.time(10**9)) == {1, 2, 4, 8}
     package = make_package()
-    np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(instance.finish(), probabilities(package, ROWS[:2] + 1), rtol=1e-5, atol=1e-7)
+    batches = [OwnBlock(ROWS[:3]), OwnBlock(ROWS[3:])], [OwnBlock(ROWS[:2] + 1)]
+    for batch in batches:
+        pipeline.stage(batch)
+        pipeline.begin()
+    for batch, rows in zip(batches, (ROWS, ROWS[:2] + 1), strict=True):
+        timing = pipeline.finish()
+        assert 0 < timing.staged_ns < time.monotonic_ns()
+        pipeline.deliver()
+        outputs = np.concatenate([block.outputs for block in batch])
+        np.testing.assert_allclose(outputs, probabilities(package, rows), rtol=1e-5, atol=1e-7)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1), np.uint8)
-    instance.begin(0, *instance.slots[0].fill([pixels]))
     expected = probabilities(package, package.of_images[0].normalize(pixels))
-    np.testing.assert_allclose(instance.finish(), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(run(pipeline, pixels), expected, rtol=1e-5, atol=1e-7)
     host.close()
     assert not is_running(host.pid)
 
@@ -105,24 +111,21 @@ def test_a_model_comes_and_goes_while_another_runs(engines: EngineProcesses) -> 
     engines.put(other, served(make_package(seed=7)))
     engines.put(bad, "no model at all")
     host = engines("cpu")
-    instance = host.load(KEY, 8)
+    pipeline = host.load(KEY, 8)
     for key in (other, bad):
-        host.begin_load(key, 4, 10**6)
+        host.begin_load(key, 4, 10**8)
     fresh = None
     while fresh is None:
-        instance.begin(0, *instance.slots[0].fill([ROWS]))
-        np.testing.assert_allclose(instance.finish(), probabilities(make_package(), ROWS), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(run(pipeline, ROWS), probabilities(make_package(), ROWS), rtol=1e-5, atol=1e-7)
         fresh = host.loaded(other)
-    fresh.instance.begin(1, *fresh.instance.slots[1].fill([ROWS[:4]]))
     expected = probabilities(make_package(seed=7), ROWS[:4])
-    np.testing.assert_allclose(fresh.instance.finish(), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(run(fresh.pipeline, ROWS[:4]), expected, rtol=1e-5, atol=1e-7)
     assert fresh.timings_ns[1] > 0
     with pytest.raises(DnncoreError, match="model"):  # noqa: PT012 - whichever look finds it ended
         while host.loaded(bad) is None:
             pass
     host.unload(KEY)
-    fresh.instance.begin(0, *fresh.instance.slots[0].fill([ROWS[:4]]))
-    np.testing.assert_allclose(fresh.instance.finish(), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(run(fresh.pipeline, ROWS[:4]), expected, rtol=1e-5, atol=1e-7)
     host.close()
     engines.drop(other)
     engines.drop(bad)
@@ -130,11 +133,10 @@ def test_a_model_comes_and_goes_while_another_runs(engines: EngineProcesses) -> 
 
 def test_a_killed_process_is_a_lost_device_and_another_one_can_be_started(engines: EngineProcesses) -> None:
     host = engines("cpu")
-    instance = host.load(KEY, 4)
+    pipeline = host.load(KEY, 4)
     os.kill(host.pid, signal.SIGKILL)
-    with pytest.raises(DeviceFaultError, match="ended by SIGKILL"):  # noqa: PT012 - whichever notices first
-        instance.begin(0, 1, False)
-        instance.finish()
+    with pytest.raises(DeviceFaultError, match="ended by SIGKILL"):
+        run(pipeline, ROWS[:1])
     host.close()
     again = engines("cpu")
     assert again.load(KEY, 4).max_batch_rows == 4

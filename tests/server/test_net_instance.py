@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnserve.config import PRECISIONS
 from dnnserve.engine.net import NetHost, NetInstance, ServedModel, Terms
+from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 
 from dnncore import Handle
@@ -19,16 +21,10 @@ from dnncore.nn.calibration import calibrate
 from dnncore.nn.footprint import footprint
 from dnncore.nn.passes import for_inference
 from tests.conftest import DEVICES
-from tests.server.fakes import wait_until
+from tests.server.fakes import run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
-
-
-def run(instance: NetInstance, rows: np.ndarray) -> np.ndarray:
-    """Outputs of some rows, as a runner has them computed."""
-    instance.begin(0, *instance.slots[0].fill([rows]))
-    return instance.finish().copy()
 
 
 @pytest.fixture
@@ -40,19 +36,19 @@ def host() -> Iterator[NetHost]:
 
 def test_rows_have_the_same_answer_alone_in_a_batch_and_beside_padding(host: NetHost) -> None:
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
-    instance = host.load(KEY, 8)
-    together = run(instance, rows)
+    pipeline = host.load(KEY, 8)
+    together = run(pipeline, rows)
     assert together.shape == (7, 10)
     np.testing.assert_allclose(together.sum(axis=1), 1, rtol=1e-5)
     for index, row in enumerate(rows):
-        np.testing.assert_allclose(run(instance, row[None])[0], together[index], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(run(pipeline, row[None])[0], together[index], rtol=1e-5, atol=1e-7)
 
 
 def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
-    instance = host.load(KEY, 4)
-    run(instance, np.full((4, 1, 8, 8), np.nan, np.float32))
-    assert np.isfinite(run(instance, np.ones((3, 1, 8, 8), np.float32))).all()
-    assert not instance.slots[0].rows[3:].any()
+    pipeline = host.load(KEY, 4)
+    run(pipeline, np.full((4, 1, 8, 8), np.nan, np.float32))
+    assert np.isfinite(run(pipeline, np.ones((3, 1, 8, 8), np.float32))).all()
+    assert not pipeline.instance.slots[0].rows[3:].any()
 
 
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
@@ -89,9 +85,10 @@ def test_buckets_take_turns_with_the_memory_of_the_largest_which_was_foretold(
         return allocate(own, nbytes)
 
     monkeypatch.setattr(kind, "allocate", counted)
-    instance = host.load(KEY, 16)
+    pipeline = host.load(KEY, 16)
     assert sum(taken) == foretold.nbytes
-    assert [executor.batch for executor in instance._executors] == [1, 2, 4, 8, 16]
+    assert isinstance(pipeline.instance, NetInstance)
+    assert [executor.batch for executor in pipeline.instance._executors] == [1, 2, 4, 8, 16]
     host.close()
 
 
@@ -103,12 +100,11 @@ def test_a_model_is_loaded_in_another_thread_and_runs_in_this_one(device: str) -
     models[other] = served(make_package(seed=7))
     rows = np.random.default_rng(11).normal(size=(4, 1, 8, 8)).astype(np.float32)
     expected = run(serving, rows)
-    host.begin_load(other, 4, 10**6)
+    host.begin_load(other, 4, 10**8)
     while (fresh := host.loaded(other)) is None:
         assert np.array_equal(run(serving, rows), expected)
     host.unload(KEY)
-    assert isinstance(fresh.instance, NetInstance)
-    answers = run(fresh.instance, rows)
+    answers = run(fresh.pipeline, rows)
     np.testing.assert_allclose(answers, probabilities(make_package(seed=7), rows), rtol=1e-4, atol=1e-6)
     assert fresh.timings_ns[1] > 0
     host.close()
@@ -134,10 +130,10 @@ def test_what_does_not_fit_beside_others_is_refused_with_figures_and_leaves_noth
 def test_answers_have_the_same_bits_in_any_batch_where_that_is_asked_for() -> None:
     host = NetHost("cpu", {KEY: served()}, terms=Terms(batch_invariant=True))
     rows = np.random.default_rng(11).normal(size=(7, 1, 8, 8)).astype(np.float32)
-    instance = host.load(KEY, 8)
-    together = run(instance, rows)
+    pipeline = host.load(KEY, 8)
+    together = run(pipeline, rows)
     for index, row in enumerate(rows):
-        assert np.array_equal(run(instance, row[None])[0], together[index])
+        assert np.array_equal(run(pipeline, row[None])[0], together[index])
     host.close()
 
 
@@ -149,8 +145,8 @@ def test_in_16_and_8_bits_answers_are_near() -> None:
     for precision in PRECISIONS.values():
         changed = for_inference(model, precision, calibration=calibration)
         host = NetHost("cpu", {KEY: ServedModel(changed, None)})
-        instance = host.load(KEY, 4)
-        answers.append(run(instance, rows))
+        pipeline = host.load(KEY, 4)
+        answers.append(run(pipeline, rows))
         host.close()
     wide, *narrow = answers
     for answer in narrow:
@@ -164,11 +160,18 @@ def test_pixels_are_answered_as_the_rows_that_they_make_alone_and_beside_rows(de
     pixels = np.random.default_rng(2).integers(0, 256, (5, 8, 8, 1), np.uint8)
     rows = package.of_images[0].normalize(pixels)
     host = NetHost(device, {KEY: served(package)})
-    instance = host.load(KEY, 8)
-    expected = run(instance, rows)
-    assert np.array_equal(run(instance, pixels), expected)
-    filled = instance.slots[0].fill([pixels[:2], rows[2:3], pixels[3:]])
-    assert filled == (5, False)
-    instance.begin(0, *filled)
-    assert np.array_equal(instance.finish(), expected)
+    pipeline = host.load(KEY, 8)
+    expected = run(pipeline, rows)
+    assert np.array_equal(run(pipeline, pixels), expected)
+    assert np.array_equal(run(pipeline, pixels[:2], rows[2:3], pixels[3:]), expected)
     host.close()
+
+
+def test_two_threads_copy_a_large_batch_as_one_does() -> None:
+    made = np.random.default_rng(3)
+    pixels = [made.integers(0, 256, (rows, 256, 256, 3), np.uint8) for rows in (3, 1, 5, 2)]
+    slots = [Slot(np.zeros(Slot.nbytes(12, (3, 256, 256)), np.uint8), 12, (3, 256, 256), None) for _ in range(2)]
+    with ThreadPoolExecutor(1) as copiers:
+        assert slots[0].fill(pixels, copiers) == slots[1].fill(pixels) == (11, True)
+    assert np.array_equal(slots[0].pixels, slots[1].pixels)
+    assert np.array_equal(slots[0].pixels[:11], np.concatenate(pixels))

@@ -7,14 +7,14 @@ import pytest
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
-from dnnserve.envelope import Answer, InferenceRequest, ModelKey
+from dnnserve.envelope import Answer, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
-from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, wait_until
+from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, outputs_of, wait_until
 
 SPEC = make_spec()
 
@@ -45,7 +45,9 @@ class Fleet:
         return self
 
     def submit(self, value: float, rows: int = 1, model: ModelKey = SPEC.key) -> InferenceRequest:
-        request = InferenceRequest(model, make_rows(value, rows), self.scheduler._clock(), None, self.inbox.deliver)
+        request = InferenceRequest(
+            model, OwnBlock(make_rows(value, rows)), self.scheduler._clock(), None, self.inbox.deliver
+        )
         self.scheduler.submit(request)
         return request
 
@@ -75,7 +77,7 @@ def test_each_request_gets_its_own_rows_of_the_batch(lab: Lab, fleets: list[Flee
     for request, (value, rows) in zip(requests, ((1.0, 1), (2.0, 3), (5.0, 2)), strict=True):
         answer = fleet.inbox.of(request).outcome
         assert isinstance(answer, Answer)
-        assert answer.outputs.tolist() == [[value, 2 * value, 3 * value]] * rows
+        assert outputs_of(request).tolist() == [[value, 2 * value, 3 * value]] * rows
         assert answer.batch_rows == 6
         times = answer.times
         assert request.arrival_ns <= times.taken_ns <= times.staged_ns <= times.inferred_ns <= times.finished_ns
@@ -294,7 +296,7 @@ def test_the_next_full_batch_is_begun_while_one_runs_and_a_partial_one_is_not(fl
     for request, value in ((first, 1.0), (full, 2.0), (partial, 3.0)):
         answer = fleet.inbox.of(request).outcome
         assert isinstance(answer, Answer)
-        assert answer.outputs[0, 0] == value
+        assert outputs_of(request)[0, 0] == value
     assert [rows for _, rows in lab.batches] == [8, 8, 4]
 
 
@@ -309,7 +311,7 @@ def test_a_fault_hands_over_what_runs_and_what_was_begun_behind_it(fleets: list[
     lab.resume()
     fleet.inbox.wait(4)
     answers = [fleet.inbox.of(request).outcome for request in requests]
-    assert [answer.outputs[0, 0] for answer in answers if isinstance(answer, Answer)] == [0.0, 1.0, 2.0, 3.0]
+    assert [outputs_of(request)[0, 0] for request in requests] == [0.0, 1.0, 2.0, 3.0]
     assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers)
 
 

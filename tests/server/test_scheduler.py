@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
+from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
@@ -43,8 +43,8 @@ class Bench:
     ) -> InferenceRequest:
         now_ns = self.clock()
         deadline_ns = None if deadline_ms is None else now_ns + int(deadline_ms * 1e6)
-        rows_ = make_rows(1.0, rows)
-        request = InferenceRequest(model, rows_, now_ns, deadline_ns, self.inbox.deliver, priority=priority)
+        block = OwnBlock(make_rows(1.0, rows))
+        request = InferenceRequest(model, block, now_ns, deadline_ns, self.inbox.deliver, priority=priority)
         self.scheduler.submit(request)
         return request
 
@@ -56,7 +56,7 @@ class Bench:
     def answers(self, batch: Batch) -> list[Answer]:
         now_ns = self.clock()
         times = BatchTimes(batch.taken_ns, now_ns, now_ns, now_ns)
-        return [Answer(request.rows, "cpu", batch.rows, times) for request in batch.requests]
+        return [Answer("cpu", batch.rows, times)] * len(batch.requests)
 
 
 def test_completions_of_a_batch_come_as_one_list_and_are_recorded_first() -> None:
@@ -272,7 +272,7 @@ def test_the_expiry_thread_answers_on_time_without_a_device_that_asks() -> None:
         for deadline_ms in (60_000, 30):  # the later deadline first: the thread has to be woken for the earlier one
             now_ns = scheduler._clock()
             deadline_ns = now_ns + deadline_ms * 1_000_000
-            scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, deadline_ns, inbox.deliver))
+            scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, deadline_ns, inbox.deliver))
         (completion,) = inbox.wait(1)
         assert isinstance(completion.outcome, DeadlineExpiredError)
         assert completion.finished_ns >= (completion.request.deadline_ns or 0)
@@ -288,11 +288,37 @@ def test_the_expiry_thread_outlives_a_deadline_longer_than_any_clock() -> None:
     scheduler.start()
     try:
         now_ns = scheduler._clock()
-        scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
+        scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
         wait_until(lambda: scheduler._sweeper_wakes_ns is not None or not scheduler._sweeper.is_alive())
         now_ns = scheduler._clock()
-        scheduler.submit(InferenceRequest(TOY, make_rows(1.0), now_ns, now_ns + 30_000_000, inbox.deliver))
+        scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, now_ns + 30_000_000, inbox.deliver))
         (completion,) = inbox.wait(1)
         assert isinstance(completion.outcome, DeadlineExpiredError)
     finally:
         scheduler.stop()
+
+
+def test_a_runner_whose_device_is_busy_is_given_a_full_batch_as_soon_as_there_is_one() -> None:
+    bench, taken = Bench(Limits(8, 100)), list[Batch | None]()
+    bench.submit()
+    running = bench.take()
+    ended = threading.Event()
+    runner = threading.Thread(target=lambda: taken.append(bench.scheduler.take_ahead("cpu", ended.is_set)))
+    runner.start()
+    for _ in range(7):
+        bench.submit()
+    runner.join(0.05)
+    assert runner.is_alive(), "seven could still become eight"
+    bench.submit()
+    runner.join(PATIENCE_S)
+    (batch,) = taken
+    assert batch is not None
+    assert batch.rows == 8
+    assert bench.scheduler.take_ahead("cpu", lambda: True) is None
+    runner = threading.Thread(target=lambda: taken.append(bench.scheduler.take_ahead("cpu", ended.is_set)))
+    runner.start()
+    ended.set()
+    bench.scheduler.wake()
+    runner.join(PATIENCE_S)
+    assert taken == [batch, None]
+    bench.scheduler.complete(running, bench.answers(running))

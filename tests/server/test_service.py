@@ -231,8 +231,8 @@ def test_what_is_more_important_goes_first_by_the_request_or_by_its_model(lab: L
             wait_until(lambda count=count: server.scheduler.in_flight == count)  # type: ignore[misc]
         own = client.infer.ModelInfer.future(infer_request(5.0, model="urgent"))
         wait_until(lambda: server.scheduler.in_flight == 5)
-        waiting = {request.id: request.priority for request in server.scheduler._pending.values()}
-        assert waiting == {"value 0.0": 0, "value 1.0": 8, "value 2.0": 0, "value 3.0": 1, "value 5.0": 1}
+        waiting = {float(each.block.read().sum()): each.priority for each in server.scheduler._pending.values()}
+        assert waiting == {0.0: 0, 1.0: 8, 2.0: 0, 3.0: 1, 5.0: 1}
         lab.resume()
         assert all(status(call)[0] is CODE.OK for call in (running, own, *calls.values()))
     order = [value for value in lab.first_sums if value in (1.0, 2.0, 3.0)]

@@ -34,7 +34,11 @@ class Timed:
 
 def test_every_size_is_timed_twice_and_the_faster_run_counts() -> None:
     instance = Timed({1: 3, 2: 5, 4: 9})
-    assert time_batches(instance, 1_000_000_000, instance.clock) == {1: 3_000_000, 2: 5_000_000, 4: 9_000_000}
+    assert time_batches(instance, 1_000_000_000, instance.clock) == {
+        1: 3_000_000,
+        2: 5_000_000,
+        4: 9_000_000,
+    }
 
 
 def test_a_size_for_which_there_is_no_time_is_left_out() -> None:
@@ -52,6 +56,6 @@ def test_no_time_times_nothing() -> None:
 def test_a_net_runs_batches_of_each_of_its_sizes_before_it_has_requests() -> None:
     package = make_package()
     host = NetHost("cpu", {KEY: ServedModel(package.serving_model, None)})
-    timings = time_batches(host.load(KEY, 4), 1000, iter(range(1000)).__next__)
+    timings = time_batches(host.load(KEY, 4).instance, 1000, iter(range(1000)).__next__)
     host.close()
     assert timings == {1: 1, 2: 1, 4: 1}

@@ -1,14 +1,13 @@
 """What travels between a front end's process and the scheduler's. Plain data; times are nanoseconds of the clock that all share.
 
-Notes are what travels with every request: a `Submit`, or a ticket alone to give it up; and back a tuple of `Answered` and
-`Refused`.
+What travels with every request goes in notes: `Requests` to the scheduler, `Outcomes` back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dnnserve import errors
 from dnnserve.catalog import ModelSpec
@@ -22,7 +21,6 @@ __all__ = [
     "Answered",
     "Arena",
     "Asked",
-    "CallEnded",
     "CallsEnded",
     "CannotStart",
     "ClosePort",
@@ -33,8 +31,10 @@ __all__ = [
     "Inside",
     "LogLevel",
     "Models",
+    "Outcomes",
     "Refusal",
     "Refused",
+    "Requests",
     "Serve",
     "Served",
     "Snapshot",
@@ -49,45 +49,53 @@ __all__ = [
 
 
 class Submit(NamedTuple):
-    """A note: queue a request, whose rows are in the arena. Immutable.
+    """Queue a request, whose block is in the arena. Immutable.
 
     Args:
         ticket: The front end's.
         model: Its number, of `Start` or `Serve`.
+        offset: Of the block, in bytes.
         shape: Of the rows.
         pixels: Whether they are uint8.
-        offset: Of the rows in the arena, in bytes.
         arrival_ns: As `InferenceRequest` has it; so the rest.
         deadline_ns: See there.
-        id: See there.
         priority: See there.
     """
 
     ticket: int
     model: int
+    offset: int
     shape: tuple[int, ...]
     pixels: bool
-    offset: int
     arrival_ns: int
     deadline_ns: int | None
-    id: str
     priority: int
 
 
-class Answered(NamedTuple):
-    """In a note: a request's outputs are where its rows were. Immutable.
+class Requests(NamedTuple):
+    """A note to the scheduler: what a front end has collected since the last one. Immutable.
 
     Args:
-        ticket: The front end's.
-        shape: Of the outputs.
+        submits: Fields of `Submit` each.
+        cancels: Tickets of requests to be given up, of these too.
+    """
+
+    submits: tuple[tuple[Any, ...], ...]
+    cancels: tuple[int, ...]
+
+
+class Answered(NamedTuple):
+    """Requests of one batch whose outputs are in their blocks, which are free again. Immutable.
+
+    Args:
+        tickets: The front end's.
         device: As `Answer` has it; so the rest.
         batch_rows: See there.
         times: Fields of `BatchTimes`.
         finished_ns: As `Completion` has it.
     """
 
-    ticket: int
-    shape: tuple[int, ...]
+    tickets: tuple[int, ...]
     device: str
     batch_rows: int
     times: tuple[int, int, int, int]
@@ -95,7 +103,7 @@ class Answered(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """In a note: a request failed. Immutable.
+    """A request that failed. Immutable.
 
     Args:
         ticket: The front end's.
@@ -103,6 +111,7 @@ class Refused(NamedTuple):
         text: What it says.
         retry_after_ms: As `RequestError` has it.
         finished_ns: As `Completion` has it.
+        held: Whether a device has the block still; else it is free again.
     """
 
     ticket: int
@@ -110,6 +119,7 @@ class Refused(NamedTuple):
     text: str
     retry_after_ms: int | None
     finished_ns: int
+    held: bool
 
     @property
     def error(self) -> RequestError:
@@ -120,19 +130,34 @@ class Refused(NamedTuple):
         return error
 
 
-class CallEnded(NamedTuple):
-    """A call's end, to be counted. Immutable."""
+class Outcomes(NamedTuple):
+    """A note to a front end. Immutable.
+
+    Args:
+        answered: Fields of `Answered` each.
+        refused: Fields of `Refused` each.
+        freed: Tickets of requests that were refused while a device held their blocks, which are free now.
+    """
+
+    answered: tuple[tuple[Any, ...], ...] = ()
+    refused: tuple[tuple[Any, ...], ...] = ()
+    freed: tuple[int, ...] = ()
+
+
+class CallsEnded(NamedTuple):
+    """Calls that ended alike, to be counted. Immutable.
+
+    Args:
+        model: None: they named none that is loaded.
+        method: Its name.
+        status: The name of gRPC's.
+        taken_ns: Of each.
+    """
 
     model: ModelKey | None
     method: str
     status: str
-    taken_ns: int
-
-
-class CallsEnded(NamedTuple):
-    """Some of them. Immutable."""
-
-    calls: Sequence[CallEnded]
+    taken_ns: Sequence[int]
 
 
 class Refusal(NamedTuple):

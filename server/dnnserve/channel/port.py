@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from dnnserve.channel import messages
+from dnnserve.channel.messages import Answered, Outcomes, Refused, Requests
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
+from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.link import Link
-from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["Port", "Scheduling"]
 
 _MOST_TOGETHER = 256
 
-_Outcome = tuple[Any, ...]
-"""Fields of `Answered` or of `Refused`."""
-
 
 class Scheduling(Protocol):
     """What is used here of the scheduler."""
 
-    def submit(self, request: InferenceRequest) -> None:
-        """Queue a request, whose completion goes to its sink."""
+    def submit(self, *requests: InferenceRequest) -> None:
+        """Queue requests, whose completions go to their sinks."""
         ...
 
     def cancel(self, ticket: int) -> None:
@@ -36,11 +30,46 @@ class Scheduling(Protocol):
         ...
 
 
-class Port:
-    """Passes a front end's requests to the scheduler and its completions back. Thread-safe: `_lock` guards `_tickets`.
+class _LentBlock(ArenaBlock):
+    """A block of a front end's, which is told when it has it back. Thread-safe: the port's lock guards `users` and `answered`.
 
-    Who completes a batch sends its outcomes, unless the front end has too much to read already: then a thread of the port's waits
-    for it, and nobody else does.
+    Args:
+        port: The front end's.
+        ticket: The front end's.
+
+    Attributes:
+        users: Devices that hold it.
+        answered: Whether its request has been completed.
+    """
+
+    __slots__ = ("_port", "answered", "ticket", "users")
+
+    def __init__(self, port: Port, ticket: int, offset: int, shape: tuple[int, ...], pixels: bool) -> None:
+        super().__init__(port.arena, offset, shape, pixels)
+        self._port = port
+        self.ticket = ticket
+        self.users = 0
+        self.answered = False
+
+    def hold(self) -> None:
+        with self._port.lock:
+            self.users += 1
+
+    def release(self) -> None:
+        with self._port.lock:
+            self.users -= 1
+            late = self.answered and not self.users
+        if late:
+            self._port.free(self)
+
+
+class Port:
+    """Passes a front end's requests to the scheduler and its completions back. Thread-safe: `lock` guards `_tickets`, `_lent` and
+    `_closed`.
+
+    A block is the front end's again once its request is completed and no device holds it; the arena is closed when the front end
+    has gone and all blocks are back. Who completes a batch sends its outcomes, unless the front end has too much to read already:
+    then a thread of the port's waits for it, and nobody else does.
 
     Args:
         scheduler: Where requests go.
@@ -49,80 +78,116 @@ class Port:
         models: By their numbers; others may be added to it later.
     """
 
-    def __init__(self, scheduler: Scheduling, link: Link, arena: SharedBuffer, models: Mapping[int, ModelKey]) -> None:
+    def __init__(self, scheduler: Scheduling, link: Link, arena: Arena, models: Mapping[int, ModelKey]) -> None:
+        self.arena = arena
+        self.lock = threading.Lock()
         self._scheduler = scheduler
         self._link = link
-        self._bytes = arena.bytes
         self._models = models
-        self._lock = threading.Lock()
-        self._tickets: dict[int, int] = {}  # the scheduler's, by the front end's
-        self._offsets: dict[
-            int, tuple[int, int]
-        ] = {}  # the front end's ticket and the place of its rows, by the scheduler's
-        self._overflow: queue.SimpleQueue[Sequence[_Outcome] | None] = queue.SimpleQueue()
+        self._sink = self._deliver  # one object: completions are collected by their sinks
+        self._tickets: dict[int, int] = {}  # the scheduler's, by the front end's, of what is not completed
+        self._lent = 0  # blocks that are not the front end's
+        self._closed = False
+        self._overflow: queue.SimpleQueue[Outcomes | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send_late, name="dnnserve-completions", daemon=True)
         self._sender.start()
 
     def take(self, note: tuple[Any, ...]) -> None:
-        """Queue a request or give one up."""
-        if len(note) == 1:
-            self._cancel(*note)
-        else:
-            self._submit(messages.Submit(*note))
+        """Queue requests and give some up."""
+        submits, cancels = Requests(*note)
+        if submits:
+            requests = [self._request(*fields) for fields in submits]
+            with self.lock:
+                self._lent += len(requests)
+                for fields, request in zip(submits, requests, strict=True):
+                    self._tickets[fields[0]] = request.ticket
+            self._scheduler.submit(*requests)
+        for front_ticket in cancels:
+            with self.lock:
+                ticket = self._tickets.get(front_ticket)
+            if ticket is not None:
+                self._scheduler.cancel(ticket)
 
     def close(self) -> None:
-        """Give up what the front end still waits for: it has gone."""
-        with self._lock:
+        """Give up what the front end still waits for: it has gone. A second call does nothing."""
+        with self.lock:
             waiting = list(self._tickets.values())
         for ticket in waiting:
             self._scheduler.cancel(ticket)
         self._overflow.put(None)
         self._sender.join()
+        with self.lock:
+            self._closed = True
+            self._close_arena()
 
-    def _submit(self, message: messages.Submit) -> None:
-        dtype = np.uint8 if message.pixels else np.float32
-        nbytes = math.prod(message.shape) * np.dtype(dtype).itemsize
-        rows = self._bytes[message.offset : message.offset + nbytes].view(dtype).reshape(message.shape)
-        model = self._models[message.model]
-        request = InferenceRequest(
-            *(model, rows, message.arrival_ns, message.deadline_ns, self._deliver, message.id, message.priority)
-        )
-        with self._lock:
-            self._tickets[message.ticket] = request.ticket
-            self._offsets[request.ticket] = message.ticket, message.offset
-        self._scheduler.submit(request)
+    def free(self, block: _LentBlock) -> None:
+        """A device has let go of a block whose request was completed before."""
+        with self.lock:
+            self._give_back(1)
+        self._tell(Outcomes(freed=(block.ticket,)))
 
-    def _cancel(self, front_ticket: int) -> None:
-        with self._lock:
-            ticket = self._tickets.get(front_ticket)
-        if ticket is not None:
-            self._scheduler.cancel(ticket)
+    def _request(
+        self,
+        ticket: int,
+        model: int,
+        offset: int,
+        shape: tuple[int, ...],
+        pixels: bool,
+        arrival_ns: int,
+        deadline_ns: int | None,
+        priority: int,
+    ) -> InferenceRequest:
+        block = _LentBlock(self, ticket, offset, shape, pixels)
+        return InferenceRequest(self._models[model], block, arrival_ns, deadline_ns, self._sink, priority)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         """The sink of every request of this front end."""
-        outcomes = tuple(map(self._outcome, completions))
-        for first in range(0, len(outcomes), _MOST_TOGETHER):
-            some = outcomes[first : first + _MOST_TOGETHER]
-            with contextlib.suppress(OSError):  # it has gone, and whoever listens to it finds out
-                if not self._link.note(some, wait=False):
-                    self._overflow.put(some)
+        answered: list[tuple[Answer, int, list[int]]] = []
+        refused: list[tuple[Any, ...]] = []
+        last: Answer | None = None
+        back = 0
+        with self.lock:
+            for request, outcome, finished_ns in completions:
+                block = request.block
+                assert isinstance(block, _LentBlock)
+                block.answered = True
+                del self._tickets[block.ticket]
+                back += not block.users
+                if isinstance(outcome, Answer):
+                    assert not block.users, "a device that answers has let go"
+                    if outcome is not last:
+                        last = outcome
+                        answered.append((outcome, finished_ns, []))
+                    answered[-1][2].append(block.ticket)
+                else:
+                    fields = block.ticket, type(outcome).__name__, str(outcome), outcome.retry_after_ms, finished_ns
+                    refused.append(tuple(Refused(*fields, block.users > 0)))
+            self._give_back(back)
+        if answered:
+            self._tell(Outcomes(answered=tuple(_answered(*each) for each in answered)))
+        for first in range(0, len(refused), _MOST_TOGETHER):
+            self._tell(Outcomes(refused=tuple(refused[first : first + _MOST_TOGETHER])))
 
-    def _outcome(self, completion: Completion) -> _Outcome:
-        with self._lock:
-            ticket, offset = self._offsets.pop(completion.request.ticket)
-            del self._tickets[ticket]
-        outcome = completion.outcome
-        if not isinstance(outcome, Answer):
-            kind, after_ms = type(outcome).__name__, outcome.retry_after_ms
-            return tuple(messages.Refused(ticket, kind, str(outcome), after_ms, completion.finished_ns))
-        outputs, times = outcome.outputs, outcome.times
-        place = self._bytes[offset : offset + outputs.nbytes].view(np.float32)
-        place[...] = outputs.reshape(-1)  # the rows have been read
-        stages = (times.taken_ns, times.staged_ns, times.inferred_ns, times.finished_ns)
-        shape, rows, finished_ns = outputs.shape, outcome.batch_rows, completion.finished_ns
-        return tuple(messages.Answered(ticket, shape, outcome.device, rows, stages, finished_ns))
+    def _give_back(self, blocks: int) -> None:
+        """So many blocks are the front end's again; called with the lock held."""
+        self._lent -= blocks
+        self._close_arena()
+
+    def _close_arena(self) -> None:
+        if self._closed and not self._lent:
+            self.arena.close()
+
+    def _tell(self, outcomes: Outcomes) -> None:
+        with contextlib.suppress(OSError):  # it has gone, and whoever listens to it finds out
+            if not self._link.note(tuple(outcomes), wait=False):
+                self._overflow.put(outcomes)
 
     def _send_late(self) -> None:
         while (outcomes := self._overflow.get()) is not None:
             with contextlib.suppress(OSError):
                 self._link.note(tuple(outcomes))
+
+
+def _answered(answer: Answer, finished_ns: int, tickets: Sequence[int]) -> tuple[Any, ...]:
+    times = tuple(answer.times)
+    return tuple(Answered(tuple(tickets), answer.device, answer.batch_rows, times, finished_ns))  # type: ignore[arg-type]

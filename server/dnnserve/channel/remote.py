@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
@@ -18,23 +16,28 @@ from dnnserve.envelope import Answer, BatchTimes, Completion, CompletionSink, In
 from dnnserve.errors import QueueFullError, UnavailableError
 from dnnserve.lifecycle.requests import Answer as Told
 from dnnserve.lifecycle.requests import Question
+from dnnserve.processes.arena import Arena, ArenaBlock, block_bytes
 from dnnserve.processes.link import Link
-from dnnserve.processes.shared_buffer import SharedBuffer
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["RemoteRepository", "RemoteScheduler", "RemoteStatistics"]
 
 _RETRY_MS = 20
 _PATIENCE_S = 2.0
-_MOST_TOGETHER = 1024
+_MOST_TOGETHER = 256
+_CROWD = 16
+_PAUSE_S = 2e-3
 _TOLD_EVERY_S = 0.05
-_ANSWERED = len(messages.Answered._fields)
+_MOST_TOLD = 4096
 
 
 class RemoteScheduler:
-    """Submits to the scheduler in another process. Thread-safe: `_lock` guards `_blocks` and `_waiting`.
+    """Submits to the scheduler in another process. Thread-safe: `_lock` guards `_blocks`, `_waiting` and `_held`.
 
-    A request's rows are copied once, into the arena that both processes map; its outputs come back in the same place.
+    A request's rows are copied once, into the arena that all processes map; its outputs come back in the same block, which is given
+    to another request when nobody else has it any more. A thread of its own sends what has been collected since it did so last: at
+    once while few requests are on their way, else five hundred times a second, because each message costs the other process more
+    than the requests in it.
 
     Args:
         link: To the other process.
@@ -42,18 +45,23 @@ class RemoteScheduler:
         clock: Monotonic nanoseconds, which both processes count alike.
     """
 
-    def __init__(self, link: Link, arena: SharedBuffer, clock: Callable[[], int]) -> None:
+    def __init__(self, link: Link, arena: Arena, clock: Callable[[], int]) -> None:
         self._link = link
-        self._bytes = arena.bytes
+        self._arena = arena
         self._clock = clock
         self._lock = threading.Lock()
         self._blocks = Blocks(len(arena.bytes))
-        self._waiting: dict[int, tuple[InferenceRequest, int]] = {}
-        self._models: dict[ModelKey, tuple[int, int]] = {}  # its number, and bytes of an output
+        self._waiting: dict[int, tuple[InferenceRequest, ArenaBlock, int]] = {}  # with the values of an output
+        self._held: dict[int, ArenaBlock] = {}  # of requests that were given up while a device had them
+        self._lost = ""  # why nobody answers any more
+        self._models: dict[ModelKey, tuple[int, int]] = {}  # its number, and values of an output
+        self._outbox: queue.SimpleQueue[tuple[Any, ...] | int | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send, name="dnnserve-requests", daemon=True)
+        self._sender.start()
 
     def serve(self, models: messages.Models) -> None:
         """Take requests for these models too."""
-        self._models |= {spec.key: (number, 4 * spec.num_classes) for number, spec in models}
+        self._models |= {spec.key: (number, spec.num_classes) for number, spec in models}
 
     def forget(self, model: ModelKey) -> None:
         """A model is gone; no request for it comes any more."""
@@ -61,68 +69,85 @@ class RemoteScheduler:
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
-        rows = request.rows
-        model, output_bytes = self._models[request.model]
-        room = max(rows.nbytes, len(rows) * output_bytes)
+        rows = request.block.read()
+        model, width = self._models[request.model]
+        block: ArenaBlock | None = None
         with self._lock:
-            offset = self._blocks.take(room)
+            offset = self._blocks.take(block_bytes(rows.nbytes, 4 * len(rows) * width))
             if offset is not None:
-                self._waiting[request.ticket] = request, offset
-        if offset is None:
+                block = ArenaBlock(self._arena, offset, rows.shape, request.block.pixels)
+                self._waiting[request.ticket] = request, block, width
+        if block is None:
             error = QueueFullError(
-                f"requests that wait fill this front end's {len(self._bytes) >> 20} MiB; retry later"
+                f"requests that wait fill this front end's {len(self._arena.bytes) >> 20} MiB; retry later"
             )
             error.retry_after_ms = _RETRY_MS
             request.sink([Completion(request, error, self._clock())])
             return
-        place = self._bytes[offset : offset + rows.nbytes]
-        place.view(rows.dtype).reshape(rows.shape)[...] = rows
-        pixels = rows.dtype == np.uint8
+        block.read()[...] = rows
         times = request.arrival_ns, request.deadline_ns
-        try:
-            self._link.note((request.ticket, model, rows.shape, pixels, offset, *times, request.id, request.priority))
-        except OSError:
-            self.lose("the scheduler's process has ended")
+        fields = (request.ticket, model, block.offset, block.shape, block.pixels, *times, request.priority)
+        self._outbox.put(tuple(messages.Submit(*fields)))
+        if self._lost:
+            self.lose(self._lost)
 
     def cancel(self, ticket: int) -> None:
         """Complete a request as cancelled, if it has not been completed."""
         if ticket in self._waiting:
-            with contextlib.suppress(OSError):  # then everything is lost anyway
-                self._link.note((ticket,))
+            self._outbox.put(ticket)
 
-    def complete(self, outcomes: Sequence[tuple[Any, ...]]) -> None:
-        """Deliver what the scheduler has completed: the fields of `Answered` and `Refused`."""
+    def complete(self, note: tuple[Any, ...]) -> None:
+        """Deliver what the scheduler has completed: the fields of `Outcomes`."""
+        answered, refused, freed = messages.Outcomes(*note)
         by_sink: dict[CompletionSink, list[Completion]] = {}
-        for fields in outcomes:
-            request, offset = self._waiting[fields[0]]
-            completion = (
-                self._answered(request, offset, fields) if len(fields) == _ANSWERED else _refused(request, fields)
-            )
-            by_sink.setdefault(request.sink, []).append(completion)
+        back: list[ArenaBlock] = []
+        for fields in answered:
+            tickets, device, batch_rows, times, finished_ns = messages.Answered(*fields)
+            answer = Answer(device, batch_rows, BatchTimes(*times))
+            for ticket in tickets:
+                request, block, width = self._waiting.pop(ticket)
+                request.block.write(block.outputs(width))
+                by_sink.setdefault(request.sink, []).append(Completion(request, answer, finished_ns))
+                back.append(block)
+        for fields in refused:
+            refusal = messages.Refused(*fields)
+            request, block, _ = self._waiting.pop(refusal.ticket)
+            by_sink.setdefault(request.sink, []).append(Completion(request, refusal.error, refusal.finished_ns))
+            if refusal.held:
+                self._held[refusal.ticket] = block
+            else:
+                back.append(block)
+        back += [self._held.pop(ticket) for ticket in freed]
         with self._lock:
-            for fields in outcomes:
-                self._blocks.give_back(self._waiting.pop(fields[0])[1])
+            for block in back:
+                self._blocks.give_back(block.offset)
         for sink, completions in by_sink.items():
             sink(completions)
 
-    def _answered(self, request: InferenceRequest, offset: int, fields: Sequence[Any]) -> Completion:
-        _, shape, device, batch_rows, times, finished_ns = fields
-        place = self._bytes[offset : offset + 4 * math.prod(shape)]
-        outputs = place.view(np.float32).reshape(shape).copy()
-        return Completion(request, Answer(outputs, device, batch_rows, BatchTimes(*times)), finished_ns)
-
     def lose(self, reason: str) -> None:
-        """Answer everything that waits as unavailable: nobody else will."""
+        """Answer everything that waits as unavailable, and what still comes: nobody else will."""
+        self._lost = reason
+        self._outbox.put(None)
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         now_ns = self._clock()
-        for request, _ in lost:
+        for request, *_ in lost:
             request.sink([Completion(request, UnavailableError(f"{reason}; retry"), now_ns)])
 
-
-def _refused(request: InferenceRequest, fields: tuple[Any, ...]) -> Completion:
-    refused = messages.Refused(*fields)
-    return Completion(request, refused.error, refused.finished_ns)
+    def _send(self) -> None:
+        while True:
+            items = [self._outbox.get()]
+            items += [self._outbox.get() for _ in range(min(self._outbox.qsize(), _MOST_TOGETHER))]
+            submits = tuple(item for item in items if isinstance(item, tuple))
+            cancels = tuple(item for item in items if isinstance(item, int))
+            try:
+                self._link.note(tuple(messages.Requests(submits, cancels)))
+            except OSError:
+                return  # it has ended, and whoever listens finds out
+            if None in items:
+                return
+            if len(self._waiting) >= _CROWD:
+                time.sleep(_PAUSE_S)
 
 
 class RemoteStatistics:
@@ -136,7 +161,7 @@ class RemoteStatistics:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._ended: queue.SimpleQueue[messages.CallEnded] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[ModelKey | None, str, str, Sequence[int]]] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[messages.SnapshotOf] = queue.SimpleQueue()
         self._asking = threading.Lock()
         self._closing = threading.Event()
@@ -144,9 +169,8 @@ class RemoteStatistics:
         self._teller.start()
 
     def record_calls(self, model: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
-        """Count calls."""
-        for each in taken_ns:
-            self._ended.put(messages.CallEnded(model, method, status, each))
+        """Count calls that ended alike."""
+        self._ended.put((model, method, status, taken_ns))
 
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""
@@ -181,16 +205,13 @@ class RemoteStatistics:
         closing = False
         while not closing:
             closing = self._closing.wait(_TOLD_EVERY_S)
-            while calls := self._some():
-                with contextlib.suppress(OSError):
-                    self._link.send(messages.CallsEnded(calls))
-
-    def _some(self) -> Sequence[messages.CallEnded]:
-        calls: list[messages.CallEnded] = []
-        with contextlib.suppress(queue.Empty):
-            while len(calls) < _MOST_TOGETHER:
-                calls.append(self._ended.get_nowait())
-        return calls
+            alike: dict[tuple[ModelKey | None, str, str], list[int]] = {}
+            for model, method, status, taken_ns in [self._ended.get() for _ in range(self._ended.qsize())]:
+                alike.setdefault((model, method, status), []).extend(taken_ns)
+            for call, taken in alike.items():
+                for first in range(0, len(taken), _MOST_TOLD):
+                    with contextlib.suppress(OSError):
+                        self._link.send(messages.CallsEnded(*call, taken[first : first + _MOST_TOLD]))
 
 
 class RemoteRepository:

@@ -1,7 +1,8 @@
 """An engine process: python -m dnnserve.engine.child DEVICE SOCKET, started by `process.py` with this descriptor.
 
 It opens a device by the factory that it is told of and does what the runner at the other end of the socket asks for, one thing
-after another, until that end is closed. Whatever ends this process ends its device's context with it, and nothing else.
+after another, until that end is closed. Rows of the next batch are brought into its slot by threads of their own meanwhile: NumPy
+gives the interpreter's lock up while it copies. Whatever ends this process ends its device's context with it, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import numpy as np
 
 from dnncore import devices
 from dnncore.errors import DeviceFaultError, DnncoreError
-from dnnserve.engine.host import Buffers, Host, Instance
+from dnnserve.engine.host import Fresh, Host
 from dnnserve.engine.messages import (
     Assignment,
     BeginLoad,
@@ -28,30 +29,99 @@ from dnnserve.engine.messages import (
     Loaded,
     Loading,
     Look,
+    Map,
     Opened,
     Run,
+    TimeBatches,
+    Timings,
     Unload,
+    Unloaded,
+    Unmap,
 )
+from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.envelope import ModelKey
+from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
+from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import unpack
-from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["main", "serve"]
 
 _log = logging.getLogger(__name__)
 
-_SWITCH_INTERVAL_S = 1e-4  # the thread that runs batches must not wait 5 ms for one that loads a model
+_SWITCH_INTERVAL_S = 1e-4  # the thread that runs batches must not wait 5 ms for one that loads a model, or brings rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """An instance, and what its runner sees of it. Immutable."""
+class _MappedBlock(ArenaBlock):
+    """A block as this process has it, for as long as its batch is here. Owned by one thread at a time; not checked."""
 
-    instance: Instance
-    outputs: np.ndarray
+    __slots__ = ()
+
+    def hold(self) -> None:
+        """The scheduler's process does."""
+
+    def release(self) -> None:
+        """As `hold`."""
+
+
+class _Stager:
+    """Reads what the runner sends, in a thread of its own, and brings rows into slots. Owned by that thread, but for attributes.
+
+    Args:
+        link: To the runner.
+
+    Attributes:
+        pipelines: By model; written by who takes the orders, before the runner can name them.
+        orders: What is left to do, in order: a message and its files, or, for a batch, its pipeline, where it is staged, or the
+            error that kept it from that; None: the other end is closed.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._arenas: dict[int, Arena] = {}
+        self._copiers = ThreadPoolExecutor(1, "dnnserve-copier")
+        self.pipelines: dict[ModelKey, LocalPipeline] = {}
+        self.orders: queue.SimpleQueue[tuple[object, Sequence[int]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, name="dnnserve-stager", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the thread, whose link has been shut down."""
+        self._thread.join()
+        self._copiers.shutdown()
+
+    def _read(self) -> None:
+        while (received := self._link.receive()) is not None:
+            message, fds = received
+            if type(message) is tuple:
+                self.orders.put((self._stage(Run(*message)), ()))
+            elif isinstance(message, Map):
+                self._arenas[message.arena] = arena = Arena(fds[0])
+                arena.close()
+            elif isinstance(message, Unmap):
+                del self._arenas[message.arena]
+            else:
+                self.orders.put(received)
+        self.orders.put(None)
+
+    def _stage(self, wanted: Run) -> LocalPipeline | Exception:
+        try:
+            pipeline = self.pipelines[ModelKey(*wanted.model)]
+            pipeline.stage(self._blocks(pipeline.row_shape, wanted.blocks), self._copiers)
+        except Exception as error:  # noqa: BLE001 - told in its turn
+            return error
+        return pipeline
+
+    def _blocks(self, row_shape: Sequence[int], flat: Sequence[int]) -> Sequence[_MappedBlock]:
+        channels, *extents = row_shape
+        shapes = (channels, *extents), (*extents, channels)
+        numbers = iter(flat)
+        return [
+            _MappedBlock(self._arenas[arena], offset, (rows, *shapes[pixels]), bool(pixels))
+            for arena, offset, rows, pixels in zip(numbers, numbers, numbers, numbers, strict=True)
+        ]
 
 
 def main(device: str, channel: str) -> int:
@@ -64,6 +134,7 @@ def main(device: str, channel: str) -> int:
     if assignment is not None:
         configure_logging(assignment.log_format, assignment.log_level)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        collect_seldom()
         serve(device, assignment, link)
     return 0
 
@@ -71,12 +142,13 @@ def main(device: str, channel: str) -> int:
 def serve(device: str, assignment: Assignment, link: Link) -> None:
     """Open the device and answer what is asked, until the other end is closed or the device is lost."""
     host: Host | None = None
+    stager = _Stager(link)
     try:
         host = assignment.open_host(device)
         link.send(Opened())
-        desk = _Desk(host, assignment.models, link)
-        while (received := link.receive()) is not None:
-            question, fds = received
+        desk = _Desk(host, assignment.models, stager.pipelines, link)
+        while (order := stager.orders.get()) is not None:
+            question, fds = order
             try:
                 desk.answer(question, fds)
             except DeviceFaultError:
@@ -84,12 +156,15 @@ def serve(device: str, assignment: Assignment, link: Link) -> None:
             except OSError:
                 return  # the runner has gone
             except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-                _log.exception("%s failed on %s", type(question).__name__.lower(), device)
+                asked = "run" if isinstance(question, LocalPipeline | Exception) else type(question).__name__.lower()
+                _log.exception("%s failed on %s", asked, device)
                 link.send(_failure(error))
     except Exception as error:  # noqa: BLE001 - the runner is told, and this process ends
         if not isinstance(error, OSError):
             link.send(_failure(error))
     finally:
+        link.shut_down()
+        stager.join()
         if host is not None:
             host.close()
 
@@ -100,72 +175,65 @@ class _Desk:
     Args:
         host: Of the device.
         store: Where it finds models.
+        pipelines: Where the stager finds them.
         link: To the runner.
     """
 
-    def __init__(self, host: Host, store: dict[ModelKey, Any], link: Link) -> None:
+    def __init__(
+        self, host: Host, store: dict[ModelKey, Any], pipelines: dict[ModelKey, LocalPipeline], link: Link
+    ) -> None:
         self._host = host
         self._store = store
+        self._pipelines = pipelines
         self._link = link
-        self._models: dict[ModelKey, _Model] = {}
-        self._buffers: dict[ModelKey, list[SharedBuffer]] = {}  # of those that are being loaded
 
     def answer(self, question: object, fds: Sequence[int]) -> None:
         """Do what is asked, and say so."""
         match question:
-            case Run(model=key):
-                model = self._models[key]
-                _run(model, question)
-                self._link.send(Done(model.instance.computed_ns))
+            case LocalPipeline():
+                self._link.note(_run(question))
             case Load(model=key):
                 self._unpack(key, fds)
-                self._enter(key, self._host.load(key, question.max_batch_rows, self._buffer_of(key)), {})
+                self._enter(key, Fresh(self._host.load(key, question.max_batch_rows), {}))
             case BeginLoad(model=key):
                 self._unpack(key, fds)
-                self._host.begin_load(key, question.max_batch_rows, question.warm_up_ns, self._buffer_of(key))
+                self._host.begin_load(key, question.max_batch_rows, question.warm_up_ns)
                 self._link.send(Loading())
             case Look(model=key):
                 fresh = self._host.loaded(key)
                 if fresh is None:
                     self._link.send(Loading())
                 else:
-                    self._enter(key, fresh.instance, fresh.timings_ns)
+                    self._enter(key, fresh)
+            case TimeBatches(model=key):
+                self._link.send(Timings(self._pipelines[key].time(question.budget_ns)))
             case Unload(model=key):
-                del self._models[key]
+                del self._pipelines[key]
                 self._host.unload(key)
                 self._store.pop(key, None)
-                self._link.send(Done())
+                self._link.send(Unloaded())
+            case Exception():
+                raise question
 
     def _unpack(self, model: ModelKey, fds: Sequence[int]) -> None:
         for fd in fds:
             self._store[model] = unpack(fd)
             os.close(fd)
 
-    def _buffer_of(self, model: ModelKey) -> Buffers:
-        buffers = self._buffers[model] = []
-
-        def buffer(nbytes: int) -> np.ndarray:
-            buffers.append(SharedBuffer.of(nbytes))
-            return buffers[-1].bytes
-
-        return buffer
-
-    def _enter(self, model: ModelKey, instance: Instance, timings_ns: Mapping[int, int]) -> None:
-        """Tell the runner of an instance, which may run from now on."""
-        slots, buffers = instance.slots, self._buffers.pop(model)
-        shape = (len(slots), instance.max_batch_rows, *instance.output_shape)
-        buffers.append(SharedBuffer.of(4 * int(np.prod(shape))))
-        self._models[model] = _Model(instance, buffers[-1].view(shape))
-        rows, preprocessing = slots[0].row_shape, slots[0].preprocessing
-        answer = Loaded(instance.max_batch_rows, rows, instance.output_shape, len(slots), preprocessing, timings_ns)
-        self._link.send(answer, [one.fd for one in buffers])
-        for one in buffers:
-            one.close()
+    def _enter(self, model: ModelKey, fresh: Fresh) -> None:
+        """Tell the runner of a model, which may run from now on."""
+        pipeline = fresh.pipeline
+        assert isinstance(pipeline, LocalPipeline)
+        self._pipelines[model] = pipeline
+        shapes = pipeline.row_shape, pipeline.instance.output_shape
+        self._link.send(Loaded(pipeline.depth, pipeline.max_batch_rows, *shapes, fresh.timings_ns))
 
 
-def _run(model: _Model, wanted: Run) -> None:
-    model.instance.begin(wanted.slot, wanted.rows, wanted.pixels)
-    model.outputs[wanted.slot, : wanted.rows] = model.instance.finish()
+def _run(pipeline: LocalPipeline) -> tuple[Any, ...]:
+    pipeline.begin()
+    timing = pipeline.finish()
+    pipeline.deliver()
+    return tuple(Done(*timing))
 
 
 def _failure(error: Exception) -> Failed:

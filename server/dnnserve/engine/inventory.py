@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dnncore.errors import DeviceFaultError
-from dnnserve.engine.host import Host, Instance
+from dnnserve.engine.host import Host
+from dnnserve.engine.pipeline import Pipeline
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import DeviceLostError
 from dnnserve.scheduler import Scheduler
@@ -61,7 +62,7 @@ class Inventory:
         clock: Callable[[], int],
         warm_up_ns: int,
     ) -> None:
-        self.instances: dict[ModelKey, Instance] = {}
+        self.pipelines: dict[ModelKey, Pipeline] = {}
         """What is there, while the device is in service."""
         self._label = label
         self._scheduler = scheduler
@@ -118,15 +119,15 @@ class Inventory:
         """Whether there is something to do."""
         return bool(self._orders) or (bool(self._loading) and self._clock() - self._looked_ns >= _LOOK_NS)
 
-    def enter_service(self, host: Host, instances: dict[ModelKey, Instance]) -> None:
+    def enter_service(self, host: Host, pipelines: dict[ModelKey, Pipeline]) -> None:
         """Carry orders out from now on; what was ordered while the device was opened comes first."""
-        self._host, self.instances = host, instances
+        self._host, self.pipelines = host, pipelines
         with self._lock:
             self._in_service = True
             for model, rows in self._wanted.items():
-                if model not in instances:
+                if model not in pipelines:
                     self._orders.append(_Load(model, rows, lambda _end: None))
-            for model in instances.keys() - self._wanted.keys():
+            for model in pipelines.keys() - self._wanted.keys():
                 self._orders.append(_Unload(model, lambda: None))
 
     def leave_service(self) -> None:
@@ -137,7 +138,7 @@ class Inventory:
             orders = [*self._loading.values(), *self._orders]
             self._orders.clear()
         self._loading.clear()
-        self._host, self.instances = None, {}
+        self._host, self.pipelines = None, {}
         for order in orders:
             if isinstance(order, _Load):
                 lost = f"device {self._label} went out of service while {order.model} was being loaded"
@@ -165,7 +166,7 @@ class Inventory:
         assert self._host is not None
         self._scheduler.displace(self._label, order.model)
         self._loading.pop(order.model, None)  # given up: the host keeps what may come of it until the device is closed
-        if self.instances.pop(order.model, None) is not None:
+        if self.pipelines.pop(order.model, None) is not None:
             self._host.unload(order.model)
         order.end()
 
@@ -183,11 +184,11 @@ class Inventory:
             fresh = self._host.loaded(order.model)
             if fresh is not None:
                 del self._loading[order.model]
-                self.instances[order.model] = fresh.instance
+                self.pipelines[order.model] = fresh.pipeline
                 with self._lock:
                     self._wanted[order.model] = order.rows
                 self._scheduler.place(self._label, order.model, fresh.timings_ns)
-                order.end(fresh.instance.max_batch_rows)
+                order.end(fresh.pipeline.max_batch_rows)
 
     @contextmanager
     def _ending(self, order: _Load) -> Iterator[None]:

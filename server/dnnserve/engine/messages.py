@@ -1,15 +1,15 @@
 """Messages between a runner and its engine process.
 
-The runner asks and the engine answers each question, in order. Rows and outputs lie in memory that both map and are never sent.
+The runner asks and the engine answers each question, in order; `Map` and `Unmap` ask for nothing. Rows and outputs lie in arenas
+that the engine maps, and are never sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from dnncore.preprocessing import Preprocessing
 from dnnserve.engine.host import HostFactory
 from dnnserve.envelope import ModelKey
 
@@ -22,10 +22,15 @@ __all__ = [
     "Loaded",
     "Loading",
     "Look",
+    "Map",
     "Message",
     "Opened",
     "Run",
+    "TimeBatches",
+    "Timings",
     "Unload",
+    "Unloaded",
+    "Unmap",
 ]
 
 
@@ -81,52 +86,87 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
-    """Give a model's memory back; answered by `Done`. Immutable."""
+class TimeBatches:
+    """What do a model's batches take? Immutable."""
 
     model: ModelKey
+    budget_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model is loaded; the message comes with the files of its slots and, last, of its outputs. Immutable.
+class Timings:
+    """So much, by rows. Immutable."""
 
-    Args:
-        max_batch_rows: As `Instance` has it.
-        row_shape: Extents of one row.
-        output_shape: Extents of its output.
-        slots: Input buffers.
-        preprocessing: What makes rows of pixels, where that is known.
-        timings_ns: What its batches took, by rows; nothing where they were not timed.
-    """
-
-    max_batch_rows: int
-    row_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    slots: int
-    preprocessing: Preprocessing | None
     timings_ns: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Run the first rows of a model's slot, pixels or not. Immutable."""
+class Unload:
+    """Give a model's memory back. Immutable."""
 
     model: ModelKey
-    slot: int
-    rows: int
-    pixels: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What was asked for was done; the outputs of rows are in the part of the shared outputs that belongs to the slot. Immutable.
+class Unloaded:
+    """It was given back. Immutable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model is loaded. Immutable.
 
     Args:
-        computed_ns: As `Instance` has it.
+        depth: As `Pipeline` has it; so the rest.
+        max_batch_rows: See there.
+        row_shape: See there.
+        output_shape: Extents of the output of one row.
+        timings_ns: What its batches took, by rows; nothing where they were not timed.
     """
 
-    computed_ns: int = 0
+    depth: int
+    max_batch_rows: int
+    row_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    timings_ns: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Blocks of batches that follow are in this arena; comes with its file. Immutable."""
+
+    arena: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmap:
+    """No blocks are in it any more. Immutable."""
+
+    arena: int
+
+
+class Run(NamedTuple):
+    """A note: run a batch. Immutable.
+
+    Args:
+        model: Fields of its `ModelKey`.
+        blocks: For each block its arena's number, its offset, its rows, and 1 where these are pixels, else 0; one after another.
+    """
+
+    model: tuple[str, int, int]
+    blocks: tuple[int, ...]
+
+
+class Done(NamedTuple):
+    """A note: the outputs of the oldest batch are in its blocks. Immutable.
+
+    Args:
+        staged_ns: As `Timing` has it; so the rest.
+        computed_ns: See there.
+    """
+
+    staged_ns: int
+    computed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +182,18 @@ class Failed:
     text: str
 
 
-Message = Opened | Load | BeginLoad | Look | Loading | Loaded | Unload | Run | Done | Failed
+Message = (
+    Opened
+    | Load
+    | BeginLoad
+    | Look
+    | Loading
+    | Loaded
+    | TimeBatches
+    | Timings
+    | Unload
+    | Unloaded
+    | Map
+    | Unmap
+    | Failed
+)

@@ -23,9 +23,9 @@ from dnncore.nn.footprint import footprint
 from dnncore.preprocessing import Preprocessing
 from dnncore.tensor import Tensor
 from dnnserve.engine.buckets import batch_buckets
-from dnnserve.engine.host import Buffers, Fresh
+from dnnserve.engine.host import Fresh
+from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.slot import Slot
-from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import ModelKey
 
 __all__ = ["NetHost", "NetInstance", "ServedModel", "Terms"]
@@ -52,7 +52,7 @@ class Terms:
 
     Args:
         batch_invariant: Whether an image's answer has the same bits whatever it is batched with: each is computed alone.
-        num_slots: Input buffers of each model: 2 where one is filled while the other's rows are computed.
+        num_slots: Input buffers of each model: more than one where rows are brought into the next while others' are computed.
         memory_fraction: What models may take of the device's memory, together with whoever else uses the device.
     """
 
@@ -75,7 +75,6 @@ class NetInstance:
         served: What is run.
         max_batch_rows: Largest bucket wanted.
         terms: How it is loaded.
-        buffers: Where its slots lie; their pages are locked. None: in memory of the device's choice.
         whole: Whether all buckets must fit; else those that do not fit into the device's memory are left out, with a warning.
         checkpoint: Called between steps that take long; raises where the load is not wanted any more.
 
@@ -90,7 +89,6 @@ class NetInstance:
         served: ServedModel,
         max_batch_rows: int,
         terms: Terms = Terms(),
-        buffers: Buffers | None = None,
         *,
         whole: bool = False,
         checkpoint: Callable[[], None] = lambda: None,
@@ -115,7 +113,7 @@ class NetInstance:
         self.output_shape = self._extents(graph, self._output)
         nbytes = Slot.nbytes(self.max_batch_rows, row_shape)
         self.slots = tuple(
-            Slot(_memory(handle, nbytes, buffers), self.max_batch_rows, row_shape, served.preprocessing)
+            Slot(handle.device.host_buffer(nbytes), self.max_batch_rows, row_shape, served.preprocessing)
             for _ in range(terms.num_slots)
         )
         self._pixels = None
@@ -233,14 +231,6 @@ class _Pixels:
         return write
 
 
-def _memory(handle: Handle, nbytes: int, buffers: Buffers | None) -> np.ndarray:
-    if buffers is None:
-        return handle.device.host_buffer(nbytes)
-    memory = buffers(nbytes)
-    handle.device.page_lock(memory)
-    return memory
-
-
 class NetHost:
     """A device of this process, with a handle for each model. Owned by one thread; the handles check.
 
@@ -261,20 +251,21 @@ class NetHost:
         self._instances: dict[ModelKey, NetInstance] = {}
         Handle(device).close()  # says at once what is wrong with the device, and begins its context
 
-    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> NetInstance:
+    def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         """Upload a model's weights and bind its buckets."""
-        instance = self._instances[model] = self._make(model, max_batch_rows, buffers, whole=False)
-        return instance
+        instance = self._instances[model] = self._make(model, max_batch_rows, whole=False)
+        return LocalPipeline(instance)
 
-    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
         """Do so in another thread, and time its batches there."""
         future = self._loading[model] = Future()
 
         def make() -> None:
             instance: NetInstance | None = None
             try:
-                instance = self._make(model, max_batch_rows, buffers, whole=True)
-                future.set_result(Fresh(instance, time_batches(instance, warm_up_ns, time.monotonic_ns)))
+                instance = self._make(model, max_batch_rows, whole=True)
+                pipeline = LocalPipeline(instance)
+                future.set_result(Fresh(pipeline, pipeline.time(warm_up_ns)))
             except BaseException as error:  # noqa: BLE001 - handed over to `loaded`
                 if instance is not None:
                     instance.close()
@@ -284,7 +275,7 @@ class NetHost:
         threading.Thread(target=make, name=f"dnnserve-load-{model}", daemon=False).start()
 
     def loaded(self, model: ModelKey) -> Fresh | None:
-        """The instance, once it is there, which belongs to the calling thread then."""
+        """The model, once it is there, which belongs to the calling thread then."""
         future = self._loading[model]
         if not future.done():
             return None
@@ -297,8 +288,8 @@ class NetHost:
         """Close the model's handle and with it everything that was made for it."""
         self._instances.pop(model).close()
 
-    def on_loss(self, act: Callable[[], None]) -> None:
-        """Nothing says so before the next batch."""
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        """Who waits for a batch computes it, and nothing tells of a loss before the next one."""
 
     def kill(self) -> bool:
         """Nothing ends a kernel of this process but its own end."""
@@ -317,16 +308,18 @@ class NetHost:
         self._instances.clear()
 
     def _adopt(self, model: ModelKey, fresh: Fresh) -> None:
-        assert isinstance(fresh.instance, NetInstance)
-        fresh.instance.adopt()
-        self._instances[model] = fresh.instance
+        assert isinstance(fresh.pipeline, LocalPipeline)
+        instance = fresh.pipeline.instance
+        assert isinstance(instance, NetInstance)
+        instance.adopt()
+        self._instances[model] = instance
 
-    def _make(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None, *, whole: bool) -> NetInstance:
+    def _make(self, model: ModelKey, max_batch_rows: int, *, whole: bool) -> NetInstance:
         handle = Handle(self._device)
         try:
             served = self._models[model]
             return NetInstance(
-                *(handle, str(model), served, max_batch_rows, self._terms, buffers),
+                *(handle, str(model), served, max_batch_rows, self._terms),
                 whole=whole,
                 checkpoint=self._check_wanted,
             )

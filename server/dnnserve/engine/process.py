@@ -1,22 +1,23 @@
 """A device in a process of its own: whatever happens to its context or hangs on it, this process goes on and starts another one.
 
 The kernels are launched without the interpreter lock of the front end, and a CUDA error that no context survives costs one process,
-not the server.
+not the server. The process reads rows where the front end has put them, and writes outputs there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
-
-import numpy as np
 
 from dnncore import errors
 from dnncore.errors import DeviceFaultError, DnncoreError
-from dnnserve.engine.host import Buffers, Fresh
+from dnnserve.engine.host import Fresh
 from dnnserve.engine.messages import (
     Assignment,
     BeginLoad,
@@ -26,18 +27,23 @@ from dnnserve.engine.messages import (
     Loaded,
     Loading,
     Look,
+    Map,
     Message,
     Opened,
     Run,
+    TimeBatches,
+    Timings,
     Unload,
+    Unloaded,
+    Unmap,
 )
-from dnnserve.engine.slot import Slot
-from dnnserve.envelope import ModelKey
+from dnnserve.engine.pipeline import Timing
+from dnnserve.envelope import Block, ModelKey
+from dnnserve.processes.arena import Arena, ArenaBlock, block_bytes
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
-from dnnserve.processes.shared_buffer import SharedBuffer
 
-__all__ = ["EngineProcesses", "ProcessHost", "ProcessInstance"]
+__all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
 
 _Wanted = TypeVar("_Wanted")
 
@@ -98,7 +104,7 @@ def _child(device: str) -> Child:
 
 
 class ProcessHost:
-    """A device behind an engine process. Owned by one thread, but for `kill`.
+    """A device behind an engine process. Owned by one thread, but for `kill`; a thread of its own hears what the process says.
 
     Args:
         device: What the process opens.
@@ -115,6 +121,13 @@ class ProcessHost:
         self._device = device
         self._child = child
         self._models = models
+        self._pipelines: dict[ModelKey, ProcessPipeline] = {}
+        self._mapped: set[Arena] = set()
+        self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._on_end: Callable[[], None] = lambda: None
+        self._on_loss: Callable[[], None] = lambda: None
+        self._listener = threading.Thread(target=self._listen, name=f"dnnserve-engine-{child.pid}", daemon=True)
+        self._listener.start()
         try:
             with contextlib.suppress(OSError):  # it has ended, as its answer will say
                 child.tell(parcel)
@@ -128,22 +141,23 @@ class ProcessHost:
         """Of the process."""
         return self._child.pid
 
-    def load(self, model: ModelKey, max_batch_rows: int, buffers: Buffers | None = None) -> ProcessInstance:
-        """Have the process load a model and warm it up; its slots lie in memory that both processes map.
+    @property
+    def has_answered(self) -> bool:
+        """Whether an answer is there, or the process has ended, so that `answer` does not wait."""
+        return not self._answers.empty()
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> ProcessPipeline:
+        """Have the process load a model and warm it up.
 
         Raises:
             DeviceFaultError: the process ended.
             DnncoreError: it cannot load the model.
         """
-        if buffers is not None:
-            raise ValueError("an engine process makes its buffers itself")
         self._send_with_parcel(Load(model, max_batch_rows))
-        loaded, fds = self.answer(Loaded)
-        return ProcessInstance(self, model, loaded, [SharedBuffer(fd) for fd in fds])
+        return self._enter(model, self.answer(Loaded))
 
-    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int, buffers: Buffers | None = None) -> None:
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
         """Have the process begin to load a model, in another thread of it."""
-        assert buffers is None
         self._send_with_parcel(BeginLoad(model, max_batch_rows, warm_up_ns))
         self.answer(Loading)
 
@@ -155,19 +169,14 @@ class ProcessHost:
             DnncoreError: it cannot load the model.
         """
         self.ask(Look(model))
-        answer, fds = self.answer((Loaded, Loading))
-        if not isinstance(answer, Loaded):
-            return None
-        return Fresh(ProcessInstance(self, model, answer, [SharedBuffer(fd) for fd in fds]), answer.timings_ns)
+        answer = self.answer((Loaded, Loading))
+        return Fresh(self._enter(model, answer), answer.timings_ns) if isinstance(answer, Loaded) else None
 
     def unload(self, model: ModelKey) -> None:
         """Have the process give a model's memory back."""
+        self._pipelines.pop(model).close()
         self.ask(Unload(model))
-        self.answer(Done)
-
-    def _send_with_parcel(self, message: Load | BeginLoad) -> None:
-        parcel = self._models.get(message.model)
-        self.ask(message, () if parcel is None else (parcel.fd,))
+        self.answer(Unloaded)
 
     def ask(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Send a message, and files with it.
@@ -180,27 +189,42 @@ class ProcessHost:
         except OSError:
             raise self._ended() from None
 
-    def answer(self, wanted: type[_Wanted] | tuple[type[_Wanted], ...]) -> tuple[_Wanted, Sequence[int]]:
+    def run(self, model: ModelKey, blocks: Sequence[tuple[Arena, int, int, bool]]) -> None:
+        """Have the process run a batch of blocks: arena, offset, rows, and whether they are pixels.
+
+        Raises:
+            DeviceFaultError: the process ended.
+        """
+        flat: list[int] = []
+        for arena, offset, rows, pixels in blocks:
+            if arena not in self._mapped:
+                self._map(arena)
+            flat += arena.number, offset, rows, int(pixels)
+        try:
+            self._child.link.note(tuple(Run((model.name, model.version, model.load), tuple(flat))))
+        except OSError:
+            raise self._ended() from None
+
+    def answer(self, wanted: type[_Wanted] | tuple[type[_Wanted], ...]) -> _Wanted:
         """Wait for the answer to the oldest question.
 
         Raises:
             DeviceFaultError: the process ended.
             DnncoreError: what was asked for failed; of the class that the process says.
         """
-        received = self._child.link.receive()
-        if received is None:
+        message = self._answers.get()
+        if message is None:
             raise self._ended()
-        message, fds = received
         if isinstance(message, Failed):
             kind = getattr(errors, message.error, DnncoreError)
             raise kind(message.text)
         if not isinstance(message, wanted):
             raise DnncoreError(f"the engine process of {self._device} answered {message} where {wanted} was due")
-        return message, fds
+        return message
 
-    def on_loss(self, act: Callable[[], None]) -> None:
-        """Act when the process ends."""
-        self._child.on_end(act)
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        """Act when the process has answered, and when it ends."""
+        self._on_end, self._on_loss = on_end, on_loss
 
     def kill(self) -> bool:
         """Kill the process."""
@@ -209,45 +233,145 @@ class ProcessHost:
 
     def close(self) -> None:
         """Let the process close its device and end; one that does not is killed. A second call does nothing."""
+        self._child.link.shut_down()
+        self._listener.join()
         self._child.close()
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+
+    def _send_with_parcel(self, message: Load | BeginLoad) -> None:
+        parcel = self._models.get(message.model)
+        self.ask(message, () if parcel is None else (parcel.fd,))
+
+    def _enter(self, model: ModelKey, loaded: Loaded) -> ProcessPipeline:
+        pipeline = self._pipelines[model] = ProcessPipeline(self, model, loaded)
+        return pipeline
+
+    def _map(self, arena: Arena) -> None:
+        for gone in [each for each in self._mapped if each.closed]:
+            self.ask(Unmap(gone.number))
+            self._mapped.remove(gone)
+        self.ask(Map(arena.number), [arena.fd])
+        self._mapped.add(arena)
+
+    def _listen(self) -> None:
+        while (received := self._child.link.receive()) is not None:
+            message, _ = received
+            self._answers.put(Done(*message) if type(message) is tuple else message)
+            self._on_end()
+        self._answers.put(None)
+        self._on_loss()
 
     def _ended(self) -> DeviceFaultError:
-        self._child.link.close()
+        self.close()  # waits: when this is told, nobody there reads or writes a block any more
         return DeviceFaultError(f"the engine process {self.pid} of {self._device} ended by {self._child.wait()}")
 
 
-class ProcessInstance:
+class ProcessPipeline:
     """A model in an engine process. Owned by its host's thread.
+
+    Blocks that lie in an arena are read and written there by the process. Those of this process alone are copied into an arena of
+    the pipeline's, and their outputs out of it.
 
     Args:
         host: The process.
         model: Which.
         loaded: What the process said of it.
-        buffers: Its slots and, last, its outputs.
     """
 
-    def __init__(self, host: ProcessHost, model: ModelKey, loaded: Loaded, buffers: Sequence[SharedBuffer]) -> None:
+    def __init__(self, host: ProcessHost, model: ModelKey, loaded: Loaded) -> None:
         self._host = host
         self._model = model
+        self.depth = loaded.depth
         self.max_batch_rows = loaded.max_batch_rows
-        self.output_shape = loaded.output_shape
-        rows = loaded.max_batch_rows
-        self.slots = tuple(
-            Slot(buffer.bytes, rows, loaded.row_shape, loaded.preprocessing) for buffer in buffers[: loaded.slots]
-        )
-        self._outputs = buffers[-1].view((loaded.slots, rows, *loaded.output_shape))
-        for buffer in buffers:
-            buffer.close()
-        self._begun: deque[tuple[int, int]] = deque()
-        self.computed_ns = 0
+        self._block_bytes = block_bytes(4 * math.prod(loaded.row_shape), 4 * math.prod(loaded.output_shape))
+        self._width = math.prod(loaded.output_shape)
+        self._arenas: list[Arena] = []  # made as they are needed, as many as there are batches
+        self._free: list[Arena] = []  # those of them that no batch has
+        self._staged: deque[_Staged] = deque()
+        self._begun: deque[_Staged] = deque()
+        self._finished: _Staged | None = None
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
-        """Have the process run the first rows of a slot, after what was begun before; returns at once."""
-        self._host.ask(Run(self._model, slot, rows, pixels))
-        self._begun.append((slot, rows))
+    @property
+    def ended(self) -> bool:
+        """Whether the oldest batch has ended."""
+        return self._host.has_answered
 
-    def finish(self) -> np.ndarray:
-        """Wait for the oldest batch that was begun."""
-        slot, rows = self._begun.popleft()
-        self.computed_ns = self._host.answer(Done)[0].computed_ns
-        return self._outputs[slot, :rows]
+    def time(self, budget_ns: int) -> Mapping[int, int]:
+        """Have the process find out."""
+        self._host.ask(TimeBatches(self._model, budget_ns))
+        return self._host.answer(Timings).timings_ns
+
+    def stage(self, batch: Sequence[Block]) -> None:
+        """Copy into an arena what does not lie in one."""
+        staged = _Staged([])
+        position = 0
+        for block in batch:
+            place = block.place
+            if place is None:
+                if staged.arena is None:
+                    staged.arena = self._take_arena()
+                rows = block.read()
+                copy = ArenaBlock(staged.arena, position, rows.shape, block.pixels)
+                copy.read()[...] = rows
+                staged.copies.append((block, copy))
+                place = copy.place
+                position += block_bytes(rows.nbytes, 4 * len(rows) * self._width)
+            staged.places.append((*place, len(block), block.pixels))
+        self._staged.append(staged)
+
+    def begin(self) -> None:
+        """Have the process stage and run the batch, after what was begun before; returns at once."""
+        staged = self._staged.popleft()
+        self._host.run(self._model, staged.places)
+        self._begun.append(staged)
+
+    def finish(self) -> Timing:
+        """Wait until the process has run the oldest batch."""
+        staged = self._begun.popleft()
+        try:
+            done = self._host.answer(Done)
+        except BaseException:
+            self._give_back(staged)
+            raise
+        self._finished = staged
+        return Timing(*done)
+
+    def deliver(self) -> None:
+        """Copy the outputs of those blocks that were copied."""
+        assert self._finished is not None
+        for block, copy in self._finished.copies:
+            block.write(copy.outputs(self._width))
+        self._give_back(self._finished)
+        self._finished = None
+
+    def close(self) -> None:
+        """Give its arenas back; nothing runs."""
+        for arena in self._arenas:
+            arena.close()
+
+    def _give_back(self, staged: _Staged) -> None:
+        if staged.arena is not None:
+            self._free.append(staged.arena)
+
+    def _take_arena(self) -> Arena:
+        if not self._free:
+            # Enough for a batch of blocks of one row each, which take the most.
+            self._arenas.append(Arena.of(self.max_batch_rows * self._block_bytes))
+            self._free.append(self._arenas[-1])
+        return self._free.pop()
+
+
+@dataclass(slots=True)
+class _Staged:
+    """A batch on its way. Owned by one thread.
+
+    Args:
+        places: Of its blocks, as `ProcessEngine.run` takes them.
+        copies: Blocks of this process alone, with their copies.
+        arena: Where these are.
+    """
+
+    places: list[tuple[Arena, int, int, bool]]
+    copies: list[tuple[Block, ArenaBlock]] = field(default_factory=list)
+    arena: Arena | None = None

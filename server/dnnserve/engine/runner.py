@@ -11,16 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
-from dnnserve.engine.host import Host, HostFactory, Instance
+from dnnserve.engine.host import Host, HostFactory
 from dnnserve.engine.inventory import Inventory, LoadEnd
-from dnnserve.engine.warm_up import time_batches
+from dnnserve.engine.pipeline import Pipeline, Timing
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
 from dnnserve.processes.restarts import Restarts
@@ -40,9 +38,7 @@ class _Flight:
     """A batch on its way through the device. Owned by one thread."""
 
     batch: Batch
-    instance: Instance
-    slot: int
-    staged_ns: int = 0
+    pipeline: Pipeline
 
 
 class Runner:
@@ -189,18 +185,18 @@ class Runner:
         return not self._thread.is_alive()
 
     def _main(self) -> None:
-        instances: dict[ModelKey, Instance] | None
+        pipelines: dict[ModelKey, Pipeline] | None
         try:
             try:
-                instances = self._open()
-                self._limits = {model: instance.max_batch_rows for model, instance in instances.items()}
-                self._enter_service(instances)
+                pipelines = self._open()
+                self._limits = {model: each.max_batch_rows for model, each in pipelines.items()}
+                self._enter_service(pipelines)
             except Exception as error:  # noqa: BLE001 - handed over to wait_loaded
                 self._load_error = error
                 return
             finally:
                 self._loaded.set()
-            while instances is not None:
+            while pipelines is not None:
                 since_ns = self._clock()
                 try:
                     lost = self._serve()
@@ -209,51 +205,51 @@ class Runner:
                 if not lost:
                     return
                 self._close()
-                instances = self._open_again((self._clock() - since_ns) / 1e9)
+                pipelines = self._open_again((self._clock() - since_ns) / 1e9)
         except Exception as error:  # noqa: BLE001 - a runner that ends for any reason takes its device out of service
             _log.exception("the runner of device %s failed", self.label)
             self._lose(f"its runner failed: {error}")
         finally:
             self._close()
 
-    def _open(self) -> dict[ModelKey, Instance]:
+    def _open(self) -> dict[ModelKey, Pipeline]:
         host = self._open_host(self.device)
         with self._lock:
             self._host = host
-        host.on_loss(lambda: self._on_loss(host))
+        host.watch(self._scheduler.wake, lambda: self._on_loss(host))
         return {model: host.load(model, rows) for model, rows in self._inventory.wanted.items()}
 
-    def _enter_service(self, instances: dict[ModelKey, Instance]) -> None:
-        self._scheduler.add_device(self.label, self._time(instances))
+    def _enter_service(self, pipelines: dict[ModelKey, Pipeline]) -> None:
+        self._scheduler.add_device(self.label, self._time(pipelines))
         assert self._host is not None
-        self._inventory.enter_service(self._host, instances)
+        self._inventory.enter_service(self._host, pipelines)
 
     def _interrupted(self) -> bool:
         """Whether there is something to do but batches."""
         return self._inventory.due or self._gone()
 
-    def _open_again(self, seconds_in_service: float) -> dict[ModelKey, Instance] | None:
+    def _open_again(self, seconds_in_service: float) -> dict[ModelKey, Pipeline] | None:
         """Bring a lost device back; None: it is not tried any more, or the server ends."""
         while (wait_s := self._restarts.after(seconds_in_service)) is not None:
             if self._ending.wait(wait_s):
                 return None
             try:
-                instances = self._open()
-                self._check_room(instances)
+                pipelines = self._open()
+                self._check_room(pipelines)
             except Exception:  # noqa: BLE001 - whatever it was may be over the next time
                 _log.exception("device %s could not be opened again", self.label)
                 self._close()
                 seconds_in_service = 0.0
                 continue
-            self._enter_service(instances)
+            self._enter_service(pipelines)
             self._on_change(self.label, None)
-            return instances
+            return pipelines
         return None
 
-    def _time(self, instances: Mapping[ModelKey, Instance]) -> Mapping[ModelKey, Mapping[int, int]]:
+    def _time(self, pipelines: Mapping[ModelKey, Pipeline]) -> Mapping[ModelKey, Mapping[int, int]]:
         """What batches take, by model and rows."""
-        budget_ns = self._warm_up_ns // max(1, len(instances))
-        return {model: time_batches(instance, budget_ns, self._clock) for model, instance in instances.items()}
+        budget_ns = self._warm_up_ns // max(1, len(pipelines))
+        return {model: each.time(budget_ns) for model, each in pipelines.items()}
 
     def _on_loss(self, host: Host) -> None:
         with self._lock:
@@ -266,22 +262,21 @@ class Runner:
         """Whether the device was lost beside its batches."""
         return self._lost_host is not None and self._lost_host is self._host
 
-    def _check_room(self, instances: Mapping[ModelKey, Instance]) -> None:
+    def _check_room(self, pipelines: Mapping[ModelKey, Pipeline]) -> None:
         """Requests were let in for the batches of the first start, and for those of models that came later."""
         limits = {**self._inventory.wanted, **self._limits}
-        smaller = [str(model) for model, each in instances.items() if each.max_batch_rows < limits.get(model, 0)]
+        smaller = [str(model) for model, each in pipelines.items() if each.max_batch_rows < limits.get(model, 0)]
         if smaller:
             raise OutOfMemoryError(f"no room any more for the batches of {', '.join(smaller)}")
 
     def _serve(self) -> bool:
         """Run batches until the scheduler has stopped, or the device was left alone (False), or it is lost (True)."""
         flights: deque[_Flight] = deque()
-        used: Counter[ModelKey] = Counter()  # batches of each model, which take its slots in turn
         while True:
             try:
                 if not flights and self._interrupted() and not self._gone():
                     self._inventory.obey()
-                batch = self._next(ahead=bool(flights))
+                batch = self._next(flights)
                 if batch is None and not flights:
                     if self._gone():
                         self._lose("it ended while nothing ran on it")
@@ -290,12 +285,10 @@ class Runner:
                         return False
                     continue
                 if batch is not None:
-                    instance = self._inventory.instances[batch.model]
-                    flights.append(_Flight(batch, instance, used[batch.model] % len(instance.slots)))
-                    used[batch.model] += 1
-                    if not self._begin(flights) or len(flights) < len(instance.slots):
-                        continue
-                outcomes = self._finish(flights[0])
+                    flights.append(_Flight(batch, self._inventory.pipelines[batch.model]))
+                    self._begin(flights)
+                    continue
+                timing = self._finish(flights[0])
             except DeviceFaultError as error:
                 with self._lock:
                     reason, self._hung, self._running = self._hung or str(error), "", None
@@ -305,64 +298,69 @@ class Runner:
                 self._hand_over([flight.batch for flight in flights], reason)
                 return True
             done = flights.popleft()
-            if not self._pass_on(done, flights[0] if flights else None):
+            if not self._pass_on(timing, flights[0] if flights else None):
                 return False
-            self._scheduler.complete(done.batch, outcomes)
+            self._scheduler.complete(done.batch, self._outcomes(done, timing))
 
-    def _next(self, *, ahead: bool) -> Batch | None:
-        """The batch to run next; None: there is none, or something else to do before."""
-        if not ahead:
+    def _next(self, flights: deque[_Flight]) -> Batch | None:
+        """Wait for the batch to run next; None: what runs has ended, or there is something else to do before."""
+        if not flights:
             return self._scheduler.take(self.label, self._interrupted)
-        return None if self._interrupted() else self._scheduler.take_ahead(self.label)
+        oldest = flights[0].pipeline
+        if len(flights) >= flights[-1].pipeline.depth:
+            return None
+        return self._scheduler.take_ahead(self.label, lambda: oldest.ended, self._interrupted)
 
-    def _begin(self, flights: deque[_Flight]) -> bool:
-        """Copy the last batch's rows into its slot and begin to run them; False: it failed, and is answered so."""
+    def _begin(self, flights: deque[_Flight]) -> None:
+        """Stage the last batch and begin to run it; where that fails, it is answered so."""
         flight = flights[-1]
         batch = flight.batch
         if len(flights) == 1:
             with self._lock:
                 self._running = batch, batch.taken_ns
-        rows, pixels = flight.instance.slots[flight.slot].fill([request.rows for request in batch.requests])
-        flight.staged_ns = self._clock()
         try:
-            flight.instance.begin(flight.slot, rows, pixels)
+            flight.pipeline.stage([request.block for request in batch.requests])
+            flight.pipeline.begin()
         except DeviceFaultError:
             raise
         except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-            outcomes = self._failure(batch)
+            self._log_failure(batch)
             flights.pop()
-            self._scheduler.complete(batch, outcomes)
-            return False
-        return True
+            self._scheduler.complete(batch, self._failure(batch))
 
-    def _finish(self, flight: _Flight) -> Sequence[Answer | RequestError]:
-        """Wait for a batch: what each of its requests is answered."""
-        batch = flight.batch
+    def _finish(self, flight: _Flight) -> Timing | None:
+        """Wait for a batch; None: it failed."""
         try:
-            outputs = flight.instance.finish()
+            return flight.pipeline.finish()
         except DeviceFaultError:
             raise
-        except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
+        except Exception:  # noqa: BLE001 - as above
+            self._log_failure(flight.batch)
+            return None
+
+    def _outcomes(self, flight: _Flight, timing: Timing | None) -> Sequence[Answer | RequestError]:
+        """What each request of a batch is answered; outputs are in the blocks then."""
+        batch, inferred_ns = flight.batch, self._clock()
+        if timing is None:
             return self._failure(batch)
-        inferred_ns = self._clock()
-        # One copy frees the slot; the requests share it.
-        parts = np.split(outputs.copy(), np.cumsum([len(request.rows) for request in batch.requests])[:-1])
-        times = BatchTimes(batch.taken_ns, flight.staged_ns, inferred_ns, self._clock())
-        rows = batch.rows
-        return [Answer(part, self.label, rows, times) for part in parts]
+        flight.pipeline.deliver()
+        times = BatchTimes(batch.taken_ns, timing.staged_ns, inferred_ns, self._clock())
+        return [Answer(self.label, batch.rows, times)] * len(batch.requests)
+
+    def _log_failure(self, batch: Batch) -> None:
+        _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
 
     def _failure(self, batch: Batch) -> Sequence[RequestError]:
-        _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
         failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
         return [ExecutionError(failed) for _ in batch.requests]
 
-    def _pass_on(self, done: _Flight, following: _Flight | None) -> bool:
+    def _pass_on(self, timing: Timing | None, following: _Flight | None) -> bool:
         """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
         now_ns = self._clock()
         with self._lock:
             if self._given_up:
                 return False
-            self._busy_ns += done.instance.computed_ns
+            self._busy_ns += 0 if timing is None else timing.computed_ns
             self._running = None if following is None else (following.batch, now_ns)
         return True
 

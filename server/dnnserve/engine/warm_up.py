@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dnnserve.engine.buckets import batch_buckets
-from dnnserve.engine.host import Instance
+from dnnserve.engine.instance import Instance
 
 __all__ = ["time_batches"]
 
@@ -13,7 +13,7 @@ _RUNS = 2
 
 
 def time_batches(instance: Instance, budget_ns: int, clock: Callable[[], int]) -> Mapping[int, int]:
-    """Run batches of zeros of every size that devices are prepared for, the smallest first.
+    """Run batches of zeros of every size that devices are prepared for, the smallest first: pixels, where it takes any.
 
     Args:
         instance: Loaded and warm, with nothing begun.
@@ -31,8 +31,9 @@ def time_batches(instance: Instance, budget_ns: int, clock: Callable[[], int]) -
             begin_ns = clock()
             if begin_ns + guess_ns > end_ns:
                 break
-            instance.slots[0].rows[:rows] = 0
-            instance.begin(0, rows, False)
+            pixels = instance.slots[0].preprocessing is not None
+            (instance.slots[0].pixels if pixels else instance.slots[0].rows)[:rows] = 0
+            instance.begin(0, rows, pixels)
             instance.finish().copy()
             took_ns = clock() - begin_ns
             timings_ns[rows] = min(took_ns, timings_ns.get(rows, took_ns))

@@ -20,9 +20,9 @@ from dnnserve.config import ServerConfig
 from dnnserve.front.front_end import Behind, LocalFrontEnd
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging, set_log_level
+from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
-from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["FrontAssignment", "main"]
 
@@ -51,7 +51,7 @@ class _Process:
     def __init__(self, link: Link, assignment: FrontAssignment) -> None:
         self._link = link
         self._serving = False
-        arena = SharedBuffer.of(assignment.arena_bytes)
+        arena = Arena.of(assignment.arena_bytes)
         link.send(messages.Arena(assignment.arena_bytes), [arena.fd])
         arena.close()
         self._scheduler = RemoteScheduler(link, arena, time.monotonic_ns)

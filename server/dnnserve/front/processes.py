@@ -27,10 +27,10 @@ from dnnserve.errors import RequestError, StartError
 from dnnserve.front.child import FrontAssignment
 from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.lifecycle.requests import Answer, Repository
+from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
-from dnnserve.processes.shared_buffer import SharedBuffer
 
 __all__ = ["FrontProcesses"]
 
@@ -50,8 +50,9 @@ class FrontProcesses:
         config: Address, limits, and how many.
         scheduler: Where requests go.
         statistics: Counters of the models.
-        on_calls_end: Told of the ends of calls, in bundles.
+        on_calls_end: Told of the ends of calls: model, method, status, and what each took.
         repository: Where models come from.
+        program: What each process runs, as `Child` takes it.
 
     Raises:
         StartError: the port cannot be had.
@@ -64,8 +65,10 @@ class FrontProcesses:
         statistics: Counters,
         on_calls_end: CallsObserver,
         repository: Repository,
+        program: Sequence[str] = ("dnnserve.front.child",),
     ) -> None:
         self._behind = _Behind(scheduler, statistics, on_calls_end, repository, {})
+        self._program = program
         self._numbers = itertools.count()
         self._serving = threading.Lock()  # one `serve` or `start` of a successor at a time
         self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
@@ -199,7 +202,7 @@ class FrontProcesses:
             return list(self._fronts)
 
     def _begin(self, number: int) -> _Front:
-        child = Child("dnnserve.front.child")
+        child = Child(*self._program)
         with contextlib.suppress(OSError):  # it has ended, as the listener finds out
             child.tell(self._parcel)
         return _Front(child, self._behind, number, self._lost)
@@ -259,9 +262,7 @@ class _Front:
         self._ended = False
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
             kind: queue.SimpleQueue()
-            for kind in (
-                *(SharedBuffer, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Stopped),
-            )
+            for kind in (*(Arena, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Stopped),)
         }
         self._why = ""
         self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
@@ -281,7 +282,7 @@ class _Front:
         Raises:
             StartError: it has ended, or does not answer.
         """
-        arena = self._wait(SharedBuffer, _START_S)
+        arena = self._wait(Arena, _START_S)
         self._port = Port(self._behind.scheduler, self._child.link, arena, self._behind.models)
         self.tell(messages.Start(models))
 
@@ -342,8 +343,7 @@ class _Front:
                 assert self._port is not None
                 self._port.take(message)
             elif isinstance(message, messages.CallsEnded):
-                for call in message.calls:
-                    self._behind.on_calls_end(call.model, call.method, call.status, (call.taken_ns,))
+                self._behind.on_calls_end(*message)
             elif isinstance(message, messages.Refusal):
                 kind = getattr(errors, message.kind, RequestError)
                 self._behind.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
@@ -354,7 +354,7 @@ class _Front:
             elif isinstance(message, messages.CannotStart):
                 self._why = message.reason
             elif isinstance(message, messages.Arena):
-                self._answers[SharedBuffer].put(SharedBuffer(fds[0]))
+                self._answers[Arena].put(Arena(fds[0]))
             else:
                 self._answers[type(message)].put(message)
         self._ended = True

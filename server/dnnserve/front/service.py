@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from dnnserve.catalog import Catalog, ModelSpec, shorten
-from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
+from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
@@ -156,7 +156,7 @@ class Service:
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._tracer = tracer
-        self._waiting: dict[int, Exchange] = {}  # by ticket; its operations are atomic
+        self._waiting: dict[int, tuple[Exchange, OwnBlock]] = {}  # by ticket; its operations are atomic
         self._asking: set[Exchange] = set()  # not submitted yet; so are its
 
     def serve(self, specs: Iterable[ModelSpec]) -> None:
@@ -166,7 +166,7 @@ class Service:
     def holds(self, model: ModelKey) -> bool:
         """Whether a request has been given to a model and has no answer yet."""
         # No model: it may have looked before the last `serve`.
-        exchanges = (*list(self._asking), *list(self._waiting.values()))
+        exchanges = (*list(self._asking), *[exchange for exchange, _ in list(self._waiting.values())])
         return any(exchange.spec is None or exchange.spec.key == model for exchange in exchanges)
 
     def answering(self, respond: Callable[[Exchange, bytes], Message]) -> Handler:
@@ -251,11 +251,10 @@ class Service:
         self, exchange: Exchange, spec: ModelSpec, deadline_ns: int | None, priority: int, rows: np.ndarray
     ) -> None:
         call = exchange.call
-        request = InferenceRequest(
-            spec.key, rows, call.arrival_ns, deadline_ns, self._deliver, exchange.request_id, priority
-        )
+        block = OwnBlock(rows)
+        request = InferenceRequest(spec.key, block, call.arrival_ns, deadline_ns, self._deliver, priority)
         ticket = request.ticket
-        self._waiting[ticket] = exchange
+        self._waiting[ticket] = exchange, block
         self._asking.discard(exchange)
         exchange.submitted = True
         self._queue.submit(request)
@@ -267,14 +266,14 @@ class Service:
         """End the calls of these completions; the sink of every request. Those that were answered are counted together."""
         answered: list[tuple[Exchange, bytes]] = []
         for completion in completions:
-            outcome, exchange = completion.outcome, self._waiting.pop(completion.request.ticket)
-            exchange.completion = completion
+            exchange, block = self._waiting.pop(completion.request.ticket)
+            outcome, exchange.completion = completion.outcome, completion
             try:
                 if isinstance(outcome, Answer):
                     spec, encode = exchange.spec, exchange.encode
                     assert spec is not None
                     assert encode is not None
-                    answered.append((exchange, encode(exchange.request_id, spec, outcome.outputs, exchange.top_k)))
+                    answered.append((exchange, encode(exchange.request_id, spec, block.outputs, exchange.top_k)))
                 else:
                     self._refuse(exchange, outcome)
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'

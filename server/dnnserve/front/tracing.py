@@ -141,7 +141,7 @@ def _attributes(
         attributes |= {
             "dnnserve.device": answer.device,
             "dnnserve.batch_rows": answer.batch_rows,
-            "dnnserve.rows": len(answer.outputs),
+            "dnnserve.rows": len(completion.request.block),
         }
     return attributes
 

@@ -12,8 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -54,15 +53,6 @@ class Child:
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
-
-    def on_end(self, act: Callable[[], None]) -> None:
-        """Act when the process ends, however it does, in a thread of its own."""
-
-        def wait() -> None:
-            self._process.wait()
-            act()
-
-        threading.Thread(target=wait, name=f"dnnserve-end-of-{self.pid}", daemon=True).start()
 
     def kill(self) -> None:
         """Kill the process."""

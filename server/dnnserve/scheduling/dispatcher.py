@@ -141,6 +141,11 @@ class Dispatcher:
             self._costs.doubt(device, model, rows, now_ns)
         return refusal
 
+    def has_full_batch(self, model: ModelKey) -> bool:
+        """Whether as many rows of a model wait as a batch may have."""
+        queue = self._queues[model]
+        return queue.rows >= queue.limits.max_batch_rows
+
     def put_back(self, model: ModelKey, entries: Sequence[Entry]) -> None:
         """Queue requests again that a lost device had taken: before all others, whatever the queue's bound says."""
         for entry in entries:

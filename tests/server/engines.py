@@ -1,0 +1,119 @@
+"""Engine processes with a fake device: what it computes is known, and it pauses, dies and takes note as files in a folder say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dnnserve.engine.host import Host
+from dnnserve.engine.messages import Assignment
+from dnnserve.engine.pipeline import LocalPipeline
+from dnnserve.engine.process import EngineProcesses
+from dnnserve.engine.slot import Slot
+from dnnserve.envelope import Block, ModelKey
+
+from tests.server.fakes import CLASSES, make_spec
+
+
+class Orders:
+    """Files in a folder: what the test says to the processes, and they to it.
+
+    While "pause" is there batches do not end. Where "die" is there the process kills itself once it has written outputs, but told
+    nobody; it takes the file away first, so that its successor lives. "staged" has the batches whose rows were copied.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def give(self, name: str) -> None:
+        (self._folder / name).touch()
+
+    def take_back(self, name: str) -> None:
+        (self._folder / name).unlink()
+
+    def given(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+
+class _Pipeline(LocalPipeline):
+    def __init__(self, instance: Any, orders: Orders) -> None:
+        super().__init__(instance)
+        self._orders = orders
+
+    def stage(self, batch: Sequence[Block], copiers: Executor | None = None) -> None:
+        super().stage(batch, copiers)
+        self._orders.give("staged")
+
+    def deliver(self) -> None:
+        super().deliver()
+        if self._orders.given("die"):
+            self._orders.take_back("die")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Instance:
+    """Scores class j of a row by (j + 1) times the row's sum."""
+
+    output_shape = (CLASSES,)
+    computed_ns = 1_000
+
+    def __init__(self, max_batch_rows: int, orders: Orders) -> None:
+        shape, preprocessing = make_spec().input_shape, make_spec().preprocessing
+        memory = [np.zeros(Slot.nbytes(max_batch_rows, shape), np.uint8) for _ in range(2)]
+        self.max_batch_rows = max_batch_rows
+        self.slots = [Slot(each, max_batch_rows, shape, preprocessing) for each in memory]
+        self._orders = orders
+        self._begun: list[np.ndarray] = []
+
+    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+        filled = (self.slots[slot].pixels if pixels else self.slots[slot].rows)[:rows]
+        self._begun.append(filled)
+
+    def finish(self) -> np.ndarray:
+        while self._orders.given("pause"):
+            time.sleep(0.005)
+        rows = self._begun.pop(0)
+        sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
+        return sums * np.arange(1, CLASSES + 1, dtype=np.float32)
+
+
+class ToyHost(Host):
+    """A device of toys."""
+
+    def __init__(self, _device: str, orders: Orders) -> None:
+        self._orders = orders
+
+    def load(self, _model: ModelKey, max_batch_rows: int) -> LocalPipeline:
+        return _Pipeline(_Instance(max_batch_rows, self._orders), self._orders)
+
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
+        raise NotImplementedError
+
+    def loaded(self, model: ModelKey) -> None:
+        raise NotImplementedError
+
+    def unload(self, model: ModelKey) -> None:
+        raise NotImplementedError
+
+    def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        pass
+
+    def kill(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def toy_engines(folder: Path) -> tuple[EngineProcesses, Orders]:
+    """Processes of toys that obey the orders in a folder."""
+    engines = EngineProcesses()
+    engines.tell(Assignment(partial(ToyHost, orders=Orders(folder)), "text"))
+    return engines, Orders(folder)
