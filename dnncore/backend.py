@@ -374,14 +374,6 @@ class Device(Protocol):
         """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with its last view."""
         ...
 
-    def page_lock(self, buffer: np.ndarray) -> None:
-        """Make host memory that was allocated elsewhere, from a page's beginning, copy as fast, until it or the device is gone.
-
-        Raises:
-            OutOfMemoryError: the host may lock no more.
-        """
-        ...
-
     def create_stream(self) -> Stream:
         """Open a queue of its own."""
         ...

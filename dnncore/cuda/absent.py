@@ -124,9 +124,6 @@ class AbsentDevice:
         """Memory of the host."""
         return np.empty(nbytes, np.uint8)
 
-    def page_lock(self, buffer: np.ndarray) -> None:
-        """Nothing to do: nothing is copied."""
-
     def create_stream(self) -> Stream:
         """A queue that takes nothing."""
         return _AbsentStream()

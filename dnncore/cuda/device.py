@@ -16,7 +16,7 @@ from dnncore.cuda.runtime import driver, kernels
 from dnncore.cuda.runtime.binder import bind, wire
 from dnncore.cuda.runtime.context import Context, retained
 from dnncore.cuda.runtime.graph import CudaGraph
-from dnncore.cuda.runtime.memory import CudaMemory, host_buffer, page_lock
+from dnncore.cuda.runtime.memory import CudaMemory, host_buffer
 from dnncore.cuda.runtime.owner import Owner
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.dlpack import Borrowed, DeviceType
@@ -201,15 +201,6 @@ class CudaDevice:
         """Page-locked host memory (uint8), kept until no array looks into it any more."""
         self._check()
         return host_buffer(self._context, nbytes)
-
-    def page_lock(self, buffer: np.ndarray) -> None:
-        """Lock the pages of host memory that was allocated elsewhere, until nothing looks into `buffer` any more.
-
-        Raises:
-            OutOfMemoryError: the host may lock no more.
-        """
-        self._check()
-        page_lock(self._context, buffer)
 
     def create_stream(self) -> CudaStream:
         """Open a queue of its own."""

@@ -179,8 +179,8 @@ class Executor:
             feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
             wanted: Names of the outputs that are copied to the host; None for all.
             sources: What an input comes from in place of `inputs`, by name: an array that goes to the device from where it is,
-                such as memory that is shared with somebody and that `Device.page_lock` has locked; or what is called with the
-                input's tensor and enqueues on the handle whatever writes it.
+                such as one of `Device.host_buffer`; or what is called with the input's tensor and enqueues on the handle whatever
+                writes it.
 
         Returns:
             The outputs by name; overwritten by the next run.

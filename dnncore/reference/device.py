@@ -204,9 +204,6 @@ class ReferenceDevice:
         """Ordinary host memory, uint8 [nbytes]."""
         return np.empty(nbytes, np.uint8)
 
-    def page_lock(self, buffer: np.ndarray) -> None:
-        """Nothing to do: copies are the host's own."""
-
     def create_stream(self) -> ReferenceStream:
         """A stream that runs things at once."""
         return ReferenceStream()

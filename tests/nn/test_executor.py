@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 import pytest
 import torch
@@ -131,8 +129,7 @@ def test_what_is_on_the_device_can_be_run_without_the_host(handle: Handle) -> No
 def test_an_input_may_come_from_memory_of_another_or_be_written_on_the_device(handle: Handle) -> None:
     graph = lenet(4, (1, 8, 8))
     rows = np.random.default_rng(8).standard_normal((BATCH, 1, 8, 8)).astype(np.float32)
-    shared = np.frombuffer(mmap.mmap(-1, 2 * rows.nbytes), np.uint8)
-    handle.device.page_lock(shared)
+    shared = handle.device.host_buffer(2 * rows.nbytes)
     place = shared[rows.nbytes :].view(np.float32).reshape(rows.shape)
     place[...] = rows
     with (

@@ -267,21 +267,6 @@ def allocate_host(nbytes: int) -> tuple[np.ndarray, DriverAllocation]:
     return array, allocation
 
 
-class RegisteredHostMemory:
-    """Host memory of somebody else's whose pages are locked for the current context. Its bytes are not kept."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        call("cuMemHostRegister", address, nbytes, 0)
-        self._address = address
-
-    def __int__(self) -> int:
-        return self._address
-
-    def free(self) -> None:
-        """Unlock the pages; the context must be current."""
-        call("cuMemHostUnregister", self._address)
-
-
 def create_stream() -> DriverStream:
     """Create a stream in the current context."""
     stream: DriverStream = _driver().Stream(_STREAM_NON_BLOCKING)

@@ -16,7 +16,7 @@ from dnncore.cuda.runtime.owner import Owner
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 
-__all__ = ["CudaMemory", "host_buffer", "page_lock"]
+__all__ = ["CudaMemory", "host_buffer"]
 
 
 class CudaMemory:
@@ -184,24 +184,6 @@ def host_buffer(context: Context, nbytes: int) -> np.ndarray:
         ) from error
     _free_with(array, context, allocation)
     return array[:nbytes]
-
-
-def page_lock(context: Context, buffer: np.ndarray) -> None:
-    """Lock the pages of contiguous host memory, until nothing looks into `buffer` any more.
-
-    Raises:
-        OutOfMemoryError: the host may lock no more.
-    """
-    if not buffer.nbytes:
-        return
-    try:
-        with context:
-            registered = driver.RegisteredHostMemory(buffer.ctypes.data, buffer.nbytes)
-    except OutOfMemoryError as error:
-        raise OutOfMemoryError(
-            f"the host may not lock {buffer.nbytes} B more; use a smaller batch, or raise its limit of locked memory"
-        ) from error
-    _free_with(buffer, context, registered)
 
 
 def _free_with(array: np.ndarray, context: Context, allocation: driver.DriverAllocation) -> None:
