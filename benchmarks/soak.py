@@ -46,7 +46,7 @@ _CONNECTIONS = 8
 _MEASURED_S = 5.0
 _EXPLAINED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _OVERLOAD = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
-_GROWTH = {"MiB": 16.0, "descriptors": 16.0, "threads": 8.0}
+_GROWTH = {"MiB": 16.0, "descriptors": 8.0, "threads": 8.0}
 """More of these than in the second quarter of the run, in the whole tree of processes, counts as growth."""
 
 

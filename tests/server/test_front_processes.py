@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import pytest
@@ -52,9 +53,15 @@ def test_calls_of_many_connections_are_answered_counted_and_seen_in_the_statisti
             channel.close()
 
 
+def shared_files() -> int:
+    """Descriptors of memory that processes share."""
+    return sum("memfd:" in str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
 def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up() -> None:
     lab = Lab()
     with serving(lab, front_ends=1) as (server, client):
+        before = shared_files()
         lab.pause("cpu")
         lost = client.send(1.0)
         lab.wait_running("cpu")
@@ -70,6 +77,8 @@ def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up()
         answer = client.infer.ModelInfer(request, timeout=PATIENCE_S, wait_for_ready=True)
         assert scores(answer) == [[3.0, 6.0, 9.0]]
         assert fronts_of(server).restarts == 1
+        wait_until(lambda: shared_files() == before)
+        assert front._child.link.closed
 
 
 def test_another_server_does_not_get_a_port_that_is_shared() -> None:

@@ -175,7 +175,7 @@ class Port:
 
     def _close_arena(self) -> None:
         if self._closed and not self._lent:
-            self.arena.close()
+            self.arena.leave()
 
     def _tell(self, outcomes: Outcomes) -> None:
         with contextlib.suppress(OSError):  # it has gone, and whoever listens to it finds out

@@ -348,7 +348,7 @@ class ProcessPipeline:
     def close(self) -> None:
         """Give its arenas back; nothing runs."""
         for arena in self._arenas:
-            arena.close()
+            arena.leave()
 
     def _give_back(self, staged: _Staged) -> None:
         if staged.arena is not None:

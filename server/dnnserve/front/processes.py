@@ -362,7 +362,9 @@ class _Front:
             self._port.close()
         for waiting in self._answers.values():
             waiting.put(None)  # who waits gets no other answer
-        self._on_lost(self, self._child.wait(), time.monotonic() - began)
+        how = self._child.wait()
+        self._child.close()
+        self._on_lost(self, how, time.monotonic() - began)
 
 
 def _reserve(host: str, port: int, protocol: str, flag: str) -> socket.socket:

@@ -49,6 +49,11 @@ class Arena:
         if fd >= 0:
             os.close(fd)
 
+    def leave(self) -> None:
+        """Close the file, and give the mapping up once no array looks into it, which keeps the file open otherwise."""
+        self.close()
+        self.bytes = np.empty(0, np.uint8)
+
 
 class ArenaBlock:
     """A request's rows in an arena, and behind them the room for its outputs: one that is repeated finds its rows as they were.

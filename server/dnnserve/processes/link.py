@@ -83,6 +83,11 @@ class Link:
             fds.frombytes(numbers[: len(numbers) - len(numbers) % fds.itemsize])
         return pickle.loads(data), fds
 
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._socket.fileno() < 0
+
     def shut_down(self) -> None:
         """Let both ends find the link closed; from any thread. A second call does nothing."""
         with contextlib.suppress(OSError):
