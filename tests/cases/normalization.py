@@ -119,7 +119,12 @@ BATCHES = (
     (SPATIAL, Statistic("parts-of-rows", (3, 40, 10, 11), layout="NHWC", parameters=BLENDED)),
     (SPATIAL, Statistic("parts-of-rows-bf16", (3, 70, 10, 12), BF16, "NHWC")),
     (SPATIAL, Statistic("parts-of-rows-all-fp16", (3, 72, 10, 12), F16, "NHWC", narrow=True)),
+    (SPATIAL, Statistic("parts-of-whole-packs-fp16", (3, 72, 10, 12), F16, "NHWC", parameters=BLENDED)),
     (SPATIAL, Statistic("parts-of-whole-packs-bf16", (3, 72, 10, 12), BF16, "NHWC", alpha=0.5, beta=1.0)),
+    (
+        SPATIAL,
+        Statistic("parts-of-whole-packs-all-bf16", (3, 72, 10, 12), BF16, "NHWC", parameters=BLENDED, narrow=True),
+    ),
     (SPATIAL, Statistic("parts-in-more-than-a-warp", (2, 128, 18, 17), layout="NHWC")),
     (SPATIAL, Statistic("parts-of-few-channels", (1, 3, 67, 65), layout="NHWC")),
     (ACTIVATION, Statistic("images", (6, 3, 2, 5))),
