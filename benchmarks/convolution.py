@@ -1,11 +1,13 @@
 """Every convolution algorithm on well-known layers, beside PyTorch with cuDNN in the same run.
 
 Milliseconds are medians over repetitions of a batch of launches between two synchronisations; TFLOP/s count two operations a
-multiply-add of the direct method. Results are checked against PyTorch's before they are timed. In float32 cuDNN's TF32 is off.
+multiply-add of the direct method. Results are checked against PyTorch's before they are timed. In float32 cuDNN's TF32 is off, but
+with `--math tf32`, which permits it to both.
 Beside the three directions there is `fused`: convolution, bias and ReLU in one, theirs cuDNN's fused operation.
 
     python -m benchmarks.convolution --out benchmarks/results
     python -m benchmarks.convolution --out benchmarks/results --dtype float16 --layout NHWC
+    python -m benchmarks.convolution --out benchmarks/results --layout NHWC --math tf32
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import torch
 from benchmarks.comparison import DEFAULT_STREAM, algorithms, difference, empty, launcher, noise, release, time_ms
 from benchmarks.document import Document
 from benchmarks.layers import LAYERS, LayerGeometry
-from dnncore import RELU, DType, Handle, TensorDescriptor
+from dnncore import RELU, DType, Handle, MathType, TensorDescriptor
 from dnncore.descriptors import Layout
 from dnncore.problems import Direction, FusedConvolutionProblem, Problem
 
@@ -40,8 +42,8 @@ class Pass:
     torch: Callable[[], torch.Tensor]
 
 
-def passes(layer: LayerGeometry, dtype: DType, layout: Layout) -> Iterator[Pass]:
-    forward = layer.problem(Direction.FORWARD, dtype, layout)
+def passes(layer: LayerGeometry, dtype: DType, layout: Layout, math: MathType) -> Iterator[Pass]:
+    forward = layer.problem(Direction.FORWARD, dtype, layout, math)
     x, w, dy = (noise(descriptor, seed) for seed, descriptor in enumerate((forward.x, forward.w, forward.y)))
     geometry = ([layer.stride] * 2, [layer.padding] * 2, [1, 1])
 
@@ -53,7 +55,7 @@ def passes(layer: LayerGeometry, dtype: DType, layout: Layout) -> Iterator[Pass]
     yield Pass("forward", forward, (x, w), lambda: torch.nn.functional.conv2d(x, w, None, *geometry))
     for direction, inputs in ((Direction.BACKWARD_DATA, (w, dy)), (Direction.BACKWARD_FILTER, (x, dy))):
         which = int(direction is Direction.BACKWARD_FILTER)
-        yield Pass(direction.value, layer.problem(direction, dtype, layout), inputs, gradient(which))
+        yield Pass(direction.value, layer.problem(direction, dtype, layout, math), inputs, gradient(which))
     bias = noise(TensorDescriptor.packed((1, layer.k, 1, 1), dtype), 3)
     fused = FusedConvolutionProblem(
         forward.x,
@@ -103,19 +105,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
     parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
     parser.add_argument("--layout", default="NCHW", help="of all tensors (default: %(default)s)")
+    parser.add_argument("--math", default="strict", help="tf32: float32 may be rounded to it (default: %(default)s)")
     parser.add_argument("--layers", default="", help="only those whose name contains one of these, with commas between")
     parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    dtype, layout, math = DType.of(options.dtype), Layout(options.layout), MathType(options.math)
+    is_tf32 = math is MathType.TF32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
     torch.backends.cudnn.benchmark = True
-    dtype, layout = DType.of(options.dtype), Layout(options.layout)
-    path = options.out / f"convolution-{dtype.value}-{layout.value}.json"
-    document = Document(path, ["layer", "direction"], dtype=dtype.value, layout=layout.value)
+    path = options.out / f"convolution-{dtype.value}-{layout.value}{'-tf32' if is_tf32 else ''}.json"
+    facts = {"math": math.value} if is_tf32 else {}
+    document = Document(path, ["layer", "direction"], dtype=dtype.value, layout=layout.value, **facts)
     with Handle("cuda:0", stream=DEFAULT_STREAM) as handle:
         for layer in LAYERS:
             if any(part in layer.name for part in options.layers.split(",")):
-                for one in passes(layer, dtype, layout):
+                for one in passes(layer, dtype, layout, math):
                     document.add(measure(handle, layer, one, 1 if options.chosen else None))
                 release()
     print(f"wrote {path}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore import ConvolutionDescriptor, DType, MathType, TensorDescriptor
 from dnncore.descriptors import Layout
 from dnncore.problems import ConvolutionProblem, Direction
 
@@ -28,10 +28,14 @@ class LayerGeometry:
     padding: int
 
     def problem(
-        self, direction: Direction, dtype: DType = DType.FLOAT32, layout: Layout = Layout.NCHW
+        self,
+        direction: Direction,
+        dtype: DType = DType.FLOAT32,
+        layout: Layout = Layout.NCHW,
+        math: MathType = MathType.STRICT,
     ) -> ConvolutionProblem:
         """One direction, all tensors in one layout (NHWC: the filter is KRSC)."""
-        conv = ConvolutionDescriptor.make(stride=self.stride, padding=self.padding)
+        conv = ConvolutionDescriptor.make(stride=self.stride, padding=self.padding, math=math)
         x, w = (self.n, self.c, self.size, self.size), (self.k, self.c, self.filter, self.filter)
         return ConvolutionProblem(
             direction,

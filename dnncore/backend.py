@@ -67,7 +67,8 @@ class Offer:
         prepare: Does everything that does not depend on addresses; pure, and not called for offers that are not taken.
         workspace_bytes: Scratch memory that a launch needs.
         deterministic: Whether the same inputs on the same model of device always give the same bits.
-        math: What it accumulates with: "fp32", "fp64", ... or "dtype" for that of the tensors.
+        math: What it accumulates with: "fp32", "fp64", ... or "dtype" for that of the tensors; "tf32" where float32 is rounded to
+            it before it is multiplied, which `ConvolutionDescriptor.math` must permit.
         error_factor: How many times larger its rounding errors may be than those of the direct method, relative to the largest
             magnitude of each output plane; None where they are relative to each output's own terms.
     """

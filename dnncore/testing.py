@@ -15,7 +15,10 @@ import numpy as np
 
 from dnncore.dtypes import DType
 
-__all__ = ["assert_close", "tolerance", "unit_roundoff"]
+__all__ = ["TF32_ROUNDOFF", "assert_close", "tolerance", "unit_roundoff"]
+
+TF32_ROUNDOFF = 2.0**-11
+"""u of tf32, whose mantissa has 10 bits behind the point."""
 
 _FUNCTION_ULPS = 8
 """Allowance for exp, log and tanh of the CUDA maths library (1 to 2 ulp each, several in a row)."""
@@ -33,15 +36,17 @@ def _finfo(dtype: DType) -> np.finfo:
     return found
 
 
-def tolerance(dtype: DType, length: int) -> float:
+def tolerance(dtype: DType, length: int, math_type: str = "dtype") -> float:
     """Error allowed relative to the magnitude of what was summed.
 
     Args:
         dtype: Of the tensors. A 16-bit one adds the rounding of what is stored to the error of the float32 arithmetic.
         length: Products or terms in one output.
+        math_type: `Offer.math`. "tf32" adds the rounding of both factors of a product.
     """
     stored = 2 * unit_roundoff(dtype) if dtype is not dtype.compute else 0.0
-    return stored + unit_roundoff(dtype.compute) * (_FUNCTION_ULPS + min(length, 4 * math.sqrt(length)))
+    factors = 2 * TF32_ROUNDOFF if math_type == "tf32" else 0.0
+    return stored + factors + unit_roundoff(dtype.compute) * (_FUNCTION_ULPS + min(length, 4 * math.sqrt(length)))
 
 
 def _absolute(dtype: DType, length: int) -> float:
@@ -52,7 +57,13 @@ def _absolute(dtype: DType, length: int) -> float:
 
 
 def assert_close(
-    actual: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, dtype: DType, length: int, what: str = "result"
+    actual: np.ndarray,
+    expected: np.ndarray,
+    magnitude: np.ndarray,
+    dtype: DType,
+    length: int,
+    what: str = "result",
+    math_type: str = "dtype",
 ) -> None:
     """Fail unless every element is within `tolerance` times its magnitude; NaN and infinities must be in the same places.
 
@@ -65,6 +76,7 @@ def assert_close(
         dtype: Of `actual`.
         length: Terms in one element.
         what: For the message.
+        math_type: As of `tolerance`.
     """
     if actual.shape != expected.shape:
         raise AssertionError(f"{what}: shape {actual.shape}, expected {expected.shape}")
@@ -84,7 +96,7 @@ def assert_close(
         raise AssertionError(f"{what}: {actual[index]} at {index}, expected {expected[index]}")
     with np.errstate(invalid="ignore"):
         error = np.where(special, 0.0, np.abs(actual - expected))
-    allowed = tolerance(dtype, length) * np.where(special, 1.0, magnitude) + _absolute(dtype, length)
+    allowed = tolerance(dtype, length, math_type) * np.where(special, 1.0, magnitude) + _absolute(dtype, length)
     bad = ~(error <= allowed)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])

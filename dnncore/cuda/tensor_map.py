@@ -56,12 +56,14 @@ class BoxMap:
         sizes: Extents, up to five.
         strides_bytes: From one to the next along every dimension but the innermost.
         box: Extents of what one copy moves.
+        rounds: Whether copies into shared memory round elements of float32 to tf32: to the nearest, ties to even.
     """
 
     dtype: DType
     sizes: tuple[int, ...]
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
+    rounds: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -85,6 +87,7 @@ class PixelMap:
         steps: From one pixel to the next in W and in H: the convolution's strides.
         channels: How many of each pixel one copy moves.
         pixels: How many pixels it moves.
+        rounds: As of `BoxMap`.
     """
 
     dtype: DType
@@ -95,6 +98,7 @@ class PixelMap:
     steps: tuple[int, int]
     channels: int
     pixels: int
+    rounds: bool = False
 
     @property
     def row_bytes(self) -> int:

@@ -4,7 +4,7 @@ Strides count elements. A filter is a tensor [K, C/G, *filter]: it may have any 
 """
 
 from dnncore.descriptors.activation import ActivationDescriptor, ActivationMode
-from dnncore.descriptors.convolution import ConvolutionDescriptor, ConvolutionMode
+from dnncore.descriptors.convolution import ConvolutionDescriptor, ConvolutionMode, MathType
 from dnncore.descriptors.cross_entropy import CrossEntropyDescriptor
 from dnncore.descriptors.normalization import BatchNormMode, LRNDescriptor, LRNMode
 from dnncore.descriptors.operators import BinaryOperator, ReduceOperator, UnaryOperator
@@ -24,6 +24,7 @@ __all__ = [
     "LRNDescriptor",
     "LRNMode",
     "Layout",
+    "MathType",
     "PoolingDescriptor",
     "PoolingMode",
     "ReduceOperator",

@@ -10,7 +10,7 @@ from dnncore.descriptors.settings import HashedOnce, Pairs, each, member, pairs,
 from dnncore.descriptors.tensor import MAX_NDIM
 from dnncore.errors import BadParamError
 
-__all__ = ["ConvolutionDescriptor", "ConvolutionMode"]
+__all__ = ["ConvolutionDescriptor", "ConvolutionMode", "MathType"]
 
 
 class ConvolutionMode(Enum):
@@ -18,6 +18,18 @@ class ConvolutionMode(Enum):
 
     CROSS_CORRELATION = "cross_correlation"
     CONVOLUTION = "convolution"
+
+
+class MathType(Enum):
+    """How exact products of float32 must be; other dtypes are multiplied as they are stored, whatever this says.
+
+    STRICT multiplies operands as they are. TF32 lets an algorithm round them to 10 bits of mantissa before, to the nearest, which
+    makes tensor cores do the products: each has a relative error of up to 2^-10, and sums stay in float32. It permits and does
+    not demand: where no such algorithm suits or is fastest, products are exact.
+    """
+
+    STRICT = "strict"
+    TF32 = "tf32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,7 @@ class ConvolutionDescriptor(HashedOnce):
         dilation: Distance between the filter's taps, one a spatial dimension; 1 is dense.
         groups: G; C and K are cut into G parts that do not see each other.
         mode: Cross-correlation (what nets mean by convolution) or true convolution.
+        math: Whether operands of float32 may be rounded to tf32 before they are multiplied.
     """
 
     padding: Pairs
@@ -37,6 +50,7 @@ class ConvolutionDescriptor(HashedOnce):
     dilation: tuple[int, ...]
     groups: int = 1
     mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
+    math: MathType = MathType.STRICT
 
     __hash__ = HashedOnce.__hash__
 
@@ -48,6 +62,7 @@ class ConvolutionDescriptor(HashedOnce):
             dilation=wholes(self.dilation, "dilation"),
             groups=whole(self.groups, "groups"),
             mode=member(ConvolutionMode, self.mode),
+            math=member(MathType, self.math),
         )
         if not len(self.padding) == len(self.stride) == len(self.dilation):
             raise BadParamError(
@@ -72,6 +87,7 @@ class ConvolutionDescriptor(HashedOnce):
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+        math: MathType | str = MathType.STRICT,
     ) -> ConvolutionDescriptor:
         """Build one from single numbers (the same in every spatial dimension) or sequences."""
         return cls(
@@ -80,6 +96,7 @@ class ConvolutionDescriptor(HashedOnce):
             each(dilation, spatial_ndim, "dilation"),
             groups,
             member(ConvolutionMode, mode),
+            member(MathType, math),
         )
 
     @property

@@ -168,4 +168,12 @@ def cases(prefix: str, geometries: Iterable[Geometry], *written_for: str) -> tup
     )
 
 
-CASES = cases("convolution", GEOMETRIES)
+TF32 = (
+    Geometry("tf32-nhwc", (2, 40, 7, 9), (72, 40, 3, 3), {"padding": 1, "math": "tf32"}, layouts=("NHWC",) * 3),
+    Geometry(
+        "tf32-nhwc-blend", (1, 12, 9, 8), (20, 12, 3, 2), {"stride": 2, "math": "tf32"}, F32, ("NHWC",) * 3, 0.5, -2.0
+    ),
+)
+
+
+CASES = cases("convolution", GEOMETRIES) + cases("convolution", TF32, "implicit_gemm_wgmma")

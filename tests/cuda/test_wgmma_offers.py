@@ -19,7 +19,7 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import KernelCall, Place, WhereAligned, rewired
 from dnncore.cuda.convolution.copy_engine import forward_window, images_map
 from dnncore.cuda.convolution.fused import FUSED
-from dnncore.cuda.convolution.plain import algorithms
+from dnncore.cuda.convolution.plain import algorithms, best_offer
 from dnncore.cuda.convolution.wgmma_backward_data import phases
 from dnncore.cuda.tensor_map import PixelMap
 from dnncore.descriptors import ActivationDescriptor
@@ -36,6 +36,9 @@ PLAIN, FUSED_WGMMA = _named(algorithms(Direction.FORWARD)), _named(FUSED)
 BACKWARD_DATA, BACKWARD_FILTER = (
     _named(algorithms(direction)) for direction in (Direction.BACKWARD_DATA, Direction.BACKWARD_FILTER)
 )
+
+
+TF32 = {"padding": 1, "math": "tf32"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ def _kernel(offer: Offer | str) -> KernelCall:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Layer(dtype=DType.FLOAT32), "x is float32; it takes float16, bfloat16, int8"),
+        (Layer(dtype=DType.FLOAT64), "x is float64; it takes float16, bfloat16, int8, float32"),
+        (Layer(dtype=DType.FLOAT32), "x is float32 and math strict: it would round x and w, which tf32 permits"),
+        (Layer((2, 62, 14, 14), (128, 62, 3, 3), TF32, DType.FLOAT32), "x .* strides that are multiples of 4"),
         (Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
         (Layer((2, 64, 14, 14), (128, 32, 3, 3), {"groups": 2}), "2 groups"),
         (Layer(settings={"mode": "convolution"}), "1 groups, convolution"),
@@ -136,6 +141,26 @@ def test_of_activations_it_knows_those_that_are_comparisons() -> None:
 )
 def test_the_tile_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:
     assert _kernel(PLAIN.offer(layer.problem, H200)).unit.entry == f"convolution_wgmma_float16_{tile}"
+
+
+def test_tf32_is_for_those_alone_who_ask_for_it() -> None:
+    """Nothing, plain or fused, is offered in tf32 to a convolution whose math is strict."""
+    asked = Layer((64, 256, 14, 14), (256, 256, 3, 3), TF32, DType.FLOAT32).problem
+    strict = Layer((64, 256, 14, 14), (256, 256, 3, 3), {"padding": 1}, DType.FLOAT32).problem
+    for direction in Direction:
+        for algorithm in algorithms(direction):
+            offer = algorithm.offer(replace(strict, direction=direction), H200)
+            assert isinstance(offer, str) or offer.math != "tf32", algorithm.name
+    fused = FusedConvolutionProblem(strict.x, strict.w, strict.y, strict.convolution)
+    for algorithm in FUSED:
+        offer = algorithm.offer(fused, H200)
+        assert isinstance(offer, str) or offer.math != "tf32", algorithm.name
+    for direction in (Direction.FORWARD, Direction.BACKWARD_DATA):
+        best, exact = (best_offer(replace(problem, direction=direction), H200) for problem in (asked, strict))
+        assert best.math == "tf32"
+        assert best.seconds < exact.seconds / 2
+    in_bf16 = Layer((64, 256, 14, 14), (256, 256, 3, 3), TF32, DType.BFLOAT16).problem
+    assert best_offer(in_bf16, H200).math == "dtype"
 
 
 def test_filters_of_int8_come_in_groups_whose_taps_are_evenly_spaced() -> None:

@@ -126,4 +126,4 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     ]
     for i, (descriptor, result, answer) in enumerate(zip(problem.outputs, results, expected, strict=True)):
         what = f"{case.name} by {algorithm}, output {i}"
-        assert_close(result, answer.value, answer.magnitude, descriptor.dtype, answer.length, what)
+        assert_close(result, answer.value, answer.magnitude, descriptor.dtype, answer.length, what, plan.math)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore import ConvolutionDescriptor, DType, Handle, MathType, TensorDescriptor, ops
 from dnncore.cuda.convolution.wgmma_tile import Tile
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200, DeviceFigures
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cuda  # wgmma is an instruction of GPUs
 ALGORITHM = "implicit_gemm_wgmma"
 ONE_MULTIPROCESSOR = replace(H200, multiprocessors=1)
 LEAKY, RELU = ActivationDescriptor.make("leaky_relu", 0.125), ActivationDescriptor.make("relu")
-F16, BF16, I8 = DType.FLOAT16, DType.BFLOAT16, DType.INT8
+F16, BF16, I8, F32 = DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.FLOAT32
 
 
 def _images(shape: tuple[int, ...], dtype: DType, pitch: int) -> TensorDescriptor:
@@ -70,6 +70,7 @@ STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), di
 HALVED = ConvolutionDescriptor.make(padding=1, stride=2)
 SAME = ConvolutionDescriptor.make(padding=1)
 ONE_TAP, ROWS = ConvolutionDescriptor.make(), ConvolutionDescriptor.make(padding=(1, 0))
+TF32_ONE_TAP, TF32_ROWS, TF32_STRIDED = (replace(conv, math=MathType.TF32) for conv in (ONE_TAP, ROWS, STRIDED))
 FORWARD = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x192", True),
@@ -96,6 +97,9 @@ FORWARD = (
         filters=144,
         activation=RELU,
     ),
+    Layer(F32, 2, (13, 11), (1, 1), TF32_ONE_TAP, "convolution_wgmma_float_128x192", True, 1.0, -2.0),
+    Layer(F32, 3, (7, 14), (3, 1), TF32_ROWS, "convolution_wgmma_float_64x192"),
+    Layer(F32, 2, (16, 14), (3, 2), TF32_STRIDED, "convolution_wgmma_float_128x96", True, -0.5),
 )
 """One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
 
@@ -109,6 +113,9 @@ BACKWARD_DATA = (
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_64x192", alpha=0.5, beta=-1.0, channels=40),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "bfloat16_128x96"),
+    Layer(F32, 3, (7, 14), (1, 1), TF32_ONE_TAP, "float_128x192", beta=1.0),
+    Layer(F32, 3, (7, 14), (3, 1), TF32_ROWS, "float_64x192", channels=40, filters=44),
+    Layer(F32, 2, (16, 14), (3, 2), TF32_STRIDED, "float_128x96", alpha=-0.5, beta=2.0),
 )
 BACKWARD_FILTER = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "float16_128x192"),
@@ -158,7 +165,12 @@ def _ending(tile: Tile) -> str:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tiles in ("wgmma_launch.TILES", "wgmma.TILES_OF_INT8", "wgmma_backward_filter.TILES"):
+    for tiles in (
+        "wgmma_launch.TILES",
+        "wgmma_launch.TILES_OF_INT8",
+        "wgmma_launch.TILES_OF_TF32",
+        "wgmma_backward_filter.TILES",
+    ):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(_ending(tile))]
         monkeypatch.setattr(where, tuple(found))
@@ -168,6 +180,23 @@ def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPat
         assert f"{layer.kernel}: " in kernels
         assert ("_parts_" in kernels) == (layer.direction is Direction.BACKWARD_FILTER and layer.blocks > 1)
         check(few, case, ALGORITHM)
+
+
+def test_operands_of_tf32_are_rounded_to_the_nearest_and_sums_are_not_rounded() -> None:
+    """Cut off, 1 + 3 * 2^-12 would be 1; a tie goes to the even one. With 1 + 2^-10 for a weight products have 20 bits."""
+    given = np.float32(1) + np.float32(2.0**-12) * np.arange(-8, 8, dtype=np.float32)
+    places = np.where(given < 1, 2048, 1024)
+    rounded = np.rint(given * places) / places
+    x = np.broadcast_to(given.reshape(1, 1, 1, 16), (1, 4, 1, 16)) * np.array([1, 0, 0, 0], np.float32).reshape(
+        1, 4, 1, 1
+    )
+    w = np.zeros((4, 4, 1, 1), np.float32)
+    w[:, 0] = np.float32(1 + 2.0**-10 + 2.0**-13)  # the last of which is rounded away
+    with Handle(CUDA_DEVICES[0]) as own:
+        tx, tw = (own.upload(np.ascontiguousarray(value), "NHWC") for value in (x, w))
+        y = own.tensor(TensorDescriptor.packed((1, 4, 1, 16), F32, "NHWC"))
+        ops.convolution_forward(own, 1.0, tx, tw, TF32_ONE_TAP, 0.0, y, algorithm=ALGORITHM)
+        np.testing.assert_array_equal(y.numpy()[0, 0, 0], (rounded * (1 + 2.0**-10)).astype(np.float32))
 
 
 def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> None:

@@ -22,6 +22,7 @@ from dnncore.descriptors import (
     CrossEntropyDescriptor,
     LRNDescriptor,
     LRNMode,
+    MathType,
     PoolingDescriptor,
     PoolingMode,
     ReduceOperator,
@@ -74,6 +75,11 @@ ENUM_FIELDS: dict[str, tuple[Maker, str, type[Enum]]] = {
     "activation": (ActivationDescriptor, "mode", ActivationMode),
     "pooling": (lambda v: PoolingDescriptor(v, (2, 2), ZEROS, (2, 2)), "mode", PoolingMode),
     "convolution": (lambda v: ConvolutionDescriptor(ZEROS, (1, 1), (1, 1), 1, v), "mode", ConvolutionMode),
+    "math": (
+        lambda v: ConvolutionDescriptor(ZEROS, (1, 1), (1, 1), 1, ConvolutionMode.CONVOLUTION, v),
+        "math",
+        MathType,
+    ),
     "lrn": (LRNDescriptor, "mode", LRNMode),
     "tensor": (lambda v: TensorDescriptor(v, (2,), (1,)), "dtype", DType),
     "direction": (

@@ -134,6 +134,7 @@ class ComposedConvolution:
             convolution.seconds + _LAUNCHES * figures.launch_seconds + memory,
             partial(_calls, problem, sums, of_sums, convolution, own_bytes, figures),
             own_bytes + convolution.workspace_bytes,
+            math=convolution.math,
         )
 
 

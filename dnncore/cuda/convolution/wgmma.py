@@ -1,7 +1,8 @@
 """Forward convolution of channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-Of 16 bits, whose sums are in fp32, or of int8, whose sums are exact; they are rounded once, whatever follows the convolution. The
-picture is in `convolution/wgmma.cuh`.
+Of 16 bits, whose sums are in fp32, or of int8, whose sums are exact; they are rounded once, whatever follows the convolution. Of
+float32 where the caller permits tf32 (`ConvolutionDescriptor.math`), to which the copy engine rounds x and w; sums and what follows
+are in fp32. The picture is in `convolution/wgmma.cuh`.
 
 Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
 bytes.
@@ -23,15 +24,14 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
-from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
+from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
     LONGEST_SUM,
     MOST,
-    SLAB,
+    ROW_BYTES,
     TILES,
-    TILES_OF_INT8,
     unit,
     why_no_wgmma,
 )
@@ -45,7 +45,7 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 
 __all__ = ["WgmmaConvolution"]
 
-_DTYPES = (*DTYPES, DType.INT8)
+_DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class WgmmaConvolution:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
-        of_int8 = (unit(DType.INT8, tile, backward=False) for tile in TILES_OF_INT8)
-        return (*(unit(dtype, tile, backward=False) for dtype in DTYPES for tile in TILES), *of_int8)
+        return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype))
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
@@ -82,6 +81,7 @@ class WgmmaConvolution:
             choices[launch].seconds,
             partial(_calls, problem, launch, figures, elsewhere),
             elsewhere.workspace_bytes,
+            math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
         )
 
 
@@ -89,9 +89,10 @@ def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launc
     """One for each tile that suits the convolution."""
     x, w = problem.x, problem.w
     if x.dtype is DType.INT8:
-        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in TILES_OF_INT8)
+        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype))
         return [Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases]
-    return launches(x, w, [_phase(problem, SLAB)], figures.multiprocessors, backward=False)
+    phase = _phase(problem, ROW_BYTES // x.dtype.itemsize)
+    return launches(x, w, [phase], figures.multiprocessors, backward=False)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:

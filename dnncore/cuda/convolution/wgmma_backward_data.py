@@ -1,10 +1,13 @@
-"""Backward-data convolution of 16-bit channels-last images by the kernel of `convolution/wgmma.cuh`: implicit_gemm_wgmma.
+"""Backward-data convolution of channels-last images by the kernel of `convolution/wgmma.cuh`: implicit_gemm_wgmma.
+
+Of 16 bits, or of float32 where the caller permits tf32 (`ConvolutionDescriptor.math`).
 
     dx[n, h, w, c] = sum over (r, s, k)  dy[n, (h + padding - r * dilation) / stride, ..., k] * w[k, r, s, c]
 
 The division is exact only for some r, the same ones for all h with the same remainder by the stride: such places are a phase, a
-dense convolution of dy by those taps, last one first. Nothing is rearranged beforehand. A phase that no tap reaches, as three of
-four of a 1x1 filter with stride 2, multiplies zeros once.
+dense convolution of dy by those taps, last one first. Nothing is rearranged beforehand, but that of float32 filters and channels of
+w are exchanged in the workspace, because the matrix units transpose 16 bits alone. A phase that no tap reaches, as three of four of
+a 1x1 filter with stride 2, multiplies zeros once.
 
 Where dy has no element, zeros are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple
 of 16 bytes.
@@ -19,19 +22,33 @@ from functools import partial
 from typing import NamedTuple
 
 from dnncore.backend import Offer
+from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, Place, WhereAligned
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, aligned, rewired
 from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered
-from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches
-from dnncore.cuda.convolution.wgmma_tile import DTYPES, LONGEST_SUM, MOST, MOST_PHASES, SLAB, TILES, unit, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
+from dnncore.cuda.convolution.wgmma_tile import (
+    DTYPES,
+    LONGEST_SUM,
+    MOST,
+    MOST_PHASES,
+    ROW_BYTES,
+    TILES,
+    unit,
+    why_no_wgmma,
+)
+from dnncore.cuda.tensor import ADD
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import AddProblem, ConvolutionProblem, Direction
 
 __all__ = ["WgmmaBackwardData", "phases"]
+
+_DTYPES = (*DTYPES, DType.FLOAT32)
 
 
 class _Axis(NamedTuple):
@@ -68,13 +85,15 @@ def _axes(problem: ConvolutionProblem, axis: int) -> list[_Axis]:
 
 def phases(problem: ConvolutionProblem) -> list[Phase]:
     """The phases of a backward-data problem, those with the longest sums first."""
-    x, conv = problem.x, problem.convolution
-    slabs = -(-problem.w.shape[0] // SLAB)
-    made = [_phase(x, conv.stride, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))]
+    x, conv, slab = problem.x, problem.convolution, ROW_BYTES // problem.x.dtype.itemsize
+    slabs = -(-problem.w.shape[0] // slab)
+    made = [
+        _phase(x, conv.stride, slab, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))
+    ]
     return sorted(made, key=lambda phase: -phase.summands)
 
 
-def _phase(x: TensorDescriptor, stride: tuple[int, ...], slabs: int, rows: _Axis, columns: _Axis) -> Phase:
+def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, rows: _Axis, columns: _Axis) -> Phase:
     n, c, _, _ = x.shape
     of_n, of_c, of_h, of_w = x.strides
     dx = TensorDescriptor(
@@ -84,7 +103,7 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slabs: int, rows: _Axis
     outputs = rows.places, columns.places
     if not (rows.taps and columns.taps):  # channels behind the last ones are zeros
         nothing = Window(first=(0, 0), outputs=outputs, steps=(1, 1), reach=(0, 0))
-        return Phase(nothing, dx, offset_bytes, taps=(1, 1), dilation=(1, 1), slabs=(slabs, slabs + 1))
+        return Phase(nothing, dx, offset_bytes, taps=(1, 1), dilation=(1, 1), slabs=(slabs, slabs + 1), slab=slab)
     taps = len(rows.taps), len(columns.taps)
     dilation = (rows.step if taps[0] > 1 else 1, columns.step if taps[1] > 1 else 1)
     window = Window(
@@ -102,12 +121,13 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slabs: int, rows: _Axis
         slabs=(0, slabs),
         first_tap=(rows.taps[0], columns.taps[0]),
         next_tap=(rows.taps.step, columns.taps.step),
+        slab=slab,
     )
 
 
 @dataclass(frozen=True)
 class WgmmaBackwardData:
-    """A backward-data convolution without workspace. Immutable.
+    """A backward-data convolution, of 16 bits without workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
@@ -119,7 +139,7 @@ class WgmmaBackwardData:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
-        return tuple(unit(dtype, tile, backward=True) for dtype in DTYPES for tile in TILES)
+        return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype))
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
@@ -129,12 +149,44 @@ class WgmmaBackwardData:
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        choices = {
-            launch: launch.estimate(operand_bytes(problem), figures)
-            for launch in launches(problem.y, problem.w, phases(problem), figures.multiprocessors, backward=True)
-        }
+        exchange = _Exchange.of(problem.w, figures) if problem.x.dtype is DType.FLOAT32 else None
+        w = problem.w if exchange is None else exchange.w
+        found = launches(problem.y, w, phases(problem), figures.multiprocessors, backward=True)
+        choices = {launch: launch.estimate(operand_bytes(problem), figures) for launch in found}
         launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
-        return Offer(choices[launch].seconds, partial(_calls, launch, figures, elsewhere), elsewhere.workspace_bytes)
+        return Offer(
+            choices[launch].seconds + (0.0 if exchange is None else exchange.offer.seconds),
+            partial(_calls, launch, exchange, figures, elsewhere),
+            max(elsewhere.workspace_bytes, 0 if exchange is None else exchange.w.nbytes),
+            math="dtype" if exchange is None else "tf32",
+        )
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Filters and channels of w exchanged. Immutable.
+
+    Args:
+        w: What comes out, in the workspace: [C, K, R, S] with K innermost.
+        offer: What makes it.
+    """
+
+    w: TensorDescriptor
+    offer: Offer
+
+    @classmethod
+    def of(cls, w: TensorDescriptor, figures: DeviceFigures) -> _Exchange:
+        (k, c, r, s), (of_k, of_c, of_r, of_s) = w.shape, w.strides
+        pitch = aligned(k * w.dtype.itemsize) // w.dtype.itemsize
+        exchanged = TensorDescriptor(w.dtype, (c, k, r, s), (r * s * pitch, 1, s * pitch, pitch))
+        given = TensorDescriptor(w.dtype, (c, k, r, s), (of_c, of_k, of_r, of_s))
+        found = fastest(ADD, AddProblem(given, exchanged), figures)
+        assert found is not None, "the last algorithm supports everything"
+        return cls(exchanged, found[1])
+
+    def calls(self) -> Calls:
+        """From the operand into the workspace."""
+        return rewired(self.offer.prepare(), (Place(0), Place(WORKSPACE)), alpha=1.0, beta=0.0)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
@@ -142,7 +194,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     x, w, dy = problem.x, problem.w, problem.y
     if problem.direction is not Direction.BACKWARD_DATA:
         return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, unit(DTYPES[0], TILES[0], backward=True))
+    reason = why_no_wgmma(problem, figures.architecture, unit(DTYPES[0], TILES[0], backward=True), _DTYPES)
     if reason is not None:
         return reason
     if math.prod(problem.convolution.stride) > MOST_PHASES:
@@ -160,7 +212,9 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
 
 
-def _calls(launch: Launch, figures: DeviceFigures, elsewhere: Offer) -> Calls:
+def _calls(launch: Launch, exchange: _Exchange | None, figures: DeviceFigures, elsewhere: Offer) -> Calls:
     of_w, of_dy, of_dx = operands = Place(0), Place(1), Place(2)
-    calls = launch.calls(launch.params(), (of_dy, of_w, of_dx), {}, {}, figures)
+    before = () if exchange is None else exchange.calls()
+    read = of_w if exchange is None else Place(WORKSPACE)
+    calls = (*before, *launch.calls(launch.params(), (of_dy, read, of_dx), {}, {}, figures))
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare()),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,15 +25,18 @@ from dnncore.cuda.convolution.copy_engine import (
 )
 from dnncore.cuda.convolution.wgmma_tile import (
     BOX_FILTERS,
-    BOX_PIXELS,
     PATCH,
     PATCH_TAPS,
     READ_PATCH,
     RECTANGLE,
+    ROW_BYTES,
     SLAB,
     THREADS,
     TILES,
+    TILES_OF_INT8,
+    TILES_OF_TF32,
     Tile,
+    box_pixels,
     params_dtype,
     unit,
 )
@@ -43,14 +46,15 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["Estimate", "Launch", "Phase", "launches"]
+__all__ = ["Estimate", "Launch", "Phase", "launches", "tiles"]
 
 _NO_PHASE = 2**31 - 1
 
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
 # second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
 # gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
-# multiply, or to store. Phases of strides write every second pixel: the clocks and the share of those.
+# multiply, or to store. Phases of strides write every second pixel: the clocks and the share of those. All are of fp16, and
+# assumed of tf32.
 _OF_PRODUCTS = 0.84
 _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
 _GATHERED_BYTES = 24.5
@@ -124,7 +128,7 @@ class Launch:
 
     Args:
         images: That are read.
-        w: The filters.
+        w: The filters; backward-data of float32: with filters and channels exchanged, which the matrix units do for 16 bits alone.
         phases: In the order in which blocks take their tiles.
         tile: Of a block.
         backward: Whether it is backward-data: the rows of the product are channels.
@@ -137,9 +141,19 @@ class Launch:
     backward: bool
 
     @property
+    def is_transposed(self) -> bool:
+        """Whether the matrix units transpose the filters."""
+        return self.backward and self.w.dtype is not DType.FLOAT32
+
+    @property
+    def rows(self) -> int:
+        """Of the product."""
+        return self.w.shape[1 if self.is_transposed else 0]
+
+    @property
     def filter_tiles(self) -> int:
         """How many there are along the rows of the product."""
-        return -(-self.w.shape[1 if self.backward else 0] // self.tile.rows)
+        return -(-self.rows // self.tile.rows)
 
     @property
     def pixel_tiles(self) -> int:
@@ -161,7 +175,8 @@ class Launch:
         them.
         """
         tile, phases = self.tile, self.phases
-        rate = figures.products_per_second(Maths.of(self.w.dtype)) / figures.multiprocessors * _OF_PRODUCTS
+        maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
+        rate = figures.products_per_second(maths) / figures.multiprocessors * _OF_PRODUCTS
         scatters = any(not is_matrix(phase.y) for phase in phases)
         tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
         output_clocks = _OUTPUT_CLOCKS_OF_INT8 if self.w.dtype is DType.INT8 else 0.0
@@ -184,7 +199,7 @@ class Launch:
         tile = self.tile
         params = record(
             params_dtype(backward=self.backward),
-            filters=self.w.shape[1 if self.backward else 0],
+            filters=self.rows,
             pixel_tiles=self.pixel_tiles,
             filter_tiles=self.filter_tiles,
         )
@@ -206,7 +221,8 @@ class Launch:
         """Images that are written, or added before, as the tile's consumers do."""
         if self.tile.in_patches:
             return patches_map(images, SLAB, *RECTANGLE)
-        return output_map(images, BOX_FILTERS, BOX_PIXELS)
+        filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
+        return output_map(images, filters, box_pixels(images.dtype))
 
     def calls(
         self,
@@ -242,18 +258,30 @@ class Launch:
     def _input_map(self, phase: Phase) -> TensorMap:
         if self.tile.in_patches:
             return patches_map(self.images, SLAB, *READ_PATCH)
-        return images_map(self.images, phase.window, phase.slab, self.tile.columns)
+        return _rounded(images_map(self.images, phase.window, phase.slab, self.tile.columns))
 
     def _filters_map(self) -> TensorMap:
         w, tile = self.w, self.tile
         if w.dtype is DType.INT8:
             return groups_map(w, tile.slab(w.dtype), tile.rows)
-        return filters_map(w, SLAB, SLAB if self.backward else tile.rows)
+        return _rounded(filters_map(w, tile.slab(w.dtype), SLAB if self.is_transposed else tile.rows))
+
+
+def _rounded(operand: TensorMap) -> TensorMap:
+    """As copies into stages see an operand: what is float32 becomes tf32."""
+    return replace(operand, rounds=operand.dtype is DType.FLOAT32)
+
+
+def tiles(dtype: DType) -> tuple[Tile, ...]:
+    """Those that there are kernels for."""
+    if dtype is DType.INT8:
+        return TILES_OF_INT8
+    return TILES_OF_TF32 if dtype is DType.FLOAT32 else TILES
 
 
 def launches(
     images: TensorDescriptor, w: TensorDescriptor, phases: Sequence[Phase], multiprocessors: int, *, backward: bool
 ) -> list[Launch]:
     """One for each tile that suits the phases."""
-    made = (Launch(images, w, tuple(phases), tile, backward) for tile in TILES)
+    made = (Launch(images, w, tuple(phases), tile, backward) for tile in tiles(w.dtype))
     return [launch for launch in made if launch.suits(multiprocessors)]

@@ -13,14 +13,13 @@ from dnncore.cuda.gemm import EPILOGUE
 from dnncore.cuda.params import BLEND, c_type, struct
 from dnncore.cuda.tensor_map import TENSOR_MAP
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionMode
+from dnncore.descriptors import ConvolutionMode, MathType
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem
 
 __all__ = [
     "ARCHITECTURE",
     "BOX_FILTERS",
-    "BOX_PIXELS",
     "DTYPES",
     "LONGEST_SUM",
     "MOST",
@@ -34,8 +33,10 @@ __all__ = [
     "THREADS",
     "TILES",
     "TILES_OF_INT8",
+    "TILES_OF_TF32",
     "WARPGROUP",
     "Tile",
+    "box_pixels",
     "params_dtype",
     "unit",
     "why_no_wgmma",
@@ -43,13 +44,13 @@ __all__ = [
 
 ARCHITECTURE = "sm_90a"
 DTYPES = (DType.FLOAT16, DType.BFLOAT16)
-"""Of 16 bits; int8 is forward's alone."""
+"""Of 16 bits; forward takes int8, too, and forward and backward-data float32, as tf32."""
 
 WARPGROUP = 128
 """Threads of four warps."""
 
-SLAB, BOX_FILTERS, BOX_PIXELS = 64, 64, 96
-"""Channels of 16 bits that are added up at a time; filters and pixels that are stored at a time."""
+SLAB, BOX_FILTERS = 64, 64
+"""Channels of 16 bits that are added up at a time; filters that are stored at a time."""
 
 _CONSUMERS = _BOXES = 2
 THREADS = (_CONSUMERS + 1) * WARPGROUP
@@ -74,6 +75,11 @@ RECTANGLE = (14, 8)
 PATCH = (2 * RECTANGLE[0], RECTANGLE[1])
 READ_PATCH = (PATCH[0] + PATCH_TAPS[0] - 1, PATCH[1] + PATCH_TAPS[1] - 1)
 """A box, the outputs of a patch, and what their taps meet."""
+
+
+def box_pixels(dtype: DType) -> int:
+    """Pixels that are stored at a time."""
+    return 48 if dtype is DType.FLOAT32 else 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,12 @@ class Tile:
             rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
             return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
         stage_bytes = (self.columns + self.rows) * self.row_bytes
-        box_bytes = BOX_PIXELS * BOX_FILTERS * dtype.itemsize
+        box_bytes = box_pixels(dtype) * BOX_FILTERS * dtype.itemsize
         return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
 TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
+TILES_OF_TF32 = TILES[:3]
 TILES_OF_INT8 = (Tile(128, 192, 5), Tile(128, 96, 7), Tile(64, 192, 6), Tile(64, 192, 12, row_bytes=64))
 
 _PHASE = struct(
@@ -166,10 +173,12 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
 def why_no_wgmma(
     problem: ConvolutionProblem, architecture: str, any_unit: Unit, dtypes: Sequence[DType] = DTYPES
 ) -> str | None:
-    """None where a kernel of wgmma takes the kind of convolution, else the reason: dtype, architecture, dimensions, groups."""
+    """None where a kernel of wgmma takes the kind of convolution, else why not: dtype, math, architecture, dimensions, groups."""
     conv = problem.convolution
     if problem.x.dtype not in dtypes:
         return f"x is {problem.x.dtype.value}; it takes {', '.join(dtype.value for dtype in dtypes)}"
+    if problem.x.dtype is DType.FLOAT32 and conv.math is not MathType.TF32:
+        return f"x is float32 and math {conv.math.value}: it would round x and w, which {MathType.TF32.value} permits"
     missing = any_unit.why_not_on(architecture)
     if missing is not None:
         return missing

@@ -362,7 +362,9 @@ _MAP_TYPES = {
     DType.FLOAT16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
     DType.BFLOAT16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
     DType.INT8: "CU_TENSOR_MAP_DATA_TYPE_UINT8",  # copies do not know signs
+    DType.FLOAT32: "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
 }
+_ROUNDING_MAP_TYPE = "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"
 _MAP_SWIZZLES = {64: "CU_TENSOR_MAP_SWIZZLE_64B", 128: "CU_TENSOR_MAP_SWIZZLE_128B"}
 """By the bytes of a window's rows."""
 
@@ -370,7 +372,7 @@ _MAP_SWIZZLES = {64: "CU_TENSOR_MAP_SWIZZLE_64B", 128: "CU_TENSOR_MAP_SWIZZLE_12
 def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
     """The CUtensorMap of a tensor at an address, swizzled by its rows' bytes and with zeros around it."""
     names = bindings()
-    kind = getattr(names.CUtensorMapDataType, _MAP_TYPES[tensor.dtype])
+    kind = getattr(names.CUtensorMapDataType, _ROUNDING_MAP_TYPE if tensor.rounds else _MAP_TYPES[tensor.dtype])
     sizes, strides = (list(map(names.cuuint64_t, numbers)) for numbers in (tensor.sizes, tensor.strides_bytes))
     modes = (
         names.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -14,7 +14,7 @@
 //    consumer 0     sums = filters 0...63   x pixels  ------+------->  producer: one thread begins the next copies
 //    consumer 1     sums = filters 64...127 x pixels  ------+          (of a tile of 64 filters each has half the pixels)
 //         |
-//         |  the sums of 96 pixels x 64 filters at a time
+//         |  the sums of 96 pixels x 64 filters at a time (of fp32: of 48)
 //         v
 //    scale, bias, residual, activation, blend  -->  box in shared memory  -->  output
 //                     ^ residual and old output: by copies into the same box, of which each consumer has two
@@ -29,7 +29,8 @@
 //
 // Backward-data is a convolution too: of dy, by the filters with their taps in reverse and filters and channels exchanged. x
 // is then dy, y is dx and "filters" are channels of dx. Nothing is rearranged: a stage takes 64 filters of 64 channels each as
-// they are in memory, a filter to a row, and the matrix units transpose them. With strides, the places of dx that have the same
+// they are in memory, a filter to a row, and the matrix units transpose them; those of fp32, which they do not transpose, come with
+// filters and channels exchanged, channel by channel of 32 filters each. With strides, the places of dx that have the same
 // remainders are a phase, a convolution of its own by every second (third, ...) tap; all phases are tiles of one launch.
 #pragma once
 
@@ -45,16 +46,17 @@ struct Kernel {
   using Params = wgmma::Params<kBackward>;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
-  static constexpr int kParts = kConsumerPixels / Runs::kPixels;
+  static constexpr int kParts = kConsumerPixels / Runs<T>::kPixels;
   static constexpr int kSlab = kRowBytes / sizeof(T);                  // channels of a stage
-  static constexpr Major kMajor = kBackward ? Major::kMN : Major::kK;  // of w in a stage
+  static constexpr bool kTransposes = kBackward && sizeof(T) == 2;
+  static constexpr Major kMajor = kTransposes ? Major::kMN : Major::kK;  // of w in a stage
   static constexpr uint32 kStageBytes = (kPixels + kFilters) * kRowBytes;
-  static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % Runs::kPixels == 0);
+  static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % Runs<T>::kPixels == 0);
 
   struct Shared {
     unsigned char x[kStages][kPixels][kRowBytes];
     unsigned char w[kStages][kFilters][kRowBytes];
-    Box<T, Runs> boxes[kConsumers][kBoxes];
+    Box<T, Runs<T>> boxes[kConsumers][kBoxes];
     Ring<kStages> ring;
     Mbarrier landed[kConsumers][kBoxes];  // residual or old output
   };
@@ -130,9 +132,13 @@ private:
             if constexpr (kBackward) {
               const int32 tap_r = phase.first_tap[0] + r * phase.next_tap[0];
               const int32 tap_s = phase.first_tap[1] + s * phase.next_tap[1];
+              if constexpr (kTransposes) {
 #pragma unroll
-              for (int i = 0; i < kFilters; i += kSlab) {
-                load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, slab * kSlab);
+                for (int i = 0; i < kFilters; i += kSlab) {
+                  load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, slab * kSlab);
+                }
+              } else {
+                load_window(shared.w[at.stage], params.w, filled, slab * kSlab, tap_s, tap_r, tile.filter);
               }
             } else if constexpr (std::is_same_v<T, int8>) {
               load_groups(shared.w[at.stage], params.w, filled, slab * kSlab, tile.filter / 16, r * phase.taps[1] + s);
@@ -175,13 +181,13 @@ private:
       }
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        const Place here{tile.pixel + part * Runs::kPixels, tile.filter, tile.phase};
+        const Place here{tile.pixel + part * Runs<T>::kPixels, tile.filter, tile.phase};
         if (part + 1 < kParts) {
-          output.begin({here.pixel + Runs::kPixels, here.filter, here.phase});
+          output.begin({here.pixel + Runs<T>::kPixels, here.filter, here.phase});
         } else if (tiles.any()) {
           output.begin(next);
         }
-        output.store(sums + part * (Runs::kPixels / 2), parameters, here);
+        output.store(sums + part * (Runs<T>::kPixels / 2), parameters, here);
       }
     }
     output.end();

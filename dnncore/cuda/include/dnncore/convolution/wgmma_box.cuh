@@ -1,10 +1,13 @@
 // How the outputs of some pixels x 64 filters lie in shared memory on their way between a consumer and the copy engine, and
 // which of them a thread has. A pixel is a row, its filters one behind the other. Each of the four warps has 16 filters, and
-// stores and loads them as four matrices of 8 x 8 elements of 16 bits at a time, transposed:
+// stores and loads those of 16 and 8 bits as four matrices of 8 x 8 elements of 16 bits at a time, transposed:
 //
 //   16 bits   a warp's row is two chunks of 16 bytes, and four matrices are both chunks of 16 pixels;
 //   8 bits    it is one chunk, and four matrices are that of 32 pixels. Their elements are pairs of filters, both of which
 //             one thread must have: the even filters are the first eight rows of the product, the odd ones the others.
+//
+// Of 32 bits each element is stored by itself. A row is as long as the swizzle goes, 32 filters, so that a box is two windows, one for
+// each half of the filters; it has half as many pixels, and so as many bytes as one of 16 bits.
 #pragma once
 
 #include <type_traits>
@@ -16,8 +19,9 @@
 namespace dnncore::wgmma {
 
 // Boxes that are runs of pixels.
+template <typename T>
 struct Runs {
-  static constexpr int kPixels = 96;
+  static constexpr int kPixels = sizeof(T) == 4 ? 48 : 96;
 };
 
 // Boxes that are rectangles of 8 x 14 pixels, two of which are the output of a patch: place.pixel counts the rectangles.
@@ -25,9 +29,12 @@ struct Rectangles {
   static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight;
 };
 
+// What one copy moves of a box is a window.
 template <typename T, typename Shape>
 struct Box {
-  T pixels[Shape::kPixels][kConsumerFilters];
+  static constexpr int kWindows = sizeof(T) == 4 ? 2 : 1, kWindowFilters = kConsumerFilters / kWindows;
+
+  T pixels[kWindows][Shape::kPixels][kWindowFilters];
 };
 
 // A thread's outputs: two filters, `first` and `next` behind it, of every fourth pair of pixels.
@@ -83,7 +90,7 @@ private:
   static_assert(Shape::kPixels % kGroupPixels == 0);
 
   __device__ __forceinline__ void* matrices(Box& box, int group) const {
-    return reinterpret_cast<unsigned char*>(box.pixels[group * kGroupPixels]) + matrices_;
+    return reinterpret_cast<unsigned char*>(box.pixels[0][group * kGroupPixels]) + matrices_;
   }
 
   // A register's outputs in the order of sums: the pixels of one filter, then those of the next.
@@ -108,6 +115,52 @@ private:
 
   int first_;
   int matrices_;  // bytes of a box from its beginning
+};
+
+// Of eight pixels a thread has two neighbours, and of these the filters `first` and kNext behind it. In each of the four places, one
+// for each of a thread's outputs of eight pixels, the lanes of a warp meet all banks: they have eight filters of every second pixel,
+// of which the swizzle moves the chunks apart.
+template <typename Shape>
+class Share<float, Shape> {
+  using Box = wgmma::Box<float, Shape>;
+
+public:
+  static constexpr int kNext = 8;
+
+  __device__ __forceinline__ Share() {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+    first_ = thread / 32 * 16 + lane / 4;
+    const int pixel = lane % 4 * 2, filter = first_ % Box::kWindowFilters;
+    element_ = (first_ / Box::kWindowFilters * Shape::kPixels + pixel) * Box::kWindowFilters +
+               ((filter / kChunk) ^ pixel) * kChunk + filter % kChunk;
+  }
+
+  __device__ __forceinline__ int first() const { return first_; }
+
+  // Add what lies in a box, times a factor.
+  __device__ __forceinline__ void add(Box& box, float factor, float* sums) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kPixels / 2; ++i) sums[i] += factor * element(box, i);
+  }
+
+  __device__ __forceinline__ void write(const float* sums, Box& box) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kPixels / 2; ++i) element(box, i) = sums[i];
+  }
+
+private:
+  static constexpr int kChunk = 4;  // elements that the swizzle keeps together
+  static_assert(Shape::kPixels % 8 == 0);
+
+  // Where the sum of an index is: of eight pixels those of the first filter, then those of the next, two chunks further on.
+  __device__ __forceinline__ float& element(Box& box, int index) const {
+    const int group = index / 4, is_next = index / 2 % 2, pixel = index % 2;
+    const int moved = element_ ^ ((is_next * 2) ^ pixel) * kChunk;
+    return (&box.pixels[0][0][0])[(group * 8 + pixel) * Box::kWindowFilters + moved];
+  }
+
+  int first_;
+  int element_;  // of the first sum, from the box's beginning
 };
 
 }  // namespace dnncore::wgmma

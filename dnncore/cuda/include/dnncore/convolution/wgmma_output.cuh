@@ -16,7 +16,7 @@ namespace dnncore::wgmma {
 // Taps over pixels: a forward convolution, or a phase of a backward-data one. Pairs are rows and columns, rows first.
 struct alignas(64) Phase {
   TensorMap x;          // a slab of a stage's pixels
-  TensorMap y;          // 64 filters of a box's pixels
+  TensorMap y;          // a window of a box
   int32 slabs[2];       // the first one of x, and the one behind the last
   int32 taps[2];        // how many
   int32 first_tap[2];   // backward-data: the filter's tap that is the first here, and how far the next one is
@@ -35,7 +35,7 @@ inline constexpr int kMostPhases = 4;
 // `params_dtype` of convolution/wgmma_tile.py. Coordinates are 32 bits: the host refuses more pixels.
 template <bool kBackward>
 struct alignas(64) Params {
-  TensorMap w;  // a slab of one tap of kFilters filters; backward-data: of 64 filters
+  TensorMap w;  // a slab of one tap of kFilters filters; backward-data of 16 bits: of 64 filters
   TensorMap z;  // as y
   Phase phases[kBackward ? kMostPhases : 1];
   Blend blend;
@@ -68,7 +68,7 @@ struct Pixel {
 };
 
 // Of one consumer.
-template <typename T, bool kBackward, typename Shape = Runs>
+template <typename T, bool kBackward, typename Shape = Runs<T>>
 class Output {
   static constexpr bool kInRectangles = std::is_same_v<Shape, Rectangles>;
   static constexpr int kBoxSums = Shape::kPixels / 2;  // of a thread
@@ -92,7 +92,8 @@ public:
   };
   __device__ __forceinline__ Parameters parameters(int32 filter) const {
     if constexpr (kBackward) return {};
-    return is_widened() ? read_parameters<uint32>(filter) : read_parameters<std::uint16_t>(filter);
+    if constexpr (sizeof(T) != 2) return read_parameters<uint32>(filter);
+    return params_.epilogue.widened ? read_parameters<uint32>(filter) : read_parameters<std::uint16_t>(filter);
   }
 
   // Finish and store the sums of one box; `begin` has been called for it, and for the next one if there is any.
@@ -113,7 +114,7 @@ public:
       load(phase.y, kBackward && phase.scatters, current_, place);
       add(sums, static_cast<float>(params_.blend.beta));
     }
-    if (leads_) wait_for_stores_to_read<kBoxes - 1>();
+    if (leads_) wait_for_stores_to_read<(kBoxes - 1) * Box::kWindows>();
     synchronize();
     share_.write(sums, boxes_[current_]);
     publish_to_engine();
@@ -124,9 +125,16 @@ public:
         store_window(phase.y, &boxes_[current_], place.filter, at.column, at.row, at.image);
       } else if (kBackward && phase.scatters) {
         const Pixel at(phase, place.pixel);
-        store_pixels(phase.y, &boxes_[current_], place.filter, at.column, at.row, at.image);
+#pragma unroll
+        for (int i = 0; i < Box::kWindows; ++i) {
+          const int32 filter = place.filter + i * Box::kWindowFilters;
+          store_pixels(phase.y, boxes_[current_].pixels[i], filter, at.column, at.row, at.image);
+        }
       } else {
-        store_window(phase.y, &boxes_[current_], place.filter, place.pixel);
+#pragma unroll
+        for (int i = 0; i < Box::kWindows; ++i) {
+          store_window(phase.y, boxes_[current_].pixels[i], place.filter + i * Box::kWindowFilters, place.pixel);
+        }
       }
     }
     current_ ^= 1;
@@ -178,13 +186,12 @@ private:
     return found;
   }
   __device__ __forceinline__ float number_of(uint32 bits) const {
-    if constexpr (std::is_same_v<T, int8>) {
+    if constexpr (sizeof(T) != 2) {
       return __uint_as_float(bits);
     } else {
-      return is_widened() ? __uint_as_float(bits) : first_of<T>(bits);
+      return params_.epilogue.widened ? __uint_as_float(bits) : first_of<T>(bits);
     }
   }
-  __device__ __forceinline__ bool is_widened() const { return std::is_same_v<T, int8> || params_.epilogue.widened; }
 
   // Where a box that is a rectangle begins.
   __device__ __forceinline__ Pixel rectangle(const Place& place) const {
@@ -204,9 +211,16 @@ private:
       load_window(&boxes_[box], map, landed_[box], place.filter, at.column, at.row, at.image);
     } else if (gathers) {
       const Pixel at(params_.phases[place.phase], place.pixel);
-      load_pixels(&boxes_[box], map, landed_[box], place.filter, at.column, at.row, at.image, 0, 0);
+#pragma unroll
+      for (int i = 0; i < Box::kWindows; ++i) {
+        const int32 filter = place.filter + i * Box::kWindowFilters;
+        load_pixels(boxes_[box].pixels[i], map, landed_[box], filter, at.column, at.row, at.image, 0, 0);
+      }
     } else {
-      load_window(&boxes_[box], map, landed_[box], place.filter, place.pixel);
+#pragma unroll
+      for (int i = 0; i < Box::kWindows; ++i) {
+        load_window(boxes_[box].pixels[i], map, landed_[box], place.filter + i * Box::kWindowFilters, place.pixel);
+      }
     }
   }
 

@@ -112,20 +112,29 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
 
 // Begin sums = a * b, or sums += a * b where `add` is true: 64 rows of a, kSums * 2 columns of b, 32 bytes of summands of each.
 // Setting sums to 0 by hand instead of `add` would make the compiler run the products one by one. Those of int8 are exact
-// while int32 holds them.
+// while int32 holds them. Those of float are of tf32: the units take no notice of the lowest 13 bits, so that an operand that
+// was not rounded before (as copies of the engine can) is cut off.
 template <typename T, Major kA = Major::kK, Major kB = Major::kK, int kSums>
 __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], uint64 of_a, uint64 of_b, bool add) {
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
+  constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
       kSums == 48 || kSums == 96 ||
-      (!kIsInteger && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 || kSums == 128)));
-  static_assert(kIsHalf || std::is_same_v<T, bfloat16> || (kIsInteger && kA == Major::kK && kB == Major::kK));
+      (sizeof(T) == 2 && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 || kSums == 128)));
+  static_assert(
+      kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
   } else if constexpr (kIsInteger) {
     DNNCORE_MULTIPLY(
         "192", "k32.s32.s8.s8", DNNCORE_NAMES_96, "%96", "%97", "%98", "", DNNCORE_SUMS_48("+r", 0),
         DNNCORE_SUMS_48("+r", 48));
+  } else if constexpr (kIsFloat && kSums == 48) {
+    DNNCORE_MULTIPLY("96", "k8.f32.tf32.tf32", DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1", DNNCORE_SUMS_48("+f", 0));
+  } else if constexpr (kIsFloat) {
+    DNNCORE_MULTIPLY(
+        "192", "k8.f32.tf32.tf32", DNNCORE_NAMES_96, "%96", "%97", "%98", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
+        DNNCORE_SUMS_48("+f", 48));
   } else if constexpr (kSums == 32 && kIsHalf) {
     DNNCORE_MULTIPLY_32("f16");
   } else if constexpr (kSums == 32) {
