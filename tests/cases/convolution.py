@@ -169,11 +169,13 @@ def cases(prefix: str, geometries: Iterable[Geometry], *written_for: str) -> tup
 
 
 TF32 = (
+    Geometry("tf32", (2, 8, 7, 6), (12, 8, 3, 3), {"padding": 1, "math": "tf32"}, alpha=2.0, beta=-0.5),
     Geometry("tf32-nhwc", (2, 40, 7, 9), (72, 40, 3, 3), {"padding": 1, "math": "tf32"}, layouts=("NHWC",) * 3),
     Geometry(
         "tf32-nhwc-blend", (1, 12, 9, 8), (20, 12, 3, 2), {"stride": 2, "math": "tf32"}, F32, ("NHWC",) * 3, 0.5, -2.0
     ),
 )
 
-
-CASES = cases("convolution", GEOMETRIES) + cases("convolution", TF32, "implicit_gemm_wgmma")
+CASES = cases("convolution", GEOMETRIES) + cases(
+    "convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_wgmma_relaid"
+)

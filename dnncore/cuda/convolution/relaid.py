@@ -1,4 +1,4 @@
-"""Convolution of 16 bits by the matrix units of sm_90 in any layout, by way of channels-last copies: implicit_gemm_wgmma_relaid.
+"""Convolution of 16 bits or in tf32 in any layout, by way of channels-last copies for matrix units: implicit_gemm_wgmma_relaid.
 
 The copy engine gathers channels, so they must be innermost. Where they are not, as in PyTorch's default layout, operands are
 transposed into the workspace first, and the result is transposed from there:
@@ -24,7 +24,7 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.tensor import ADD
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import Layout, TensorDescriptor
+from dnncore.descriptors import Layout, MathType, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
@@ -60,8 +60,9 @@ class RelaidConvolution(Bounded):
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""
-        if problem.x.dtype not in _DTYPES:
-            return f"x is {problem.x.dtype.value}; copies pay where matrix units are many times faster: with 16 bits"
+        is_tf32 = problem.x.dtype is DType.FLOAT32 and problem.convolution.math is MathType.TF32
+        if problem.x.dtype not in _DTYPES and not is_tf32:
+            return f"x is {problem.x.dtype.value}; copies pay where matrix units are many times faster: with 16 bits or tf32"
         if problem.x.ndim != 4:
             return f"{problem.x.ndim - 2} spatial dimensions; it has 2"
         relaid = _relaid(problem)
