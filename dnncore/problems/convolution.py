@@ -40,7 +40,7 @@ class ConvolutionProblem(HashedOnce):
         x: [N, C, *input].
         w: [K, C/G, *filter].
         y: [N, K, *output].
-        convolution: Padding, stride, dilation, groups, mode.
+        convolution: Padding, stride, dilation, groups, mode, math.
     """
 
     direction: Direction

@@ -33,7 +33,7 @@ class FusedConvolutionProblem(OptionalOperands):
         x: [N, C, *input].
         w: [K, C/G, *filter].
         y: [N, K, *output]; it may be z.
-        convolution: Padding, stride, dilation, groups, mode.
+        convolution: Padding, stride, dilation, groups, mode, math.
         scale: [1, K, 1, ...], a folded batch normalisation's or the dequantisation's; None for 1.
         bias: [1, K, 1, ...]; None for 0.
         z: [N, K, *output], a residual; None for 0.

@@ -80,7 +80,8 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
     """y [N, K, *output] = x [N, C, *input] convolved with w [K, C/G, *filter], plus bias [K].
 
     Args:
-        conv: Padding, stride, dilation, groups, mode; None for the plain one.
+        conv: Padding, stride, dilation, groups, mode, math; None for the plain one. Its math alone permits tf32, not
+            `torch.backends.cudnn.allow_tf32`, which is on where nobody has turned it off.
 
     Under `torch.autocast` all three are cast to its dtype.
     """
