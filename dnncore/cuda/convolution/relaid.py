@@ -54,9 +54,10 @@ class RelaidConvolution(Bounded):
         return ()
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What reading and writing what is copied takes, and three launches."""
-        copied = sum(2 * tensor.nbytes for tensor in _relaid(problem).values())
-        return copied / figures.bytes_per_second + 3 * figures.launch_seconds
+        """What the copies take at least: a launch for each, and its bytes."""
+        relaid = _relaid(problem).values()
+        copied = sum(2 * tensor.nbytes for tensor in relaid)
+        return max(copied / figures.bytes_per_second, len(relaid) * figures.launch_seconds)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""

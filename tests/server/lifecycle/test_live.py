@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -147,10 +148,12 @@ def test_over_http_the_repository_is_asked_by_tritons_paths(root: Path) -> None:
 def test_a_configuration_that_is_read_again_holds_for_models_limits_and_log(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with live(root) as (server, client):
+    # Which puts the level back in the end.
+    with caplog.at_level(logging.INFO), live(root) as (server, client):
         config = server._config
         sections = {"digits": ModelSection(max_batch_rows=3, precision="fp16", default_deadline_ms=0.001)}
-        server.reconfigure(replace(config, models=sections, max_queue_requests=7, grpc_port=1))
+        server.reconfigure(replace(config, models=sections, max_queue_requests=7, grpc_port=1, log_level="debug"))
+        assert logging.getLogger().level == logging.DEBUG
         request = inference.ModelConfigRequest(name="digits")
         wait_until(lambda: client.infer.ModelConfig(request).config.max_batch_size == 3)
         request = inference.ModelConfigRequest(name="faces")
