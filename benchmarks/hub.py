@@ -34,7 +34,7 @@ from dnnserve.garbage import collect_seldom
 from dnnserve.lifecycle.requests import Answer, Question
 from dnnserve.metrics import Metrics
 from dnnserve.processes.arena import Arena
-from dnnserve.processes.child import begin, told
+from dnnserve.processes.child import Children, begin, told
 from dnnserve.processes.link import Link
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
@@ -165,7 +165,7 @@ def hub(options: argparse.Namespace) -> None:
         model=Path("unused"), grpc_port=0, front_end="fast", front_ends=options.front_ends, front_memory_mib=128
     )
     fronts = FrontProcesses(
-        config, scheduler, statistics, metrics.record_calls, NoRepository(), ("benchmarks.hub", *own)
+        config, scheduler, statistics, metrics.record_calls, NoRepository(), Children("benchmarks.hub", *own)
     )
     fronts.start(specs)
 

@@ -25,6 +25,7 @@ from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
+from dnnserve.processes.child import FRONT_END, Children
 
 if TYPE_CHECKING:
     from dnnserve.app import Server
@@ -58,13 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
+    fronts = Children(FRONT_END, count=config.front_ends)  # they import what they need while this does
     try:
         from dnnserve.app import make_server
     except ModuleNotFoundError as error:
+        fronts.close()
         return _refuse_without(error)
     try:
         devices.limit_cpu_threads(1)
-        server = make_server(config)
+        server = make_server(config, fronts)
         # Who presses ^C is no load balancer.
         _on_signals(
             lambda number: server.request_stop(lame_duck=number != signal.SIGINT),
@@ -78,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 server.drain()  # devices are closed by the threads that own them, however this ends
                 return _refuse(f"ready file cannot be written: {error}; choose another with --ready-file")
     except (DnncoreError, OSError) as error:
+        fronts.close()
         return _refuse(str(error))
     clean = server.wait()
     if config.ready_file is not None:

@@ -38,6 +38,7 @@ from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
 from dnnserve.lifecycle.versions import IndexEntry, Recipe
 from dnnserve.logs import set_log_level
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
+from dnnserve.processes.child import Children
 from dnnserve.processes.restarts import Restarts
 from dnnserve.repository import (
     find_packages,
@@ -98,6 +99,7 @@ class Server:
         restartable: Whether a lost device may be opened again.
         close: Called at the end, when every device is closed.
         origin: What the models were made of, and how others are read; None: no others will come.
+        fronts: Processes of front ends that were begun; None: none were.
 
     Raises:
         StartError: a port cannot be had, or certificates or tokens cannot be used.
@@ -113,6 +115,7 @@ class Server:
         restartable: bool = False,
         close: Callable[[], None] = lambda: None,
         origin: Origin | None = None,
+        fronts: Children | None = None,
     ) -> None:
         self._config = config
         self._close_engines = close
@@ -163,7 +166,7 @@ class Server:
         tls = None if context is None else lambda: context.current
         self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready, tls)
         try:
-            self._front = self._front_end()
+            self._front = self._front_end(fronts)
         except StartError:
             self._web.close()
             raise
@@ -316,9 +319,10 @@ class Server:
     def _index(self) -> Sequence[IndexEntry]:
         return self._control.index()
 
-    def _front_end(self) -> FrontEnd:
+    def _front_end(self, begun: Children | None) -> FrontEnd:
         if self._config.front_ends:
-            return FrontProcesses(self._config, self.scheduler, self.statistics, self._metrics.record_calls, self)
+            behind_processes = self.scheduler, self.statistics, self._metrics.record_calls, self
+            return FrontProcesses(self._config, *behind_processes, begun)
         behind = Behind(
             self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self, self._clock
         )
@@ -396,8 +400,12 @@ def _nothing(path: Path) -> Package:
     raise StartError(f"{path} cannot be read: this server reads no models")
 
 
-def make_server(config: ServerConfig) -> Server:
+def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
     """Load the packages and resolve the devices that a configuration names.
+
+    Args:
+        config: What is served, and how.
+        fronts: Processes of front ends that were begun; the caller closes them where this raises.
 
     Raises:
         StartError: a package or a port cannot be used.
@@ -424,7 +432,9 @@ def make_server(config: ServerConfig) -> Server:
             specs.append(spec)
             engines.put(key, served)
         origin = Origin(recipes, engines, partial(_read, config))
-        return Server(config, names, specs, engines, restartable=in_processes, close=engines.close, origin=origin)
+        return Server(
+            config, names, specs, engines, restartable=in_processes, close=engines.close, origin=origin, fronts=fronts
+        )
     except BaseException:
         engines.close()
         raise

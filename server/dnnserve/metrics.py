@@ -175,15 +175,16 @@ class Metrics:
 
         What names no loaded model has empty labels: clients must not be able to make up series.
         """
-        if key is not None and key not in self._models:
+        series = None if key is None else self._models.get(key)  # once: another thread may take it away
+        if key is not None and series is None:
             return  # it has gone meanwhile
         counter = self._calls.get((key, method, status))
         if counter is None:  # looking a series up by its labels takes longer than counting
             model, version = ("", "") if key is None else _labels(key)
             counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
         counter.count(len(taken_ns))
-        if key is not None and status == "OK" and method in _INFERENCE:
-            self._models[key].request.observe_all([each / 1e9 for each in taken_ns])
+        if series is not None and status == "OK" and method in _INFERENCE:
+            series.request.observe_all([each / 1e9 for each in taken_ns])
 
     def _histogram_family(self, name: str, text: str, bounds: Sequence[float]) -> HistogramFamily:
         family = self._histograms.get(name)

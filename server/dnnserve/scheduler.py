@@ -330,12 +330,14 @@ class Scheduler:
         with self._lock:
             now_ns = self._clock()
             waiting = [request for request in batch.requests if request.ticket in self._pending]
-            served = self._dispatcher.runs(batch.model) and not self._stopped
+            there = self._dispatcher.has(batch.model)  # not where all its requests were cancelled and it was removed
+            served = there and self._dispatcher.runs(batch.model) and not self._stopped
             again = {r.ticket for r in waiting if served and r.ticket not in self._put_back}
             failed = [request for request in waiting if request.ticket not in again]
-            self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
-            self._put_back |= again
-            self._repeats[batch.model] += len(again)
+            if there:
+                self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
+                self._put_back |= again
+                self._repeats[batch.model] += len(again)
             for request in failed:
                 self._forget(request.ticket)
             completions = [Completion(request, error, now_ns) for request in failed]

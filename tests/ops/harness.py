@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnncore import Handle, Tensor, TensorDescriptor
+from dnncore import Handle, MathType, Tensor, TensorDescriptor
 from dnncore.backend import TICKET_BYTES
 from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 from dnncore.testing import assert_close
@@ -124,6 +124,9 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
         ),
         *others,
     ]
+    if plan.math == "tf32":  # which widens what is allowed
+        assert isinstance(problem, ConvolutionProblem | FusedConvolutionProblem)
+        assert problem.convolution.math is MathType.TF32, f"{case.name} by {algorithm} rounds what is not to be rounded"
     for i, (descriptor, result, answer) in enumerate(zip(problem.outputs, results, expected, strict=True)):
         what = f"{case.name} by {algorithm}, output {i}"
         assert_close(result, answer.value, answer.magnitude, descriptor.dtype, answer.length, what, plan.math)

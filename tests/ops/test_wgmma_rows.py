@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
+from dnncore.cuda.convolution.wgmma_rows import _PARAMS, WgmmaRows
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
@@ -55,6 +57,7 @@ LAYERS = (
     Layer("gray, uneven", (3, 1, 15, 13), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
           BF16, gap=3, alpha=-0.5, beta=2.0),
     Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
+    Layer("8x8 by 8, few stages", (3, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8)),
     Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
 )  # fmt: skip
 
@@ -70,6 +73,18 @@ def test_a_warpgroup_takes_several_rectangles(layer: Layer, monkeypatch: pytest.
         case = layer.case()
         assert "convolution_wgmma_rows" in few.plan(case.problem, algorithm=ALGORITHM).describe()
         check(few, case, ALGORITHM)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 2), (7, 2), (7, 4), (8, 8), (11, 4)])
+def test_a_stage_is_always_the_same_pairs(size: int, stride: int) -> None:
+    """Nothing orders the two pairs of a producer and a consumer: one that came to a stage of the other's could be a phase early."""
+    conv = ConvolutionDescriptor.make(padding=size // 2, stride=stride)
+    problem = Layer("", (64, 3, 224, 224), (64, size, size), conv).case().problem
+    assert isinstance(problem, ConvolutionProblem)
+    offer = WgmmaRows(ALGORITHM, IMPLICIT_GEMM).offer(problem, H200)
+    assert not isinstance(offer, str)
+    ((choice,),) = (offer.prepare(),)
+    assert np.frombuffer(choice.aligned[0].params, _PARAMS)["stages"] % 2 == 0
 
 
 def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ class Lab:
         self.load_error: Exception | None = None
         self.loads: list[tuple[str, ModelKey]] = []
         self.unloaded: list[tuple[str, ModelKey]] = []
+        self.unload_error: Exception | None = None
 
     def open_host(self, device: str) -> FakeHost:
         assert self.opening.wait(PATIENCE_S), "never allowed"
@@ -236,6 +237,8 @@ class FakeHost:
     def unload(self, model: ModelKey) -> None:
         assert threading.get_ident() == self._thread
         self._lab.unloaded.append((self._device, model))
+        if self._lab.unload_error is not None:
+            raise self._lab.unload_error
 
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         self._lab.on_loss[self._device] = on_loss

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dnnserve.channel.blocks import Blocks
+from dnnserve.channel.messages import Outcomes, Refused
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
 from dnnserve.envelope import Answer, BatchTimes, InferenceRequest, OwnBlock
@@ -238,3 +241,46 @@ def test_when_the_scheduler_goes_what_waits_is_unavailable_and_when_the_front_en
     assert isinstance(ends.inbox.of(request).outcome, UnavailableError)
     ends.port.close()
     assert ends.scheduler.in_flight == 0
+
+
+def test_that_a_block_is_free_may_be_heard_before_the_refusal_of_its_request() -> None:
+    """Whoever completes the request and the device that lets go are two threads, and neither waits for the other."""
+    here, there = map(Link, Link.pair())
+    inbox = Inbox()
+    remote = RemoteScheduler(here, Arena.of(4096), time.monotonic_ns)
+    remote.serve(((0, SPEC),))
+
+    def submit() -> InferenceRequest:
+        request = InferenceRequest(SPEC.key, OwnBlock(make_rows(1.0, 8)), 0, None, inbox.deliver)
+        remote.submit(request)
+        return request
+
+    requests = []
+    while not inbox.completions:
+        requests.append(submit())
+    first = requests[0].ticket
+    remote.complete(tuple(Outcomes(freed=(first,))))
+    remote.complete(tuple(Outcomes(refused=(tuple(Refused(first, "RequestCancelledError", "gone", None, 0, True)),))))
+    assert len(inbox.completions) == 2
+    submit()
+    assert len(inbox.completions) == 2, "its block is given out again"
+    assert not remote._held
+    assert not remote._freed
+    remote.lose("the end")
+    there.close()
+    here.close()
+
+
+def test_a_message_of_any_size_arrives_with_its_files() -> None:
+    here, there = map(Link, Link.pair())
+    with Path(os.devnull).open("rb") as file:
+        for size in (1, 1 << 16, 3 << 20):
+            here.send(b"x" * size, [file.fileno()])
+            received = there.receive()
+            assert received is not None
+            message, fds = received
+            assert message == b"x" * size
+            (fd,) = fds
+            os.close(fd)
+    here.close()
+    there.close()

@@ -350,6 +350,18 @@ def test_a_model_is_loaded_while_others_run_and_its_batches_are_taken_then(lab: 
     assert isinstance(fleet.inbox.of(fleet.submit(5.0)).outcome, UnavailableError)
 
 
+@pytest.mark.parametrize(
+    "error", [DeviceFaultError("gone"), RuntimeError("odd")], ids=lambda error: type(error).__name__
+)
+def test_an_unload_ends_whatever_the_device_says(lab: Lab, fleets: list[Fleet], error: Exception) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    lab.unload_error = error
+    fleet.runners[0].unload(SPEC.key, ends := Ends())
+    wait_until(lambda: ends.seen == [None])
+    lost = isinstance(error, DeviceFaultError)
+    wait_until(lambda: ("cpu" in fleet.scheduler.healthy_devices) != lost)
+
+
 def test_a_load_that_fails_says_why_and_nothing_else_notices(lab: Lab, fleets: list[Fleet]) -> None:
     fleets.append(fleet := Fleet(lab, "cpu").open())
     ends, lab.load_error = Ends(), OutOfMemoryError("no room")

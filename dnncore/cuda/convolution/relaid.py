@@ -125,8 +125,9 @@ def _calls(
         if name != output
     ]
     places = tuple(copies.get(name, given[name]) for name in names)
-    factors = {"alpha": 1.0, "beta": 0.0} if output in copies else {}
+    # The operation's alpha is the matrix units': sums beyond the range of 16 bits may be within it when they are scaled.
+    factors = {"beta": 0.0} if output in copies else {}
     calls.append(rewired(prepare(), places, Place(WORKSPACE, own_bytes), **factors))
     if output in copies:
-        calls.append(rewired(moves[output].prepare(), (copies[output], given[output])))
+        calls.append(rewired(moves[output].prepare(), (copies[output], given[output]), alpha=1.0))
     return tuple(call for some in calls for call in some)

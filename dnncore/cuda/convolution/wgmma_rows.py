@@ -55,6 +55,9 @@ _MOST_STEPS = 40
 
 _CONSUMERS = _PRODUCERS = 2
 _THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
+_PAIRS = 2
+"""Of a producer and a consumer, which take turns: a stage must always be the same pair's, so that stages are a multiple of them."""
+
 _LEAST_STAGES, _MOST_STAGES = 2, 6
 _BOXES = 2
 _BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
@@ -263,7 +266,7 @@ class _Rows:
     def stages(self, figures: DeviceFigures) -> int:
         """As many as fit; 0 where they are too few."""
         fitting = (
-            n for n in range(_MOST_STAGES, _LEAST_STAGES - 1, -1) if self.shared_bytes(n) <= figures.shared_bytes
+            n for n in range(_MOST_STAGES, _LEAST_STAGES - 1, -_PAIRS) if self.shared_bytes(n) <= figures.shared_bytes
         )
         return next(fitting, 0)
 

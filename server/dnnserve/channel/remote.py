@@ -53,6 +53,7 @@ class RemoteScheduler:
         self._blocks = Blocks(len(arena.bytes))
         self._waiting: dict[int, tuple[InferenceRequest, ArenaBlock, int]] = {}  # with the values of an output
         self._held: dict[int, ArenaBlock] = {}  # of requests that were given up while a device had them
+        self._freed: set[int] = set()  # of such requests, whose refusal comes behind the word that their block is free
         self._lost = ""  # why nobody answers any more
         self._models: dict[ModelKey, tuple[int, int]] = {}  # its number, and values of an output
         self._outbox: queue.SimpleQueue[tuple[Any, ...] | int | None] = queue.SimpleQueue()
@@ -113,11 +114,17 @@ class RemoteScheduler:
             refusal = messages.Refused(*fields)
             request, block, _ = self._waiting.pop(refusal.ticket)
             by_sink.setdefault(request.sink, []).append(Completion(request, refusal.error, refusal.finished_ns))
-            if refusal.held:
+            if refusal.held and refusal.ticket not in self._freed:
                 self._held[refusal.ticket] = block
             else:
+                self._freed.discard(refusal.ticket)
                 back.append(block)
-        back += [self._held.pop(ticket) for ticket in freed]
+        for ticket in freed:
+            held = self._held.pop(ticket, None)
+            if held is None:  # two threads tell, and neither waits for the other
+                self._freed.add(ticket)
+            else:
+                back.append(held)
         with self._lock:
             for block in back:
                 self._blocks.give_back(block.offset)

@@ -13,8 +13,9 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from dnncore import devices
@@ -193,14 +194,18 @@ class _Desk:
             case LocalPipeline():
                 self._link.note(_run(question))
             case Load(model=key):
-                self._unpack(key, fds)
-                self._enter(key, Fresh(self._host.load(key, question.max_batch_rows), {}))
+                with self._forgetting(key):
+                    self._unpack(key, fds)
+                    loaded = self._host.load(key, question.max_batch_rows)
+                self._enter(key, Fresh(loaded, {}))
             case BeginLoad(model=key):
-                self._unpack(key, fds)
-                self._host.begin_load(key, question.max_batch_rows, question.warm_up_ns)
+                with self._forgetting(key):
+                    self._unpack(key, fds)
+                    self._host.begin_load(key, question.max_batch_rows, question.warm_up_ns)
                 self._link.send(Loading())
             case Look(model=key):
-                fresh = self._host.loaded(key)
+                with self._forgetting(key):
+                    fresh = self._host.loaded(key)
                 if fresh is None:
                     self._link.send(Loading())
                 else:
@@ -214,6 +219,15 @@ class _Desk:
                 self._link.send(Unloaded())
             case Exception():
                 raise question
+
+    @contextmanager
+    def _forgetting(self, model: ModelKey) -> Iterator[None]:
+        """Keep nothing of a model that cannot be loaded: its weights are mapped."""
+        try:
+            yield
+        except BaseException:
+            self._store.pop(model, None)
+            raise
 
     def _unpack(self, model: ModelKey, fds: Sequence[int]) -> None:
         for fd in fds:

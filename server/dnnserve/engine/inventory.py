@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ LoadEnd = Callable[[int | Exception | None], None]
 is not in service, and will have the model when it is back."""
 
 _LOOK_NS = 20_000_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,15 @@ class Inventory:
         assert self._host is not None
         self._scheduler.displace(self._label, order.model)
         self._loading.pop(order.model, None)  # given up: the host keeps what may come of it until the device is closed
-        if self.pipelines.pop(order.model, None) is not None:
-            self._host.unload(order.model)
-        order.end()
+        try:
+            if self.pipelines.pop(order.model, None) is not None:
+                self._host.unload(order.model)
+        except DeviceFaultError:
+            raise
+        except Exception:  # noqa: BLE001 - the model's end, not the device's
+            _log.exception("%s could not be unloaded from %s in order", order.model, self._label)
+        finally:  # also where the device is lost, and the model with it
+            order.end()
 
     def _begin(self, order: _Load) -> None:
         assert self._host is not None
@@ -192,10 +201,12 @@ class Inventory:
 
     @contextmanager
     def _ending(self, order: _Load) -> Iterator[None]:
-        """End a load that fails; the device goes on."""
+        """End a load that fails; the device goes on, unless it is lost."""
         try:
             yield
-        except DeviceFaultError:
+        except DeviceFaultError as error:
+            self._loading.pop(order.model, None)
+            order.end(error)
             raise
         except Exception as error:  # noqa: BLE001 - the model's, or that there is no room for it
             self._loading.pop(order.model, None)

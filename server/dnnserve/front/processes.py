@@ -28,7 +28,7 @@ from dnnserve.front.child import FrontAssignment
 from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.lifecycle.requests import Answer, Repository
 from dnnserve.processes.arena import Arena
-from dnnserve.processes.child import Child
+from dnnserve.processes.child import FRONT_END, Child, Children
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
 
@@ -52,7 +52,7 @@ class FrontProcesses:
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls: model, method, status, and what each took.
         repository: Where models come from.
-        program: What each process runs, as `Child` takes it.
+        children: Processes that were begun, which this takes over, and what to run in others.
 
     Raises:
         StartError: the port cannot be had.
@@ -65,10 +65,10 @@ class FrontProcesses:
         statistics: Counters,
         on_calls_end: CallsObserver,
         repository: Repository,
-        program: Sequence[str] = ("dnnserve.front.child",),
+        children: Children | None = None,
     ) -> None:
         self._behind = _Behind(scheduler, statistics, on_calls_end, repository, {})
-        self._program = program
+        self._children = children or Children(FRONT_END)
         self._numbers = itertools.count()
         self._serving = threading.Lock()  # one `serve` or `start` of a successor at a time
         self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
@@ -195,6 +195,7 @@ class FrontProcesses:
             front.close(grace_s)
         for guard in self._guards:
             guard.close()
+        self._children.close()
         self._parcel.close()
 
     def _all(self) -> list[_Front]:
@@ -202,7 +203,7 @@ class FrontProcesses:
             return list(self._fronts)
 
     def _begin(self, number: int) -> _Front:
-        child = Child(*self._program)
+        child = self._children.take()
         with contextlib.suppress(OSError):  # it has ended, as the listener finds out
             child.tell(self._parcel)
         return _Front(child, self._behind, number, self._lost)
@@ -218,7 +219,12 @@ class FrontProcesses:
             with self._lock:
                 if self._stopping:
                     return
-            seconds, successor = 0.0, self._begin(front.number)
+            seconds = 0.0
+            try:
+                successor = self._begin(front.number)
+            except OSError as error:  # no more processes, or descriptors, for now
+                _log.error("front end %d cannot be started again: %s", front.number, error)
+                continue
             with self._serving:
                 try:
                     if self._models is not None:
@@ -229,6 +235,8 @@ class FrontProcesses:
                     successor.close(0.0)
                     continue
                 with self._lock:
+                    if successor.ended:  # and its own thread, which looks into the list, leaves it to this one
+                        continue
                     self._fronts[front.number] = successor
                     announced = self._announced
             successor.tell(announced)
@@ -271,6 +279,10 @@ class _Front:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def tell(self, message: object) -> None:
         with contextlib.suppress(OSError):  # it has ended, and the listener finds out
@@ -337,6 +349,22 @@ class _Front:
 
     def _listen(self) -> None:
         began = time.monotonic()
+        try:
+            self._hear()
+        except Exception:  # noqa: BLE001 - whatever it is, nobody would read what the process says
+            _log.exception("front end %d, process %d, is given up", self.number, self.pid)
+            self._child.kill()
+        self._ended = True
+        if self._port is not None:
+            self._port.close()
+        for waiting in self._answers.values():
+            waiting.put(None)  # who waits gets no other answer
+        how = self._child.wait()
+        self._child.close()
+        self._on_lost(self, how, time.monotonic() - began)
+
+    def _hear(self) -> None:
+        """Do what the process asks, until its end is closed."""
         while (received := self._child.link.receive()) is not None:
             message, fds = received
             if type(message) is tuple:
@@ -357,14 +385,6 @@ class _Front:
                 self._answers[Arena].put(Arena(fds[0]))
             else:
                 self._answers[type(message)].put(message)
-        self._ended = True
-        if self._port is not None:
-            self._port.close()
-        for waiting in self._answers.values():
-            waiting.put(None)  # who waits gets no other answer
-        how = self._child.wait()
-        self._child.close()
-        self._on_lost(self, how, time.monotonic() - began)
 
 
 def _reserve(host: str, port: int, protocol: str, flag: str) -> socket.socket:

@@ -243,7 +243,7 @@ class ModelControl:
                 answer(ModelNotFoundError(f"model {shorten(name)} is not loaded; RepositoryIndex lists what is"))
                 return
             self._perform(self._machine.want(name, {}))
-            self._waiting.append((lambda: () if self._machine.gone(name) else None, answer))
+            self._waiting.append((lambda: self._unloaded(name), answer))
             return
         try:
             self._seen = self._see()
@@ -258,7 +258,14 @@ class ModelControl:
         self._perform(self._machine.want(name, recipes, retry=True))
         self._waiting.append((lambda: self._loaded(name), answer))
 
+    def _unloaded(self, name: str) -> Answer | None:
+        if name in self._machine.names:
+            return RepositoryError(f"model {shorten(name)} was asked for again before all of it was gone")
+        return () if self._machine.gone(name) else None
+
     def _loaded(self, name: str) -> Answer | None:
+        if name not in self._machine.names:
+            return RepositoryError(f"model {shorten(name)} was unloaded before all of it was there")
         if not self._machine.settled(name):
             return None
         failures = self._machine.failures(name)

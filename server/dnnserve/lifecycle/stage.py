@@ -246,7 +246,11 @@ class Stage:
         for runner in runners:
             runner.unload(key, partial(ends.put, None))
         for _ in runners:
-            ends.get()
+            try:
+                ends.get(timeout=_LONGEST_LOAD_S)
+            except queue.Empty:
+                _log.error("%s could not be unloaded from all devices within %.0f s", key, _LONGEST_LOAD_S)
+                return
 
 
 class _Countdown:

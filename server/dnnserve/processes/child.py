@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,7 +21,10 @@ from typing import Any
 from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import Parcel, unpack
 
-__all__ = ["Child", "begin", "told"]
+__all__ = ["FRONT_END", "Child", "Children", "begin", "told"]
+
+FRONT_END = "dnnserve.front.child"
+"""What a front end's process runs; here, because processes are begun before what they run has been imported."""
 
 _END_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -71,6 +75,31 @@ class Child:
         """Close the link and let the process end. A second call does nothing."""
         self.link.close()
         self.wait()
+
+
+class Children:
+    """Processes of one program, begun before anybody needs them. Thread-safe.
+
+    Args:
+        program: What they run, as `Child` takes it.
+        count: How many are begun now.
+    """
+
+    def __init__(self, *program: str, count: int = 0) -> None:
+        self._program = program
+        self._begun = deque(Child(*program) for _ in range(count))  # its operations are atomic
+
+    def take(self) -> Child:
+        """One that was begun, or else a new one."""
+        try:
+            return self._begun.pop()
+        except IndexError:
+            return Child(*self._program)
+
+    def close(self) -> None:
+        """End those that nobody took. A second call does nothing."""
+        while self._begun:
+            self._begun.pop().close()
 
 
 @cache

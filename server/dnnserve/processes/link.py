@@ -1,7 +1,7 @@
 """Messages between two processes of the server: small values over a socket that keeps their boundaries, and files with them.
 
-A message is any value that can be pickled. A note is one of numbers, texts, None and tuples of these, which takes a tenth of the
-time.
+A message is any value that can be pickled; a large one goes as a file, because a socket takes only so much at once. A note is one
+of numbers, texts, None and tuples of these, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import marshal
+import os
 import pickle
 import socket
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from typing import Any
 __all__ = ["Link"]
 
 _LARGEST = 1 << 18
-_MESSAGE, _NOTE = b"m", b"n"
+_INLINE = 1 << 16  # bytes of a pickle beyond which it goes as a file
+_MESSAGE, _FILE, _NOTE = b"m", b"f", b"n"
 _SEND = socket.MSG_NOSIGNAL
 _ROOM_FOR_FDS = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 
@@ -44,7 +46,19 @@ class Link:
         Raises:
             OSError: the other end is closed.
         """
-        data = [_MESSAGE, pickle.dumps(message)]
+        data = pickle.dumps(message)
+        if len(data) <= _INLINE:
+            self._send([_MESSAGE, data], fds)
+            return
+        fd = os.memfd_create("dnnserve-message")
+        try:
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(data)
+            self._send([_FILE], [*fds, fd])
+        finally:
+            os.close(fd)
+
+    def _send(self, data: Sequence[bytes], fds: Sequence[int]) -> None:
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self._socket.sendmsg(data, files, socket.MSG_NOSIGNAL)
 
@@ -75,12 +89,16 @@ class Link:
             return None
         if not length:
             return None
-        data = self._buffer[1:length]
-        if self._buffer[0] == _NOTE[0]:
+        kind, data = self._buffer[0], self._buffer[1:length]
+        if kind == _NOTE[0]:
             return marshal.loads(data), ()
         fds = array.array("i")
         for _, _, numbers in ancillary:
             fds.frombytes(numbers[: len(numbers) - len(numbers) % fds.itemsize])
+        if kind == _FILE[0]:
+            with os.fdopen(fds.pop(), "rb") as file:
+                file.seek(0)
+                return pickle.load(file), fds
         return pickle.loads(data), fds
 
     @property
