@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     fronts = Children(FRONT_END, count=config.front_ends)  # they import what they need while this does
     try:
-        from dnnserve.app import make_server
+        from dnnserve.assembly import make_server
     except ModuleNotFoundError as error:
         fronts.close()
         return _refuse_without(error)

@@ -10,28 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 
-from dnncore import devices
 from dnncore.nn import Package
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
 from dnnserve.engine.host import HostFactory
-from dnnserve.engine.local import LocalEngines
-from dnnserve.engine.messages import Assignment
-from dnnserve.engine.net import NetHost, ServedModel, Terms
-from dnnserve.engine.process import EngineProcesses
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
 from dnnserve.front.processes import FrontProcesses
-from dnnserve.lifecycle.control import ModelControl, recipe_of
-from dnnserve.lifecycle.reading import read_model
+from dnnserve.lifecycle.control import ModelControl
 from dnnserve.lifecycle.requests import Answer, Question
 from dnnserve.lifecycle.sightings import Seen
 from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
@@ -40,21 +33,13 @@ from dnnserve.logs import set_log_level
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.child import Children
 from dnnserve.processes.restarts import Restarts
-from dnnserve.repository import (
-    find_packages,
-    import_model_file,
-    load_package,
-    load_package_folder,
-    load_packages,
-    see_repository,
-    stamp_of,
-)
+from dnnserve.repository import see_repository
 from dnnserve.scheduler import Scheduler
 from dnnserve.security.doors import open_doors, shows_tokens
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
-__all__ = ["RELOADED", "Addresses", "Origin", "Server", "labelled", "make_server"]
+__all__ = ["RELOADED", "Addresses", "Origin", "Server", "labelled"]
 
 _log = logging.getLogger(__name__)
 
@@ -398,111 +383,6 @@ class _Nowhere:
 
 def _nothing(path: Path) -> Package:
     raise StartError(f"{path} cannot be read: this server reads no models")
-
-
-def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
-    """Load the packages and resolve the devices that a configuration names.
-
-    Args:
-        config: What is served, and how.
-        fronts: Processes of front ends that were begun; the caller closes them where this raises.
-
-    Raises:
-        StartError: a package or a port cannot be used.
-        BackendUnavailableError: a device cannot.
-    """
-    names = devices.resolve(config.devices)
-    in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
-    terms = Terms(config.batch_invariant, 3 if in_processes else 1, config.device_memory_fraction)
-    engines: EngineProcesses | LocalEngines
-    if in_processes:
-        engines = EngineProcesses(names)  # they start while models are read
-        store: dict[ModelKey, ServedModel] = {}
-        engines.tell(
-            Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store, config.log_level)
-        )
-    else:
-        engines = LocalEngines(terms)
-    try:
-        recipes, specs = {}, []
-        labels = dict(labelled(names))
-        for key, (path, package) in _packages(config).items():
-            recipes[key] = recipe_of(config, key.name, path, stamp_of(path), labels)
-            spec, served = read_model(key, package, config.of_model(key.name))
-            specs.append(spec)
-            engines.put(key, served)
-        origin = Origin(recipes, engines, partial(_read, config))
-        return Server(
-            config, names, specs, engines, restartable=in_processes, close=engines.close, origin=origin, fronts=fronts
-        )
-    except BaseException:
-        engines.close()
-        raise
-
-
-def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
-    served = sorted({key.name for key in packages})
-    for name in config.models:
-        if name not in served:
-            raise StartError(f"models.{name} configures a model that is not served; served are {', '.join(served)}")
-
-
-def _packages(config: ServerConfig) -> Mapping[ModelKey, tuple[Path, Package]]:
-    """What the server begins with."""
-    if config.model_repository is None:
-        assert config.model is not None
-        ((key, package),) = _model_package(config).items()
-        packages: Mapping[ModelKey, Package] = {key: package}
-        places: Mapping[ModelKey, Path] = {key: config.model}
-    else:
-        places = _places(config, config.model_repository)
-        packages = load_packages(places, skip_bad=config.skip_bad_models)
-    if config.repository_mode == "none":
-        _check_names(config, packages)
-    return {key: (places[key], package) for key, package in packages.items()}
-
-
-def _places(config: ServerConfig, root: Path) -> Mapping[ModelKey, Path]:
-    """The packages of the repository to begin with."""
-    if config.repository_mode == "none":
-        return find_packages(root, all_versions=config.all_versions)
-    seen, misfits = see_repository(root)
-    for misfit in misfits:
-        _log.error("%s", misfit)
-    wanted = set(seen) if config.repository_mode == "poll" or "*" in config.load_models else set(config.load_models)
-    if missing := sorted(wanted - seen.keys()):
-        raise StartError(
-            f"--load-model {', '.join(missing)}: not in {str(root)!r}, which has {', '.join(seen) or 'none'}"
-        )
-    found = {
-        name: seen[name] if config.all_versions else {max(seen[name]): seen[name][max(seen[name])]} for name in wanted
-    }
-    return {ModelKey(name, number): path for name in sorted(found) for number, (path, _) in found[name].items()}
-
-
-def _read(config: ServerConfig, path: Path) -> Package:
-    """The package of a path, once more."""
-    if config.model_repository is not None:
-        return load_package(path)
-    (package,) = _model_package(config).values()
-    return package
-
-
-def _model_package(config: ServerConfig) -> Mapping[ModelKey, Package]:
-    """What --model names."""
-    assert config.model is not None
-    if not config.model.exists():
-        raise StartError(
-            f"model {str(config.model)!r} does not exist; give a model package, an .onnx file or a .prototxt"
-        )
-    if config.model.is_file():
-        return import_model_file(config.model_file())
-    if config.file_arguments:
-        raise StartError(
-            f"{', '.join(config.file_arguments)}: {str(config.model)!r} is no file, and a model package has its own; "
-            "import the file again to change them"
-        )
-    return load_package_folder(config.model)
 
 
 def labelled(names: Sequence[str]) -> list[tuple[str, str]]:

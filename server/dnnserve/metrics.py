@@ -161,8 +161,9 @@ class Metrics:
             series.compute.observe((answer.times.finished_ns - taken_ns) / 1e9)
             series.rows.observe(answer.batch_rows)
         for request, error, _ in failures(completions):
-            if request.model in self._models:
-                self._dropped[request.model, _reason(error)].count()
+            dropped = self._dropped.get((request.model, _reason(error)))  # None: its model has gone
+            if dropped is not None:
+                dropped.count()
 
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""

@@ -283,13 +283,6 @@ class Scheduler:
                 self._busy_runners -= 1
         return None
 
-    def try_take(self, device: str) -> Batch | None:
-        """As `take`, but None at once when there is nothing to run."""
-        with self._lock:
-            batch, dropped, _ = (None, [], None) if self._stopped else self._take(device)
-        self._deliver(dropped)
-        return batch
-
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
         """Deliver a batch's outcomes, one a request; those that were answered meanwhile (cancelled) keep that answer.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dnnserve.app import make_server
+from dnnserve.assembly import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError

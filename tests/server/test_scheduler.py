@@ -49,7 +49,7 @@ class Bench:
         return request
 
     def take(self) -> Batch:
-        batch = self.scheduler.try_take("cpu")
+        batch = self.scheduler.take("cpu")
         assert batch is not None
         return batch
 
@@ -137,7 +137,7 @@ def test_what_lost_a_device_is_queued_again_and_counted_once() -> None:
     bench.scheduler.lose_device("cpu", "gone")
     assert bench.scheduler.put_back(batch, DeviceLostError("gone")) == 1
     assert bench.scheduler.repeats() == {TOY: 1, OTHER: 0}
-    again = bench.scheduler.try_take("cuda:1")
+    again = bench.scheduler.take("cuda:1")
     assert again is not None
     assert again.requests == requests[1:]
     bench.scheduler.add_device("cuda:2")

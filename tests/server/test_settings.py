@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from dnnserve.app import make_server
+from dnnserve.assembly import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ModelConfig, ModelSection, ServerConfig
 from dnnserve.errors import StartError

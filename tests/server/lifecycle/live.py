@@ -14,7 +14,8 @@ from typing import Any
 import grpc
 import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
-from dnnserve.app import Server, make_server
+from dnnserve.app import Server
+from dnnserve.assembly import make_server
 from dnnserve.config import ServerConfig
 
 from tests.server.fakes import PATIENCE_S
