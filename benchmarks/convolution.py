@@ -100,6 +100,11 @@ def measure(handle: Handle, layer: LayerGeometry, one: Pass, most: int | None) -
     return rows
 
 
+def _is_among(name: str, wanted: str) -> bool:
+    """Whether a name contains one of the words, with commas between; every name does if there are none."""
+    return any(word in name for word in wanted.split(","))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
@@ -107,6 +112,7 @@ def main() -> None:
     parser.add_argument("--layout", default="NCHW", help="of all tensors (default: %(default)s)")
     parser.add_argument("--math", default="strict", help="tf32: float32 may be rounded to it (default: %(default)s)")
     parser.add_argument("--layers", default="", help="only those whose name contains one of these, with commas between")
+    parser.add_argument("--directions", default="", help="only those, likewise: backward_filter")
     parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -119,8 +125,10 @@ def main() -> None:
     document = Document(path, ["layer", "direction"], dtype=dtype.value, layout=layout.value, **facts)
     with Handle("cuda:0", stream=DEFAULT_STREAM) as handle:
         for layer in LAYERS:
-            if any(part in layer.name for part in options.layers.split(",")):
+            if _is_among(layer.name, options.layers):
                 for one in passes(layer, dtype, layout, math):
+                    if not _is_among(one.name, options.directions):
+                        continue
                     document.add(measure(handle, layer, one, 1 if options.chosen else None))
                 release()
     print(f"wrote {path}")
