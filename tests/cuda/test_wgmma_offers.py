@@ -21,6 +21,8 @@ from dnncore.cuda.convolution.copy_engine import forward_window, images_map
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.plain import algorithms, best_offer
 from dnncore.cuda.convolution.wgmma_backward_data import phases
+from dnncore.cuda.convolution.wgmma_backward_filter import TILES, _Schedule
+from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM
 from dnncore.cuda.tensor_map import PixelMap
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import A100, H200
@@ -226,7 +228,7 @@ def test_operands_elsewhere_have_their_maps_elsewhere() -> None:
         (BACKWARD_FILTER, Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
         (BACKWARD_FILTER, Layer(w=(100, 64, 3, 3)), "dy .* pixels a multiple of 8 elements apart"),
         (BACKWARD_FILTER, Layer((2, 60, 14, 14), (128, 60, 3, 3)), "x .* strides that are multiples of 8"),
-        (BACKWARD_FILTER, Layer((600, 512, 112, 112), (512, 512, 3, 3)), "sums of .* products; at most 65536"),
+        (BACKWARD_FILTER, Layer((6000, 512, 112, 112), (512, 512, 3, 3)), "steps of all tiles times blocks; at most 4294967296"),
     ],
 )  # fmt: skip
 def test_what_the_kernels_of_gradients_do_not_suit(algorithm: CudaAlgorithm, layer: Layer, message: str) -> None:
@@ -324,6 +326,16 @@ def test_a_batch_of_one_is_for_the_kernel_that_an_h200_was_seen_to_be_fastest_wi
     problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
     found = [(each.offer(problem, H200), each.name) for each in algorithms(Direction.BACKWARD_FILTER)]
     assert min((offer.seconds, name) for offer, name in found if isinstance(offer, Offer))[1] == "implicit_gemm_wgmma"
+
+
+@pytest.mark.parametrize(
+    "layer", [Layer((128, 64, 64, 64), (128, 64, 9, 9), {}), Layer((256, 64, 224, 224), (64, 64, 3, 3))]
+)
+def test_sums_that_would_be_too_long_are_shared_by_more_blocks_than_multiprocessors(layer: Layer) -> None:
+    problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
+    found = [schedule for tile in TILES for schedule in _Schedule.of(problem, tile, H200)]
+    assert any(schedule.blocks > H200.multiprocessors for schedule in found)
+    assert all(min(schedule.longest, schedule.steps) * schedule.tile.pixels <= LONGEST_SUM for schedule in found)
 
 
 def test_parts_are_added_by_a_kernel_that_starts_early() -> None:

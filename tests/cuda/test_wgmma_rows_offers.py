@@ -9,14 +9,19 @@ import pytest
 
 from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
 from dnncore.choice import fastest
+from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.plain import algorithms
+from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import A100, H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
 NAME = "implicit_gemm_wgmma_rows"
-(ROWS,) = (each for each in algorithms(Direction.FORWARD) if each.name == NAME)
+(ROWS,), (OF_FILTERS,) = (
+    [each for each in algorithms(direction) if each.name == NAME]
+    for direction in (Direction.FORWARD, Direction.BACKWARD_FILTER)
+)
 
 
 def _layer(
@@ -28,11 +33,12 @@ def _layer(
     padding: int = 3,
     stride: int = 2,
     dilation: int = 1,
+    direction: Direction = Direction.FORWARD,
 ) -> ConvolutionProblem:
     conv = ConvolutionDescriptor.make(padding=padding, stride=stride, dilation=dilation)
     of_x, filters = TensorDescriptor.packed(x, dtype, layout), TensorDescriptor.packed(w, dtype, "NHWC")
     y = TensorDescriptor.packed(conv.output_shape(x, w), dtype, of_y)
-    return ConvolutionProblem(Direction.FORWARD, of_x, filters, y, conv)
+    return ConvolutionProblem(direction, of_x, filters, y, conv)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,37 @@ def test_what_it_does_not_suit_is_refused_with_the_reason(problem: ConvolutionPr
     assert re.search(message, reason)
 
 
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (_layer(layout="NCHW"), "x .* does not have its channels innermost, pixel behind pixel"),
+        (_layer(of_y="NCHW"), "dy .* needs neighbouring channels"),
+        (_layer(dilation=2), r"dilation \(2, 2\); the values of a row are neighbours"),
+        (_layer(w=(64, 3, 13, 3)), "filters of 13 rows of 9 values; at most 12 of 40"),
+        (_layer(w=(64, 3, 7, 14)), "filters of 7 rows of 42 values; at most 12 of 40"),
+        (_layer(w=(64, 3, 11, 11), stride=16), "B of shared memory; at most 232448"),
+    ],
+)
+def test_gradients_that_it_does_not_suit_are_refused_with_the_reason(problem: ConvolutionProblem, message: str) -> None:
+    reason = OF_FILTERS.offer(replace(problem, direction=Direction.BACKWARD_FILTER), H200)
+    assert isinstance(reason, str)
+    assert re.search(message, reason)
+
+
+def test_sums_are_no_longer_than_the_matrix_units_may_round() -> None:
+    """Of 256 images of VGG, 132 blocks would have 97 k outputs each: there are more of them."""
+    layer = _layer((256, 3, 224, 224), (64, 3, 3, 3), padding=1, stride=1, direction=Direction.BACKWARD_FILTER)
+    offer = OF_FILTERS.offer(layer, H200)
+    assert not isinstance(offer, str)
+    (choice,) = offer.prepare()
+    assert isinstance(choice, WhereAligned)
+    products, sums = choice.aligned
+    assert isinstance(products, KernelCall)
+    assert isinstance(sums, KernelCall)
+    rectangles = 256 * (224 // 14) * (224 // 16)
+    assert -(-rectangles // products.grid[0]) * 14 * 16 <= LONGEST_SUM
+
+
 def test_it_is_for_one_architecture() -> None:
     assert ROWS.offer(_layer(), A100) == "convolution_wgmma_rows_float16 is a kernel for sm_90a, not for sm_80"
 
@@ -73,3 +110,6 @@ def test_first_layers_of_known_nets_with_what_follows_are_computed_by_it(
     found = fastest(FUSED, fused, H200)
     assert found is not None
     assert found[0].name == NAME
+    gradient = fastest(algorithms(Direction.BACKWARD_FILTER), replace(plain, direction=Direction.BACKWARD_FILTER), H200)
+    assert gradient is not None
+    assert gradient[0].name == NAME

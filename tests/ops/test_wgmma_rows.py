@@ -1,4 +1,5 @@
-"""First layers by implicit_gemm_wgmma_rows: chunks begin anywhere, rectangles hang over borders, and blocks take several."""
+"""First layers by implicit_gemm_wgmma_rows, forward and backward-filter: chunks begin anywhere, rectangles hang over borders, and
+blocks take several."""
 
 from __future__ import annotations
 
@@ -36,14 +37,17 @@ class Layer:
     fused: bool = False
     alpha: float = 1.0
     beta: float = 0.0
+    direction: Direction = Direction.FORWARD
+    layout: str = "NHWC"
+    blocks: int = 1
 
     def case(self) -> Case:
         _, c, h, w = self.x
         pitch = w * c + self.gap
         x = TensorDescriptor(self.dtype, self.x, (pitch * h, 1, pitch, c))
-        filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, "NHWC")
+        filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, self.layout)
         y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
-        problem: Problem = ConvolutionProblem(Direction.FORWARD, x, filters, y, self.convolution)
+        problem: Problem = ConvolutionProblem(self.direction, x, filters, y, self.convolution)
         if self.fused:
             row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
             problem = FusedConvolutionProblem(x, filters, y, self.convolution, row, row, y, leaky, 0.5, alpha2=-2.0)
@@ -61,6 +65,22 @@ LAYERS = (
     Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
 )  # fmt: skip
 
+BACKWARD_FILTER = tuple(
+    replace(layer, direction=Direction.BACKWARD_FILTER)
+    for layer in (
+        Layer("7x7 halved, odd rows", (2, 3, 58, 42), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2)),
+        Layer("3x3, two tiles of filters, three blocks", (2, 3, 31, 18), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
+              BF16, alpha=0.5, beta=-1.0, layout="NCHW", blocks=3),
+        Layer("11x11 by 4, rows of odd length", (1, 3, 71, 43), (8, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4)),
+        Layer("9x11, blocks as many as rectangles", (1, 3, 40, 45), (8, 9, 11), ConvolutionDescriptor.make(), BF16, blocks=50),
+        Layer("5x5, gray, uneven", (3, 4, 15, 13), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
+              BF16, gap=3, alpha=-0.5, beta=2.0),
+        Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
+        Layer("8x8 by 8, small rectangles", (2, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8)),
+        Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
+    )
+)  # fmt: skip
+
 
 def _handle(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> Handle:
     monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: replace(H200, multiprocessors=multiprocessors))
@@ -72,6 +92,14 @@ def test_a_warpgroup_takes_several_rectangles(layer: Layer, monkeypatch: pytest.
     with _handle(-(-layer.w[0] // 64), monkeypatch) as few:
         case = layer.case()
         assert "convolution_wgmma_rows" in few.plan(case.problem, algorithm=ALGORITHM).describe()
+        check(few, case, ALGORITHM)
+
+
+@pytest.mark.parametrize("layer", BACKWARD_FILTER, ids=lambda layer: layer.name)
+def test_blocks_share_the_rectangles_of_the_gradient(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _handle(layer.blocks * -(-layer.w[0] // 64), monkeypatch) as few:
+        case = layer.case()
+        assert "convolution_wgmma_rows_backward_filter" in few.plan(case.problem, algorithm=ALGORITHM).describe()
         check(few, case, ALGORITHM)
 
 
@@ -90,6 +118,7 @@ def test_a_stage_is_always_the_same_pairs(size: int, stride: int) -> None:
 def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with _handle(1, monkeypatch) as few:
         check(few, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
+        check(few, BACKWARD_FILTER[-1].case(), ALGORITHM, guard=GUARD + 1)
 
 
 def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
@@ -105,4 +134,22 @@ def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
         ops.convolution_forward(own, 1.0, images, filters, conv, 0.0, y, algorithm=ALGORITHM)
         found = y.numpy()
     np.testing.assert_array_equal(np.isposinf(found), np.broadcast_to(meets, found.shape))
+    assert not np.isnan(found).any()
+
+
+def test_infinity_reaches_those_taps_alone_that_meet_it() -> None:
+    """dy is zeros beyond its rows and columns, where a rectangle meets pixels all the same: infinity times them would be NaN."""
+    x, dy = np.ones((1, 3, 24, 20), np.float16), np.ones((1, 8, 9, 7), np.float16)
+    x[0, 1, 18, 15] = np.inf
+    conv = ConvolutionDescriptor.make(stride=2)
+    outputs = [(p, q) for p in range(9) for q in range(7)]
+    meets = [[any((2 * p + r, 2 * q + s) == (18, 15) for p, q in outputs) for s in range(7)] for r in range(7)]
+    expected = np.zeros((8, 3, 7, 7), bool)
+    expected[:, 1] = meets
+    with Handle(CUDA_DEVICES[0]) as own:
+        images, gradient = own.upload(x, "NHWC"), own.upload(dy, "NHWC")
+        dw = own.tensor(TensorDescriptor.packed((8, 3, 7, 7), F16, "NHWC"))
+        ops.convolution_backward_filter(own, 1.0, images, gradient, conv, 0.0, dw, algorithm=ALGORITHM)
+        found = dw.numpy()
+    np.testing.assert_array_equal(np.isposinf(found), expected)
     assert not np.isnan(found).any()

@@ -20,6 +20,7 @@ from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
+from dnncore.cuda.convolution.wgmma_rows_backward_filter import WgmmaRowsBackwardFilter
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -46,7 +47,10 @@ _WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
         WgmmaRows("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
     ),
     Direction.BACKWARD_DATA: (WgmmaBackwardData("implicit_gemm_wgmma", IMPLICIT_GEMM),),
-    Direction.BACKWARD_FILTER: (WgmmaBackwardFilter("implicit_gemm_wgmma", IMPLICIT_GEMM),),
+    Direction.BACKWARD_FILTER: (
+        WgmmaBackwardFilter("implicit_gemm_wgmma", IMPLICIT_GEMM),
+        WgmmaRowsBackwardFilter("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
+    ),
 }
 _RELAID = {
     direction: RelaidConvolution("implicit_gemm_wgmma_relaid", algorithms) for direction, algorithms in _WGMMA.items()

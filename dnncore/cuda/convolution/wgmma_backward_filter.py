@@ -27,6 +27,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
+from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
 from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
     DTYPES,
@@ -52,8 +53,6 @@ _PATCH_TAPS = (3, 3)
 _PATCH_PIXELS = (_PATCH_ROWS + _PATCH_TAPS[0] - 1) * (_PATCH_COLUMNS + _PATCH_TAPS[1] - 1)
 """Of x, which the taps of a patch's pixels meet."""
 
-_SUM_THREADS = 128
-_MOST_LOG2_WAYS, _PARTS_OF_A_WAY = 5, 8
 _SUM_BYTES = 4
 _MOST_WORK = 2**32
 """Of the steps of all tiles times the blocks, so that 32 bits hold it."""
@@ -187,7 +186,7 @@ def _sum_unit(dtype: DType) -> Unit:
         function=f"wgmma_filter::add_parts<{name}>",
         struct_name="wgmma_filter::SumParams",
         dtype=_SUM_PARAMS,
-        threads=_SUM_THREADS,
+        threads=SUM_THREADS,
     )
     return Unit(made.source, made.entry, (ARCHITECTURE,))
 
@@ -212,7 +211,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, problem: ConvolutionProblem, tile: _Tile, figures: DeviceFigures) -> Iterator[_Schedule]:
-        """With as many blocks as take equal parts of tiles, and with all multiprocessors."""
+        """With as many blocks as take equal parts of tiles, and with all multiprocessors; several times where sums are too long."""
         k, c, r, s = problem.w.shape
         slabs, filter_tiles = -(-c // SLAB), -(-k // tile.rows)
         if tile.in_patches:
@@ -223,18 +222,26 @@ class _Schedule:
         else:
             column_tiles = -(-r * s * slabs // (tile.columns // SLAB))
             steps = -(-problem.y.size // k // _STAGE_PIXELS)
-        tiles = filter_tiles * column_tiles
-        most = min(figures.multiprocessors, tiles * steps)
+        tiles, longest = filter_tiles * column_tiles, LONGEST_SUM // tile.pixels
+        waves = 1
+        if min(steps, -(-tiles * steps // figures.multiprocessors)) > longest:
+            waves = -(-tiles * steps // (longest * figures.multiprocessors))
+        most = min(waves * figures.multiprocessors, tiles * steps)
         even = tiles * min(most // tiles, steps)
-        if even:
-            yield cls(tile, filter_tiles, column_tiles, steps, even)
-        if even != most:
-            yield cls(tile, filter_tiles, column_tiles, steps, most)
+        for blocks in sorted({even, most} - {0}):
+            found = cls(tile, filter_tiles, column_tiles, steps, blocks)
+            if min(found.longest, steps) <= longest:
+                yield found
 
     @property
     def tiles(self) -> int:
         """How many there are."""
         return self.filter_tiles * self.column_tiles
+
+    @property
+    def work(self) -> int:
+        """What 32 bits must hold."""
+        return self.tiles * self.steps * (self.blocks + 1)
 
     @property
     def longest(self) -> int:
@@ -247,11 +254,6 @@ class _Schedule:
         if self.blocks % self.tiles == 0:
             return self.blocks // self.tiles
         return 1 if self.is_whole else min(-(-self.blocks // self.tiles) + 1, self.blocks, self.steps)
-
-    @property
-    def log2_ways(self) -> int:
-        """Of how many threads share the parts of four sums."""
-        return next(n for n in range(_MOST_LOG2_WAYS + 1) if self.parts <= _PARTS_OF_A_WAY << n or n == _MOST_LOG2_WAYS)
 
     @property
     def is_whole(self) -> bool:
@@ -272,8 +274,9 @@ class _Schedule:
         """Of products and sums."""
         x, dy, dw = problem.x, problem.y, problem.w
         rate = figures.products_per_second(Maths.of(x.dtype)) / figures.multiprocessors
-        multiplying = self.longest * self.tile.sums * self.tile.pixels / rate
-        loading = self.longest * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
+        steps = self.longest * -(-self.blocks // figures.multiprocessors)
+        multiplying = steps * self.tile.sums * self.tile.pixels / rate
+        loading = steps * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
         met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
         memory = (min(x.nbytes, met) + dy.nbytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         if not self.is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
@@ -285,7 +288,7 @@ class _Schedule:
         if self.is_whole:
             return seconds
         part_bytes, slots = self.tile.sums * _SUM_BYTES, self.blocks if self.is_in_step else self.blocks + self.tiles
-        left = (1 if self.is_in_step else 2) * part_bytes / _LEFT_BYTES
+        left = (1 if self.is_in_step else 2) * -(-self.blocks // figures.multiprocessors) * part_bytes / _LEFT_BYTES
         added = slots * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
         return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
 
@@ -341,15 +344,10 @@ class WgmmaBackwardFilter:
         if isinstance(elsewhere, str):
             return elsewhere
         schedules = [schedule for tile in TILES for schedule in _Schedule.of(problem, tile, figures)]
-        seconds, schedule = min(
-            ((each.seconds(problem, figures), each) for each in schedules), key=lambda pair: pair[0]
-        )
-        work = schedule.tiles * schedule.steps * (schedule.blocks + 1)
-        if work >= _MOST_WORK:
-            return f"{schedule.tiles} tiles of {schedule.steps} steps for {schedule.blocks} blocks"
-        pixels = min(schedule.longest, schedule.steps) * schedule.tile.pixels
-        if pixels > LONGEST_SUM:
-            return f"sums of {pixels} products; at most {LONGEST_SUM}"
+        fitting = [each for each in schedules if each.work < _MOST_WORK]
+        if not fitting:
+            return f"{min(each.work for each in schedules)} steps of all tiles times blocks; at most {_MOST_WORK}"
+        seconds, schedule = min(((each.seconds(problem, figures), each) for each in fitting), key=lambda pair: pair[0])
         return Offer(
             seconds,
             partial(_calls, problem, schedule, elsewhere),
@@ -424,10 +422,10 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
             rows=tile.rows,
             fragments=tile.fragments,
             consumers=tile.consumers,
-            log2_ways=schedule.log2_ways,
+            log2_ways=log2_ways(schedule.parts),
         )
-        blocks = tile.sums // 4 // (_SUM_THREADS >> schedule.log2_ways)
+        blocks = tile.sums // 4 // (SUM_THREADS >> log2_ways(schedule.parts))
         grid = blocks, schedule.tiles, 1
-        calls += kernel_call(_sum_unit(x.dtype), grid, _SUM_THREADS, sums, places, starts_early=True)
+        calls += kernel_call(_sum_unit(x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

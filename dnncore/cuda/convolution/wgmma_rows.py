@@ -1,9 +1,8 @@
 """Forward convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
 
-What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times
-channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, sums
-are in fp32, padding is zeros that are multiplied, and where y or a residual does not begin at a multiple of 16 bytes
-`implicit_gemm` computes.
+Rows of x are laid out in chunks (`image_rows`); the picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, sums are in
+fp32, padding is zeros that are multiplied, and where y or a residual does not begin at a multiple of 16 bytes `implicit_gemm`
+computes.
 """
 
 from __future__ import annotations
@@ -18,6 +17,16 @@ from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
+from dnncore.cuda.convolution.image_rows import (
+    CHUNK,
+    IMAGE_ROWS,
+    PLACE_BYTES,
+    PLACE_OUTPUTS,
+    image_rows,
+    laying_out_clocks,
+    row_values,
+    why_no_rows,
+)
 from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
@@ -41,13 +50,8 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 
 __all__ = ["WgmmaRows"]
 
-_CHUNK = 8
-"""Values of a filter's row that are laid out together: 16 bytes."""
-
-_PLACE_BYTES = 16 * RECTANGLE[1]
-"""Of a stage: a chunk of each of the outputs that are neighbours in a row."""
-
-_MOST_CHUNKS = WARPGROUP // RECTANGLE[1]
+assert RECTANGLE[1] == PLACE_OUTPUTS
+_MOST_CHUNKS = WARPGROUP // PLACE_OUTPUTS
 """Of a filter's row: of eight outputs, as many as a warpgroup lays out at once."""
 
 _MOST_STEPS = 40
@@ -65,11 +69,9 @@ _MOST_STEP_BYTES = (2**14 - 1) * 16
 """From eight columns of an operand to the next eight."""
 
 # Of the estimate, fitted to first layers on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a rectangle, for
-# products and stores or for laying out its chunks, of 32 outputs each, whichever take longer. Rows that are no whole pairs are read
-# value by value. Then the share of the memory's rate, and what it takes until the first products: in launches, and for the filters.
+# products and stores, if laying out its chunks does not take longer. Then the share of the memory's rate, and what it takes until
+# the first products: in launches, and for the filters.
 _RECTANGLE_CLOCKS, _STEP_CLOCKS = 1142, 56
-_LAYING_OUT_CLOCKS, _CHUNK_CLOCKS = 219, 68
-_SINGLE_VALUES = 2.0
 _OF_MEMORY_RATE = 0.85
 _LAUNCHES = 1.25
 _FILTER_CLOCKS = 376
@@ -79,17 +81,12 @@ def _params() -> np.dtype:
     """`RowsParams` of convolution/wgmma_rows.cuh: behind what it inherits, fields of its own."""
     inherited = params_dtype(backward=False)
     own = struct(
-        ("images", ADDRESS),
+        ("rows", IMAGE_ROWS),
         ("filters_begin", ADDRESS),
-        ("x_strides", "<i8", 2),
         ("w_strides", "<i8", 4),
-        ("x_step", "<i8"),
         *((name, SMALL_DIVISOR) for name in ("across", "down")),
-        *((name, "<i4") for name in ("rectangles", "blocks_of_filters", "stages", "chunks", "pitch", "stage_rows")),
-        *((name, "<i4") for name in ("rows_at_once", "steps", "channels", "filter_rows", "filter_values", "height")),
-        *((name, "<i4") for name in ("row_values", "row_step", "value_step", "rows_before", "values_before")),
-        ("tail", "<u4", _CHUNK // 2),
-        ("even", "<u4"),
+        *((name, "<i4") for name in ("rectangles", "blocks_of_filters", "stages", "steps")),
+        *((name, "<i4") for name in ("channels", "filter_rows", "filter_values")),
         ("places", "<u4", _MOST_STEPS),
     )
     fields = [
@@ -168,16 +165,15 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         return reason
     if y.dtype is not x.dtype:
         return f"y is {y.dtype.value}; it stores {x.dtype.value}, as x is"
+    reason = why_no_rows(problem)
+    if reason is not None:
+        return reason
     conv, channels = problem.convolution, x.shape[1]
-    if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)):
-        return f"dilation {conv.dilation}; the values of a row are neighbours"
-    if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
-        return f"x ({x}) does not have its channels innermost, pixel behind pixel"
     rows = _Rows(problem)
     if rows.chunks > _MOST_CHUNKS or rows.steps > _MOST_STEPS:
         return (
             f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
-            f"at most {_MOST_CHUNKS * _CHUNK} in a row, {_MOST_STEPS * 2} eights in all"
+            f"at most {_MOST_CHUNKS * CHUNK} in a row, {_MOST_STEPS * 2} eights in all"
         )
     if rows.filter_tiles > figures.multiprocessors:
         return f"{w.shape[0]} filters; a multiprocessor keeps {BOX_FILTERS} of them"
@@ -204,12 +200,12 @@ class _Rows:
     @property
     def filter_values(self) -> int:
         """Of a row of a filter."""
-        return self.problem.w.shape[3] * self.problem.w.shape[1]
+        return row_values(self.problem)
 
     @property
     def chunks(self) -> int:
         """Of a row of a filter."""
-        return -(-self.filter_values // _CHUNK)
+        return -(-self.filter_values // CHUNK)
 
     @property
     def steps(self) -> int:
@@ -222,17 +218,6 @@ class _Rows:
         return self.chunks + self.problem.w.shape[2] * self.chunks % 2
 
     @property
-    def steps_of_x(self) -> tuple[int, int]:
-        """Values from image to image and from row to row."""
-        x = self.problem.x
-        return x.strides[0] if x.shape[0] > 1 else 0, x.strides[2] if x.shape[2] > 1 else 0
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all rows begin and end at pairs of values, if the first one does."""
-        return all(step % 2 == 0 for step in (*self.steps_of_x, self.problem.x.shape[3] * self.problem.x.shape[1]))
-
-    @property
     def stage_rows(self) -> int:
         """Of x, that a rectangle of outputs meets."""
         return (RECTANGLE[0] - 1) * self.problem.convolution.stride[0] + self.problem.w.shape[2]
@@ -240,7 +225,7 @@ class _Rows:
     @property
     def row_step_bytes(self) -> int:
         """Of a stage, from a row of outputs to the next."""
-        return self.problem.convolution.stride[0] * self.pitch * _PLACE_BYTES
+        return self.problem.convolution.stride[0] * self.pitch * PLACE_BYTES
 
     @property
     def filter_tiles(self) -> int:
@@ -260,7 +245,7 @@ class _Rows:
 
     def shared_bytes(self, stages: int) -> int:
         """The consumers' boxes, filters, stages; a barrier for each box and two for each stage."""
-        stage_bytes = self.stage_rows * self.pitch * _PLACE_BYTES + 2 * 8
+        stage_bytes = self.stage_rows * self.pitch * PLACE_BYTES + 2 * 8
         return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + 2 * self.steps * BOX_FILTERS * 16 + stages * stage_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
@@ -272,8 +257,8 @@ class _Rows:
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""
-        chunks = self.stage_rows * self.chunks * RECTANGLE[1] / 32 * (1.0 if self.is_even else _SINGLE_VALUES)
-        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, _LAYING_OUT_CLOCKS + chunks * _CHUNK_CLOCKS)
+        chunks = self.stage_rows * self.chunks * RECTANGLE[1]
+        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, laying_out_clocks(self.problem, chunks))
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         start = _LAUNCHES * figures.launch_seconds + self.steps * _FILTER_CLOCKS / figures.clock_hz
@@ -283,7 +268,7 @@ class _Rows:
         """Of each step, where in a stage its first chunk is, and how far from there the second one: in the bits of a descriptor."""
         places = [row * self.pitch + chunk for row in range(self.problem.w.shape[2]) for chunk in range(self.chunks)]
         places += [places[-1] + 1] if len(places) % 2 else []  # the zeros behind the last
-        unit = _PLACE_BYTES // 16
+        unit = PLACE_BYTES // 16
         return [
             first * unit | (second - first) * unit << 16
             for first, second in zip(places[::2], places[1::2], strict=True)
@@ -291,38 +276,29 @@ class _Rows:
 
     def params(self, blocks: int, stages: int) -> np.ndarray:
         """The parameter struct, all but addresses and what follows the convolution."""
-        x, w, conv = self.problem.x, self.problem.w, self.problem.convolution
-        channels, (_, _, height, width) = w.shape[1], x.shape
-        left_over = self.filter_values - (self.chunks - 1) * _CHUNK
-        (down, across), rows_at_once = self.rectangles_of_image, _MOST_CHUNKS // self.chunks
+        w, (down, across) = self.problem.w, self.rectangles_of_image
         params = record(
             _PARAMS,
             filters=w.shape[0],
             filter_tiles=self.filter_tiles,
-            x_strides=self.steps_of_x,
             w_strides=w.strides,
-            x_step=self.steps_of_x[1] * rows_at_once,
             across=small_divisor(across),
             down=small_divisor(down),
             rectangles=self.rectangles,
             blocks_of_filters=blocks // self.filter_tiles,
             stages=stages,
+            steps=self.steps,
+            channels=w.shape[1],
+            filter_rows=w.shape[2],
+            filter_values=self.filter_values,
+        )
+        params["rows"] = image_rows(
+            self.problem,
             chunks=self.chunks,
             pitch=self.pitch,
             stage_rows=self.stage_rows,
-            rows_at_once=rows_at_once,
-            steps=self.steps,
-            channels=channels,
-            filter_rows=w.shape[2],
-            filter_values=self.filter_values,
-            height=height,
-            row_values=width * channels,
-            row_step=conv.stride[0],
-            value_step=conv.stride[1] * channels,
-            rows_before=conv.padding[0][0],
-            values_before=conv.padding[1][0] * channels,
-            tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(_CHUNK // 2)],
-            even=self.is_even,
+            rows_at_once=_MOST_CHUNKS // self.chunks,
+            used=self.filter_values,
         )
         params["phases"][0]["output"] = -(-down // 2), across  # patches: two rectangles, one below the other
         params["places"][: self.steps] = self.descriptor_steps()
@@ -337,7 +313,7 @@ def _calls(
     params = rows.params(blocks, stages)
     of_y = Place(len(problem.inputs))
     others, maps = finish(params, problem, _output_map)
-    others |= {"images": Place(0), "filters_begin": Place(1)}
+    others |= {("rows", "images"): Place(0), "filters_begin": Place(1)}
     maps["phases", 0, "y"] = of_y, _output_map(y)
     calls = kernel_call(
         _unit(y.dtype),

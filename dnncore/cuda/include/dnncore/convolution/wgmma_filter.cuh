@@ -32,6 +32,7 @@
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
+#include "dnncore/convolution/sum_of_parts.cuh"
 #include "dnncore/convolution/wgmma_ring.cuh"
 #include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/matrix_store.cuh"
@@ -44,8 +45,6 @@ using wgmma::kSlab;
 using wgmma::Position;
 using wgmma::Ring;
 using wgmma::Row;
-
-inline constexpr int kSumThreads = 128;
 
 // Of dw, where a kernel stores it.
 struct Gradient {
@@ -403,40 +402,17 @@ struct SumParams {
 // Finish the tiles that several blocks have pieces of: blocks along x share out the sums of tile y.
 template <typename T>
 __device__ void add_parts(const SumParams& params) {
-  constexpr int kAtATime = 8;  // loads that are under way
-  __shared__ float4 sums[kSumThreads];
   const Gradient& gradient = params.gradient;
-  const auto thread = static_cast<int32>(threadIdx.x), tile = static_cast<int32>(blockIdx.y);
-  const int32 ways = 1 << params.log2_ways, units = kSumThreads >> params.log2_ways;
-  const int32 way = thread / units, place = static_cast<int32>(blockIdx.x) * units + thread % units;
+  const auto tile = static_cast<int32>(blockIdx.y);
+  const SumOfParts sum_of_parts(params.log2_ways);
+  const int32 place = sum_of_parts.place();
   const auto first = static_cast<int32>(block_of(gradient, tile * gradient.steps));
   const auto last = static_cast<int32>(block_of(gradient, (tile + 1) * gradient.steps - 1));
   wait_for_previous();
   if (first == last) return;  // it is stored
   const int64 next = static_cast<int64>(params.consumers * params.fragments * kWarpgroup);  // from part to part
-  const float4* from = gradient.parts + (tile + first + way) * next + place;
-  float4 sum{};
-  for (int32 block = first + way; block <= last; block += ways * kAtATime) {
-    float4 parts[kAtATime];
-#pragma unroll
-    for (int i = 0; i < kAtATime; ++i) {
-      parts[i] = block + i * ways <= last ? __ldcg(from) : float4{};
-      from += ways * next;
-    }
-#pragma unroll
-    for (int i = 0; i < kAtATime; ++i) {
-      sum.x += parts[i].x, sum.y += parts[i].y, sum.z += parts[i].z, sum.w += parts[i].w;
-    }
-  }
-  if (ways > 1) {
-    sums[thread] = sum;
-    __syncthreads();
-    if (way > 0) return;
-    for (int i = 1; i < ways; ++i) {
-      const float4 other = sums[i * units + thread];
-      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-    }
-  }
+  float4 sum;
+  if (!sum_of_parts.add(gradient.parts + (tile + first) * next + place, last - first + 1, next, sum)) return;
   const int32 of_warpgroup = place % kWarpgroup, lane = of_warpgroup % 32;
   const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / kWarpgroup / params.fragments;
   const bool shares_filters = params.rows > kConsumerFilters;

@@ -22,42 +22,28 @@
 // A rectangle has one producer and one consumer, warpgroups that take turns with the other two.
 #pragma once
 
+#include "dnncore/convolution/image_rows.cuh"
 #include "dnncore/convolution/wgmma_output.cuh"
 #include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore::wgmma {
 
-inline constexpr int kChunk = 8;  // values
 inline constexpr int kMostSteps = 40;
 
 // `_PARAMS` of convolution/wgmma_rows.py.
 struct RowsParams : Params<false> {
-  const void* images;
+  ImageRows rows;
   const void* filters_begin;
-  int64 x_strides[2];         // from image to image and from row to row
   int64 w_strides[4];         // k, c, r, s
-  int64 x_step;               // from a row to the next that a thread loads
   SmallDivisor across;        // rectangles of an image
   SmallDivisor down;
   int32 rectangles;
   int32 blocks_of_filters;    // that have the same
   int32 stages;
-  int32 chunks;               // of a row of a filter
-  int32 pitch;                // chunks from a row of the stage to the next
-  int32 stage_rows;
-  int32 rows_at_once;         // of a stage, that a warpgroup lays out
   int32 steps;                // products of two chunks
   int32 channels;
   int32 filter_rows;
   int32 filter_values;        // of a row
-  int32 height;               // of x, and the values of its rows
-  int32 row_values;
-  int32 row_step;             // of x, from an output to the next one below, and beside it in values
-  int32 value_step;
-  int32 rows_before;          // padding, and the same in values
-  int32 values_before;
-  uint32 tail[kChunk / 2];    // bits of the last chunk that are values
-  uint32 even;                // whether rows begin and end at pairs of values
   uint32 places[kMostSteps];  // what a step adds to the descriptor of a stage: where its chunks are
 };
 
@@ -65,8 +51,9 @@ template <typename T>
 struct RowsKernel {
   using Params = RowsParams;
   using Box = wgmma::Box<T, Rectangles>;
+  using Loads = ChunkLoads<T, 1>;
   static constexpr int kOutputs = Rectangles::kWidth, kSums = Rectangles::kPixels / 2;
-  static constexpr uint32 kPlaceBytes = kOutputs * sizeof(uint4);
+  static_assert(kOutputs == kChunkOutputs);
 
   // As many stages as there is memory for.
   struct Shared {
@@ -79,7 +66,7 @@ struct RowsKernel {
     int stage_chunks;
 
     __device__ __forceinline__ Shared(const Params& params, unsigned char* memory)
-        : stage_chunks(params.stage_rows * params.pitch * kOutputs) {
+        : stage_chunks(params.rows.stage_rows * params.rows.pitch * kOutputs) {
       boxes = reinterpret_cast<Box(*)[kBoxes]>(memory);
       w = reinterpret_cast<uint4*>(boxes + kConsumers);
       stages = w + 2 * params.steps * kConsumerFilters;
@@ -159,21 +146,21 @@ private:
   };
 
   static __device__ __forceinline__ void produce(const Params& params, const Shared& shared, int producer) {
-    Loads even(params), odd(params);
+    Loads even(params.rows), odd(params.rows);
     Walk walk(params, producer);
-    if (walk.any()) even.begin(params, walk.first(), 0);
+    if (walk.any()) even.begin(params.rows, walk.first(), 0);
     // Lays out what was begun, while the chunks of the next rectangle are on their way.
     const auto fill = [&](Loads& loads, Loads& next_loads) {
       const int stage = walk.stage();
       const uint32 parity = walk.parity();
       const Pixel first = walk.first();
       walk.next();
-      if (walk.any()) next_loads.begin(params, walk.first(), 0);
+      if (walk.any()) next_loads.begin(params.rows, walk.first(), 0);
       wait(shared.free[stage], parity ^ 1);
-      loads.lay_out(params, 0, shared.stage(stage));
-      for (int start = Loads::rows(params); start < params.stage_rows; start += Loads::rows(params)) {
-        loads.begin(params, first, start);
-        loads.lay_out(params, start, shared.stage(stage));
+      loads.lay_out(params.rows, 0, shared.stage(stage));
+      for (int start = Loads::rows(params.rows); start < params.rows.stage_rows; start += Loads::rows(params.rows)) {
+        loads.begin(params.rows, first, start);
+        loads.lay_out(params.rows, start, shared.stage(stage));
       }
       publish_to_engine();
       arrive(shared.filled[stage]);
@@ -203,92 +190,12 @@ private:
     output.end();
   }
 
-  // Chunks on their way from x into a stage. A thread has one chunk of one output, in every so-manyeth row.
-  class Loads {
-    static constexpr int kAtOnce = 7;
-
-  public:
-    __device__ __forceinline__ explicit Loads(const Params& params) {
-      const int place = static_cast<int>(threadIdx.x) % kWarpgroup / kOutputs;
-      const bool is_idle = place >= params.rows_at_once * params.chunks;
-      chunk_ = place % params.chunks, row_ = is_idle ? params.stage_rows : place / params.chunks;
-    }
-    // Of a stage, at once.
-    static __device__ __forceinline__ int rows(const Params& params) { return kAtOnce * params.rows_at_once; }
-
-    __device__ __forceinline__ void begin(const Params& params, const Pixel& first, int start) {
-      const int32 left = (first.column + output()) * params.value_step - params.values_before + chunk_ * kChunk;
-      const int32 top = first.row * params.row_step - params.rows_before;
-      const bool in_pairs = params.even && reinterpret_cast<uint64>(params.images) % sizeof(uint32) == 0;
-      const T* from = static_cast<const T*>(params.images) + first.image * params.x_strides[0] +
-                      (top + start + row_) * params.x_strides[1] + (in_pairs ? left & ~1 : left);
-      shift_ = in_pairs ? (left & 1) * 16 : 0;  // the first value may be the second of a pair
-      const auto each_row = [&](const auto& load) {
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i, from += params.x_step) {
-          const int32 row = start + row_ + i * params.rows_at_once;
-          if (row >= params.stage_rows) break;
-          load(words_[i], from, static_cast<uint32>(top + row) < static_cast<uint32>(params.height) ? params.row_values : 0);
-        }
-      };
-      if (in_pairs) {
-        each_row([&](auto& words, const T* from, uint32 values) { load_pairs(words, from, left & ~1, values); });
-      } else {
-        each_row([&](auto& words, const T* from, uint32 values) { load_each(words, from, left, values); });
-      }
-    }
-
-    __device__ __forceinline__ void lay_out(const Params& params, int start, uint4* stage) const {
-      uint4* to = stage + ((start + row_) * params.pitch + chunk_) * kOutputs + output();
-      uint32 kept[kChunk / 2];
-#pragma unroll
-      for (int j = 0; j < kChunk / 2; ++j) kept[j] = chunk_ + 1 == params.chunks ? params.tail[j] : ~0U;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i, to += params.rows_at_once * params.pitch * kOutputs) {
-        if (start + row_ + i * params.rows_at_once >= params.stage_rows) break;
-        uint32 chunk[kChunk / 2];
-#pragma unroll
-        for (int j = 0; j < kChunk / 2; ++j) {
-          chunk[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_) & kept[j];
-        }
-        *to = {chunk[0], chunk[1], chunk[2], chunk[3]};
-      }
-    }
-
-  private:
-    static __device__ __forceinline__ int output() { return static_cast<int>(threadIdx.x) % kOutputs; }
-
-    // The pairs from one on, which begins at a place of a row of so many values; zeros beyond it. Rows are whole pairs.
-    static __device__ __forceinline__ void load_pairs(
-        uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
-#pragma unroll
-      for (int j = 0; j < kChunk / 2 + 1; ++j) {
-        const bool exists = static_cast<uint32>(place + 2 * j) < values;
-        words[j] = exists ? reinterpret_cast<const uint32*>(from)[j] : 0;
-      }
-    }
-
-    // The values themselves, of any row.
-    static __device__ __forceinline__ void load_each(
-        uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
-      const auto value = [&](int i) { return static_cast<uint32>(place + i) < values ? uint32{from[i].bits} : 0; };
-#pragma unroll
-      for (int j = 0; j < kChunk / 2; ++j) words[j] = value(2 * j) | value(2 * j + 1) << 16;
-      words[kChunk / 2] = 0;
-    }
-
-    uint32 words_[kAtOnce][kChunk / 2 + 1];
-    uint32 shift_;
-    int chunk_;
-    int row_;
-  };
-
   // Which the last step of an odd number of chunks multiplies.
   static __device__ __forceinline__ void clear_chunks_behind_rows(const Params& params, const Shared& shared) {
-    if (params.pitch == params.chunks) return;
-    const int count = params.stages * params.stage_rows * kOutputs;
+    if (params.rows.pitch == params.rows.chunks) return;
+    const int count = params.stages * params.rows.stage_rows * kOutputs;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-      shared.stages[(i / kOutputs * params.pitch + params.chunks) * kOutputs + i % kOutputs] = uint4{};
+      shared.stages[(i / kOutputs * params.rows.pitch + params.rows.chunks) * kOutputs + i % kOutputs] = uint4{};
     }
   }
 
@@ -311,7 +218,7 @@ private:
   }
 
   static __device__ __forceinline__ uint4 chunk_of_filter(const Params& params, int32 filter, int32 chunk) {
-    const int32 row = chunk / params.chunks, value = chunk % params.chunks * kChunk;
+    const int32 row = chunk / params.rows.chunks, value = chunk % params.rows.chunks * kChunk;
     const int32 values = filter < params.filters && row < params.filter_rows ? params.filter_values : 0;
     int32 tap = value / params.channels, channel = value % params.channels;
     const T* const weights =
@@ -329,7 +236,7 @@ private:
       float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
     constexpr uint32 kChunkOfFilters = kConsumerFilters * sizeof(uint4);
     const uint64 of_w = matrix_descriptor<16>(shared_address(w), kChunkOfFilters);
-    const uint64 of_x = matrix_descriptor<16>(shared_address(stage), 0, params.row_step * params.pitch * kPlaceBytes);
+    const uint64 of_x = matrix_descriptor<16>(shared_address(stage), 0, params.rows.row_step * params.rows.pitch * kPlaceBytes);
 #pragma unroll 1
     for (int step = 0; step < params.steps; ++step) {
       fence_sums();

@@ -57,6 +57,10 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
 #define DNNCORE_SUMS_8(in, i)                                                                                           \
   in(sums[i]), in(sums[i + 1]), in(sums[i + 2]), in(sums[i + 3]), in(sums[i + 4]), in(sums[i + 5]), in(sums[i + 6]),    \
       in(sums[i + 7])
+#define DNNCORE_SUMS_4(in, i) in(sums[i]), in(sums[i + 1]), in(sums[i + 2]), in(sums[i + 3])
+#define DNNCORE_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define DNNCORE_NAMES_12 DNNCORE_NAMES_8 ",%8,%9,%10,%11"
+#define DNNCORE_NAMES_20 DNNCORE_NAMES_12 ",%12,%13,%14,%15,%16,%17,%18,%19"
 #define DNNCORE_SUMS_32(in, i)                                                                                          \
   DNNCORE_SUMS_8(in, i), DNNCORE_SUMS_8(in, i + 8), DNNCORE_SUMS_8(in, i + 16), DNNCORE_SUMS_8(in, i + 24)
 #define DNNCORE_SUMS_48(in, i) DNNCORE_SUMS_32(in, i), DNNCORE_SUMS_8(in, i + 32), DNNCORE_SUMS_8(in, i + 40)
@@ -83,6 +87,17 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
                " {" names "}, " a ", " b ", adds" signs "; }"                                                           \
                : __VA_ARGS__                                                                                            \
                : "l"(of_a), "l"(of_b), "r"(static_cast<uint32>(add)), "n"(kA == Major::kMN), "n"(kB == Major::kMN))
+#define DNNCORE_MULTIPLY_8(type)                                                                                       \
+  DNNCORE_MULTIPLY(                                                                                                    \
+      "16", "k16.f32." type "." type, DNNCORE_NAMES_8, "%8", "%9", "%10", ", 1, 1, %11, %12", DNNCORE_SUMS_8("+f", 0))
+#define DNNCORE_MULTIPLY_12(type)                                                                                      \
+  DNNCORE_MULTIPLY(                                                                                                    \
+      "24", "k16.f32." type "." type, DNNCORE_NAMES_12, "%12", "%13", "%14", ", 1, 1, %15, %16",                       \
+      DNNCORE_SUMS_8("+f", 0), DNNCORE_SUMS_4("+f", 8))
+#define DNNCORE_MULTIPLY_20(type)                                                                                      \
+  DNNCORE_MULTIPLY(                                                                                                    \
+      "40", "k16.f32." type "." type, DNNCORE_NAMES_20, "%20", "%21", "%22", ", 1, 1, %23, %24",                       \
+      DNNCORE_SUMS_8("+f", 0), DNNCORE_SUMS_8("+f", 8), DNNCORE_SUMS_4("+f", 16))
 #define DNNCORE_MULTIPLY_32(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "64", "k16.f32." type "." type, DNNCORE_NAMES_32, "%32", "%33", "%34", ", 1, 1, %35, %36", DNNCORE_SUMS_32("+f", 0))
@@ -120,7 +135,9 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
       kSums == 48 || kSums == 96 ||
-      (sizeof(T) == 2 && (kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 || kSums == 128)));
+      (sizeof(T) == 2 &&
+       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 ||
+        kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
@@ -135,6 +152,18 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY(
         "192", "k8.f32.tf32.tf32", DNNCORE_NAMES_96, "%96", "%97", "%98", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
         DNNCORE_SUMS_48("+f", 48));
+  } else if constexpr (kSums == 8 && kIsHalf) {
+    DNNCORE_MULTIPLY_8("f16");
+  } else if constexpr (kSums == 8) {
+    DNNCORE_MULTIPLY_8("bf16");
+  } else if constexpr (kSums == 12 && kIsHalf) {
+    DNNCORE_MULTIPLY_12("f16");
+  } else if constexpr (kSums == 12) {
+    DNNCORE_MULTIPLY_12("bf16");
+  } else if constexpr (kSums == 20 && kIsHalf) {
+    DNNCORE_MULTIPLY_20("f16");
+  } else if constexpr (kSums == 20) {
+    DNNCORE_MULTIPLY_20("bf16");
   } else if constexpr (kSums == 32 && kIsHalf) {
     DNNCORE_MULTIPLY_32("f16");
   } else if constexpr (kSums == 32) {
@@ -166,9 +195,13 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   }
 }
 
+#undef DNNCORE_SUMS_4
 #undef DNNCORE_SUMS_8
 #undef DNNCORE_SUMS_32
 #undef DNNCORE_SUMS_48
+#undef DNNCORE_NAMES_8
+#undef DNNCORE_NAMES_12
+#undef DNNCORE_NAMES_20
 #undef DNNCORE_NAMES_32
 #undef DNNCORE_NAMES_48
 #undef DNNCORE_NAMES_56
@@ -177,6 +210,9 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_NAMES_112
 #undef DNNCORE_NAMES_128
 #undef DNNCORE_MULTIPLY
+#undef DNNCORE_MULTIPLY_8
+#undef DNNCORE_MULTIPLY_12
+#undef DNNCORE_MULTIPLY_20
 #undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
 #undef DNNCORE_MULTIPLY_56

@@ -1,0 +1,113 @@
+"""Rows of channels-last images of few channels as chunks of 8 values, which threads lay out for the matrix units. Pure.
+
+What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times
+channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/image_rows.cuh`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnncore.cuda.params import ADDRESS, record, struct
+from dnncore.problems import ConvolutionProblem
+
+__all__ = [
+    "CHUNK",
+    "IMAGE_ROWS",
+    "PLACE_BYTES",
+    "PLACE_OUTPUTS",
+    "image_rows",
+    "laying_out_clocks",
+    "row_values",
+    "why_no_rows",
+]
+
+CHUNK = 8
+"""Values of a filter's row that are laid out together: 16 bytes."""
+
+PLACE_OUTPUTS = 8
+PLACE_BYTES = 16 * PLACE_OUTPUTS
+"""Of a stage: a chunk of each of the outputs that are neighbours in a row."""
+
+IMAGE_ROWS = struct(
+    ("images", ADDRESS),
+    ("strides", "<i8", 2),
+    ("step", "<i8"),
+    *((name, "<i4") for name in ("chunks", "pitch", "stage_rows", "rows_at_once", "height", "row_values")),
+    *((name, "<i4") for name in ("row_step", "value_step", "rows_before", "values_before")),
+    ("tail", "<u4", CHUNK // 2),
+    ("even", "<u4"),
+)
+"""`wgmma::ImageRows`."""
+
+# Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers on an H200
+# (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole pairs are read value by value.
+_LAYING_OUT_CLOCKS, _CHUNK_CLOCKS = 219, 68
+_SINGLE_VALUES = 2.0
+
+
+def why_no_rows(problem: ConvolutionProblem) -> str | None:
+    """None where what a row of a filter meets are neighbours in x, else the reason."""
+    x, conv, channels = problem.x, problem.convolution, problem.x.shape[1]
+    if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, problem.w.shape[2:], strict=True)):
+        return f"dilation {conv.dilation}; the values of a row are neighbours"
+    if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
+        return f"x ({x}) does not have its channels innermost, pixel behind pixel"
+    return None
+
+
+def row_values(problem: ConvolutionProblem) -> int:
+    """Of a row of a filter."""
+    return problem.w.shape[3] * problem.w.shape[1]
+
+
+def image_rows(
+    problem: ConvolutionProblem, *, chunks: int, pitch: int, stage_rows: int, rows_at_once: int, used: int | None = None
+) -> np.ndarray:
+    """The struct IMAGE_ROWS, all but the address.
+
+    Args:
+        problem: Of which x is laid out.
+        chunks: Of a row of a filter.
+        pitch: Places from a row of a stage to the next.
+        stage_rows: Rows of a stage.
+        rows_at_once: Of these, that a warpgroup lays out.
+        used: Values of these chunks; what follows in the last one is filled up with zeros. All where it does not matter.
+    """
+    x, conv = problem.x, problem.convolution
+    _, channels, height, width = x.shape
+    left_over = (chunks * CHUNK if used is None else used) - (chunks - 1) * CHUNK
+    steps = _steps(problem)
+    return record(
+        IMAGE_ROWS,
+        strides=steps,
+        step=steps[1] * rows_at_once,
+        chunks=chunks,
+        pitch=pitch,
+        stage_rows=stage_rows,
+        rows_at_once=rows_at_once,
+        height=height,
+        row_values=width * channels,
+        row_step=conv.stride[0],
+        value_step=conv.stride[1] * channels,
+        rows_before=conv.padding[0][0],
+        values_before=conv.padding[1][0] * channels,
+        tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(CHUNK // 2)],
+        even=_is_even(problem),
+    )
+
+
+def laying_out_clocks(problem: ConvolutionProblem, chunks: int) -> float:
+    """Of a multiprocessor that lays out so many chunks of x, those of a rectangle of outputs."""
+    return _LAYING_OUT_CLOCKS + chunks / 32 * _CHUNK_CLOCKS * (1.0 if _is_even(problem) else _SINGLE_VALUES)
+
+
+def _steps(problem: ConvolutionProblem) -> tuple[int, int]:
+    """Values from image to image and from row to row."""
+    x = problem.x
+    return x.strides[0] if x.shape[0] > 1 else 0, x.strides[2] if x.shape[2] > 1 else 0
+
+
+def _is_even(problem: ConvolutionProblem) -> bool:
+    """Whether all rows begin and end at pairs of values, if the first one does."""
+    return all(step % 2 == 0 for step in (*_steps(problem), problem.x.shape[3] * problem.x.shape[1]))

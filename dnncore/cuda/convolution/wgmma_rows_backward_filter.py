@@ -1,0 +1,337 @@
+"""Backward-filter convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
+
+Rows of x are laid out in chunks (`image_rows`), the copy engine brings dy; the picture is in `convolution/wgmma_rows_filter.cuh`.
+Operands have 16 bits, sums are in fp32, and their parts are added in order, so that the bits are the same every time. Padding is
+zeros that are multiplied, dw may lie in memory in any way, and where dy does not begin at a multiple of 16 bytes `implicit_gemm`
+computes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
+from dnncore.cuda.convolution.image_rows import (
+    CHUNK,
+    IMAGE_ROWS,
+    PLACE_BYTES,
+    PLACE_OUTPUTS,
+    image_rows,
+    laying_out_clocks,
+    row_values,
+    why_no_rows,
+)
+from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
+from dnncore.cuda.convolution.wgmma_tile import (
+    ARCHITECTURE,
+    DTYPES,
+    LONGEST_SUM,
+    MOST,
+    ROW_BYTES,
+    SLAB,
+    WARPGROUP,
+    why_no_wgmma,
+)
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["WgmmaRowsBackwardFilter"]
+
+_CONSUMERS = _PRODUCERS = 2
+_THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
+_GROUPS = 2
+_COLUMNS = _GROUPS * PLACE_OUTPUTS
+"""Of a rectangle of outputs, which are the summands of a product."""
+
+_OUTPUTS_DOWN = (14, 7)
+"""Rows of a rectangle; fewer where long strides leave no memory for stages."""
+
+_LEAST_STAGES, _ENOUGH_STAGES, _MOST_STAGES = 2, 3, 6
+_PLACE_SUM_BYTES = 16
+
+# Of the estimate. A multiprocessor's clocks of a product: shared memory's, for 16 outputs of 64 filters and for those of a chunk;
+# of a rectangle besides. The share of the memory's rate; what it takes, in launches, until all multiply, and until they add up
+# parts; bytes of parts that a multiprocessor adds in a clock.
+_DY_CLOCKS, _CHUNK_CLOCKS, _RECTANGLE_CLOCKS = 16, 2, 300
+_OF_MEMORY_RATE = 0.85
+_LAUNCHES, _SUM_LAUNCHES = 1.0, 0.37
+_ADDED_BYTES = 12.4
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What filters a kernel is for: at most so many chunks of a row, and so many rows for each consumer. Immutable."""
+
+    chunks: int
+    rows: int
+
+    @property
+    def filter_rows(self) -> int:
+        """Of all consumers."""
+        return _CONSUMERS * self.rows
+
+    @property
+    def places(self) -> int:
+        """Of four sums each, that a block leaves."""
+        return self.filter_rows * self.chunks * WARPGROUP
+
+
+KERNELS = (_Kernel(2, 2), _Kernel(3, 4), _Kernel(5, 6))
+"""For 3x3, 7x7 and 11x11 filters of 3 channels, and what is smaller."""
+
+_PARAMS = struct(
+    ("dy", TENSOR_MAP),
+    ("x", IMAGE_ROWS),
+    ("parts", ADDRESS),
+    *((name, SMALL_DIVISOR) for name in ("across", "down")),
+    *((name, "<i4") for name in ("rectangles", "filter_tiles", "blocks_of_filters", "stages", "outputs_down")),
+    ("output", "<i4", 2),
+    alignment=64,
+)
+_SUM_PARAMS = struct(
+    *BLEND,
+    *((name, ADDRESS) for name in ("parts", "dw")),
+    ("strides", "<i8", 4),
+    *(
+        (name, "<i4")
+        for name in ("filters", "channels", "rows", "values", "chunks", "tile_places", "blocks", "log2_ways")
+    ),
+)
+
+
+@cache
+def _unit(dtype: DType, kernel: _Kernel) -> Unit:
+    entry = f"convolution_wgmma_rows_backward_filter_{c_type(dtype)}_{kernel.filter_rows}x{kernel.chunks * CHUNK}"
+    source = (
+        '#include "dnncore/convolution/wgmma_rows_filter.cuh"\n'
+        "using namespace dnncore;\n"
+        f'static_assert(sizeof(wgmma_rows::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
+        f"{entry}(const __grid_constant__ wgmma_rows::Params params) {{\n"
+        f"  wgmma_rows::Kernel<{c_type(dtype)}, {kernel.chunks}, {kernel.rows}>::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+@cache
+def _sum_unit(dtype: DType) -> Unit:
+    name = c_type(dtype)
+    made = generate(
+        header="dnncore/convolution/wgmma_rows_filter.cuh",
+        entry=f"convolution_wgmma_rows_backward_filter_parts_{name}",
+        function=f"wgmma_rows::add_parts<{name}>",
+        struct_name="wgmma_rows::SumParams",
+        dtype=_SUM_PARAMS,
+        threads=SUM_THREADS,
+    )
+    return Unit(made.source, made.entry, (ARCHITECTURE,))
+
+
+@dataclass(frozen=True)
+class WgmmaRowsBackwardFilter:
+    """A backward-filter convolution of few channels, whose parts' sums are in the workspace. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        elsewhere: What computes where dy does not begin at a multiple of 16 bytes.
+    """
+
+    name: str
+    elsewhere: CudaAlgorithm
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype and kind of filter, and one for each dtype that adds up parts."""
+        return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, each) for each in KERNELS), _sum_unit(dtype)))
+
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What it takes; or the reason why it does not suit the problem."""
+        found = _schedule(problem, figures)
+        if isinstance(found, str):
+            return found
+        elsewhere = self.elsewhere.offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
+        workspace_bytes = max(found.workspace_bytes, elsewhere.workspace_bytes)
+        return Offer(found.seconds(figures), partial(_calls, problem, found, elsewhere), workspace_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """How the outputs are shared out. Immutable.
+
+    Args:
+        problem: What is computed.
+        kernel: By which.
+        outputs_down: Rows of a rectangle of outputs.
+        stages: Of the ring.
+        blocks: That share out the rectangles, for each tile of 64 filters.
+    """
+
+    problem: ConvolutionProblem
+    kernel: _Kernel
+    outputs_down: int
+    stages: int
+    blocks: int
+
+    @property
+    def filter_tiles(self) -> int:
+        """Of 64 filters."""
+        return -(-self.problem.w.shape[0] // SLAB)
+
+    @property
+    def rectangles(self) -> int:
+        """Of all images."""
+        return _rectangles(self.problem, self.outputs_down)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What all blocks leave."""
+        return self.filter_tiles * self.blocks * self.kernel.places * _PLACE_SUM_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.stages * _stage_bytes(self.problem, self.kernel, self.outputs_down)
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Of the busiest multiprocessor, or of the operands' bytes, and of the sums."""
+        kernel, down = self.kernel, self.outputs_down
+        chunks = _stage_rows(self.problem, kernel, down) * kernel.chunks * _COLUMNS
+        products = down * kernel.filter_rows * (_DY_CLOCKS + kernel.chunks * _CHUNK_CLOCKS)
+        clocks = max(products + _RECTANGLE_CLOCKS, laying_out_clocks(self.problem, chunks))
+        waves = math.ceil(self.filter_tiles * self.blocks / figures.multiprocessors)
+        clocks *= math.ceil(self.rectangles / self.blocks) * waves
+        memory = operand_bytes(self.problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        added = self.workspace_bytes / (_ADDED_BYTES * figures.multiprocessors)
+        launches = (_LAUNCHES + _SUM_LAUNCHES) * figures.launch_seconds
+        return max(clocks / figures.clock_hz, memory) + added / figures.clock_hz + launches
+
+
+def _rectangles(problem: ConvolutionProblem, outputs_down: int) -> int:
+    return problem.y.shape[0] * math.prod(_of_image(problem, outputs_down))
+
+
+def _of_image(problem: ConvolutionProblem, outputs_down: int) -> tuple[int, int]:
+    """Rectangles of an image, down and across."""
+    p, q = problem.y.shape[2:]
+    return -(-p // outputs_down), -(-q // _COLUMNS)
+
+
+def _stage_rows(problem: ConvolutionProblem, kernel: _Kernel, outputs_down: int) -> int:
+    """Of x, that the rows of a rectangle meet, with as many rows of a filter as the kernel has."""
+    return (outputs_down - 1) * problem.convolution.stride[0] + kernel.filter_rows
+
+
+def _stage_bytes(problem: ConvolutionProblem, kernel: _Kernel, outputs_down: int) -> int:
+    """Of dy and x, and two barriers."""
+    of_x = _stage_rows(problem, kernel, outputs_down) * _GROUPS * kernel.chunks * PLACE_BYTES
+    return outputs_down * _COLUMNS * ROW_BYTES + of_x + 2 * 8
+
+
+def _schedule(problem: ConvolutionProblem, figures: DeviceFigures) -> _Schedule | str:
+    """How the outputs are shared out; or the reason why the kernels do not suit the problem."""
+    if problem.direction is not Direction.BACKWARD_FILTER:
+        return f"it has no {problem.direction.value}"
+    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], KERNELS[0]))
+    reason = reason or why_no_rows(problem) or why_not_copied("dy", problem.y)
+    if reason is not None:
+        return reason
+    rows, values = problem.w.shape[2], row_values(problem)
+    suiting = (each for each in KERNELS if rows <= each.filter_rows and values <= each.chunks * CHUNK)
+    kernel = next(suiting, None)
+    if kernel is None:
+        last = KERNELS[-1]
+        return f"filters of {rows} rows of {values} values; at most {last.filter_rows} of {last.chunks * CHUNK}"
+    stages = {
+        down: min(figures.shared_bytes // _stage_bytes(problem, kernel, down), _MOST_STAGES) for down in _OUTPUTS_DOWN
+    }
+    down = next((down for down in stages if stages[down] >= _ENOUGH_STAGES), _OUTPUTS_DOWN[-1])
+    if stages[down] < _LEAST_STAGES:
+        needed = _LEAST_STAGES * _stage_bytes(problem, kernel, down)
+        return f"it takes {needed} B of shared memory; at most {figures.shared_bytes}"
+    most = _most_number(problem, down)
+    if most > MOST:
+        return f"rectangles, filters, or values of a row: {most}; at most {MOST}"
+    tiles, rectangles = -(-problem.w.shape[0] // SLAB), _rectangles(problem, down)
+    longest = LONGEST_SUM // (down * _COLUMNS)  # rectangles
+    blocks = max(figures.multiprocessors // tiles, -(-rectangles // longest), 1)
+    return _Schedule(problem, kernel, down, stages[down], min(blocks, rectangles))
+
+
+def _most_number(problem: ConvolutionProblem, outputs_down: int) -> int:
+    """The largest that 32 bits must hold."""
+    x, w, conv = problem.x, problem.w, problem.convolution
+    rectangles = _rectangles(problem, outputs_down)
+    columns = x.shape[3] + sum(conv.padding[1]) + w.shape[3] + 2 * _COLUMNS * conv.stride[1]
+    rows = x.shape[2] + sum(conv.padding[0]) + w.shape[2] + 2 * outputs_down * conv.stride[0]
+    return max(4 * rectangles, w.shape[0], columns * x.shape[1], rows)
+
+
+def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
+    kernel, w, dy, tiles = schedule.kernel, problem.w, problem.y, schedule.filter_tiles
+    x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
+    calls = kernel_call(
+        _unit(problem.x.dtype, kernel),
+        tiles * schedule.blocks,
+        _THREADS,
+        _params(problem, schedule),
+        {("x", "images"): x_place, "parts": Place(WORKSPACE)},
+        blends=False,
+        shared_bytes=schedule.shared_bytes,
+        maps={"dy": (dy_place, patches_map(dy, SLAB, schedule.outputs_down, _COLUMNS))},
+        starts_early=True,
+    )
+    sums = record(
+        _SUM_PARAMS,
+        strides=w.strides,
+        filters=w.shape[0],
+        channels=w.shape[1],
+        rows=w.shape[2],
+        values=row_values(problem),
+        chunks=kernel.chunks,
+        tile_places=kernel.places,
+        blocks=schedule.blocks,
+        log2_ways=log2_ways(schedule.blocks),
+    )
+    grid = kernel.places // (SUM_THREADS >> log2_ways(schedule.blocks)), tiles, 1
+    places: dict[FieldPath, Place] = {"parts": Place(WORKSPACE), "dw": dw_place}
+    calls += kernel_call(_sum_unit(problem.x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
+    return (WhereAligned(((dy_place, ALIGNMENT_BYTES),), calls, elsewhere.prepare()),)
+
+
+def _params(problem: ConvolutionProblem, schedule: _Schedule) -> np.ndarray:
+    """The parameter struct, all but addresses."""
+    kernel, down = schedule.kernel, schedule.outputs_down
+    of_image = _of_image(problem, down)
+    params = record(
+        _PARAMS,
+        across=small_divisor(of_image[1]),
+        down=small_divisor(of_image[0]),
+        rectangles=schedule.rectangles,
+        filter_tiles=schedule.filter_tiles,
+        blocks_of_filters=schedule.blocks,
+        stages=schedule.stages,
+        outputs_down=down,
+        output=problem.y.shape[2:],
+    )
+    params["x"] = image_rows(
+        problem,
+        chunks=kernel.chunks,
+        pitch=_GROUPS * kernel.chunks,
+        stage_rows=_stage_rows(problem, kernel, down),
+        rows_at_once=WARPGROUP // _COLUMNS // kernel.chunks,
+    )
+    return params
