@@ -3,7 +3,7 @@
 The engine (TMA) copies windows of a tensor between global and shared memory; what lies outside of the tensor is read as zeros and
 not written. Dimensions are counted from the innermost, along which neighbours are neighbours in memory. In shared memory the rows
 of a window are 128 or 64 bytes, one after the other, their 16-byte chunks exchanged as the matrix units want them (128-byte or
-64-byte swizzle).
+64-byte swizzle); or, where nothing is exchanged, any multiple of 16 bytes.
 
 Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Management".
 """
@@ -57,6 +57,7 @@ class BoxMap:
         strides_bytes: From one to the next along every dimension but the innermost.
         box: Extents of what one copy moves.
         rounds: Whether copies into shared memory round elements of float32 to tf32: to the nearest, ties to even.
+        swizzles: Whether chunks are exchanged.
     """
 
     dtype: DType
@@ -64,11 +65,12 @@ class BoxMap:
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
     rounds: bool = False
+    swizzles: bool = True
 
     @property
-    def row_bytes(self) -> int:
-        """Of what one copy moves."""
-        return self.box[0] * self.dtype.itemsize
+    def swizzle_bytes(self) -> int:
+        """Of the rows that one copy moves; 0 where their chunks stay in place."""
+        return self.box[0] * self.dtype.itemsize if self.swizzles else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,8 @@ class PixelMap:
     rounds: bool = False
 
     @property
-    def row_bytes(self) -> int:
-        """Of what one copy moves: a pixel's channels."""
+    def swizzle_bytes(self) -> int:
+        """Of the rows that one copy moves: a pixel's channels."""
         return self.channels * self.dtype.itemsize
 
 

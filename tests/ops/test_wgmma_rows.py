@@ -68,13 +68,13 @@ LAYERS = (
 BACKWARD_FILTER = tuple(
     replace(layer, direction=Direction.BACKWARD_FILTER)
     for layer in (
-        Layer("7x7 halved, odd rows", (2, 3, 58, 42), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2)),
-        Layer("3x3, two tiles of filters, three blocks", (2, 3, 31, 18), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
+        Layer("7x7 halved, odd rows", (2, 3, 58, 40), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2)),
+        Layer("3x3, two tiles of filters, three blocks", (2, 3, 31, 24), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
               BF16, alpha=0.5, beta=-1.0, layout="NCHW", blocks=3),
         Layer("11x11 by 4, rows of odd length", (1, 3, 71, 43), (8, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4)),
-        Layer("9x11, blocks as many as rectangles", (1, 3, 40, 45), (8, 9, 11), ConvolutionDescriptor.make(), BF16, blocks=50),
-        Layer("5x5, gray, uneven", (3, 4, 15, 13), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
-              BF16, gap=3, alpha=-0.5, beta=2.0),
+        Layer("9x11, blocks as many as rectangles", (1, 3, 40, 48), (8, 9, 11), ConvolutionDescriptor.make(), BF16, blocks=50),
+        Layer("5x5, uneven, rows apart", (3, 4, 15, 13), (24, 4, 5),
+              ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)), BF16, gap=3, alpha=-0.5, beta=2.0),
         Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
         Layer("8x8 by 8, small rectangles", (2, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8)),
         Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
@@ -137,13 +137,15 @@ def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
     assert not np.isnan(found).any()
 
 
-def test_infinity_reaches_those_taps_alone_that_meet_it() -> None:
+@pytest.mark.parametrize(("width", "columns"), [(20, 7), (24, 9)], ids=["loaded", "copied"])
+def test_infinity_reaches_those_taps_alone_that_meet_it(width: int, columns: int) -> None:
     """dy is zeros beyond its rows and columns, where a rectangle meets pixels all the same: infinity times them would be NaN."""
-    x, dy = np.ones((1, 3, 24, 20), np.float16), np.ones((1, 8, 9, 7), np.float16)
-    x[0, 1, 18, 15] = np.inf
+    x, dy = np.ones((1, 3, 24, width), np.float16), np.ones((1, 8, 9, columns), np.float16)
+    place = 18, width - 5
+    x[0, 1, *place] = np.inf
     conv = ConvolutionDescriptor.make(stride=2)
-    outputs = [(p, q) for p in range(9) for q in range(7)]
-    meets = [[any((2 * p + r, 2 * q + s) == (18, 15) for p, q in outputs) for s in range(7)] for r in range(7)]
+    outputs = [(p, q) for p in range(9) for q in range(columns)]
+    meets = [[any((2 * p + r, 2 * q + s) == place for p, q in outputs) for s in range(7)] for r in range(7)]
     expected = np.zeros((8, 3, 7, 7), bool)
     expected[:, 1] = meets
     with Handle(CUDA_DEVICES[0]) as own:

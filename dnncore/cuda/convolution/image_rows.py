@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from dnncore.cuda.params import ADDRESS, record, struct
+from dnncore.cuda.tensor_map import BoxMap
+from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "image_rows",
     "laying_out_clocks",
     "row_values",
+    "runs_map",
     "why_no_rows",
 ]
 
@@ -39,6 +42,10 @@ IMAGE_ROWS = struct(
     ("even", "<u4"),
 )
 """`wgmma::ImageRows`."""
+
+_MOST_OF_BOX = 256
+_FARTHEST_BYTES = 2**40
+"""Of a box along each dimension; what every stride is less than."""
 
 # Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers on an H200
 # (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole pairs are read value by value.
@@ -95,6 +102,25 @@ def image_rows(
         tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(CHUNK // 2)],
         even=_is_even(problem),
     )
+
+
+def runs_map(x: TensorDescriptor, values: int, rows: int) -> BoxMap | None:
+    """x as rows of values, so many of so many of which are copied at a time; None where the copy engine cannot take it.
+
+    Args:
+        x: Whose channels are innermost, pixel behind pixel.
+        values: Neighbours in a row, a multiple of 8.
+        rows: Of an image.
+    """
+    n, channels, height, width = x.shape
+    length, itemsize = width * channels, x.dtype.itemsize
+    of_row = x.strides[2] if height > 1 else -(-length // CHUNK) * CHUNK
+    of_image = x.strides[0] if n > 1 else of_row * height
+    takes = all(0 < step * itemsize < _FARTHEST_BYTES and step % CHUNK == 0 for step in (of_row, of_image))
+    if not takes or max(values, rows) > _MOST_OF_BOX:
+        return None
+    steps_bytes = of_row * itemsize, of_image * itemsize
+    return BoxMap(x.dtype, (length, height, n), steps_bytes, (values, rows, 1), swizzles=False)
 
 
 def laying_out_clocks(problem: ConvolutionProblem, chunks: int) -> float:

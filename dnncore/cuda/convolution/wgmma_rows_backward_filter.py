@@ -1,9 +1,9 @@
 """Backward-filter convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
 
-Rows of x are laid out in chunks (`image_rows`), the copy engine brings dy; the picture is in `convolution/wgmma_rows_filter.cuh`.
-Operands have 16 bits, sums are in fp32, and their parts are added in order, so that the bits are the same every time. Padding is
-zeros that are multiplied, dw may lie in memory in any way, and where dy does not begin at a multiple of 16 bytes `implicit_gemm`
-computes.
+Rows of x are laid out in chunks (`image_rows`), the copy engine brings dy, and x where it can; the picture is in
+`convolution/wgmma_rows_filter.cuh`. Operands have 16 bits, sums are in fp32, and their parts are added in order, so that the bits
+are the same every time. Padding is zeros that are multiplied, dw may lie in memory in any way, and where what the engine copies
+does not begin at a multiple of 16 bytes `implicit_gemm` computes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dnncore.cuda.convolution.image_rows import (
     image_rows,
     laying_out_clocks,
     row_values,
+    runs_map,
     why_no_rows,
 )
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
@@ -40,7 +41,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     why_no_wgmma,
 )
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap, TensorMap
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -51,6 +52,9 @@ __all__ = ["WgmmaRowsBackwardFilter"]
 
 _CONSUMERS = _PRODUCERS = 2
 _THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
+_RUNS = 2
+"""For each producer: one is laid out, the other lands."""
+
 _GROUPS = 2
 _COLUMNS = _GROUPS * PLACE_OUTPUTS
 """Of a rectangle of outputs, which are the summands of a product."""
@@ -92,11 +96,14 @@ KERNELS = (_Kernel(2, 2), _Kernel(3, 4), _Kernel(5, 6))
 """For 3x3, 7x7 and 11x11 filters of 3 channels, and what is smaller."""
 
 _PARAMS = struct(
-    ("dy", TENSOR_MAP),
+    *((name, TENSOR_MAP) for name in ("dy", "runs")),
     ("x", IMAGE_ROWS),
     ("parts", ADDRESS),
     *((name, SMALL_DIVISOR) for name in ("across", "down")),
-    *((name, "<i4") for name in ("rectangles", "filter_tiles", "blocks_of_filters", "stages", "outputs_down")),
+    *(
+        (name, "<i4")
+        for name in ("rectangles", "filter_tiles", "blocks_of_filters", "stages", "outputs_down", "run_values")
+    ),
     ("output", "<i4", 2),
     alignment=64,
 )
@@ -146,7 +153,7 @@ class WgmmaRowsBackwardFilter:
 
     Args:
         name: See `backend.Algorithm`.
-        elsewhere: What computes where dy does not begin at a multiple of 16 bytes.
+        elsewhere: What computes where dy, or x if the engine copies it, does not begin at a multiple of 16 bytes.
     """
 
     name: str
@@ -178,6 +185,7 @@ class _Schedule:
         outputs_down: Rows of a rectangle of outputs.
         stages: Of the ring.
         blocks: That share out the rectangles, for each tile of 64 filters.
+        runs: How the copy engine sees what a rectangle meets of x; None where threads load it.
     """
 
     problem: ConvolutionProblem
@@ -185,6 +193,7 @@ class _Schedule:
     outputs_down: int
     stages: int
     blocks: int
+    runs: BoxMap | None
 
     @property
     def filter_tiles(self) -> int:
@@ -204,7 +213,7 @@ class _Schedule:
     @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        return self.stages * _stage_bytes(self.problem, self.kernel, self.outputs_down)
+        return self.stages * _stage_bytes(self.problem, self.kernel, self.outputs_down) + _runs_bytes(self.runs)
 
     def seconds(self, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of the operands' bytes, and of the sums."""
@@ -241,6 +250,24 @@ def _stage_bytes(problem: ConvolutionProblem, kernel: _Kernel, outputs_down: int
     return outputs_down * _COLUMNS * ROW_BYTES + of_x + 2 * 8
 
 
+def _runs(problem: ConvolutionProblem, kernel: _Kernel, outputs_down: int) -> BoxMap | None:
+    """How the copy engine sees what a rectangle meets of x: rows of values from whole 16 bytes on, and one beyond the last pair."""
+    before = problem.convolution.padding[1][0] * problem.x.shape[1]
+    reach = (
+        -before % CHUNK
+        + (_COLUMNS - 1) * problem.convolution.stride[1] * problem.x.shape[1]
+        + kernel.chunks * CHUNK
+        + 2
+    )
+    return runs_map(problem.x, -(-reach // CHUNK) * CHUNK, _stage_rows(problem, kernel, outputs_down))
+
+
+def _runs_bytes(runs: BoxMap | None) -> int:
+    """Of all runs, each of which begins at a multiple of 128 bytes, and a barrier for each."""
+    run_bytes = math.prod(runs.box) * runs.dtype.itemsize if runs else 0
+    return _PRODUCERS * _RUNS * (-(-run_bytes // 128) * 128 + 8)
+
+
 def _schedule(problem: ConvolutionProblem, figures: DeviceFigures) -> _Schedule | str:
     """How the outputs are shared out; or the reason why the kernels do not suit the problem."""
     if problem.direction is not Direction.BACKWARD_FILTER:
@@ -255,20 +282,24 @@ def _schedule(problem: ConvolutionProblem, figures: DeviceFigures) -> _Schedule 
     if kernel is None:
         last = KERNELS[-1]
         return f"filters of {rows} rows of {values} values; at most {last.filter_rows} of {last.chunks * CHUNK}"
-    stages = {
-        down: min(figures.shared_bytes // _stage_bytes(problem, kernel, down), _MOST_STAGES) for down in _OUTPUTS_DOWN
-    }
-    down = next((down for down in stages if stages[down] >= _ENOUGH_STAGES), _OUTPUTS_DOWN[-1])
-    if stages[down] < _LEAST_STAGES:
-        needed = _LEAST_STAGES * _stage_bytes(problem, kernel, down)
-        return f"it takes {needed} B of shared memory; at most {figures.shared_bytes}"
+    ways = [
+        *((down, runs) for down in _OUTPUTS_DOWN if (runs := _runs(problem, kernel, down)) is not None),
+        *((down, None) for down in _OUTPUTS_DOWN),
+    ]
+    memory = figures.shared_bytes
+    stages = [(memory - _runs_bytes(runs)) // _stage_bytes(problem, kernel, down) for down, runs in ways]
+    chosen = next((i for i, (_, runs) in enumerate(ways) if stages[i] >= _ENOUGH_STAGES - (runs is not None)), -1)
+    if stages[chosen] < _LEAST_STAGES:
+        needed = _LEAST_STAGES * _stage_bytes(problem, kernel, ways[chosen][0])
+        return f"it takes {needed} B of shared memory; at most {memory}"
+    down, runs = ways[chosen]
     most = _most_number(problem, down)
     if most > MOST:
         return f"rectangles, filters, or values of a row: {most}; at most {MOST}"
     tiles, rectangles = -(-problem.w.shape[0] // SLAB), _rectangles(problem, down)
     longest = LONGEST_SUM // (down * _COLUMNS)  # rectangles
     blocks = max(figures.multiprocessors // tiles, -(-rectangles // longest), 1)
-    return _Schedule(problem, kernel, down, stages[down], min(blocks, rectangles))
+    return _Schedule(problem, kernel, down, min(stages[chosen], _MOST_STAGES), min(blocks, rectangles), runs)
 
 
 def _most_number(problem: ConvolutionProblem, outputs_down: int) -> int:
@@ -283,6 +314,11 @@ def _most_number(problem: ConvolutionProblem, outputs_down: int) -> int:
 def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
     kernel, w, dy, tiles = schedule.kernel, problem.w, problem.y, schedule.filter_tiles
     x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
+    maps: dict[FieldPath, tuple[Place, TensorMap]] = {
+        "dy": (dy_place, patches_map(dy, SLAB, schedule.outputs_down, _COLUMNS))
+    }
+    if schedule.runs is not None:
+        maps["runs"] = x_place, schedule.runs
     calls = kernel_call(
         _unit(problem.x.dtype, kernel),
         tiles * schedule.blocks,
@@ -291,7 +327,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
         {("x", "images"): x_place, "parts": Place(WORKSPACE)},
         blends=False,
         shared_bytes=schedule.shared_bytes,
-        maps={"dy": (dy_place, patches_map(dy, SLAB, schedule.outputs_down, _COLUMNS))},
+        maps=maps,
         starts_early=True,
     )
     sums = record(
@@ -309,7 +345,8 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
     grid = kernel.places // (SUM_THREADS >> log2_ways(schedule.blocks)), tiles, 1
     places: dict[FieldPath, Place] = {"parts": Place(WORKSPACE), "dw": dw_place}
     calls += kernel_call(_sum_unit(problem.x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
-    return (WhereAligned(((dy_place, ALIGNMENT_BYTES),), calls, elsewhere.prepare()),)
+    aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
+    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
 
 
 def _params(problem: ConvolutionProblem, schedule: _Schedule) -> np.ndarray:
@@ -325,6 +362,7 @@ def _params(problem: ConvolutionProblem, schedule: _Schedule) -> np.ndarray:
         blocks_of_filters=schedule.blocks,
         stages=schedule.stages,
         outputs_down=down,
+        run_values=schedule.runs.box[0] if schedule.runs else 0,
         output=problem.y.shape[2:],
     )
     params["x"] = image_rows(

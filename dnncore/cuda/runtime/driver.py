@@ -365,18 +365,22 @@ _MAP_TYPES = {
     DType.FLOAT32: "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
 }
 _ROUNDING_MAP_TYPE = "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"
-_MAP_SWIZZLES = {64: "CU_TENSOR_MAP_SWIZZLE_64B", 128: "CU_TENSOR_MAP_SWIZZLE_128B"}
-"""By the bytes of a window's rows."""
+_MAP_SWIZZLES = {
+    0: "CU_TENSOR_MAP_SWIZZLE_NONE",
+    64: "CU_TENSOR_MAP_SWIZZLE_64B",
+    128: "CU_TENSOR_MAP_SWIZZLE_128B",
+}
+"""By the bytes of a window's rows, whose chunks are exchanged."""
 
 
 def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
-    """The CUtensorMap of a tensor at an address, swizzled by its rows' bytes and with zeros around it."""
+    """The CUtensorMap of a tensor at an address, swizzled as it says and with zeros around it."""
     names = bindings()
     kind = getattr(names.CUtensorMapDataType, _ROUNDING_MAP_TYPE if tensor.rounds else _MAP_TYPES[tensor.dtype])
     sizes, strides = (list(map(names.cuuint64_t, numbers)) for numbers in (tensor.sizes, tensor.strides_bytes))
     modes = (
         names.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(names.CUtensorMapSwizzle, _MAP_SWIZZLES[tensor.row_bytes]),
+        getattr(names.CUtensorMapSwizzle, _MAP_SWIZZLES[tensor.swizzle_bytes]),
         names.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         names.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

@@ -12,8 +12,9 @@
 //                          \                                /
 //     consumers      0: sums of the first kRows rows of the filters          1: of the others
 //
-// Two producers, warpgroups that take rectangles of outputs in turn, lay out rows while the consumers multiply those before. A rectangle
-// may hang over the image's border. Its rows beyond are not multiplied, and there are zeros for columns beyond, so that infinity
+// Two producers, warpgroups that take rectangles of outputs in turn, lay out rows while the consumers multiply those before. Where the
+// copy engine can take rows of x as runs of values, it brings them, with zeros around the image, into `runs` of shared memory, two for each
+// producer, of which one lands while the other is laid out. Else, as for images of 227 x 227 x 3, threads load them. A rectangle may hang over the image's border. Its rows beyond are not multiplied, and there are zeros for columns beyond, so that infinity
 // in x reaches those taps alone that meet it for an output. A block takes rectangles until there are none, and leaves its sums in the
 // workspace, where a second kernel adds them up (sum_of_parts.cuh). It starts early, but not before all blocks have ended, as that of
 // wgmma_filter.cuh.
@@ -31,14 +32,16 @@ using wgmma::ImageRows;
 using wgmma::kConsumerFilters;
 using wgmma::kConsumers;
 using wgmma::kPlaceBytes;
+using wgmma::Position;
 using wgmma::Row;
 
 inline constexpr int kGroups = 2, kColumns = kGroups * wgmma::kChunkOutputs;  // of outputs: those of a step
-inline constexpr int kProducers = 2;
+inline constexpr int kProducers = 2, kRuns = 2;                                       // of each
 
 // _PARAMS in convolution/wgmma_rows_backward_filter.py.
 struct alignas(64) Params {
   TensorMap dy;             // 64 filters of a rectangle
+  TensorMap runs;           // what they meet of x, where the engine can take it
   ImageRows x;
   float4* parts;            // [tile][block][place]
   SmallDivisor across;      // rectangles of an image
@@ -48,6 +51,7 @@ struct alignas(64) Params {
   int32 blocks_of_filters;  // that have the same
   int32 stages;
   int32 outputs_down;       // of a rectangle
+  int32 run_values;         // of a row of x; 0 where threads load them
   int32 output[2];          // of y: rows and columns
 };
 
@@ -61,21 +65,29 @@ struct Kernel {
   struct Shared {
     Row* dy;  // each stage begins at a multiple of 1024 bytes
     uint4* x;
+    unsigned char* runs;  // each at a multiple of 128
     Mbarrier* filled;
     Mbarrier* free;
+    Mbarrier* landed;  // a run
     int dy_rows;
     int x_chunks;
+    int run_bytes;
 
     __device__ __forceinline__ Shared(const Params& params, unsigned char* memory)
         : dy(reinterpret_cast<Row*>(memory)),
           dy_rows(params.outputs_down * kColumns),
-          x_chunks(params.x.stage_rows * kPitch * wgmma::kChunkOutputs) {
+          x_chunks(params.x.stage_rows * kPitch * wgmma::kChunkOutputs),
+          run_bytes(params.x.stage_rows * params.run_values * static_cast<int>(sizeof(T))) {
       x = reinterpret_cast<uint4*>(dy + params.stages * dy_rows);
-      filled = reinterpret_cast<Mbarrier*>(x + params.stages * x_chunks);
+      runs = reinterpret_cast<unsigned char*>(x + params.stages * x_chunks);
+      filled = reinterpret_cast<Mbarrier*>(runs + kProducers * kRuns * run_pitch());
       free = filled + params.stages;
+      landed = free + params.stages;
     }
     __device__ __forceinline__ Row* dy_of(int stage) const { return dy + stage * dy_rows; }
     __device__ __forceinline__ uint4* x_of(int stage) const { return x + stage * x_chunks; }
+    __device__ __forceinline__ int run_pitch() const { return (run_bytes + 127) / 128 * 128; }
+    __device__ __forceinline__ T* run(int index) const { return reinterpret_cast<T*>(runs + index * run_pitch()); }
   };
 
   static __device__ void run(const Params& params) {
@@ -83,6 +95,8 @@ struct Kernel {
     const Shared shared(params, memory);
     if (threadIdx.x == 0) {
       prefetch(params.dy);
+      if (params.run_values) prefetch(params.runs);
+      for (int i = 0; i < kProducers * kRuns; ++i) make_barrier(shared.landed[i], 1);
       for (int i = 0; i < params.stages; ++i) {
         make_barrier(shared.filled[i], kWarpgroup + 1);  // a producer's threads, and the one that announces dy
         make_barrier(shared.free[i], kConsumers * kWarpgroup / 32);
@@ -95,7 +109,11 @@ struct Kernel {
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup >= kConsumers) {
       leave_registers<104>();
-      produce(params, shared, warpgroup - kConsumers);
+      if (params.run_values) {
+        lay_out_runs(params, shared, warpgroup - kConsumers);
+      } else {
+        lay_out_loads(params, shared, warpgroup - kConsumers);
+      }
     } else {
       take_registers<152>();
       consume(params, shared, warpgroup);
@@ -137,11 +155,19 @@ private:
     uint32 parity_ = 0;
   };
 
-  // The host sees to it that there are two stages or more: no producer then comes to a stage before the consumers, which take all
-  // rectangles in their order, have left the one that it filled before, and so every phase before that.
-  static __device__ __forceinline__ void produce(const Params& params, const Shared& shared, int producer) {
+  // Wait until a stage is free, and have dy copied into it. The host sees to it that there are two stages or more: no producer then
+  // comes to a stage before the consumers, which take all rectangles in their order, have left the one that it filled before, and so
+  // every phase before that.
+  static __device__ __forceinline__ void begin_to_fill(
+      const Params& params, const Shared& shared, int stage, uint32 parity, const Output& first) {
+    wait(shared.free[stage], parity ^ 1);
+    if (threadIdx.x % kWarpgroup != 0) return;
     const int32 filter = static_cast<int32>(blockIdx.x) % params.filter_tiles * kConsumerFilters;
-    const bool copies = threadIdx.x % kWarpgroup == 0;
+    arrive_expecting(shared.filled[stage], shared.dy_rows * sizeof(Row));
+    load_window(shared.dy_of(stage), params.dy, shared.filled[stage], filter, first.column, first.row, first.image);
+  }
+
+  static __device__ __forceinline__ void lay_out_loads(const Params& params, const Shared& shared, int producer) {
     const auto begin = [&](Loads& loads, const Output& first, int start) {
       loads.begin(params.x, first, start, params.output[1] - first.column);
     };
@@ -158,13 +184,7 @@ private:
       const bool ends = start >= params.x.stage_rows;
       if (ends) start = 0, walk.next();
       if (walk.any()) begin(next_loads, walk.first(), start);
-      if (first_row == 0) {
-        wait(shared.free[stage], parity ^ 1);
-        if (copies) {
-          arrive_expecting(shared.filled[stage], shared.dy_rows * sizeof(Row));
-          load_window(shared.dy_of(stage), params.dy, shared.filled[stage], filter, first.column, first.row, first.image);
-        }
-      }
+      if (first_row == 0) begin_to_fill(params, shared, stage, parity, first);
       loads.lay_out(params.x, first_row, shared.x_of(stage));
       if (ends) {
         publish_to_engine();
@@ -174,6 +194,61 @@ private:
     while (walk.any()) {
       fill(even, odd);
       if (walk.any()) fill(odd, even);
+    }
+  }
+
+  // Values of the padding that a run begins with: the engine takes only whole 16 bytes.
+  static __device__ __forceinline__ int32 run_before(const Params& params) {
+    return (params.x.values_before + wgmma::kChunk - 1) / wgmma::kChunk * wgmma::kChunk;
+  }
+
+  static __device__ __forceinline__ void lay_out_runs(const Params& params, const Shared& shared, int producer) {
+    Position<kRuns> at;
+    Walk walk(params, producer, kProducers), next(params, producer, kProducers);
+    const auto copy = [&](int run) {  // what is next
+      if (next.any() && threadIdx.x % kWarpgroup == 0) {
+        const Output first = next.first();
+        Mbarrier& landed = shared.landed[producer * kRuns + run];
+        arrive_expecting(landed, shared.run_bytes);
+        load_window(
+            shared.run(producer * kRuns + run), params.runs, landed, first.column * params.x.value_step - run_before(params),
+            first.row * params.x.row_step - params.x.rows_before, first.image);
+      }
+      next.next();
+    };
+    for (int run = 0; run < kRuns; ++run) copy(run);
+    for (; walk.any(); walk.next(), at.advance()) {
+      const Output first = walk.first();
+      begin_to_fill(params, shared, walk.stage(), walk.parity(), first);
+      wait(shared.landed[producer * kRuns + at.stage], at.parity);
+      lay_out_run(params, shared.run(producer * kRuns + at.stage), shared.x_of(walk.stage()), params.output[1] - first.column);
+      publish_to_engine();
+      arrive(shared.filled[walk.stage()]);
+      synchronize_warpgroup(1 + producer);  // all have read it
+      copy(at.stage);
+    }
+  }
+
+  // A thread has one of the outputs, of which `outputs` exist, and every so-manyeth chunk.
+  static __device__ __forceinline__ void lay_out_run(const Params& params, const T* run, uint4* stage, int outputs) {
+    constexpr int kTogether = kWarpgroup / kColumns;
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, output = thread % kColumns;
+    const int value = output * params.x.value_step + run_before(params) - params.x.values_before;
+    const int chunks = params.x.stage_rows * kChunks;
+    const int shift = value % 2 * 16;  // the first value may be the second of a pair
+    const uint32 kept = output < outputs ? ~0U : 0;
+    const T* const from = run + value / 2 * 2;
+    uint4* const to = stage + output / wgmma::kChunkOutputs * kChunks * wgmma::kChunkOutputs + output % wgmma::kChunkOutputs;
+#pragma unroll 4
+    for (int i = thread / kColumns; i < chunks; i += kTogether) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const auto* const pairs = reinterpret_cast<const uint32*>(from + row * params.run_values + chunk * wgmma::kChunk);
+      uint32 words[5];
+#pragma unroll
+      for (int j = 0; j < 5; ++j) words[j] = pairs[j] & kept;
+      to[(row * kPitch + chunk) * wgmma::kChunkOutputs] = {
+          __funnelshift_r(words[0], words[1], shift), __funnelshift_r(words[1], words[2], shift),
+          __funnelshift_r(words[2], words[3], shift), __funnelshift_r(words[3], words[4], shift)};
     }
   }
 
@@ -203,8 +278,9 @@ private:
     const uint64 of_dy = matrix_descriptor(shared_address(shared.dy_of(stage)));
     const uint64 of_x = matrix_descriptor<16>(
         shared_address(shared.x_of(stage)) + consumer * kRows * kRowBytes, kChunks * kPlaceBytes, kPlaceBytes);
+    int step = 0;
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    do {
       fence_sums();
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
@@ -212,8 +288,8 @@ private:
             sums[r], of_dy + step * kMatrixStep<Major::kMN>, of_x + (step * params.x.row_step + r) * (kRowBytes / 16),
             adds || step > 0);
       }
-    }
-    commit_products();
+      commit_products();
+    } while (++step < steps);
   }
 
   // Four sums are a place: [row of the filters][chunk][thread].

@@ -5,7 +5,7 @@
 //
 // In shared memory a window is rows of 128 bytes, whose 16-byte chunks are exchanged (128-byte swizzle): chunk c of a
 // row at address a is at place c ^ (a / 128 % 8). Or its rows are 64 bytes, and the place is c ^ (a / 128 % 4). It begins
-// at a multiple of 1024 bytes.
+// at a multiple of 1024 bytes. Or nothing is exchanged, its rows are any multiple of 16 bytes, and it begins at one of 128.
 #pragma once
 
 #include "dnncore/ptx/mbarrier.cuh"
@@ -30,7 +30,17 @@ __device__ __forceinline__ void load_window(void* shared, const TensorMap& map, 
       : "memory");
 }
 
-// The same of a tensor of four dimensions: channels, columns, rows, and filters or images.
+// The same of a tensor of three dimensions: values, rows and images.
+__device__ __forceinline__ void load_window(
+    void* shared, const TensorMap& map, Mbarrier& barrier, int32 value, int32 row, int32 image) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(value), "r"(row), "r"(image)
+      : "memory");
+}
+
+// And of four: channels, columns, rows, and filters or images.
 __device__ __forceinline__ void load_window(
     void* shared, const TensorMap& map, Mbarrier& barrier, int32 channel, int32 column, int32 row, int32 filter) {
   asm volatile(
