@@ -310,6 +310,7 @@ def test_phases_are_the_formula(
         (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x64"),
         (Layer((64, 256, 56, 56), (64, 256, 1, 1), {}), "64x256"),
         (Layer((64, 1024, 14, 14), (256, 1024, 1, 1), {}), "128x128"),
+        (Layer((64, 256, 14, 14), (1024, 256, 1, 1), {}), "64x256"),
         (Layer((64, 256, 56, 56), (512, 256, 1, 1), {"stride": 2}), "64x256"),
     ],
 )
@@ -317,6 +318,20 @@ def test_the_tile_of_dw_is_the_one_that_an_h200_was_seen_to_be_fastest_with(laye
     problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
     entry = _kernel(BACKWARD_FILTER.offer(problem, H200)).unit.entry
     assert entry == f"convolution_wgmma_backward_filter_float16_{tile}"
+
+
+@pytest.mark.parametrize(
+    ("layer", "blocks"),
+    [
+        (Layer((128, 128, 32, 32), (128, 128, 9, 9), {}), 108),
+        (Layer((128, 384, 13, 13), (384, 384, 3, 3), {}), 108),
+        (Layer((32, 512, 28, 28), (512, 512, 3, 3)), 132),
+        (Layer((64, 256, 14, 14), (256, 256, 3, 3)), 132),
+    ],
+)
+def test_blocks_stay_in_step_where_that_was_seen_to_be_worth_idle_multiprocessors(layer: Layer, blocks: int) -> None:
+    problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
+    assert _kernel(BACKWARD_FILTER.offer(problem, H200)).grid == (blocks, 1, 1)
 
 
 @pytest.mark.parametrize(
