@@ -40,6 +40,7 @@ class Layer:
     direction: Direction = Direction.FORWARD
     layout: str = "NHWC"
     blocks: int = 1
+    kernel: str = ""
 
     def case(self) -> Case:
         _, c, h, w = self.x
@@ -66,20 +67,31 @@ LAYERS = (
 )  # fmt: skip
 
 BACKWARD_FILTER = tuple(
-    replace(layer, direction=Direction.BACKWARD_FILTER)
+    replace(layer, direction=Direction.BACKWARD_FILTER, kernel=f"convolution_wgmma_rows_backward_filter_{layer.kernel}")
     for layer in (
-        Layer("7x7 halved, odd rows", (2, 3, 58, 40), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2)),
+        Layer("7x7 halved, odd rows", (2, 3, 58, 40), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
+              kernel="float16_8x24"),
         Layer("3x3, two tiles of filters, three blocks", (2, 3, 31, 24), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
-              BF16, alpha=0.5, beta=-1.0, layout="NCHW", blocks=3),
-        Layer("11x11 by 4, rows of odd length", (1, 3, 71, 43), (8, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4)),
-        Layer("9x11, blocks as many as rectangles", (1, 3, 40, 48), (8, 9, 11), ConvolutionDescriptor.make(), BF16, blocks=50),
-        Layer("5x5, uneven, rows apart", (3, 4, 15, 13), (24, 4, 5),
-              ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)), BF16, gap=3, alpha=-0.5, beta=2.0),
-        Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
-        Layer("8x8 by 8, small rectangles", (2, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8)),
-        Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
+              BF16, alpha=0.5, beta=-1.0, layout="NCHW", blocks=3, kernel="bfloat16_4x16"),
+        Layer("11x11 by 4, rows of odd length", (1, 3, 71, 43), (8, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4),
+              kernel="float16_12x40"),
+        Layer("9x11, blocks as many as rectangles", (1, 3, 40, 48), (8, 9, 11), ConvolutionDescriptor.make(), BF16, blocks=50,
+              kernel="bfloat16_12x40"),
+        Layer("4x5, uneven, rows apart", (3, 4, 15, 13), (24, 4, 5),
+              ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)), BF16, gap=3, alpha=-0.5, beta=2.0,
+              kernel="bfloat16_8x24"),
+        Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0,
+              kernel="float16_4x16"),
+        Layer("8x8 by 8, small rectangles", (2, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8),
+              kernel="float16_8x24"),
+        Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3),
+              kernel="float16_4x16"),
     )
 )  # fmt: skip
+KERNELS = {layer.kernel for layer in BACKWARD_FILTER} | {
+    f"convolution_wgmma_rows_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER
+}
+"""Of gradients, what the cases here run."""
 
 
 def _handle(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> Handle:
@@ -99,7 +111,7 @@ def test_a_warpgroup_takes_several_rectangles(layer: Layer, monkeypatch: pytest.
 def test_blocks_share_the_rectangles_of_the_gradient(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     with _handle(layer.blocks * -(-layer.w[0] // 64), monkeypatch) as few:
         case = layer.case()
-        assert "convolution_wgmma_rows_backward_filter" in few.plan(case.problem, algorithm=ALGORITHM).describe()
+        assert f"{layer.kernel}: " in few.plan(case.problem, algorithm=ALGORITHM).describe()
         check(few, case, ALGORITHM)
 
 
