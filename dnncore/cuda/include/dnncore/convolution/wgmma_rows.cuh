@@ -1,21 +1,12 @@
 // Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, 16 bits, sums
-// in fp32, and whatever follows. A pixel of 3 channels is 6 bytes, which no copy of the engine begins at. But the values that a row
-// of a filter meets are neighbours in a row of x: 7 taps of 3 channels are 21, or 3 chunks of 8, the last of them filled up with
-// zeros. Threads load these chunks from wherever they begin, and lay them out as the matrix units read operands that are not
-// swizzled: 8 rows of 16 bytes are one chunk of 8 neighbouring outputs.
+// in fp32, and whatever follows. What a row of a filter meets is laid out in chunks of 8 values, the last of them filled up with
+// zeros, as image_rows.cuh draws it: 8 rows of 16 bytes are one chunk of 8 neighbouring outputs.
 //
-//       x, rows that 8 x 14 outputs meet            stage: a place is 8 outputs x 16 bytes
+//       stage   rows of x that 8 x 14 outputs meet: [chunk 0] [chunk 1] [chunk 2] [zeros]
+//       w       all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
 //
-//       [ .......21 values....... ]                 row 0:  [chunk 0] [chunk 1] [chunk 2] [zeros]
-//             [ .......21 values....... ]           row 1:  [chunk 0] [chunk 1] [chunk 2] [zeros]
-//       output 0 and output 1, 6 values on          ...
-//                                                   row 32
-//
-//       w    all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
-//
-// The next row of outputs begins `stride` rows of the stage further on, so that a row of x is laid out once for all rows of the
-// filters that meet it. One product of 16 summands takes two chunks, of which the second may be in the next row; where the number
-// of chunks is odd, that of the last is zeros.
+// One product of 16 summands takes two chunks, of which the second may be in the next row; where the number of chunks is odd, that of
+// the last is zeros.
 //
 //       producers 0, 1    load, lay out  --->  stage 0, stage 1, ...  --->  multiply, finish, store    consumers 0, 1
 //

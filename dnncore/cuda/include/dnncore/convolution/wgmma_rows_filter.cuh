@@ -13,11 +13,13 @@
 //     consumers      0: sums of the first kRows rows of the filters          1: of the others
 //
 // Two producers, warpgroups that take rectangles of outputs in turn, lay out rows while the consumers multiply those before. Where the
-// copy engine can take rows of x as runs of values, it brings them, with zeros around the image, into `runs` of shared memory, two for each
-// producer, of which one lands while the other is laid out. Else, as for images of 227 x 227 x 3, threads load them. A rectangle may hang over the image's border. Its rows beyond are not multiplied, and there are zeros for columns beyond, so that infinity
-// in x reaches those taps alone that meet it for an output. A block takes rectangles until there are none, and leaves its sums in the
-// workspace, where a second kernel adds them up (sum_of_parts.cuh). It starts early, but not before all blocks have ended, as that of
-// wgmma_filter.cuh.
+// copy engine can take rows of x as runs of values, it brings them, with zeros around the image, into `runs` of shared memory, two for
+// each producer, of which one lands while the other is laid out. Else, as for images of 227 x 227 x 3, threads load them.
+//
+// A rectangle may hang over the image's border. Its rows beyond are not multiplied, and there are zeros for columns beyond, so that
+// infinity in x reaches those taps alone that meet it for an output. A block takes rectangles until there are none, and leaves its
+// sums in the workspace, where a second kernel adds them up (sum_of_parts.cuh). It starts early, but not before all blocks have
+// ended, as that of wgmma_filter.cuh.
 #pragma once
 
 #include "dnncore/convolution/image_rows.cuh"
@@ -36,7 +38,7 @@ using wgmma::Position;
 using wgmma::Row;
 
 inline constexpr int kGroups = 2, kColumns = kGroups * wgmma::kChunkOutputs;  // of outputs: those of a step
-inline constexpr int kProducers = 2, kRuns = 2;                                       // of each
+inline constexpr int kProducers = 2, kRuns = 2;                               // of each
 
 // _PARAMS in convolution/wgmma_rows_backward_filter.py.
 struct alignas(64) Params {
