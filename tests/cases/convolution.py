@@ -177,5 +177,5 @@ TF32 = (
 )
 
 CASES = cases("convolution", GEOMETRIES) + cases(
-    "convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_wgmma_relaid"
+    "convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_wgmma_relaid"
 )

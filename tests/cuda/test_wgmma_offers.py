@@ -18,10 +18,11 @@ from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import KernelCall, Place, WhereAligned, rewired
 from dnncore.cuda.convolution.copy_engine import forward_window, images_map
+from dnncore.cuda.convolution.filter_schedule import Schedule
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.plain import algorithms, best_offer
 from dnncore.cuda.convolution.wgmma_backward_data import phases
-from dnncore.cuda.convolution.wgmma_backward_filter import TILES, _Schedule
+from dnncore.cuda.convolution.wgmma_backward_filter import TILES
 from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM
 from dnncore.cuda.tensor_map import PixelMap
 from dnncore.descriptors import ActivationDescriptor
@@ -348,7 +349,7 @@ def test_a_batch_of_one_is_for_the_kernel_that_an_h200_was_seen_to_be_fastest_wi
 )
 def test_sums_that_would_be_too_long_are_shared_by_more_blocks_than_multiprocessors(layer: Layer) -> None:
     problem = replace(layer.problem, direction=Direction.BACKWARD_FILTER)
-    found = [schedule for tile in TILES for schedule in _Schedule.of(problem, tile, H200)]
+    found = [schedule for tile in TILES for schedule in Schedule.of(problem, tile, H200)]
     assert any(schedule.blocks > H200.multiprocessors for schedule in found)
     assert all(min(schedule.longest, schedule.steps) * schedule.tile.pixels <= LONGEST_SUM for schedule in found)
 

@@ -1,4 +1,4 @@
-"""Convolutions in which blocks of implicit_gemm_wgmma take several tiles, and its ring of stages goes round."""
+"""Convolutions in which blocks of kernels that the copy engine feeds take several tiles, and their ring of stages goes round."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class Layer:
     layout: str = "NHWC"
     blocks: int = 1
     activation: ActivationDescriptor = LEAKY
+    algorithm: str = ALGORITHM
 
     def case(self) -> Case:
         aligned = 16 if self.dtype is I8 else 8
@@ -63,7 +64,7 @@ class Layer:
             alpha1 = 2.0**-9 if self.dtype is I8 else 0.5
             activation = self.activation
             problem = FusedConvolutionProblem(x, w, y, self.convolution, row, row, y, activation, alpha1, alpha2=-2.0)
-        return Case(f"wgmma-{self.kernel}", problem, self.alpha, self.beta)
+        return Case(self.kernel, problem, self.alpha, self.beta)
 
 
 STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), dilation=(1, 2))
@@ -129,6 +130,11 @@ BACKWARD_FILTER = (
     Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "bfloat16_64x256", channels=60, blocks=5),
     Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "bfloat16_64x576", blocks=5),
 )
+FLOAT_BACKWARD_FILTER = (
+    Layer(F32, 3, (7, 14), (3, 1), ROWS, "128x256", alpha=0.5, beta=-1.0, blocks=3),
+    Layer(F32, 2, (13, 11), (1, 1), ONE_TAP, "128x128", channels=68, blocks=5),
+    Layer(F32, 2, (16, 14), (3, 2), STRIDED, "64x256", alpha=-0.5, beta=2.0, filters=60, layout="NCHW"),
+)
 LAYERS = (
     *FORWARD,
     *(
@@ -139,10 +145,23 @@ LAYERS = (
         )
         for layer in layers
     ),
+    *(
+        replace(
+            layer,
+            direction=Direction.BACKWARD_FILTER,
+            kernel=f"convolution_{name}_backward_filter_{layer.kernel}",
+            algorithm=f"implicit_gemm_{name}",
+            convolution=replace(layer.convolution, math=math),
+        )
+        for name, math in (("tf32", MathType.TF32), ("3xtf32", MathType.STRICT))
+        for layer in (FLOAT_BACKWARD_FILTER if math is MathType.TF32 else FLOAT_BACKWARD_FILTER[1:])
+    ),
 )
-KERNELS = {layer.kernel for layer in LAYERS} | {
-    f"convolution_wgmma_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER if layer.blocks > 1
-}
+KERNELS = (
+    {layer.kernel for layer in LAYERS}
+    | {f"convolution_wgmma_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER if layer.blocks > 1}
+    | {"convolution_tf32_backward_filter_parts"}
+)
 """What the cases here run."""
 
 
@@ -170,16 +189,17 @@ def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPat
         "wgmma_launch.TILES_OF_INT8",
         "wgmma_launch.TILES_OF_TF32",
         "wgmma_backward_filter.TILES",
+        "tf32_backward_filter.TILES",
     ):
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(_ending(tile))]
         monkeypatch.setattr(where, tuple(found))
     with _handle(replace(H200, multiprocessors=layer.blocks), monkeypatch) as few:
         case = layer.case()
-        kernels = few.plan(case.problem, algorithm=ALGORITHM).describe()
+        kernels = few.plan(case.problem, algorithm=layer.algorithm).describe()
         assert f"{layer.kernel}: " in kernels
-        assert ("_parts_" in kernels) == (layer.direction is Direction.BACKWARD_FILTER and layer.blocks > 1)
-        check(few, case, ALGORITHM)
+        assert ("_parts" in kernels) == (layer.direction is Direction.BACKWARD_FILTER and layer.blocks > 1)
+        check(few, case, layer.algorithm)
 
 
 def test_operands_of_tf32_are_rounded_to_the_nearest_and_sums_are_not_rounded() -> None:

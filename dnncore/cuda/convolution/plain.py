@@ -16,6 +16,7 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.relaid import RelaidConvolution
+from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
@@ -52,8 +53,13 @@ _WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
         WgmmaRowsBackwardFilter("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
     ),
 }
+_TF32 = Tf32BackwardFilter("implicit_gemm_tf32", 1, IMPLICIT_GEMM)
 _RELAID = {
-    direction: RelaidConvolution("implicit_gemm_wgmma_relaid", algorithms) for direction, algorithms in _WGMMA.items()
+    direction: RelaidConvolution(
+        "implicit_gemm_wgmma_relaid",
+        (*algorithms, _TF32) if direction is Direction.BACKWARD_FILTER else algorithms,
+    )
+    for direction, algorithms in _WGMMA.items()
 }
 _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], *_OTHERS),
@@ -61,6 +67,8 @@ _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
         *_WGMMA[Direction.BACKWARD_FILTER],
+        _TF32,
+        Tf32BackwardFilter("implicit_gemm_3xtf32", 3, IMPLICIT_GEMM),
         _RELAID[Direction.BACKWARD_FILTER],
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
     ),

@@ -1,7 +1,7 @@
 """Backward-filter convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-The sums are in fp32; their parts are added in order, and the total is rounded once. The picture is in
-`convolution/wgmma_filter.cuh`. dw may lie in memory in any way.
+The sums are in fp32; their parts are added in order, and the total is rounded once. The pictures are in
+`convolution/filter_feed.cuh` and `convolution/wgmma_filter.cuh`. dw may lie in memory in any way.
 
 Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
 bytes.
@@ -9,169 +9,40 @@ bytes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
-from dnncore.cuda.convolution.copy_engine import (
-    forward_window,
-    images_map,
-    matrix_map,
-    patches_map,
-    reads_matrix,
-    why_no_matrix,
-    why_not_copied,
-    why_not_gathered,
-)
-from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
-from dnncore.cuda.convolution.wgmma_tile import (
-    ARCHITECTURE,
-    DTYPES,
-    LONGEST_SUM,
-    MOST,
-    ROW_BYTES,
-    SLAB,
-    WARPGROUP,
-    why_no_wgmma,
-)
-from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP
+from dnncore.cuda.convolution.filter_schedule import PARAMS, Kernels, Tile, offer, sum_unit
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, DTYPES, why_no_wgmma
+from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["WgmmaBackwardFilter"]
-
-_STAGE_PIXELS = 64
-_PATCH_ROWS, _PATCH_COLUMNS = 14, 8
-_PATCH_TAPS = (3, 3)
-_PATCH_PIXELS = (_PATCH_ROWS + _PATCH_TAPS[0] - 1) * (_PATCH_COLUMNS + _PATCH_TAPS[1] - 1)
-"""Of x, which the taps of a patch's pixels meet."""
-
-_SUM_BYTES = 4
-_MOST_WORK = 2**32
-"""Of the steps of all tiles times the blocks, so that 32 bits hold it."""
-
-# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md). Products, loads and memory are
-# in each other's way, so that their times are added as the sides of a right angle. Bytes that a multiprocessor loads in a clock;
-# how much longer those take that are gathered, and those of images of one slab of channels, whose taps meet the same bytes; what
-# blocks lose in all that are out of step where this share of the second-level cache does not hold the operands. The share of the
-# memory's rate. What it takes, in launches, until all multiprocessors multiply, and until they add up parts; bytes of parts that a
-# multiprocessor leaves in a clock, and that it adds.
-_LOADED_BYTES = 50.0
-_GATHERED, _GATHERED_SLAB = 1.1, 3.0
-_OUT_OF_STEP, _OF_L2 = 1.22, 0.25
-_OF_MEMORY_RATE = 0.92
-_LAUNCHES, _SUM_LAUNCHES = 1.0, 0.37
-_LEFT_BYTES, _ADDED_BYTES = 55.0, 12.4
-_LITTLE = 0.5
-"""Of a launch. What takes less in one launch is estimated without it, as `implicit_gemm` is, which takes longer there: for layers
-of ResNet-50 at batch 1 6.6 us in place of 4.5, and 5.6 of 4.0."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Filters and columns (channels of taps) of a block's tile, and stages of its ring: as many as fit. Immutable.
-
-    Args:
-        rows: Filters.
-        columns: All taps of 64 channels where stages are patches.
-        stages: Of the ring.
-        in_patches: Whether a stage is pixels of a patch and what all their taps meet.
-    """
-
-    rows: int
-    columns: int
-    stages: int
-    in_patches: bool = False
-
-    @property
-    def consumers(self) -> int:
-        """Groups of four warps that multiply."""
-        return _PATCH_TAPS[0] if self.in_patches else 2
-
-    @property
-    def threads(self) -> int:
-        """Of a block, the producer's among them."""
-        return (self.consumers + 1) * WARPGROUP
-
-    @property
-    def pixels(self) -> int:
-        """Of dy in a stage."""
-        return _PATCH_ROWS * _PATCH_COLUMNS if self.in_patches else _STAGE_PIXELS
-
-    @property
-    def stage_bytes(self) -> int:
-        """Of dy and x."""
-        of_x = _PATCH_PIXELS if self.in_patches else self.columns // SLAB * _STAGE_PIXELS
-        return (self.rows // SLAB * self.pixels + of_x) * ROW_BYTES
-
-    @property
-    def shared_bytes(self) -> int:
-        """Stages, and two barriers for each."""
-        return self.stages * (self.stage_bytes + 2 * 8)
-
-    @property
-    def sums(self) -> int:
-        """In a slot of the workspace."""
-        return self.rows * self.columns
-
-    @property
-    def fragments(self) -> int:
-        """Four sums of a thread each."""
-        return self.sums // (self.consumers * WARPGROUP * 4)
-
+__all__ = ["TILES", "WgmmaBackwardFilter"]
 
 TILES = (
-    *(_Tile(64, 256, 5), _Tile(128, 192, 5), _Tile(128, 128, 7), _Tile(128, 64, 9)),
-    _Tile(64, 576, 6, in_patches=True),
+    *(Tile(64, 256, 5), Tile(128, 192, 5), Tile(128, 128, 7), Tile(128, 64, 9)),
+    Tile(64, 576, 6, in_patches=True),
 )
 """Of equal estimates the first is taken: where a tile of 64 x 256 has all columns, an H200 was seen to be faster by a tenth."""
 
-_GRADIENT = struct(
-    ("parts", ADDRESS),
-    ("dw", ADDRESS),
-    ("strides", "<i8", 4),
-    ("filters", "<i4"),
-    ("channels", "<i4"),
-    ("taps", "<i4", 2),
-    *(
-        (name, "<i4")
-        for name in ("slabs", "tile_step", "block_step", "steps", "tiles", "filter_tiles", "blocks", "in_vectors")
-    ),
-)
-_PARAMS = struct(
-    *((name, TENSOR_MAP) for name in ("x", "dy")),
-    *BLEND,
-    ("gradient", _GRADIENT),
-    *((name, "<i4", 2) for name in ("output", "stride", "padding", "dilation")),
-    ("gathers", "<i4"),
-    alignment=64,
-)
-_SUM_PARAMS = struct(
-    *BLEND,
-    ("gradient", _GRADIENT),
-    *((name, "<i4") for name in ("rows", "fragments", "consumers", "log2_ways")),
-)
-
 
 @cache
-def _unit(dtype: DType, tile: _Tile) -> Unit:
+def _unit(dtype: DType, tile: Tile) -> Unit:
     entry = f"convolution_wgmma_backward_filter_{c_type(dtype)}_{tile.rows}x{tile.columns}"
-    stage = ", wgmma_filter::Patches" if tile.in_patches else ""
+    stage = ", filter::Patches" if tile.in_patches else ""
     source = (
         '#include "dnncore/convolution/wgmma_filter.cuh"\n'
         "using namespace dnncore;\n"
         f"using Kernel = wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}{stage}>;\n"
-        f'static_assert(sizeof(wgmma_filter::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(filter::Params) == {PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
-        f"{entry}(const __grid_constant__ wgmma_filter::Params params) {{\n"
+        f"{entry}(const __grid_constant__ filter::Params params) {{\n"
         "  Kernel::run(params);\n"
         "}\n"
     )
@@ -181,143 +52,8 @@ def _unit(dtype: DType, tile: _Tile) -> Unit:
 @cache
 def _sum_unit(dtype: DType) -> Unit:
     name = c_type(dtype)
-    made = generate(
-        header="dnncore/convolution/wgmma_filter.cuh",
-        entry=f"convolution_wgmma_backward_filter_parts_{name}",
-        function=f"wgmma_filter::add_parts<{name}>",
-        struct_name="wgmma_filter::SumParams",
-        dtype=_SUM_PARAMS,
-        threads=SUM_THREADS,
-    )
-    return Unit(made.source, made.entry, (ARCHITECTURE,))
-
-
-@dataclass(frozen=True, slots=True)
-class _Schedule:
-    """How the work is shared out. Immutable.
-
-    Args:
-        tile: Of each block.
-        filter_tiles: Tiles along the filters.
-        column_tiles: Tiles along taps and channels.
-        steps: Stages of a tile: its pixels.
-        blocks: That share out the steps of all tiles, as equally as can be.
-    """
-
-    tile: _Tile
-    filter_tiles: int
-    column_tiles: int
-    steps: int
-    blocks: int
-
-    @classmethod
-    def of(cls, problem: ConvolutionProblem, tile: _Tile, figures: DeviceFigures) -> Iterator[_Schedule]:
-        """With as many blocks as take equal parts of tiles, and with all multiprocessors; several times where sums are too long."""
-        k, c, r, s = problem.w.shape
-        slabs, filter_tiles = -(-c // SLAB), -(-k // tile.rows)
-        if tile.in_patches:
-            n, _, p, q = problem.y.shape
-            if not _has_patches(problem):
-                return
-            column_tiles, steps = slabs, n * (p // _PATCH_ROWS) * (q // _PATCH_COLUMNS)
-        else:
-            column_tiles = -(-r * s * slabs // (tile.columns // SLAB))
-            steps = -(-problem.y.size // k // _STAGE_PIXELS)
-        tiles, longest = filter_tiles * column_tiles, LONGEST_SUM // tile.pixels
-        waves = 1
-        if min(steps, -(-tiles * steps // figures.multiprocessors)) > longest:
-            waves = -(-tiles * steps // (longest * figures.multiprocessors))
-        most = min(waves * figures.multiprocessors, tiles * steps)
-        even = tiles * min(most // tiles, steps)
-        for blocks in sorted({even, most} - {0}):
-            found = cls(tile, filter_tiles, column_tiles, steps, blocks)
-            if min(found.longest, steps) <= longest:
-                yield found
-
-    @property
-    def tiles(self) -> int:
-        """How many there are."""
-        return self.filter_tiles * self.column_tiles
-
-    @property
-    def work(self) -> int:
-        """What 32 bits must hold."""
-        return self.tiles * self.steps * (self.blocks + 1)
-
-    @property
-    def longest(self) -> int:
-        """Steps of a block."""
-        return -(-self.tiles * self.steps // self.blocks)
-
-    @property
-    def parts(self) -> int:
-        """Most that a tile has."""
-        if self.blocks % self.tiles == 0:
-            return self.blocks // self.tiles
-        return 1 if self.is_whole else min(-(-self.blocks // self.tiles) + 1, self.blocks, self.steps)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no tile is shared by blocks."""
-        return self.tiles % self.blocks == 0
-
-    @property
-    def workspace_bytes(self) -> int:
-        """A slot for each block and tile that meet; none where blocks have whole tiles."""
-        return 0 if self.is_whole else (self.tiles + self.blocks - 1) * self.tile.sums * _SUM_BYTES
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether blocks go through the same pixels at the same time, so that memory is read once for all of them."""
-        return self.is_whole or self.blocks % self.tiles == 0
-
-    def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """Of products and sums."""
-        x, dy, dw = problem.x, problem.y, problem.w
-        rate = figures.products_per_second(Maths.of(x.dtype)) / figures.multiprocessors
-        steps = self.longest * -(-self.blocks // figures.multiprocessors)
-        multiplying = steps * self.tile.sums * self.tile.pixels / rate
-        loading = steps * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
-        met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
-        memory = (min(x.nbytes, met) + dy.nbytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        seconds = math.hypot(multiplying, loading, memory)
-        if not self.is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
-            seconds *= _OUT_OF_STEP
-        if self.is_whole and seconds < _LITTLE * figures.launch_seconds:
-            return seconds
-        seconds += _LAUNCHES * figures.launch_seconds
-        if self.is_whole:
-            return seconds
-        part_bytes, slots = self.tile.sums * _SUM_BYTES, self.blocks if self.is_in_step else self.blocks + self.tiles
-        left = (1 if self.is_in_step else 2) * -(-self.blocks // figures.multiprocessors) * part_bytes / _LEFT_BYTES
-        added = slots * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
-        return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
-
-    def _loaded_bytes(self, problem: ConvolutionProblem) -> float:
-        """Of a stage, on average; what does not exist is not loaded, and what is gathered counts for more.
-
-        Where a tile has all columns, pixels of x are gathered as a whole, and those of dy are loaded once: with what memory takes.
-        """
-        k, c, r, s = problem.w.shape
-        slabs, row_slabs = -(-c // SLAB), -(-k // SLAB)
-        of_dy = row_slabs * self.column_tiles * self.tile.pixels
-        if self.tile.in_patches:
-            of_x: float = slabs * self.filter_tiles * _PATCH_PIXELS
-        else:
-            of_x = r * s * slabs * self.filter_tiles * _STAGE_PIXELS
-            has_all_columns = self.column_tiles == 1 and slabs > 1
-            if has_all_columns:
-                of_dy = 0
-            elif not reads_matrix(problem.x, forward_window(problem)):
-                of_x *= _GATHERED_SLAB if slabs == 1 else _GATHERED
-        return (of_dy + of_x) / self.tiles * ROW_BYTES
-
-
-def _has_patches(problem: ConvolutionProblem) -> bool:
-    """Whether patches suit the convolution: their taps meet nothing that the convolution's would not."""
-    conv, (p, q) = problem.convolution, problem.y.shape[2:]
-    is_dense = conv.stride == conv.dilation == (1, 1) and problem.w.shape[2:] == _PATCH_TAPS
-    return is_dense and p % _PATCH_ROWS == q % _PATCH_COLUMNS == 0
+    entry = f"convolution_wgmma_backward_filter_parts_{name}"
+    return sum_unit("wgmma_filter", f"wgmma_filter::add_parts<{name}>", entry, (ARCHITECTURE,))
 
 
 @dataclass(frozen=True)
@@ -338,95 +74,9 @@ class WgmmaBackwardFilter:
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""
-        reason = _why_not(problem, figures)
+        if problem.direction is not Direction.BACKWARD_FILTER:
+            return f"it has no {problem.direction.value}"
+        reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], TILES[0]))
         if reason is not None:
             return reason
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
-        schedules = [schedule for tile in TILES for schedule in _Schedule.of(problem, tile, figures)]
-        fitting = [each for each in schedules if each.work < _MOST_WORK]
-        if not fitting:
-            return f"{min(each.work for each in schedules)} steps of all tiles times blocks; at most {_MOST_WORK}"
-        seconds, schedule = min(((each.seconds(problem, figures), each) for each in fitting), key=lambda pair: pair[0])
-        return Offer(
-            seconds,
-            partial(_calls, problem, schedule, elsewhere),
-            max(schedule.workspace_bytes, elsewhere.workspace_bytes),
-        )
-
-
-def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
-    """None where the kernels take the convolution, else the reason."""
-    x, w, dy = problem.x, problem.w, problem.y
-    if problem.direction is not Direction.BACKWARD_FILTER:
-        return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], TILES[0]))
-    if reason is not None:
-        return reason
-    counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2])
-    if max(counts) > MOST:
-        return f"{counts} pixels of dy and x, filters and channels; at most {MOST}"
-    return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
-
-
-def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
-    x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
-    window, slabs = forward_window(problem), -(-w.shape[1] // SLAB)
-    output, maps = window.outputs, (images_map(x, window, SLAB, _STAGE_PIXELS), matrix_map(dy, SLAB, _STAGE_PIXELS))
-    if tile.in_patches:
-        rows, columns = _PATCH_ROWS, _PATCH_COLUMNS
-        output = output[0] // rows, output[1] // columns
-        of_x = patches_map(x, SLAB, rows + _PATCH_TAPS[0] - 1, columns + _PATCH_TAPS[1] - 1)
-        maps = of_x, patches_map(dy, SLAB, rows, columns)
-    params = record(
-        _PARAMS,
-        output=output,
-        stride=window.steps,
-        padding=[-first for first in window.first],
-        dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
-        gathers=not reads_matrix(x, window),
-    )
-    values = {
-        "strides": w.strides,
-        "filters": w.shape[0],
-        "channels": w.shape[1],
-        "taps": w.shape[2:],
-        "slabs": slabs,
-        "tile_step": 1 if tile.in_patches else tile.columns // SLAB,
-        "block_step": slabs if tile.in_patches else 1,
-        "steps": schedule.steps,
-        "tiles": schedule.tiles,
-        "filter_tiles": schedule.filter_tiles,
-        "blocks": schedule.blocks,
-        "in_vectors": why_not_copied("dw", w) is None and w.shape[1] % 8 == 0,
-    }
-    params["gradient"] = record(_GRADIENT, **values)
-    x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
-    places: dict[FieldPath, Place] = {("gradient", "parts"): Place(WORKSPACE), ("gradient", "dw"): dw_place}
-    if schedule.is_whole:
-        del places["gradient", "parts"]
-    calls = kernel_call(
-        _unit(x.dtype, tile),
-        schedule.blocks,
-        tile.threads,
-        params,
-        places,
-        shared_bytes=tile.shared_bytes,
-        maps={"x": (x_place, maps[0]), "dy": (dy_place, maps[1])},
-        starts_early=True,
-    )
-    if not schedule.is_whole:
-        sums = record(
-            _SUM_PARAMS,
-            gradient=params["gradient"],
-            rows=tile.rows,
-            fragments=tile.fragments,
-            consumers=tile.consumers,
-            log2_ways=log2_ways(schedule.parts),
-        )
-        blocks = tile.sums // 4 // (SUM_THREADS >> log2_ways(schedule.parts))
-        grid = blocks, schedule.tiles, 1
-        calls += kernel_call(_sum_unit(x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
-    aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
-    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
+        return offer(problem, figures, Kernels(TILES, _unit, _sum_unit, Maths.of(problem.x.dtype)), self.elsewhere)

@@ -171,13 +171,26 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
 
 
 def why_no_wgmma(
-    problem: ConvolutionProblem, architecture: str, any_unit: Unit, dtypes: Sequence[DType] = DTYPES
+    problem: ConvolutionProblem,
+    architecture: str,
+    any_unit: Unit,
+    dtypes: Sequence[DType] = DTYPES,
+    *,
+    rounds: bool = True,
 ) -> str | None:
-    """None where a kernel of wgmma takes the kind of convolution, else why not: dtype, math, architecture, dimensions, groups."""
+    """None where a kernel of tensor cores takes the kind of convolution, else why not: dtype, math, device, dimensions, groups.
+
+    Args:
+        problem: The convolution.
+        architecture: Of the device.
+        any_unit: A kernel.
+        dtypes: That there are kernels for.
+        rounds: Whether these round float32 to tf32.
+    """
     conv = problem.convolution
     if problem.x.dtype not in dtypes:
         return f"x is {problem.x.dtype.value}; it takes {', '.join(dtype.value for dtype in dtypes)}"
-    if problem.x.dtype is DType.FLOAT32 and conv.math is not MathType.TF32:
+    if rounds and problem.x.dtype is DType.FLOAT32 and conv.math is not MathType.TF32:
         return f"x is float32 and math {conv.math.value}: it would round x and w, which {MathType.TF32.value} permits"
     missing = any_unit.why_not_on(architecture)
     if missing is not None:

@@ -1,26 +1,5 @@
-// Backward-filter convolution by the matrix units and the copy engine of sm_90: 16-bit channels-last images, sums in fp32,
-// the same bits every time.
-//
-//     dw[k, r, s, c] = sum over pixels of dy[pixel, k] * x[pixel moved by tap (r, s), c]
-//
-// A product whose sum runs over the pixels of y. Both operands have a pixel to a row, so that a row is one summand of 64
-// filters, or of 64 channels of a tap: the matrix units transpose both. As in the other directions (wgmma.cuh) nothing is
-// unrolled in memory, and a producer keeps a ring of stages filled (wgmma_ring.cuh):
-//
-//     stage    64 pixels x kFilters of dy   |   64 pixels x kColumns: 64 channels of each of several taps or slabs
-//                         \                                  /
-//     consumers            sums of kFilters x kColumns of dw, a part for each, in registers
-//
-// dw has few tiles and pixels are many. The work, tiles x steps of 64 pixels, is a line that is cut into as many equal pieces
-// as there are blocks (stream-K):
-//
-//     tile      |        0        |        1        |        2        |
-//     block     |    0    |    1    |    2    |    3    |    4    | 5 |
-//     parts     |   0,0   |0,1| 1,1 |   1,2   | ...                       in the workspace, in slots tile + block
-//
-// A block stores a tile that it has all of in dw. Of the others it leaves its sums in the workspace, as its threads have them, and
-// a second kernel adds their parts in order and stores the totals. It starts early (early_launch.cuh), but not before all blocks have
-// ended: else the first multiprocessors to be idle would get most of its blocks.
+// Backward-filter convolution by the matrix units of sm_90: 16-bit channels-last images, sums in fp32. What comes to them, and who
+// computes what, is drawn in filter_feed.cuh; the units transpose both operands.
 //
 // With few channels it is gathering x for every tap that takes the time. For filters of 3 x 3 without stride there are patches
 // instead (`Patches`): a stage is 8 x 14 pixels of dy and the 10 x 16 pixels of x that their taps meet, loaded once, and each
@@ -31,77 +10,22 @@
 //          . o o o o o o o o .      a row further on. A consumer has the three taps of one r.
 #pragma once
 
-#include "dnncore/common/tensor.cuh"
-#include "dnncore/convolution/sum_of_parts.cuh"
-#include "dnncore/convolution/wgmma_ring.cuh"
-#include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/convolution/filter_feed.cuh"
+#include "dnncore/convolution/filter_parts.cuh"
 #include "dnncore/ptx/matrix_store.cuh"
-#include "dnncore/ptx/tensor_copy.cuh"
 
 namespace dnncore::wgmma_filter {
 
+using filter::Gradient;
+using filter::Params;
+using filter::Patches;
+using filter::Piece;
+using filter::SumParams;
 using wgmma::kConsumerFilters;
 using wgmma::kSlab;
 using wgmma::Position;
-using wgmma::Ring;
-using wgmma::Row;
 
-// Of dw, where a kernel stores it.
-struct Gradient {
-  float4* parts;         // [tile + block][sums of its threads, four at a time]
-  void* dw;
-  int64 strides[4];      // K, C, R, S
-  int32 filters;
-  int32 channels;
-  int32 taps[2];         // R, S, as are all pairs: rows first
-  int32 slabs;           // of 64 channels
-  int32 tile_step;       // 64 columns are number tap * slabs + slab; how far it is to those of the next tile along them,
-  int32 block_step;      // and to the next 64 columns of a tile
-  int32 steps;           // of a tile
-  int32 tiles;
-  int32 filter_tiles;
-  int32 blocks;
-  int32 in_vectors;      // whether dw has channels in eights, neighbours that begin at multiples of 16 bytes
-};
-
-// _PARAMS in convolution/wgmma_backward_filter.py. Coordinates are 32 bits: the host sees to it.
-struct alignas(64) Params {
-  TensorMap x;           // 64 channels of a stage's pixels
-  TensorMap dy;          // 64 filters of them
-  Blend blend;
-  Gradient gradient;
-  int32 output[2];       // pixels of y; of patches, how many there are
-  int32 stride[2];
-  int32 padding[2];
-  int32 dilation[2];
-  int32 gathers;         // whether x is images; else a matrix whose rows are the pixels of y
-};
-
-// The first step of a block's piece of the line; the host sees to it that 32 bits hold the line times the blocks.
-__device__ __forceinline__ uint32 first_step(const Gradient& gradient, uint32 block) {
-  return static_cast<uint32>(gradient.tiles) * gradient.steps * block / gradient.blocks;
-}
-
-// The block that has a step of the line.
-__device__ __forceinline__ uint32 block_of(const Gradient& gradient, uint32 step) {
-  return ((step + 1) * gradient.blocks - 1) / (static_cast<uint32>(gradient.tiles) * gradient.steps);
-}
-
-// What 64 columns of a tile are.
-struct Columns {
-  int32 r;
-  int32 s;
-  int32 channel;  // beyond the last one where there are no such columns
-
-  __device__ __forceinline__ Columns(const Gradient& gradient, int32 tile, int32 block) {
-    const int32 number = tile / gradient.filter_tiles * gradient.tile_step + block * gradient.block_step;
-    const int32 tap = number / gradient.slabs;
-    const bool exists = tap < gradient.taps[0] * gradient.taps[1];
-    r = exists ? tap / gradient.taps[1] : 0;
-    s = exists ? tap % gradient.taps[1] : 0;
-    channel = (exists ? number % gradient.slabs : gradient.slabs) * kSlab;
-  }
-};
+using Columns = filter::Columns<kSlab>;
 
 // Where a thread's totals of 64 columns of two filters, k and k + 8, belong in dw.
 template <typename T>
@@ -182,146 +106,26 @@ private:
   T* dw_;
 };
 
-// A stage: 64 pixels of dy and, of x, what several taps or slabs meet of them.
-template <int kFilters, int kColumns>
-struct Pixels {
-  static constexpr int kRowsOfDy = 64, kSteps = kRowsOfDy / 16;
-  static constexpr int kRowsOfX = 64, kBlocksOfX = kColumns / kSlab;
-  static constexpr uint32 kNext = kRowsOfX * kMatrixRowBytes, kPitch = 8 * kMatrixRowBytes;
-  static constexpr int kConsumers = 2;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-};
-
-// A stage: 8 x 14 pixels of dy and the patch of x that the taps of 3 x 3 filters meet of them.
-struct Patches {
-  static constexpr int kWidth = 8, kHeight = 14;
-  static constexpr int kRowsOfDy = kWidth * kHeight, kSteps = kRowsOfDy / 16;
-  static constexpr int kPatchWidth = kWidth + 2, kRowsOfX = kPatchWidth * (kHeight + 2), kBlocksOfX = 1;
-  static constexpr uint32 kNext = kMatrixRowBytes, kPitch = kPatchWidth * kMatrixRowBytes;
-  static constexpr int kConsumers = 3;
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 152;
-};
-
 // Tiles of kFilters x kColumns, shared out to the consumers along the filters if these are enough for all.
-template <typename T, int kFilters, int kColumns, int kStages, typename Stage = Pixels<kFilters, kColumns>>
+template <typename T, int kFilters, int kColumns, int kStages, typename Stage = filter::Pixels<64, kColumns / kSlab>>
 struct Kernel {
+  using Feed = filter::Feed<T, kFilters, kColumns, kStages, Stage>;
+  using Shared = typename Feed::Shared;
   static constexpr int kConsumers = Stage::kConsumers;
-  static constexpr bool kInPatches = std::is_same_v<Stage, Patches>;
+  static constexpr bool kInPatches = Feed::kInPatches;
   static constexpr bool kSharesFilters = kFilters == kConsumers * kConsumerFilters;
   static constexpr int kConsumerColumns = kSharesFilters ? kColumns : kColumns / kConsumers;
   static constexpr int kFragments = kConsumerColumns / 8;  // of four sums, of a thread
-  static constexpr int kSlabsOfDy = kFilters / kSlab;
   static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerColumns % kSlab == 0);
 
-  struct Shared {
-    // Every matrix begins at a multiple of 1024 bytes.
-    Row dy[kStages][kSlabsOfDy][Stage::kRowsOfDy];
-    Row x[kStages][Stage::kBlocksOfX][Stage::kRowsOfX];
-    Ring<kStages, kConsumers> ring;
-  };
-  static constexpr uint32 kStageBytes = sizeof(Shared::dy[0]) + sizeof(Shared::x[0]);
-
   static __device__ void run(const Params& params) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    auto& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x == 0) {
-      prefetch(params.x), prefetch(params.dy);
-      shared.ring.make();
-      publish_barriers();
-    }
-    __syncthreads();
-    wait_for_previous();
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == kConsumers) {
-      leave_registers<Stage::kProducerRegisters>();
-      if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
-    } else {
-      take_registers<Stage::kConsumerRegisters>();
-      consume(params, shared, warpgroup);
-    }
+    Feed::run(params, [&](Shared& shared, int consumer) { consume(params, shared, consumer); });
   }
 
 private:
-  // Of a tile, what a block has of it.
-  struct Piece {
-    int32 tile;
-    int32 first;
-    int32 steps;
-  };
-
-  // visit(piece) for each tile that this block has a piece of.
-  template <typename Visit>
-  static __device__ __forceinline__ void for_each_piece(const Gradient& gradient, const Visit& visit) {
-    const auto end = static_cast<int32>(first_step(gradient, blockIdx.x + 1));
-    for (auto step = static_cast<int32>(first_step(gradient, blockIdx.x)); step < end;) {
-      const int32 tile = step / gradient.steps, first = step - tile * gradient.steps;
-      const int32 steps = min(end - step, gradient.steps - first);
-      visit(Piece{tile, first, steps});
-      step += steps;
-    }
-  }
-
-  static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
-    auto at = Ring<kStages, kConsumers>::first_free();
-    for_each_piece(params.gradient, [&](const Piece& piece) {
-      if constexpr (kInPatches) {
-        load_patches(params, shared, piece, at);
-      } else {
-        load_pixels_of_taps(params, shared, piece, at);
-      }
-    });
-  }
-
-  static __device__ __forceinline__ void load_pixels_of_taps(
-      const Params& params, Shared& shared, const Piece& piece, Position<kStages>& at) {
-    const int32 filter = piece.tile % params.gradient.filter_tiles * kFilters;
-    int32 channel[Stage::kBlocksOfX], h_offset[Stage::kBlocksOfX], w_offset[Stage::kBlocksOfX];
-#pragma unroll
-    for (int i = 0; i < Stage::kBlocksOfX; ++i) {
-      const Columns columns(params.gradient, piece.tile, i);
-      channel[i] = columns.channel;
-      h_offset[i] = columns.r * params.dilation[0], w_offset[i] = columns.s * params.dilation[1];
-    }
-    for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
-      const int32 pixel = step * Stage::kRowsOfDy;
-      const int32 row = pixel / params.output[1], image = row / params.output[0];
-      const int32 h = row % params.output[0] * params.stride[0] - params.padding[0];
-      const int32 w = pixel % params.output[1] * params.stride[1] - params.padding[1];
-      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
-#pragma unroll
-      for (int i = 0; i < Stage::kBlocksOfX; ++i) {
-        if (params.gathers) {
-          load_pixels(shared.x[at.stage][i], params.x, filled, channel[i], w, h, image, w_offset[i], h_offset[i]);
-        } else {
-          load_window(shared.x[at.stage][i], params.x, filled, channel[i], pixel);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kSlabsOfDy; ++i) {
-        load_window(shared.dy[at.stage][i], params.dy, filled, filter + i * kSlab, pixel);
-      }
-      at.advance();
-    }
-  }
-
-  static __device__ __forceinline__ void load_patches(
-      const Params& params, Shared& shared, const Piece& piece, Position<kStages>& at) {
-    const int32 filter = piece.tile % params.gradient.filter_tiles * kFilters;
-    const int32 channel = Columns(params.gradient, piece.tile, 0).channel;
-    for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
-      const int32 row = step / params.output[1], image = row / params.output[0];
-      const int32 h = row % params.output[0] * Patches::kHeight, w = step % params.output[1] * Patches::kWidth;
-      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
-      load_window(shared.x[at.stage][0], params.x, filled, channel, w - params.padding[1], h - params.padding[0], image);
-      load_window(shared.dy[at.stage][0], params.dy, filled, filter, w, h, image);
-      at.advance();
-    }
-  }
-
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
     Position<kStages> at;
-    for_each_piece(params.gradient, [&](const Piece& piece) {
+    filter::for_each_piece(params.gradient, [&](const Piece& piece) {
       float sums[kConsumerColumns / 2];
       multiply(sums, piece.steps, shared, consumer, at);
       if (piece.steps == params.gradient.steps) {
@@ -389,38 +193,19 @@ private:
   }
 };
 
-// _SUM_PARAMS in convolution/wgmma_backward_filter.py.
-struct SumParams {
-  Blend blend;
-  Gradient gradient;
-  int32 rows;        // filters of a tile
-  int32 fragments;   // of a thread, as above
-  int32 consumers;
-  int32 log2_ways;   // of how many threads share the parts of four sums
-};
-
-// Finish the tiles that several blocks have pieces of: blocks along x share out the sums of tile y.
+// Add up what these kernels have left.
 template <typename T>
 __device__ void add_parts(const SumParams& params) {
-  const Gradient& gradient = params.gradient;
-  const auto tile = static_cast<int32>(blockIdx.y);
-  const SumOfParts sum_of_parts(params.log2_ways);
-  const int32 place = sum_of_parts.place();
-  const auto first = static_cast<int32>(block_of(gradient, tile * gradient.steps));
-  const auto last = static_cast<int32>(block_of(gradient, (tile + 1) * gradient.steps - 1));
-  wait_for_previous();
-  if (first == last) return;  // it is stored
-  const int64 next = static_cast<int64>(params.consumers * params.fragments * kWarpgroup);  // from part to part
-  float4 sum;
-  if (!sum_of_parts.add(gradient.parts + (tile + first) * next + place, last - first + 1, next, sum)) return;
-  const int32 of_warpgroup = place % kWarpgroup, lane = of_warpgroup % 32;
-  const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / kWarpgroup / params.fragments;
-  const bool shares_filters = params.rows > kConsumerFilters;
-  const int32 row = (shares_filters ? consumer * kConsumerFilters : 0) + of_warpgroup / 32 * 16 + lane / 4;
-  const int32 column = ((shares_filters ? 0 : consumer * params.fragments) + fragment) * 8 + lane % 4 * 2;
-  const Columns columns(gradient, tile, column / kSlab);
-  const int32 k = tile % gradient.filter_tiles * params.rows + row;
-  Target<T>(params.blend, gradient, columns, k).store(column % kSlab, sum);
+  filter::add_parts(params, [&](int32 tile, int32 place, const float4& sum) {
+    const int32 of_warpgroup = place % kWarpgroup, lane = of_warpgroup % 32;
+    const int32 fragment = place / kWarpgroup % params.fragments, consumer = place / kWarpgroup / params.fragments;
+    const bool shares_filters = params.rows > kConsumerFilters;
+    const int32 row = (shares_filters ? consumer * kConsumerFilters : 0) + of_warpgroup / 32 * 16 + lane / 4;
+    const int32 column = ((shares_filters ? 0 : consumer * params.fragments) + fragment) * 8 + lane % 4 * 2;
+    const Columns columns(params.gradient, tile, column / kSlab);
+    const int32 k = tile % params.gradient.filter_tiles * params.rows + row;
+    Target<T>(params.blend, params.gradient, columns, k).store(column % kSlab, sum);
+  });
 }
 
 }  // namespace dnncore::wgmma_filter

@@ -69,7 +69,7 @@ struct Ring {
     release(at.before());
   }
 
-private:
+  // By all threads of a consumer, which have read a stage.
   __device__ __forceinline__ void release(int stage) {
     if (threadIdx.x % 32 == 0) arrive(free[stage]);
   }

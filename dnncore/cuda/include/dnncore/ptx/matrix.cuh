@@ -68,4 +68,13 @@ __device__ __forceinline__ void multiply_add_matrices<int8, std::int32_t>(
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_upper), "r"(b_lower));
 }
 
+// c += a * b, where a has 16 rows of eight elements of tf32, whose registers are floats with 13 bits that are not looked at. Lane l
+// holds of a elements l % 4 and l % 4 + 4 of rows l / 4 (a[0], a[2]) and l / 4 + 8 (a[1], a[3]), and of b those of column l / 4.
+__device__ __forceinline__ void multiply_add_tf32(
+    float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b_upper, std::uint32_t b_lower) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_upper), "r"(b_lower));
+}
+
 }  // namespace dnncore

@@ -1,0 +1,97 @@
+"""Backward-filter convolution of float32 channels-last images by tensor cores and the copy engine of sm_90.
+
+`implicit_gemm_tf32` is for those who permit tf32 (`ConvolutionDescriptor.math`), to which the copy engine rounds x and dy.
+`implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, which are as precise as
+those of fp32. The sums are in fp32; their parts are added in order. The pictures are in `convolution/filter_feed.cuh` and
+`convolution/tf32_filter.cuh`. dw may lie in memory in any way.
+
+`implicit_gemm` computes where an operand does not begin at a multiple of 16 bytes.
+
+Source of 3xTF32: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical
+peak performance" (2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.convolution.filter_schedule import PARAMS, Kernels, Tile, offer, sum_unit
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, why_no_wgmma
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
+from dnncore.problems import ConvolutionProblem, Direction
+
+__all__ = ["TILES", "Tf32BackwardFilter"]
+
+TILES = tuple(Tile(*shape, itemsize=4) for shape in ((128, 256, 4), (128, 128, 7), (64, 256, 5)))
+
+_OF_RATE = {1: 0.6, 3: 0.125}
+"""What is reached of the rate of `wgmma`, by the products that make one; splitting operands takes as long as half a product."""
+
+_MOST_SUMS_OF_3XTF32 = 128 * 128
+
+_PREFIX = {1: "tf32", 3: "3xtf32"}
+"""By the products that make one."""
+
+
+@cache
+def _unit(products: int, _dtype: DType, tile: Tile) -> Unit:
+    entry = f"convolution_{_PREFIX[products]}_backward_filter_{tile.rows}x{tile.columns}"
+    source = (
+        '#include "dnncore/convolution/tf32_filter.cuh"\n'
+        "using namespace dnncore;\n"
+        f"using Kernel = tf32_filter::Kernel<{tile.rows}, {tile.columns}, {tile.stages}, {products}>;\n"
+        f'static_assert(sizeof(filter::Params) == {PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
+        f"{entry}(const __grid_constant__ filter::Params params) {{\n"
+        "  Kernel::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+@cache
+def _sum_unit(_dtype: DType) -> Unit:
+    entry = "convolution_tf32_backward_filter_parts"
+    return sum_unit("tf32_filter", "tf32_filter::add_parts", entry, (ARCHITECTURE,))
+
+
+@dataclass(frozen=True)
+class Tf32BackwardFilter:
+    """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
+
+    Args:
+        name: See `backend.Algorithm`.
+        products: Of tf32 that make one: 1, where the caller permits it, or 3, as precise as float32.
+        elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+    """
+
+    name: str
+    products: int
+    elsewhere: CudaAlgorithm
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each tile, and the one that adds up parts."""
+        return (*(_unit(self.products, DType.FLOAT32, tile) for tile in self._tiles), _sum_unit(DType.FLOAT32))
+
+    @property
+    def _tiles(self) -> tuple[Tile, ...]:
+        """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
+        return tuple(tile for tile in TILES if self.products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32)
+
+    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What the fastest schedule takes, or the reason why none suits the problem."""
+        if problem.direction is not Direction.BACKWARD_FILTER:
+            return f"it has no {problem.direction.value}"
+        unit, rounds = partial(_unit, self.products), self.products == 1
+        any_unit = unit(DType.FLOAT32, self._tiles[0])
+        reason = why_no_wgmma(problem, figures.architecture, any_unit, (DType.FLOAT32,), rounds=rounds)
+        if reason is not None:
+            return reason
+        kernels = Kernels(self._tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
+        return offer(problem, figures, kernels, self.elsewhere)
