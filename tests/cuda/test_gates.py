@@ -143,7 +143,7 @@ def test_the_table_has_the_largest_change_first_and_says_what_it_leaves_out() ->
 
 
 def test_the_baseline_reads_back_and_has_a_line_for_each_kernel(tmp_path: Path) -> None:
-    written = Baseline("13.0.88", {"pool": BEFORE, "gemm": BEFORE}, {"pool-1": "a2", "gemm-0": "9f"})
+    written = Baseline("13.0.88", {"pool": BEFORE, "gemm": BEFORE}, {"pool": "a2", "gemm": "9f"})
     written.write("sm_80", tmp_path)
     assert Baseline.read("sm_80", tmp_path) == written
     lines = [line for line in (tmp_path / "sm_80.json").read_text().splitlines() if "registers" in line]
@@ -345,7 +345,7 @@ def test_the_command_updates_compares_and_prints_one_kernel(pair: Path, capsys: 
     assert "2 kernels: no figure changed" in capsys.readouterr().out
 
     written = Baseline.read("sm_80", pair)
-    assert written.digests == {"none-0": units.digest(PAIR, "sm_80", units.nvcc())}
+    assert written.digests == {unit.entry: units.digest(unit, "sm_80", units.nvcc()) for unit in PAIR}
     spent = dict(written.kernels["first"])
     changed = {**written.kernels, "first": spent | {"HMMA": 3, "registers": 99}}
     Baseline(written.compiler, changed).write("sm_80", pair)
@@ -372,16 +372,16 @@ def test_the_command_updates_compares_and_prints_one_kernel(pair: Path, capsys: 
 
 def test_a_digest_is_of_sources_headers_flags_compiler_and_architecture(pair: Path) -> None:
     own = units.nvcc()
-    before = units.digest(PAIR, "sm_80", own)
-    assert units.digest(PAIR, "sm_80", own) == before
-    changed = Unit(PAIR[1].source.replace("= 2", "= 3"), "second")
+    unit = PAIR[1]
+    before = units.digest(unit, "sm_80", own)
+    assert units.digest(unit, "sm_80", own) == before
     others = {
-        units.digest((PAIR[0], changed), "sm_80", own),
-        units.digest(PAIR[:1], "sm_80", own),
-        units.digest(PAIR, "sm_90a", own),
-        units.digest(PAIR, "sm_80", Compiler(own.nvcc, own.version, ("-O1",), own.include)),
-        units.digest(PAIR, "sm_80", Compiler(own.nvcc, "another", own.flags, own.include)),
+        units.digest(Unit(unit.source.replace("= 2", "= 3"), unit.entry), "sm_80", own),
+        units.digest(PAIR[0], "sm_80", own),
+        units.digest(unit, "sm_90a", own),
+        units.digest(unit, "sm_80", Compiler(own.nvcc, own.version, ("-O1",), own.include)),
+        units.digest(unit, "sm_80", Compiler(own.nvcc, "another", own.flags, own.include)),
     }
     (pair / "include" / "dnncore" / "none.cuh").write_text("// not empty any more")
-    others.add(units.digest(PAIR, "sm_80", own))
+    others.add(units.digest(unit, "sm_80", own))
     assert len(others | {before}) == 7

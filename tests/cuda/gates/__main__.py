@@ -43,9 +43,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
         # Of what is compiled, though somebody edit it meanwhile.
         digests = {
             arch: {
-                name: units.digest(members, arch, compiler)
-                for name, members in units.batches()
-                if members[0].why_not_on(arch) is None
+                unit.entry: units.digest(unit, arch, compiler) for unit in units.units() if not unit.why_not_on(arch)
             }
             for arch in architectures
         }
@@ -64,38 +62,31 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     return 1 if broken and not options.update else 0
 
 
-def _unchanged(
-    digests: Mapping[str, Mapping[str, str]], release: str, folder: Path
-) -> dict[str, dict[str, dict[str, Figures]]]:
-    """For each architecture the batches that are as they were for the baseline, with its figures."""
-    found: dict[str, dict[str, dict[str, Figures]]] = {}
-    for arch, of_batch in digests.items():
+def _unchanged(digests: Mapping[str, Mapping[str, str]], release: str, folder: Path) -> dict[str, dict[str, Figures]]:
+    """For each architecture the kernels that are as they were for the baseline, with its figures."""
+    found: dict[str, dict[str, Figures]] = {}
+    for arch, of_kernels in digests.items():
         baseline = Baseline.read(arch, folder)
         found[arch] = {
-            name: {unit.entry: baseline.kernels[unit.entry] for unit in members}
-            for name, members in units.batches()
-            if baseline.compiler == release and name in of_batch and of_batch[name] == baseline.digests.get(name)
+            entry: baseline.kernels[entry]
+            for entry, digest in of_kernels.items()
+            if baseline.compiler == release and digest == baseline.digests.get(entry)
         }
     return found
 
 
 def _all(
-    architectures: Sequence[str],
-    jobs: int,
-    compiler: Compiler,
-    known: Mapping[str, Mapping[str, Mapping[str, Figures]]],
+    architectures: Sequence[str], jobs: int, compiler: Compiler, known: Mapping[str, Mapping[str, Figures]]
 ) -> dict[str, dict[str, Figures]]:
-    """Figures of every kernel: of the batches that are known, and of the others as they are compiled."""
+    """Figures of every kernel: of those that are known, and of the others as they are compiled."""
+    found: dict[str, dict[str, Figures]] = {arch: dict(known.get(arch, {})) for arch in architectures}
     work = [
         (arch, name, members)
         for arch in architectures
-        for name, members in units.batches()
-        if members[0].why_not_on(arch) is None and name not in known.get(arch, {})
+        for name, members in units.batches(
+            [unit for unit in units.units() if not unit.why_not_on(arch) and unit.entry not in found[arch]]
+        )
     ]
-    found: dict[str, dict[str, Figures]] = {
-        arch: {entry: figures for batch in known.get(arch, {}).values() for entry, figures in batch.items()}
-        for arch in architectures
-    }
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs) as pool:
 
         def compile_batch(item: tuple[str, str, tuple[Unit, ...]]) -> dict[str, Figures]:

@@ -1,11 +1,12 @@
-"""The committed numbers: a JSON file an architecture, one line a kernel or batch, so that a change of it reads well."""
+"""The committed numbers: a JSON file for each architecture, a line for each kernel, so that changes read well, and merge."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .figures import OCCUPIED, Figures
 
@@ -21,7 +22,7 @@ class Baseline:
     Args:
         compiler: Version of the compiler that they are of.
         kernels: Figures by the kernel's name.
-        digests: What each batch of units was compiled from and with, by the batch's name; see `units.digest`.
+        digests: What each kernel was compiled from and with, by its name; see `units.digest`.
     """
 
     compiler: str
@@ -35,21 +36,20 @@ class Baseline:
             document = json.loads((folder / f"{arch}.json").read_text())
         except FileNotFoundError:
             return cls("", {})
-        return cls(document["compiler"], document["kernels"], document.get("digests", {}))
+        kernels: dict[str, dict[str, Any]] = document["kernels"]
+        digests = {name: line.pop("digest") for name, line in kernels.items() if "digest" in line}
+        return cls(document["compiler"], kernels, digests)
 
     def write(self, arch: str, folder: Path = FOLDER) -> None:
         """Write it, sorted by name."""
-        kernels = _object((name, _line(self.kernels[name])) for name in sorted(self.kernels))
-        digests = _object((name, json.dumps(self.digests[name])) for name in sorted(self.digests))
-        compiler = json.dumps(self.compiler)
-        text = f'{{\n "compiler": {compiler},\n "kernels": {kernels},\n "digests": {digests}\n}}\n'
+        lines = (f"  {json.dumps(name)}: {self._line(name)}" for name in sorted(self.kernels))
+        kernels = "{\n" + ",\n".join(lines) + "\n }"
+        text = f'{{\n "compiler": {json.dumps(self.compiler)},\n "kernels": {kernels}\n}}\n'
         (folder / f"{arch}.json").write_text(text)
 
-
-def _object(members: Iterable[tuple[str, str]]) -> str:
-    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {text}" for name, text in members) + "\n }"
-
-
-def _line(figures: Figures) -> str:
-    order = (*OCCUPIED, "instructions")
-    return json.dumps({name: figures[name] for name in (*order, *sorted(figures.keys() - set(order)))})
+    def _line(self, name: str) -> str:
+        figures, order = self.kernels[name], (*OCCUPIED, "instructions")
+        line: dict[str, int | str] = {key: figures[key] for key in (*order, *sorted(figures.keys() - set(order)))}
+        if name in self.digests:
+            line["digest"] = self.digests[name]
+        return json.dumps(line)

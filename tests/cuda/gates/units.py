@@ -1,7 +1,7 @@
 """Units of the library, compiled many at a time: what nvcc and nvdisasm do before the first of them takes as long as several.
 
-The same compiler makes the same of the same sources, but for an instruction or two: a batch whose `digest` is the baseline's is as
-it was, compiled or not.
+The same compiler makes the same of the same sources, but for an instruction or two, whatever is compiled with them: a unit whose
+`digest` is the baseline's is as it was, compiled or not.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def release(compiler: Compiler) -> str:
     return found[1]
 
 
-def digest(members: Sequence[Unit], arch: str, compiler: Compiler) -> str:
-    """Hash of all that the machine code of units compiled together depends on: sources, headers, flags, compiler, architecture."""
+def digest(unit: Unit, arch: str, compiler: Compiler) -> str:
+    """Hash of all that the machine code of a unit depends on: source, headers, flags, compiler, architecture."""
     found = hashlib.sha256()
-    for part in (*(compiler.key(unit, arch) for unit in members), *jit.STRICT_FLAGS):
+    for part in (compiler.key(unit, arch), *jit.STRICT_FLAGS):
         found.update(part.encode() + b"\0")
-    return found.hexdigest()[:32]
+    return found.hexdigest()[:16]
 
 
 def compiled(members: Sequence[Unit], arch: str, folder: Path, compiler: Compiler) -> dict[str, Figures]:
