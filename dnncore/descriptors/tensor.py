@@ -155,6 +155,10 @@ class TensorDescriptor(HashedOnce):
         """Describe the first `shape` elements along each dimension of the same memory."""
         return TensorDescriptor(self.dtype, wholes(shape, "shape"), self.strides)
 
+    def with_dtype(self, dtype: DType) -> TensorDescriptor:
+        """Describe as many elements of another type, as far from each other."""
+        return TensorDescriptor(dtype, self.shape, self.strides)
+
     def transposed(self, *axes: int) -> TensorDescriptor:
         """Describe the same memory with its dimensions in another order; without arguments, reversed.
 

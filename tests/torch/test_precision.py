@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dnncore.torch as dt
+from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.program import WiredStep
 from dnncore.torch import bridge
@@ -222,6 +223,34 @@ def test_a_normalisation_of_16_bits_is_one_operation(
             y.backward(torch.ones_like(x))
         assert len(launches) == 3
         assert conversions.found == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.Conv2d(4, 6, 3), (2, 4, 5, 5)), (nn.Linear(4, 6), (3, 4))], ids=["convolution", "linear"]
+)
+def test_products_cast_their_parameters_themselves_under_autocast(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    theirs = copy.deepcopy(layer)
+    ours = dt.convert(copy.deepcopy(layer)).model
+    x = torch.randn(shape).half()
+    with torch.autocast("cpu", torch.float16):
+        expected = theirs(x)
+    with _Conversions() as conversions:
+        with torch.autocast("cpu", torch.float16):
+            y = ours(x)
+        y.backward(torch.ones_like(y))
+    expected.backward(torch.ones_like(expected))
+    assert conversions.found == []
+    _same(y, expected)
+    for found, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, right.grad, rtol=0.01, atol=0.01)
+        assert found.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("casts", [False, True], ids=["plain", "autocast"])
+def test_operands_that_autocast_leaves_apart_are_refused(casts: bool) -> None:
+    x, w = torch.randn(2, 3, 4, 4).half(), torch.randn(2, 3, 3, 3)
+    with torch.autocast("cpu", torch.float16, enabled=casts), pytest.raises(BadParamError, match="float64|float32"):
+        dt.convolution(x, w.double() if casts else w)
 
 
 @pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float64], ids=str)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
 from dnncore.torch.bridge import operate
+from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, vector, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
@@ -19,56 +21,73 @@ __all__ = ["convolution"]
 
 
 def _forward(
-    conv: ConvolutionDescriptor, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None
+    conv: ConvolutionDescriptor,
+    casts: bool,
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    bias: TensorDescriptor | None,
 ) -> Operation:
-    """(x, w, bias) -> y: with a bias in one launch, or after one that writes it first, whichever is faster."""
+    """(x, w, bias) -> y, and w where it is cast.
+
+    A bias is added in one launch, or written before the convolution by a launch of its own, whichever is faster.
+    """
+    draft, w_at, bias_at = Draft(3), 1, 2
     y = new(conv.output_shape(x.shape, w.shape), x, w)
+    y_at = draft.make(y)
+    if casts:
+        w, w_at = draft.parameter(w, w_at, x.dtype)
     plain = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
     if bias is None:
-        return Operation.of(plain, (0, 1, 3), y)
+        return draft.operation((Step(plain, (0, w_at, y_at)),))
+    if casts:
+        bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
     along = along_channels(bias, y.ndim)
-    two_launches = (Step(AddProblem(along, y), (2, 3)), Step(plain, (0, 1, 3), beta=1.0))
+    two_launches = (Step(AddProblem(along, y), (bias_at, y_at)), Step(plain, (0, w_at, y_at), beta=1.0))
     if not x.dtype.is_floating:
-        return Operation((y,), (two_launches,))
-    one_launch = (Step(FusedConvolutionProblem(x, w, y, conv, bias=along), (0, 1, 2, 3)),)
-    return Operation((y,), (two_launches, one_launch))
+        return draft.operation(two_launches)
+    one_launch = (Step(FusedConvolutionProblem(x, w, y, conv, bias=along), (0, w_at, bias_at, y_at)),)
+    return draft.operation(two_launches, one_launch)
 
 
 def _backward(
     conv: ConvolutionDescriptor,
+    dtypes: tuple[torch.dtype, torch.dtype],
     wanted: tuple[bool, bool, bool],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
     draft = Draft(3)
-    if wanted[0]:
-        dx = new(x.shape, x, w)
-        draft.step(ConvolutionProblem(Direction.BACKWARD_DATA, dx, w, dy, conv), 1, 2, draft.make(dx))
-    if wanted[1]:
-        dw = new(w.shape, w)
-        draft.step(ConvolutionProblem(Direction.BACKWARD_FILTER, x, dw, dy, conv), 0, 2, draft.make(dw))
-    if wanted[2]:
-        db = vector(dy.dtype, dy.shape[1])
-        draft.step(SumProblem(dy, along_channels(db, dy.ndim)), 2, draft.make(db))
+    of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
+    made = new(x.shape, x, w), new(w.shape, w), vector(dy.dtype, dy.shape[1])
+    results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
+    dx, dw, db = draft.make_wanted(results, wanted)
+    if dx is not None:
+        draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, made[0], w, dy, conv), 1, 2)
+    if dw is not None:
+        draft.compute(dw, ConvolutionProblem(Direction.BACKWARD_FILTER, x, made[1], dy, conv), 0, 2)
+    if db is not None:
+        draft.compute(db, SumProblem(dy, along_channels(made[2], dy.ndim)), 2)
     return draft.operation()
 
 
 class _Convolution(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, conv: ConvolutionDescriptor) -> Tensor:
-        (y,) = operate(_forward, (conv,), (x, w, bias))
-        ctx.save_for_backward(x, w)
-        ctx.conv = conv
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, conv: ConvolutionDescriptor, casts: bool
+    ) -> Tensor:
+        y, *cast = operate(_forward, (conv, casts), (x, w, bias))
+        ctx.save_for_backward(x, cast[0] if w.dtype is not x.dtype else w)
+        ctx.settings = conv, (w.dtype, w.dtype if bias is None else bias.dtype)
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[:3]
-        found = iter(operate(_backward, (ctx.conv, wanted), (*ctx.saved_tensors, dy)))
-        return *(next(found) if is_wanted else None for is_wanted in wanted), None
+        found = iter(operate(_backward, (*ctx.settings, wanted), (*ctx.saved_tensors, dy)))
+        return *(next(found) if is_wanted else None for is_wanted in wanted), None, None
 
 
 @cache
@@ -85,11 +104,12 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
 
     Under `torch.autocast` all three are cast to its dtype.
     """
+    casts = False
     if maybe_autocast():
-        x, w, bias = autocast(x, w, bias)
+        x, casts = autocast(x)
     if conv is None:
         conv = _plain(x.dim() - 2)
     if wants_gradient(x, w, bias):
-        y: Tensor = _Convolution.apply(x, w, bias, conv)
+        y: Tensor = _Convolution.apply(x, w, bias, conv, casts)
         return y
-    return operate(_forward, (conv,), (x, w, bias))[0]
+    return operate(_forward, (conv, casts), (x, w, bias))[0]

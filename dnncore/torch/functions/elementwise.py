@@ -100,15 +100,12 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | No
 
     Args:
         state: int32 [4] on x's device, seed and offset (`dnncore.ops.dropout_state`); None draws one from PyTorch's generator of
-            the CPU, which `torch.manual_seed` seeds.
+            that device, which `torch.manual_seed` seeds.
     """
     if not training:
         return x
     if state is None:
-        # From page-locked memory, so that the host does not wait for the device to take it.
-        state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, pin_memory=x.is_cuda).to(
-            x.device, non_blocking=True
-        )
+        state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, device=x.device)
     scalar = x.dim() == 0
     if scalar:
         x = x.reshape(1)

@@ -6,7 +6,6 @@ What does not need PyTorch is `dnncore.formats`', and is found here beside the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -98,13 +97,16 @@ maybe_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 """Whether `torch.autocast` is on for any device: quick to ask, in front of what takes longer."""
 
 
-def autocast(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[Any, ...]:
-    """x and parameters as `torch.autocast` hands them to its matrix products: in its dtype where it is on for x's device."""
-    tensors = (x, *parameters)
+def autocast(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """x as `torch.autocast` hands it to its matrix products, in its dtype, and whether it casts their parameters, too.
+
+    These are cast by the operation itself, as `Draft.parameter` does: it costs a launch each, forward and backward, and neither a
+    tensor that autograd is told of nor a node of its graph.
+    """
     if not _autocast_is_on(x):
-        return tensors
-    dtype = torch.get_autocast_dtype(x.device.type)
-    return tuple(t.to(dtype) if t is not None and _can_be_cast(t) else t for t in tensors)
+        return x, False
+    dtype = torch.get_autocast_dtype("cuda" if x.is_cuda else "cpu")
+    return (x.to(dtype) if x.dtype is not dtype and _can_be_cast(x) else x), True
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

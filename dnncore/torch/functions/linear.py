@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
 from dnncore.torch.bridge import operate
+from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
@@ -19,24 +21,31 @@ __all__ = ["linear", "product"]
 _POINTWISE = ConvolutionDescriptor.make(1)
 
 
-def _forward(x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None) -> Operation:
-    """(x, w, bias) -> y: with a bias in one launch, as a convolution of single places, or after one that writes it first."""
-    draft = Draft(3)
+def _forward(casts: bool, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None) -> Operation:
+    """(x, w, bias) -> y, and w where it is cast.
+
+    A bias is added in one launch, a convolution of single places, or written before the product by a launch of its own.
+    """
+    draft, w_at, bias_at = Draft(3), 1, 2
     y = TensorDescriptor.packed((*x.shape[:-1], w.shape[0]), x.dtype)
     output = draft.make(y)
+    if casts:
+        w, w_at = draft.parameter(w, w_at, x.dtype)
     rows, rows_at = draft.rows(x, 0)
     results, _ = draft.rows(y, output)
     product = MatmulProblem(rows, w.transposed(), results)
     if bias is None:
-        return draft.operation((Step(product, (rows_at, 1, output)),))
+        return draft.operation((Step(product, (rows_at, w_at, output)),))
+    if casts:
+        bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
     row = TensorDescriptor(bias.dtype, (1, *bias.shape), (0, *bias.strides))
     two_launches = (
-        Step(AddProblem(row, results), (2, output)),
-        Step(product, (rows_at, 1, output), beta=1.0),
+        Step(AddProblem(row, results), (bias_at, output)),
+        Step(product, (rows_at, w_at, output), beta=1.0),
     )
     images, filters, planes, along = (_with_a_place(tensor) for tensor in (rows, w, results, row))
     fused = FusedConvolutionProblem(images, filters, planes, _POINTWISE, bias=along)
-    one_launch = (Step(fused, (rows_at, 1, 2, output)),)
+    one_launch = (Step(fused, (rows_at, w_at, bias_at, output)),)
     return draft.operation(two_launches, one_launch)
 
 
@@ -46,37 +55,43 @@ def _with_a_place(matrix: TensorDescriptor) -> TensorDescriptor:
 
 
 def _backward(
-    wanted: tuple[bool, bool, bool], x: TensorDescriptor, w: TensorDescriptor, dy: TensorDescriptor
+    dtypes: tuple[torch.dtype, torch.dtype],
+    wanted: tuple[bool, bool, bool],
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
     draft = Draft(3)
+    of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape, dy.shape[-1:])]
-    dx, dw, db = (draft.make(each) if is_wanted else None for each, is_wanted in zip(made, wanted, strict=True))
+    results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
+    dx, dw, db = draft.make_wanted(results, wanted)
     seed, seed_at = draft.rows(dy, 2)
     if dx is not None:
         draft.step(MatmulProblem(seed, w, draft.rows(made[0], dx)[0]), seed_at, 1, dx)
     if dw is not None:
         rows, rows_at = draft.rows(x, 0)
-        draft.step(MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at, dw)
+        draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
     if db is not None:
-        row = TensorDescriptor.packed((1, dy.shape[-1]), dy.dtype)
-        draft.step(SumProblem(seed, row), seed_at, db)
+        draft.compute(db, SumProblem(seed, TensorDescriptor.packed((1, dy.shape[-1]), dy.dtype)), seed_at)
     return draft.operation()
 
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        y, *_ = operate(_forward, (), (x, w, bias))
-        ctx.save_for_backward(x, w)
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
+        y, *cast = operate(_forward, (casts,), (x, w, bias))
+        ctx.save_for_backward(x, cast[0] if w.dtype is not x.dtype else w)
+        ctx.dtypes = w.dtype, w.dtype if bias is None else bias.dtype
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad
-        found = iter(operate(_backward, (wanted,), (*ctx.saved_tensors, dy)))
-        return tuple(next(found) if is_wanted else None for is_wanted in wanted)
+        wanted = ctx.needs_input_grad[:3]
+        found = iter(operate(_backward, (ctx.dtypes, wanted), (*ctx.saved_tensors, dy)))
+        return *(next(found) if is_wanted else None for is_wanted in wanted), None
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -85,13 +100,18 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     Under `torch.autocast` all three are cast to its dtype.
     """
     if maybe_autocast():
-        x, w, bias = autocast(x, w, bias)
-    return product(x, w, bias)
+        x, casts = autocast(x)
+        return _product(x, w, bias, casts)
+    return _product(x, w, bias, False)
 
 
-def product(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(x: Tensor, w: Tensor) -> Tensor:
     """As `linear`, in the dtype that the operands have."""
+    return _product(x, w, None, False)
+
+
+def _product(x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
     if wants_gradient(x, w, bias):
-        y: Tensor = _Linear.apply(x, w, bias)
+        y: Tensor = _Linear.apply(x, w, bias, casts)
         return y
-    return operate(_forward, (), (x, w, bias))[0]
+    return operate(_forward, (casts,), (x, w, bias))[0]
