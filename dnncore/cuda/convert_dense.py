@@ -1,4 +1,8 @@
-"""Transforms between int8 and fp16 of tensors that lie alike and without gaps: where a net goes over to whole numbers, and back."""
+"""Transforms between two element types of tensors that lie alike and without gaps.
+
+Between int8 and fp16 where a net goes over to whole numbers, and back; between fp32 and 16 bits for the weights of a step under
+autocast, and their gradients.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,11 @@ from dnncore.problems import AddProblem
 __all__ = ["ConvertDense"]
 
 _THREADS = 128
-_LANES = 16
-"""Elements that a thread takes at a time; kLanes in convert_dense.cuh."""
+_PACK_BYTES = 16
+"""Of the narrower type, that a thread takes at a time; sizeof(Pack<T>) in pack.cuh."""
 
-_PAIRS = ((DType.FLOAT16, DType.INT8), (DType.INT8, DType.FLOAT16))
+_WIDER = ((DType.INT8, DType.FLOAT16), (DType.FLOAT16, DType.FLOAT32), (DType.BFLOAT16, DType.FLOAT32))
+_PAIRS = (*_WIDER, *((wide, narrow) for narrow, wide in _WIDER))
 _PARAMS = struct(*BLEND, ("a", ADDRESS), ("c", ADDRESS), ("size", "<i8"))
 
 _OF_MEMORY_RATE = 0.85
@@ -29,14 +34,14 @@ _OF_MEMORY_RATE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class ConvertDense:
-    """c = alpha * a + beta * c, sixteen neighbours per thread. Immutable."""
+    """c = alpha * a + beta * c, 8 or 16 neighbours per thread. Immutable."""
 
     name: str = "convert_dense"
 
     def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
         if (problem.a.dtype, problem.c.dtype) not in _PAIRS:
-            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; it is for int8 and float16"
+            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; it is for {_names()}"
         layout = Layout.of(problem)
         if len(layout.extents) != 1 or any(strides != (1,) for strides in map(tuple, layout.strides)):
             return "the tensors have gaps, or lie differently"
@@ -48,9 +53,14 @@ class ConvertDense:
         return tuple(_unit(*pair) for pair in _PAIRS)
 
 
+def _names() -> str:
+    return ", ".join(f"{narrow.value} and {wide.value}" for narrow, wide in _WIDER)
+
+
 def _prepare(problem: AddProblem, figures: DeviceFigures) -> Calls:
     params = record(_PARAMS, size=problem.c.size)
-    blocks = blocks_for(figures, -(-problem.c.size // _LANES), _THREADS)
+    lanes = _PACK_BYTES // min(problem.a.dtype.itemsize, problem.c.dtype.itemsize)
+    blocks = blocks_for(figures, -(-problem.c.size // lanes), _THREADS)
     return kernel_call(_unit(problem.a.dtype, problem.c.dtype), blocks, _THREADS, params, in_order("a", "c"))
 
 

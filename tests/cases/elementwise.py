@@ -123,7 +123,14 @@ CASES = (
             alpha,
             beta,
         )
-        for a, c, alpha, beta in ((DType.FLOAT16, DType.INT8, 40.0, 0.0), (DType.INT8, DType.FLOAT16, 0.25, -0.5))
+        for a, c, alpha, beta in (
+            (DType.FLOAT16, DType.INT8, 40.0, 0.0),
+            (DType.INT8, DType.FLOAT16, 0.25, -0.5),
+            (DType.FLOAT32, DType.FLOAT16, 1.0, 0.0),
+            (DType.FLOAT16, DType.FLOAT32, -2.0, 1.0),
+            (DType.FLOAT32, DType.BFLOAT16, 0.5, -1.0),
+            (DType.BFLOAT16, DType.FLOAT32, 1.0, 0.0),
+        )
         for batch in (1, 3)
     ),
     *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),

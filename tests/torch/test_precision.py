@@ -249,7 +249,7 @@ def test_products_cast_their_parameters_themselves_under_autocast(layer: nn.Modu
 @pytest.mark.parametrize("casts", [False, True], ids=["plain", "autocast"])
 def test_operands_that_autocast_leaves_apart_are_refused(casts: bool) -> None:
     x, w = torch.randn(2, 3, 4, 4).half(), torch.randn(2, 3, 3, 3)
-    with torch.autocast("cpu", torch.float16, enabled=casts), pytest.raises(BadParamError, match="float64|float32"):
+    with torch.autocast("cpu", torch.float16, enabled=casts), pytest.raises(BadParamError, match=r"float64|float32"):
         dt.convolution(x, w.double() if casts else w)
 
 

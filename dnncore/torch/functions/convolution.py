@@ -102,7 +102,7 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
         conv: Padding, stride, dilation, groups, mode, math; None for the plain one. Its math alone permits tf32, not
             `torch.backends.cudnn.allow_tf32`, which is on where nobody has turned it off.
 
-    Under `torch.autocast` all three are cast to its dtype.
+    Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
     casts = False
     if maybe_autocast():

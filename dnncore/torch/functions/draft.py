@@ -13,7 +13,6 @@ from dnncore.torch.operation import Behind, Operation, Step
 
 __all__ = ["Draft"]
 
-
 _CAST = {DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32}
 """What `torch.autocast` casts."""
 

@@ -85,10 +85,9 @@ def parameters_for(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[t
 
     The gradient of one that is converted comes back in its own dtype.
     """
-    dtype = x.dtype
+    dtype, compute = x.dtype, statistics_dtype(x)
     for parameter in parameters:
-        if parameter is not None and parameter.dtype is not dtype:
-            compute = statistics_dtype(x)
+        if parameter is not None and parameter.dtype is not dtype and parameter.dtype is not compute:
             return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
     return parameters
 

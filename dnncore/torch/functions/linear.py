@@ -97,7 +97,7 @@ class _Linear(Function):
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K].
 
-    Under `torch.autocast` all three are cast to its dtype.
+    Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
     if maybe_autocast():
         x, casts = autocast(x)
