@@ -43,9 +43,11 @@ from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
+from dnnserve.signature import Signature, TensorSpec
 
 from benchmarks.core_client import keep_in_flight, send_at_rate
 from benchmarks.environment import environment
+from dnncore.dtypes import DType
 from dnncore.preprocessing import preset
 
 PEER = "peer"
@@ -106,7 +108,16 @@ PAYLOADS = (
     Payload("602 KB fp32", "image", "large", "FP32", (1, 3, 224, 224)),
 )
 SPECS = tuple(
-    ModelSpec(ModelKey(name, 1), "data", shape, "scores", CLASSES, (), preprocessing, MAX_ROWS)
+    ModelSpec(
+        ModelKey(name, 1),
+        Signature(
+            (TensorSpec("data", DType.FLOAT32, shape),),
+            (TensorSpec("scores", DType.FLOAT32, (CLASSES,)),),
+        ),
+        (),
+        preprocessing,
+        MAX_ROWS,
+    )
     for name, shape, preprocessing in (
         ("tiny", (1, 16, 16), None),
         ("image", (3, 224, 224), preset("torchvision", (3, 224, 224))),
@@ -132,13 +143,13 @@ class Result:
 class FreeInstance:
     """A model that costs the copy of its rows and nothing else. Owned by one thread; not checked."""
 
-    output_shape = (CLASSES,)
     computed_ns = 0
 
     def __init__(self, spec: ModelSpec, max_batch_rows: int) -> None:
         self.max_batch_rows = max_batch_rows
-        memory = np.zeros(Slot.nbytes(max_batch_rows, spec.input_shape), np.uint8)
-        self.slots = (Slot(memory, max_batch_rows, spec.input_shape, spec.preprocessing),)
+        self.signature = spec.signature
+        memory = np.zeros(Slot.nbytes(max_batch_rows, spec.signature), np.uint8)
+        self.slots = (Slot(memory, max_batch_rows, spec.signature, spec.preprocessing),)
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
         self._begun = 0
 
@@ -146,9 +157,9 @@ class FreeInstance:
         """Remember how many."""
         self._begun = rows
 
-    def finish(self) -> np.ndarray:
+    def finish(self) -> Sequence[np.ndarray]:
         """Zeros."""
-        return self._outputs[: self._begun]
+        return (self._outputs[: self._begun],)
 
 
 class FreeHost(Host):

@@ -86,10 +86,9 @@ class Front:
     def __init__(self, link: Link, assignment: FrontAssignment, model: str, rows: int, in_flight: int) -> None:
         self._link = link
         (self._spec,) = (spec for spec in SPECS if spec.key.name == model)
-        channels, height, width = self._spec.input_shape
-        pixels = self._spec.preprocessing is not None
-        shape = (rows, height, width, channels) if pixels else (rows, channels, height, width)
-        self._rows = np.ones(shape, np.uint8 if pixels else np.float32)
+        self._pixels = self._spec.preprocessing is not None
+        (tensor,) = self._spec.signature.read(pixels=self._pixels)
+        self._rows = (np.ones((rows, *tensor.shape), tensor.dtype.numpy),)
         self._in_flight = in_flight
         arena = Arena.of(assignment.arena_bytes)
         link.send(messages.Arena(assignment.arena_bytes), [arena.fd])
@@ -119,9 +118,8 @@ class Front:
 
     def _submit(self) -> None:
         now_ns = time.monotonic_ns()
-        self._scheduler.submit(
-            InferenceRequest(self._spec.key, OwnBlock(self._rows), now_ns, now_ns + 60_000_000_000, self._deliver)
-        )
+        block = OwnBlock(self._rows, pixels=self._pixels)
+        self._scheduler.submit(InferenceRequest(self._spec.key, block, now_ns, now_ns + 60_000_000_000, self._deliver))
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         for completion in completions:

@@ -99,7 +99,7 @@ def alone(served: ServedModel, device: str, max_batch: int, seconds: float) -> f
     host = NetHost(device, {KEY: served})
     try:
         instance = host.load(KEY, max_batch).instance
-        instance.slots[0].pixels[...] = 1
+        instance.slots[0].pixels[0][...] = 1
         count, end = 0, time.perf_counter() + seconds
         began = time.perf_counter()
         while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Which models are loaded, and what a request must know of each: names, shapes, labels, preprocessing and limits."""
+"""Which models are loaded, and what a request must know of each: its tensors, labels, preprocessing and limits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dnncore.preprocessing import Preprocessing
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, ModelNotFoundError
+from dnnserve.signature import Signature
 
 __all__ = ["Catalog", "ModelSpec", "shorten"]
 
@@ -17,26 +18,21 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Signature of one loaded version of a model. Immutable.
+    """One loaded version of a model. Immutable.
 
     Args:
         key: Its name and version.
-        input_name: Name of its only input.
-        input_shape: (C, H, W) of one row.
-        output_name: Name of its only output, float32 [rows, num_classes]: probabilities where there are labels.
-        num_classes: K.
-        labels: One a class; none at all for what is no classifier, which answers tensors with tensors.
-        preprocessing: How images become rows; None where nobody has said it.
+        signature: What it reads and gives.
+        labels: Of a classifier, one for each value of a row of its only output, which are probabilities; none at all for any other
+            model, which answers tensors with tensors.
+        preprocessing: How images become rows of its only input, float32 (C, H, W); None where nobody has said it.
         max_batch_rows: Rows that a batch, and so a request, may have.
         default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
         priority: Of requests that bring none, as `InferenceRequest` has it.
     """
 
     key: ModelKey
-    input_name: str
-    input_shape: tuple[int, int, int]
-    output_name: str
-    num_classes: int
+    signature: Signature
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
     max_batch_rows: int

@@ -55,8 +55,8 @@ class BatchTimes(NamedTuple):
 
 
 class Block(Protocol):
-    """The rows of a request and the room for its outputs, wherever they lie. Thread-safe: rows are not changed while somebody may
-    read them, and outputs are written by one device at a time.
+    """The rows of a request and the room for its outputs, wherever they lie: an array for each tensor of the model's signature, in
+    its order. Thread-safe: rows are not changed while somebody may read them, and outputs are written by one device at a time.
     """
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Block(Protocol):
 
     @property
     def pixels(self) -> bool:
-        """Whether rows are uint8 [n, H, W, C] that the device normalises; else they are float32 [n, C, H, W]."""
+        """Whether rows are uint8 [n, H, W, C] that the device makes the net's only input of; else they are the inputs."""
         ...
 
     @property
@@ -73,12 +73,12 @@ class Block(Protocol):
         """Where other processes find it: the arena, and the offset of an `ArenaBlock`; None: in this process alone."""
         ...
 
-    def read(self) -> np.ndarray:
-        """A view of the rows."""
+    def read(self) -> Sequence[np.ndarray]:
+        """Views of the rows of each input."""
         ...
 
-    def write(self, outputs: np.ndarray) -> None:
-        """Copy the outputs, float32 [rows, K], to where the front end finds them."""
+    def write(self, outputs: Sequence[np.ndarray]) -> None:
+        """Copy the rows of each output to where the front end finds them."""
         ...
 
     def hold(self) -> None:
@@ -94,31 +94,32 @@ class OwnBlock:
     """A block in this process's memory, which lasts as long as anybody refers to it. Thread-safe, as `Block` says.
 
     Args:
-        rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels; not to be changed until the request is answered.
+        rows: [n, ...] of each input; not to be changed until the request is answered.
+        pixels: Whether they are uint8 [n, H, W, C] in place of the only input.
 
     Attributes:
-        outputs: float32 [n, K], once they have been written.
+        outputs: [n, ...] of each output, once they have been written.
     """
 
     __slots__ = ("_rows", "outputs", "pixels")
 
     place = None
 
-    def __init__(self, rows: np.ndarray) -> None:
+    def __init__(self, rows: Sequence[np.ndarray], *, pixels: bool = False) -> None:
         self._rows = rows
-        self.pixels = rows.dtype == np.uint8
-        self.outputs: np.ndarray
+        self.pixels = pixels
+        self.outputs: Sequence[np.ndarray]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows[0])
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Sequence[np.ndarray]:
         """The rows."""
         return self._rows
 
-    def write(self, outputs: np.ndarray) -> None:
-        """Keep a copy of the outputs."""
-        self.outputs = outputs.copy()
+    def write(self, outputs: Sequence[np.ndarray]) -> None:
+        """Keep copies of the outputs."""
+        self.outputs = [output.copy() for output in outputs]
 
     def hold(self) -> None:
         """Nobody gives the memory to another request."""

@@ -61,27 +61,26 @@ class _Pipeline(LocalPipeline):
 class _Instance:
     """Scores class j of a row by (j + 1) times the row's sum."""
 
-    output_shape = (CLASSES,)
+    signature = make_spec().signature
     computed_ns = 1_000
 
     def __init__(self, max_batch_rows: int, orders: Orders) -> None:
-        shape, preprocessing = make_spec().input_shape, make_spec().preprocessing
-        memory = [np.zeros(Slot.nbytes(max_batch_rows, shape), np.uint8) for _ in range(2)]
+        memory = [np.zeros(Slot.nbytes(max_batch_rows, self.signature), np.uint8) for _ in range(2)]
         self.max_batch_rows = max_batch_rows
-        self.slots = [Slot(each, max_batch_rows, shape, preprocessing) for each in memory]
+        self.slots = [Slot(each, max_batch_rows, self.signature, make_spec().preprocessing) for each in memory]
         self._orders = orders
         self._begun: list[np.ndarray] = []
 
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
-        filled = (self.slots[slot].pixels if pixels else self.slots[slot].rows)[:rows]
-        self._begun.append(filled)
+        (filled,) = self.slots[slot].read(pixels=pixels)
+        self._begun.append(filled[:rows])
 
-    def finish(self) -> np.ndarray:
+    def finish(self) -> Sequence[np.ndarray]:
         while self._orders.given("pause"):
             time.sleep(0.005)
         rows = self._begun.pop(0)
         sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
-        return sums * np.arange(1, CLASSES + 1, dtype=np.float32)
+        return [sums * np.arange(1, CLASSES + 1, dtype=np.float32)]
 
 
 class ToyHost(Host):

@@ -16,7 +16,9 @@ from dnnserve.engine.host import Fresh
 from dnnserve.engine.pipeline import LocalPipeline, Pipeline
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import Completion, InferenceRequest, ModelKey, OwnBlock
+from dnnserve.signature import Signature, TensorSpec
 
+from dnncore.dtypes import DType
 from dnncore.errors import DeviceFaultError
 from dnncore.preprocessing import Preprocessing
 
@@ -26,12 +28,14 @@ PATIENCE_S = 20.0  # far more than anything here takes; only a defect waits it o
 
 def make_spec(name: str = "toy", version: int = 1, max_batch_rows: int = 8) -> ModelSpec:
     preprocessing = Preprocessing.squash("rgb", 2, 4, 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), max_pixels=10_000)
+    channels, height, width = preprocessing.input_shape
+    signature = Signature(
+        (TensorSpec("data", DType.FLOAT32, (channels, height, width)),),
+        (TensorSpec("scores", DType.FLOAT32, (CLASSES,)),),
+    )
     return ModelSpec(
         ModelKey(name, version),
-        "data",
-        preprocessing.input_shape,
-        "scores",
-        CLASSES,
+        signature,
         ("ant", "bee", "cat"),
         preprocessing,
         max_batch_rows,
@@ -45,20 +49,31 @@ def make_rows(value: float, count: int = 1) -> np.ndarray:
     return rows
 
 
+def block_of(rows: np.ndarray) -> OwnBlock:
+    """Rows or pixels of a model of one input."""
+    return OwnBlock([rows], pixels=rows.dtype == np.uint8)
+
+
 def outputs_of(request: InferenceRequest) -> np.ndarray:
-    """What a request of this process was answered."""
+    """What a request of this process was answered, by a model of one output."""
     assert isinstance(request.block, OwnBlock)
-    return request.block.outputs
+    (outputs,) = request.block.outputs
+    return outputs
 
 
-def run(pipeline: Pipeline, *rows: np.ndarray) -> np.ndarray:
-    """Outputs of a batch of such requests, as a runner has them computed."""
-    blocks = [OwnBlock(each) for each in rows]
+def run_blocks(pipeline: Pipeline, *blocks: OwnBlock) -> Sequence[np.ndarray]:
+    """Outputs of a batch, as a runner has them computed."""
     pipeline.stage(blocks)
     pipeline.begin()
     pipeline.finish()
     pipeline.deliver()
-    return np.concatenate([block.outputs for block in blocks])
+    return [np.concatenate(each) for each in zip(*(block.outputs for block in blocks), strict=True)]
+
+
+def run(pipeline: Pipeline, *rows: np.ndarray) -> np.ndarray:
+    """The same for requests of one input, of a model of one output."""
+    (outputs,) = run_blocks(pipeline, *map(block_of, rows))
+    return outputs
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -252,7 +267,7 @@ class FakeHost:
 
 
 class FakeInstance:
-    output_shape = (CLASSES,)
+    signature = make_spec().signature
     computed_ns = 1_000
 
     def __init__(self, lab: Lab, device: str, max_batch_rows: int) -> None:
@@ -264,19 +279,19 @@ class FakeInstance:
     @staticmethod
     def _slot(rows: int) -> Slot:
         spec = make_spec()
-        memory = np.zeros(Slot.nbytes(rows, spec.input_shape), np.uint8)
-        return Slot(memory, rows, spec.input_shape, spec.preprocessing)
+        memory = np.zeros(Slot.nbytes(rows, spec.signature), np.uint8)
+        return Slot(memory, rows, spec.signature, spec.preprocessing)
 
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
         assert threading.get_ident() == self._thread
         assert rows <= self.max_batch_rows
         self._lab.began(self._device)
-        filled = self.slots[slot]
+        (filled,), preprocessing = self.slots[slot].read(pixels=pixels), self.slots[slot].preprocessing
         if pixels:
-            assert filled.preprocessing is not None
-            self._begun.append(filled.preprocessing.normalize(filled.pixels[:rows]))
+            assert preprocessing is not None
+            self._begun.append(preprocessing.normalize(filled[:rows]))
         else:
-            self._begun.append(filled.rows[:rows])
+            self._begun.append(filled[:rows])
 
-    def finish(self) -> np.ndarray:
-        return self._lab.run(self._device, self._begun.popleft())
+    def finish(self) -> Sequence[np.ndarray]:
+        return [self._lab.run(self._device, self._begun.popleft())]

@@ -16,7 +16,7 @@ from dnnserve.app import Server
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
 from dnnserve.engine.runner import Runner
-from dnnserve.envelope import Answer, InferenceRequest, OwnBlock
+from dnnserve.envelope import Answer, InferenceRequest
 from dnnserve.errors import RequestCancelledError
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
@@ -25,7 +25,7 @@ from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
 from tests.server.engines import toy_engines
-from tests.server.fakes import PATIENCE_S, Inbox, make_rows, make_spec, outputs_of, wait_until
+from tests.server.fakes import PATIENCE_S, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
 from tests.server.serving import Client, infer_request, make_config, scores, status
 from tests.server.test_front_processes import fronts_of
 
@@ -59,7 +59,7 @@ class Chain:
         arena = Arena.of(1 << 16)
         front = RemoteScheduler(here, arena, time.monotonic_ns)
         front.serve(((0, SPEC),))
-        port = Port(self.scheduler, there, Arena(os.dup(arena.fd)), {0: SPEC.key})
+        port = Port(self.scheduler, there, Arena(os.dup(arena.fd)), {0: SPEC})
         arena.close()
 
         def hear() -> None:
@@ -86,7 +86,7 @@ class Chain:
             thread.join()
 
     def submit(self, front: RemoteScheduler | Scheduler, rows: np.ndarray) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, OwnBlock(rows), time.monotonic_ns(), None, self.inbox.deliver)
+        request = InferenceRequest(SPEC.key, block_of(rows), time.monotonic_ns(), None, self.inbox.deliver)
         front.submit(request)
         return request
 

@@ -15,7 +15,7 @@ from dnnserve.channel.blocks import Blocks
 from dnnserve.channel.messages import Outcomes, Refused
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
-from dnnserve.envelope import Answer, BatchTimes, InferenceRequest, OwnBlock
+from dnnserve.envelope import Answer, BatchTimes, InferenceRequest
 from dnnserve.errors import DeviceLostError, QueueFullError, RequestCancelledError, UnavailableError
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
@@ -24,7 +24,7 @@ from dnnserve.scheduling.entry import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.fakes import CLASSES, Inbox, make_rows, make_spec, outputs_of, wait_until
+from tests.server.fakes import CLASSES, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
 
 SPEC = make_spec()
 ARENA = 1 << 16
@@ -65,7 +65,7 @@ class Ends:
         self.scheduler.add_device("cpu")
         self.remote = RemoteScheduler(here, arena, time.monotonic_ns)
         self.remote.serve(((0, SPEC),))
-        self.port = Port(self.scheduler, there, arena, {0: SPEC.key})
+        self.port = Port(self.scheduler, there, arena, {0: SPEC})
         self.links = here, there
         self.inbox = Inbox()
         self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]
@@ -82,7 +82,7 @@ class Ends:
             self.port.take(received[0])
 
     def submit(self, rows: np.ndarray, deadline_ns: int | None = None) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, OwnBlock(rows), time.monotonic_ns(), deadline_ns, self.inbox.deliver, 3)
+        request = InferenceRequest(SPEC.key, block_of(rows), time.monotonic_ns(), deadline_ns, self.inbox.deliver, 3)
         self.remote.submit(request)
         return request
 
@@ -111,12 +111,13 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
         batch = ends.scheduler.take("cpu")
         assert batch is not None
         (found,) = batch.requests
-        assert found.block.read().dtype == sent.dtype
-        assert np.array_equal(found.block.read(), sent)
+        (arrived,) = found.block.read()
+        assert arrived.dtype == sent.dtype
+        assert np.array_equal(arrived, sent)
         assert (found.arrival_ns, found.priority) == (request.arrival_ns, 3)
         outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
-        found.block.write(outputs)
-        assert np.array_equal(found.block.read(), sent), "a request that is repeated finds its rows"
+        found.block.write([outputs])
+        assert np.array_equal(found.block.read()[0], sent), "a request that is repeated finds its rows"
         ends.scheduler.complete(batch, [Answer("cpu", len(sent), BatchTimes(1, 2, 3, 4))])
         completion = ends.inbox.wait(count)[-1]
         assert completion.request is request
@@ -167,12 +168,12 @@ def test_the_block_of_a_cancelled_request_is_not_given_out_while_a_device_has_it
     assert isinstance(ends.inbox.of(running).outcome, RequestCancelledError)
     others = [ends.submit(make_rows(1.0)) for _ in range(ARENA // 4096)]
     assert isinstance(ends.inbox.of(others[-1]).outcome, QueueFullError)
-    assert np.array_equal(batch.requests[0].block.read(), make_rows(7.0))
-    batch.requests[0].block.write(np.ones((1, CLASSES), np.float32))  # late, and for nobody
+    assert np.array_equal(batch.requests[0].block.read()[0], make_rows(7.0))
+    batch.requests[0].block.write([np.ones((1, CLASSES), np.float32)])  # late, and for nobody
     ends.scheduler.complete(batch, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
     wait_until(lambda: ends.remote._held == {})
     found = take(ends).requests[0]
-    assert np.array_equal(found.block.read(), make_rows(1.0))
+    assert np.array_equal(found.block.read()[0], make_rows(1.0))
     later = ends.submit(make_rows(2.0))
     wait_until(lambda: ends.scheduler.in_flight == len(others))
     assert later.ticket not in {completion.request.ticket for completion in ends.inbox.completions}
@@ -201,7 +202,7 @@ def test_the_arena_of_a_front_end_that_has_gone_lasts_until_no_device_has_a_bloc
     ends.port.close()
     assert ends.scheduler.in_flight == 0
     assert not ends.port.arena.closed
-    assert np.array_equal(batch.requests[0].block.read(), make_rows(5.0))
+    assert np.array_equal(batch.requests[0].block.read()[0], make_rows(5.0))
     ends.scheduler.complete(batch, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
     assert ends.port.arena.closed
 
@@ -251,7 +252,7 @@ def test_that_a_block_is_free_may_be_heard_before_the_refusal_of_its_request() -
     remote.serve(((0, SPEC),))
 
     def submit() -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, OwnBlock(make_rows(1.0, 8)), 0, None, inbox.deliver)
+        request = InferenceRequest(SPEC.key, block_of(make_rows(1.0, 8)), 0, None, inbox.deliver)
         remote.submit(request)
         return request
 

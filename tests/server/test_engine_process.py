@@ -18,7 +18,7 @@ import pytest
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, Terms
 from dnnserve.engine.process import EngineProcesses
-from dnnserve.envelope import ModelKey, OwnBlock
+from dnnserve.envelope import ModelKey
 from dnnserve.processes.parcel import Parcel, unpack
 
 from dnncore.errors import (
@@ -28,7 +28,7 @@ from dnncore.errors import (
     DnncoreError,
     OutOfMemoryError,
 )
-from tests.server.fakes import PATIENCE_S, run, wait_until
+from tests.server.fakes import PATIENCE_S, block_of, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
@@ -89,7 +89,7 @@ def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_wit
     assert (pipeline.max_batch_rows, pipeline.depth) == (8, 2)
     assert set(pipeline.time(10**9)) == {1, 2, 4, 8}
     package = make_package()
-    batches = [OwnBlock(ROWS[:3]), OwnBlock(ROWS[3:])], [OwnBlock(ROWS[:2] + 1)]
+    batches = [block_of(ROWS[:3]), block_of(ROWS[3:])], [block_of(ROWS[:2] + 1)]
     for batch in batches:
         pipeline.stage(batch)
         pipeline.begin()
@@ -97,7 +97,7 @@ def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_wit
         timing = pipeline.finish()
         assert 0 < timing.staged_ns < time.monotonic_ns()
         pipeline.deliver()
-        outputs = np.concatenate([block.outputs for block in batch])
+        outputs = np.concatenate([block.outputs[0] for block in batch])
         np.testing.assert_allclose(outputs, probabilities(package, rows), rtol=1e-5, atol=1e-7)
     pixels = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 1), np.uint8)
     expected = probabilities(package, package.of_images[0].normalize(pixels))

@@ -13,6 +13,7 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
 from dnnserve.front.model_info import metadata_message
 from dnnserve.front.requests import parse_infer
+from dnnserve.front.sources import Images
 from dnnserve.lifecycle.reading import model_spec
 from dnnserve.repository import import_model_file
 from onnx import helper
@@ -36,7 +37,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     nodes = [helper.make_node("GlobalAveragePool", ["x"], ["pool"]), helper.make_node("Conv", ["pool", "w"], ["y"])]
     weights = {"w": np.ones((CLASSES, 3, 1, 1), np.float32)}
     onnx.save(model_of(nodes, {"x": ("N", 3, 16, 24)}, weights), "net.onnx")
-    onnx.save(model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 3, 16, 24)}), "map.onnx")
+    summed = helper.make_node("ReduceSum", ["x", "axes"], ["y"])
+    onnx.save(model_of([summed], {"x": ("N", 3, 16, 24)}, {"axes": np.array([0])}), "sum.onnx")
+    two = {"x": ("N", 3, 16, 24), "z": ("N", 3, 16, 24)}
+    onnx.save(model_of([helper.make_node("Add", ["x", "z"], ["y"])], two), "two.onnx")
     strange = [helper.make_node(kind, ["x"], [f"{kind}.y"], kind) for kind in ("NonZero", "Hardmax")]
     onnx.save(model_of(strange, {"x": ("N", 3, 16, 24)}, outputs=("NonZero.y", "Hardmax.y")), "strange.onnx")
     lenet = NETS["lenet"][0](4)
@@ -75,13 +79,16 @@ def test_the_weights_of_a_prototxt_lie_beside_it_or_are_named(folder: Path) -> N
 def test_what_comes_without_preprocessing_takes_tensors_alone(folder: Path) -> None:
     ((key, package),) = import_model_file(ModelFile(Path("lenet.prototxt"))).items()
     spec = model_spec(key, package, 8)
-    assert (spec.input_shape, spec.num_classes, spec.labels) == ((1, 28, 28), 10, ())
+    assert ([each.shape for each in (*spec.signature.inputs, *spec.signature.outputs)], spec.labels) == (
+        [(1, 28, 28), (10,)],
+        (),
+    )
     assert list(metadata_message(spec, [1]).outputs[0].shape) == [-1, 10]
     rows = np.zeros((2, 1, 28, 28), np.float32)
     tensor = infer_request("FP32", rows.shape, rows.tobytes())
     asked = parse_infer(tensor.SerializeToString()).read(spec)
-    assert isinstance(asked.source, np.ndarray)
-    assert asked.source.shape == rows.shape
+    assert not isinstance(asked.source, Images)
+    assert [each.shape for each in asked.source] == [rows.shape]
     for refused in (infer_request("UINT8", (1, 28, 28, 1), bytes(784)), infer_request("BYTES", (1,), b"\1\0\0\0x")):
         with pytest.raises(
             InvalidRequestError, match=r"lenet/1 is served without preprocessing.*FP32 \[n, 1, 28, 28\]"
@@ -111,7 +118,11 @@ REFUSED = {
         ["--model", "models/digits/1", "--precision", "int8"],
         "model digits/1: --precision int8 needs a package with a calibration.*dnncore calibrate PACKAGE FOLDER",
     ),
-    "no classifier": (["--model", "map.onnx"], r"gives one output, float32\[N, K\]; the net has y: .*N, 3, 16, 24"),
+    "a sum over the batch": (["--model", "sum.onnx"], r"y: float32\[1, 3, 16, 24\] is no batch of rows of one size"),
+    "preprocessing of one of two inputs": (
+        ["--model", "two.onnx", "--preprocess", "torchvision"],
+        r"preprocessing is for nets of one input.*the net reads x: .*; z: ",
+    ),
 }
 
 

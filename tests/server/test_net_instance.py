@@ -12,16 +12,19 @@ from dnnserve.config import PRECISIONS
 from dnnserve.engine.net import NetHost, NetInstance, ServedModel, Terms
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
+from dnnserve.signature import Signature, TensorSpec
 
 from dnncore import Handle
 from dnncore.backend import Memory
+from dnncore.dtypes import DType
 from dnncore.errors import OutOfMemoryError
 from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.calibration import calibrate
 from dnncore.nn.footprint import footprint
 from dnncore.nn.passes import for_inference
+from dnncore.preprocessing import preset
 from tests.conftest import DEVICES
-from tests.server.fakes import run, wait_until
+from tests.server.fakes import block_of, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
@@ -48,7 +51,7 @@ def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
     pipeline = host.load(KEY, 4)
     run(pipeline, np.full((4, 1, 8, 8), np.nan, np.float32))
     assert np.isfinite(run(pipeline, np.ones((3, 1, 8, 8), np.float32))).all()
-    assert not pipeline.instance.slots[0].rows[3:].any()
+    assert not pipeline.instance.slots[0].inputs[0][3:].any()
 
 
 def test_buckets_that_do_not_fit_are_left_out_with_a_warning(
@@ -170,8 +173,11 @@ def test_pixels_are_answered_as_the_rows_that_they_make_alone_and_beside_rows(de
 def test_two_threads_copy_a_large_batch_as_one_does() -> None:
     made = np.random.default_rng(3)
     pixels = [made.integers(0, 256, (rows, 256, 256, 3), np.uint8) for rows in (3, 1, 5, 2)]
-    slots = [Slot(np.zeros(Slot.nbytes(12, (3, 256, 256)), np.uint8), 12, (3, 256, 256), None) for _ in range(2)]
+    signature = Signature((TensorSpec("data", DType.FLOAT32, (3, 256, 256)),), ())
+    preprocessing = preset("torchvision", (3, 256, 256))
+    slots = [Slot(np.zeros(Slot.nbytes(12, signature), np.uint8), 12, signature, preprocessing) for _ in range(2)]
+    blocks = [block_of(each) for each in pixels]
     with ThreadPoolExecutor(1) as copiers:
-        assert slots[0].fill(pixels, copiers) == slots[1].fill(pixels) == (11, True)
+        assert slots[0].fill(blocks, copiers) == slots[1].fill(blocks) == (11, True)
     assert np.array_equal(slots[0].pixels, slots[1].pixels)
-    assert np.array_equal(slots[0].pixels[:11], np.concatenate(pixels))
+    assert np.array_equal(slots[0].pixels[0][:11], np.concatenate(pixels))

@@ -10,7 +10,9 @@ import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.parameters import Wanted
 from dnnserve.front.requests import InferenceInput, parse_classify, parse_infer
+from dnnserve.front.sources import Images
 from PIL import Image
 
 from tests.server.fakes import make_spec
@@ -23,7 +25,8 @@ ROWS = SPEC.preprocessing.normalize(PIXELS)
 
 def rows_of(read: InferenceInput) -> np.ndarray:
     """What the device makes of it: it normalises pixels."""
-    rows = read.source if isinstance(read.source, np.ndarray) else read.source.rows(lambda: None)
+    (rows,) = read.source.rows(lambda: None) if isinstance(read.source, Images) else read.source
+    assert read.pixels == (rows.dtype == np.uint8)
     assert SPEC.preprocessing is not None
     return SPEC.preprocessing.normalize(rows) if rows.dtype == np.uint8 else rows
 
@@ -117,13 +120,16 @@ REFUSED = {
     "other size": (infer_request(shape=(2, 3, 2**40, 2**40), raw=b""), r"send \[n, 3, 2, 4\]"),
     "truncated": (infer_request(raw=ROWS.tobytes()[:-1]), "191 bytes.*192"),
     "too long": (infer_request(raw=ROWS.tobytes() + b"\0"), "193 bytes.*192"),
-    "no data at all": (infer_request(), "0 elements.*48"),
+    "no data at all": (infer_request(), "1 of the request's inputs have no contents.*bytes of 0"),
     "raw and contents": (infer_request(raw=ROWS.tobytes(), fp32_contents=[1.0]), "one of the two"),
-    "two raw contents": (altered(lambda r: r.raw_input_contents.append(b"")), "2 raw_input_contents"),
-    "contents of another type": (infer_request(int_contents=[1] * 48), "fp32_contents has 0"),
+    "two raw contents": (altered(lambda r: r.raw_input_contents.append(b"")), "bytes of 2"),
+    "contents of another type": (
+        infer_request(int_contents=[1] * 48),
+        "has int_contents; FP32 is sent in fp32_contents alone",
+    ),
     "contents of two types": (
         infer_request(fp32_contents=ROWS.ravel().tolist(), int_contents=[1], bool_contents=[True]),
-        "bool_contents, int_contents beside fp32_contents",
+        "has bool_contents, int_contents; FP32",
     ),
     "pixel above 255": (infer_request("UINT8", (1, 2, 4, 3), uint_contents=[256] * 24), "256"),
     "BYTES ends in a length": (infer_request("BYTES", (2,), packed([b"a"]) + b"\1\0"), "after 1 elements"),
@@ -184,7 +190,7 @@ def test_the_priority_parameter_is_read() -> None:
 
 @pytest.mark.parametrize(("sent", "found"), [(1, 1), (3, 3), (2**40, 3)])
 def test_classification_asks_for_at_most_all_classes(sent: int, found: int) -> None:
-    assert read(with_output(int64_param=sent)).top_k == found
+    assert read(with_output(int64_param=sent)).wanted == (Wanted(0, found),)
 
 
 CLASSIFY_ACCEPTED = {
@@ -201,7 +207,7 @@ CLASSIFY_ACCEPTED = {
 @pytest.mark.parametrize("request_", CLASSIFY_ACCEPTED.values(), ids=CLASSIFY_ACCEPTED)
 def test_every_form_of_a_classify_request_gives_the_same_rows(request_: classifier.ClassifyRequest) -> None:
     asked = parse_classify(request_.SerializeToString()).read(SPEC)
-    assert asked.top_k == 3
+    assert asked.wanted == (Wanted(0, 3),)
     np.testing.assert_array_equal(rows_of(asked), ROWS)
 
 
@@ -210,7 +216,7 @@ CLASSIFY_REFUSED = {
     "both": (classifier.ClassifyRequest(images=[b"x"], tensor=classifier.Tensor()), "both images and a tensor"),
     "too many images": (classifier.ClassifyRequest(images=[b"x"] * 5), "5 rows.*1 to 4"),
     "no datatype": (classifier.ClassifyRequest(tensor=classifier.Tensor()), "datatype ''"),
-    "BYTES": (classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="BYTES", shape=[1])), "FP32 or UINT8"),
+    "BYTES": (classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="BYTES", shape=[1])), "as its images"),
     "wrong shape": (classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="FP32", shape=[1, 9])), r"\[1, 9\]"),
     "wrong size": (
         classifier.ClassifyRequest(tensor=classifier.Tensor(datatype="FP32", shape=[1, 3, 2, 4], contents=b"abc")),

@@ -7,14 +7,14 @@ import pytest
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
-from dnnserve.envelope import Answer, InferenceRequest, ModelKey, OwnBlock
+from dnnserve.envelope import Answer, InferenceRequest, ModelKey
 from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
-from tests.server.fakes import PATIENCE_S, Inbox, Lab, make_rows, make_spec, outputs_of, wait_until
+from tests.server.fakes import PATIENCE_S, Inbox, Lab, block_of, make_rows, make_spec, outputs_of, wait_until
 
 SPEC = make_spec()
 
@@ -46,7 +46,7 @@ class Fleet:
 
     def submit(self, value: float, rows: int = 1, model: ModelKey = SPEC.key) -> InferenceRequest:
         request = InferenceRequest(
-            model, OwnBlock(make_rows(value, rows)), self.scheduler._clock(), None, self.inbox.deliver
+            model, block_of(make_rows(value, rows)), self.scheduler._clock(), None, self.inbox.deliver
         )
         self.scheduler.submit(request)
         return request

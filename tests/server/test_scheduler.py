@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey, OwnBlock
+from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
@@ -18,7 +18,7 @@ from dnnserve.errors import (
 from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.scheduling.entry import Limits
 
-from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, make_rows, wait_until
+from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, block_of, make_rows, wait_until
 
 TOY, OTHER = ModelKey("toy", 1), ModelKey("other", 1)
 
@@ -43,7 +43,7 @@ class Bench:
     ) -> InferenceRequest:
         now_ns = self.clock()
         deadline_ns = None if deadline_ms is None else now_ns + int(deadline_ms * 1e6)
-        block = OwnBlock(make_rows(1.0, rows))
+        block = block_of(make_rows(1.0, rows))
         request = InferenceRequest(model, block, now_ns, deadline_ns, self.inbox.deliver, priority=priority)
         self.scheduler.submit(request)
         return request
@@ -272,7 +272,7 @@ def test_the_expiry_thread_answers_on_time_without_a_device_that_asks() -> None:
         for deadline_ms in (60_000, 30):  # the later deadline first: the thread has to be woken for the earlier one
             now_ns = scheduler._clock()
             deadline_ns = now_ns + deadline_ms * 1_000_000
-            scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, deadline_ns, inbox.deliver))
+            scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, deadline_ns, inbox.deliver))
         (completion,) = inbox.wait(1)
         assert isinstance(completion.outcome, DeadlineExpiredError)
         assert completion.finished_ns >= (completion.request.deadline_ns or 0)
@@ -288,10 +288,10 @@ def test_the_expiry_thread_outlives_a_deadline_longer_than_any_clock() -> None:
     scheduler.start()
     try:
         now_ns = scheduler._clock()
-        scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
+        scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
         wait_until(lambda: scheduler._sweeper_wakes_ns is not None or not scheduler._sweeper.is_alive())
         now_ns = scheduler._clock()
-        scheduler.submit(InferenceRequest(TOY, OwnBlock(make_rows(1.0)), now_ns, now_ns + 30_000_000, inbox.deliver))
+        scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 30_000_000, inbox.deliver))
         (completion,) = inbox.wait(1)
         assert isinstance(completion.outcome, DeadlineExpiredError)
     finally:

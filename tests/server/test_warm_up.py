@@ -1,35 +1,43 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from dnnserve.engine.net import NetHost, ServedModel
 from dnnserve.engine.slot import Slot
 from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import ModelKey
+from dnnserve.signature import Signature, TensorSpec
 
+from dnncore.dtypes import DType
 from tests.server.fakes import FakeClock
 from tests.server.packages import make_package
 
 KEY = ModelKey("digits", 1)
+SIGNATURE = Signature(
+    (TensorSpec("left", DType.FLOAT32, (1, 1, 1)), TensorSpec("right", DType.INT32, ())),
+    (TensorSpec("scores", DType.FLOAT32, (1,)),),
+)
 
 
 class Timed:
     """An instance whose batches take milliseconds of a clock set by hand; the first of a size takes one longer."""
 
-    output_shape = (1,)
+    signature = SIGNATURE
     computed_ns = 0
 
     def __init__(self, costs_ms: dict[int, int]) -> None:
         self.clock, self.costs_ms, self.begun = FakeClock(), costs_ms, list[int]()
         self.max_batch_rows = max(costs_ms)
-        self.slots = [Slot(np.ones(Slot.nbytes(8, (1, 1, 1)), np.uint8), 8, (1, 1, 1), None)]
+        self.slots = [Slot(np.ones(Slot.nbytes(8, SIGNATURE), np.uint8), 8, SIGNATURE, None)]
 
     def begin(self, slot: int, rows: int, pixels: bool) -> None:
-        assert not self.slots[slot].rows[:rows].any()
+        assert not any(array[:rows].any() for array in self.slots[slot].inputs)
         self.clock.advance_ms(self.costs_ms[rows] + (rows not in self.begun))
         self.begun.append(rows)
 
-    def finish(self) -> np.ndarray:
-        return np.zeros((self.begun[-1], 1), np.float32)
+    def finish(self) -> Sequence[np.ndarray]:
+        return [np.zeros((self.begun[-1], 1), np.float32)]
 
 
 def test_every_size_is_timed_twice_and_the_faster_run_counts() -> None:

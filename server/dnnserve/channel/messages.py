@@ -55,8 +55,8 @@ class Submit(NamedTuple):
         ticket: The front end's.
         model: Its number, of `Start` or `Serve`.
         offset: Of the block, in bytes.
-        shape: Of the rows.
-        pixels: Whether they are uint8.
+        rows: How many.
+        pixels: As `Block` has it.
         arrival_ns: As `InferenceRequest` has it; so the rest.
         deadline_ns: See there.
         priority: See there.
@@ -65,7 +65,7 @@ class Submit(NamedTuple):
     ticket: int
     model: int
     offset: int
-    shape: tuple[int, ...]
+    rows: int
     pixels: bool
     arrival_ns: int
     deadline_ns: int | None

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from dnnserve.catalog import ModelSpec
 from dnnserve.channel.messages import Answered, Outcomes, Refused, Requests
-from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
+from dnnserve.envelope import Answer, Completion, InferenceRequest
 from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.link import Link
+from dnnserve.signature import Layout
 
 __all__ = ["Port", "Scheduling"]
 
@@ -44,8 +46,8 @@ class _LentBlock(ArenaBlock):
 
     __slots__ = ("_port", "answered", "ticket", "users")
 
-    def __init__(self, port: Port, ticket: int, offset: int, shape: tuple[int, ...], pixels: bool) -> None:
-        super().__init__(port.arena, offset, shape, pixels)
+    def __init__(self, port: Port, ticket: int, offset: int, layout: Layout, *, pixels: bool) -> None:
+        super().__init__(port.arena, offset, layout, pixels=pixels)
         self._port = port
         self.ticket = ticket
         self.users = 0
@@ -78,7 +80,7 @@ class Port:
         models: By their numbers; others may be added to it later.
     """
 
-    def __init__(self, scheduler: Scheduling, link: Link, arena: Arena, models: Mapping[int, ModelKey]) -> None:
+    def __init__(self, scheduler: Scheduling, link: Link, arena: Arena, models: Mapping[int, ModelSpec]) -> None:
         self.arena = arena
         self.lock = threading.Lock()
         self._scheduler = scheduler
@@ -131,14 +133,15 @@ class Port:
         ticket: int,
         model: int,
         offset: int,
-        shape: tuple[int, ...],
+        rows: int,
         pixels: bool,
         arrival_ns: int,
         deadline_ns: int | None,
         priority: int,
     ) -> InferenceRequest:
-        block = _LentBlock(self, ticket, offset, shape, pixels)
-        return InferenceRequest(self._models[model], block, arrival_ns, deadline_ns, self._sink, priority)
+        spec = self._models[model]
+        block = _LentBlock(self, ticket, offset, spec.signature.layout(rows, pixels=pixels), pixels=pixels)
+        return InferenceRequest(spec.key, block, arrival_ns, deadline_ns, self._sink, priority)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         """The sink of every request of this front end."""

@@ -13,11 +13,12 @@ from typing import Any
 from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
 from dnnserve.envelope import Answer, BatchTimes, Completion, CompletionSink, InferenceRequest, ModelKey
-from dnnserve.errors import QueueFullError, UnavailableError
+from dnnserve.errors import InvalidRequestError, QueueFullError, RequestError, UnavailableError
 from dnnserve.lifecycle.requests import Answer as Told
 from dnnserve.lifecycle.requests import Question
-from dnnserve.processes.arena import Arena, ArenaBlock, block_bytes
+from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.link import Link
+from dnnserve.signature import Signature
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["RemoteRepository", "RemoteScheduler", "RemoteStatistics"]
@@ -51,18 +52,18 @@ class RemoteScheduler:
         self._clock = clock
         self._lock = threading.Lock()
         self._blocks = Blocks(len(arena.bytes))
-        self._waiting: dict[int, tuple[InferenceRequest, ArenaBlock, int]] = {}  # with the values of an output
+        self._waiting: dict[int, tuple[InferenceRequest, ArenaBlock]] = {}
         self._held: dict[int, ArenaBlock] = {}  # of requests that were given up while a device had them
         self._freed: set[int] = set()  # of such requests, whose refusal comes behind the word that their block is free
         self._lost = ""  # why nobody answers any more
-        self._models: dict[ModelKey, tuple[int, int]] = {}  # its number, and values of an output
+        self._models: dict[ModelKey, tuple[int, Signature]] = {}  # its number, and what it reads and gives
         self._outbox: queue.SimpleQueue[tuple[Any, ...] | int | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send, name="dnnserve-requests", daemon=True)
         self._sender.start()
 
     def serve(self, models: messages.Models) -> None:
         """Take requests for these models too."""
-        self._models |= {spec.key: (number, spec.num_classes) for number, spec in models}
+        self._models |= {spec.key: (number, spec.signature) for number, spec in models}
 
     def forget(self, model: ModelKey) -> None:
         """A model is gone; no request for it comes any more."""
@@ -70,24 +71,22 @@ class RemoteScheduler:
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
-        rows = request.block.read()
-        model, width = self._models[request.model]
+        own = request.block
+        rows, pixels = len(own), own.pixels
+        model, signature = self._models[request.model]
+        layout = signature.layout(rows, pixels=pixels)
         block: ArenaBlock | None = None
         with self._lock:
-            offset = self._blocks.take(block_bytes(rows.nbytes, 4 * len(rows) * width))
+            offset = self._blocks.take(layout.nbytes)
             if offset is not None:
-                block = ArenaBlock(self._arena, offset, rows.shape, request.block.pixels)
-                self._waiting[request.ticket] = request, block, width
+                block = ArenaBlock(self._arena, offset, layout, pixels=pixels)
+                self._waiting[request.ticket] = request, block
         if block is None:
-            error = QueueFullError(
-                f"requests that wait fill this front end's {len(self._arena.bytes) >> 20} MiB; retry later"
-            )
-            error.retry_after_ms = _RETRY_MS
-            request.sink([Completion(request, error, self._clock())])
+            request.sink([Completion(request, self._no_room(layout.nbytes), self._clock())])
             return
-        block.read()[...] = rows
+        block.fill(own.read())
         times = request.arrival_ns, request.deadline_ns
-        fields = (request.ticket, model, block.offset, block.shape, block.pixels, *times, request.priority)
+        fields = (request.ticket, model, block.offset, rows, pixels, *times, request.priority)
         self._outbox.put(tuple(messages.Submit(*fields)))
         if self._lost:
             self.lose(self._lost)
@@ -106,13 +105,13 @@ class RemoteScheduler:
             tickets, device, batch_rows, times, finished_ns = messages.Answered(*fields)
             answer = Answer(device, batch_rows, BatchTimes(*times))
             for ticket in tickets:
-                request, block, width = self._waiting.pop(ticket)
-                request.block.write(block.outputs(width))
+                request, block = self._waiting.pop(ticket)
+                request.block.write(block.outputs())
                 by_sink.setdefault(request.sink, []).append(Completion(request, answer, finished_ns))
                 back.append(block)
         for fields in refused:
             refusal = messages.Refused(*fields)
-            request, block, _ = self._waiting.pop(refusal.ticket)
+            request, block = self._waiting.pop(refusal.ticket)
             by_sink.setdefault(request.sink, []).append(Completion(request, refusal.error, refusal.finished_ns))
             if refusal.held and refusal.ticket not in self._freed:
                 self._held[refusal.ticket] = block
@@ -138,8 +137,19 @@ class RemoteScheduler:
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         now_ns = self._clock()
-        for request, *_ in lost:
+        for request, _ in lost:
             request.sink([Completion(request, UnavailableError(f"{reason}; retry"), now_ns)])
+
+    def _no_room(self, nbytes: int) -> RequestError:
+        there = len(self._arena.bytes)
+        if nbytes > there:
+            return InvalidRequestError(
+                f"the request and its answer take {nbytes} bytes, and a front end has {there >> 20} MiB for all that wait: send "
+                "fewer rows, or start the server with a larger --front-memory-mib"
+            )
+        error = QueueFullError(f"requests that wait fill this front end's {there >> 20} MiB; retry later")
+        error.retry_after_ms = _RETRY_MS
+        return error
 
     def _send(self) -> None:
         while True:

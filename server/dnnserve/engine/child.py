@@ -47,6 +47,7 @@ from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import unpack
+from dnnserve.signature import Signature
 
 __all__ = ["main", "serve"]
 
@@ -110,17 +111,15 @@ class _Stager:
     def _stage(self, wanted: Run) -> LocalPipeline | Exception:
         try:
             pipeline = self.pipelines[ModelKey(*wanted.model)]
-            pipeline.stage(self._blocks(pipeline.row_shape, wanted.blocks), self._copiers)
+            pipeline.stage(self._blocks(pipeline.instance.signature, wanted.blocks), self._copiers)
         except Exception as error:  # noqa: BLE001 - told in its turn
             return error
         return pipeline
 
-    def _blocks(self, row_shape: Sequence[int], flat: Sequence[int]) -> Sequence[_MappedBlock]:
-        channels, *extents = row_shape
-        shapes = (channels, *extents), (*extents, channels)
+    def _blocks(self, signature: Signature, flat: Sequence[int]) -> Sequence[_MappedBlock]:
         numbers = iter(flat)
         return [
-            _MappedBlock(self._arenas[arena], offset, (rows, *shapes[pixels]), bool(pixels))
+            _MappedBlock(self._arenas[arena], offset, signature.layout(rows, pixels=bool(pixels)), pixels=bool(pixels))
             for arena, offset, rows, pixels in zip(numbers, numbers, numbers, numbers, strict=True)
         ]
 
@@ -239,8 +238,8 @@ class _Desk:
         pipeline = fresh.pipeline
         assert isinstance(pipeline, LocalPipeline)
         self._pipelines[model] = pipeline
-        shapes = pipeline.row_shape, pipeline.instance.output_shape
-        self._link.send(Loaded(pipeline.depth, pipeline.max_batch_rows, *shapes, fresh.timings_ns))
+        signature = pipeline.instance.signature
+        self._link.send(Loaded(pipeline.depth, pipeline.max_batch_rows, signature, fresh.timings_ns))
 
 
 def _run(pipeline: LocalPipeline) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dnnserve.engine.slot import Slot
+from dnnserve.signature import Signature
 
 __all__ = ["Instance"]
 
@@ -29,8 +30,8 @@ class Instance(Protocol):
         ...
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Extents of the output of one row."""
+    def signature(self) -> Signature:
+        """What the model reads and gives."""
         ...
 
     @property
@@ -46,11 +47,11 @@ class Instance(Protocol):
         """
         ...
 
-    def finish(self) -> np.ndarray:
+    def finish(self) -> Sequence[np.ndarray]:
         """Wait for the oldest batch that was begun.
 
         Returns:
-            float32 [rows, *output_shape], valid until its slot is begun again.
+            [rows, ...] of each output, valid until its slot is begun again.
 
         Raises:
             DeviceFaultError: as `begin`; so any other error.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dnnserve.engine.host import HostFactory
 from dnnserve.envelope import ModelKey
+from dnnserve.signature import Signature
 
 __all__ = [
     "Assignment",
@@ -119,15 +120,13 @@ class Loaded:
     Args:
         depth: As `Pipeline` has it; so the rest.
         max_batch_rows: See there.
-        row_shape: See there.
-        output_shape: Extents of the output of one row.
+        signature: What the model reads and gives.
         timings_ns: What its batches took, by rows; nothing where they were not timed.
     """
 
     depth: int
     max_batch_rows: int
-    row_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
+    signature: Signature
     timings_ns: Mapping[int, int]
 
 

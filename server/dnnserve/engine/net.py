@@ -17,8 +17,8 @@ import numpy as np
 from dnncore import Handle, ops
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
-from dnncore.errors import OutOfMemoryError
-from dnncore.nn import Executor, Graph, Model, Parameters, SharedMemory
+from dnncore.errors import BadParamError, OutOfMemoryError
+from dnncore.nn import BATCH, Executor, Graph, Model, Parameters, SharedMemory, Value
 from dnncore.nn.footprint import footprint
 from dnncore.preprocessing import Preprocessing
 from dnncore.tensor import Tensor
@@ -27,8 +27,9 @@ from dnnserve.engine.host import Fresh
 from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
+from dnnserve.signature import Signature, TensorSpec
 
-__all__ = ["NetHost", "NetInstance", "ServedModel", "Terms"]
+__all__ = ["NetHost", "NetInstance", "ServedModel", "Terms", "signature_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class ServedModel:
     """A model, and what makes its input of pixels. Immutable.
 
     Args:
-        model: Of one input and one output.
-        preprocessing: None where nobody has said it.
+        model: Its inputs and outputs begin with the batch.
+        preprocessing: Of its only input; None where nobody has said it.
     """
 
     model: Model
@@ -98,7 +99,7 @@ class NetInstance:
         self._terms = terms
         self._checkpoint = checkpoint
         graph = served.model.graph
-        (self._input,), (self._output,) = [value.name for value in graph.inputs], graph.outputs
+        self.signature = signature = signature_of(graph)
         buckets = batch_buckets(max_batch_rows)
         while (shortage := self._shortage(served, buckets[-1])) is not None:
             buckets = self._fewer(buckets, shortage, whole=whole)
@@ -109,17 +110,15 @@ class NetInstance:
                 break
             except OutOfMemoryError as error:
                 buckets = self._fewer(buckets, error, whole=whole)
-        row_shape = self._extents(graph, self._input)
-        self.output_shape = self._extents(graph, self._output)
-        nbytes = Slot.nbytes(self.max_batch_rows, row_shape)
+        nbytes = Slot.nbytes(self.max_batch_rows, signature)
         self.slots = tuple(
-            Slot(handle.device.host_buffer(nbytes), self.max_batch_rows, row_shape, served.preprocessing)
+            Slot(handle.device.host_buffer(nbytes), self.max_batch_rows, signature, served.preprocessing)
             for _ in range(terms.num_slots)
         )
         self._pixels = None
         if served.preprocessing is not None:
             self._pixels = _Pixels(handle, served.preprocessing, self.max_batch_rows)
-            self._pixels.warm_up(self._executors, self._input, self.slots[0])
+            self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
         self._begun: deque[tuple[int, int, bool]] = deque()
         self.computed_ns = 0
 
@@ -172,10 +171,6 @@ class NetInstance:
         """Give everything back."""
         self._handle.close()
 
-    @staticmethod
-    def _extents(graph: Graph, name: str) -> tuple[int, ...]:
-        return tuple(int(extent) for extent in graph.values[name].shape[1:])
-
     @property
     def max_batch_rows(self) -> int:
         """Rows of the largest bucket."""
@@ -185,18 +180,19 @@ class NetInstance:
         """Remember what `finish` shall run: this process has nothing else to do meanwhile."""
         self._begun.append((slot, rows, pixels))
 
-    def finish(self) -> np.ndarray:
-        """Run the smallest executor that holds the rows: probabilities [rows, K]. Rows of padding are zero."""
+    def finish(self) -> Sequence[np.ndarray]:
+        """Run the smallest executor that holds the rows. Rows of padding are zero."""
         number, rows, pixels = self._begun.popleft()
         executor = next(executor for executor in self._executors if executor.batch >= rows)
-        slot = self.slots[number]
-        batch = (slot.pixels if pixels else slot.rows)[: executor.batch]
-        batch[rows:] = 0
-        source = self._pixels.normalizer(batch) if pixels and self._pixels is not None else batch
+        sources: dict[str, np.ndarray | Callable[[Tensor], None]] = {}
+        for tensor, array in zip(self.signature.inputs, self.slots[number].read(pixels=pixels), strict=True):
+            batch = array[: executor.batch]
+            batch[rows:] = 0
+            sources[tensor.name] = self._pixels.normalizer(batch) if pixels and self._pixels is not None else batch
         began_ns = time.monotonic_ns()
-        outputs = executor.run(sources={self._input: source})[self._output][:rows]
+        outputs = executor.run(sources=sources)
         self.computed_ns = time.monotonic_ns() - began_ns
-        return outputs
+        return [outputs[tensor.name][:rows] for tensor in self.signature.outputs]
 
 
 class _Pixels:
@@ -218,7 +214,7 @@ class _Pixels:
     def warm_up(self, executors: Sequence[Executor], name: str, slot: Slot) -> None:
         """Compile what pixels need, before a client waits for it."""
         for executor in executors:
-            executor.run(sources={name: self.normalizer(slot.pixels[: executor.batch])})
+            executor.run(sources={name: self.normalizer(slot.pixels[0][: executor.batch])})
 
     def normalizer(self, pixels: np.ndarray) -> Callable[[Tensor], None]:
         """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input."""
@@ -330,6 +326,23 @@ class NetHost:
     def _check_wanted(self) -> None:
         if self._ending.is_set():
             raise CancelledError
+
+
+def signature_of(graph: Graph) -> Signature:
+    """What a net reads and gives.
+
+    Raises:
+        BadParamError: a tensor does not begin with the batch, or has other extents that are no numbers.
+    """
+    outputs = (graph.values[name] for name in graph.outputs)
+    return Signature(tuple(map(_row_of, graph.inputs)), tuple(map(_row_of, outputs)))
+
+
+def _row_of(value: Value) -> TensorSpec:
+    row = tuple(extent for extent in value.shape[1:] if isinstance(extent, int))
+    if value.shape[:1] != (BATCH,) or len(row) != len(value.shape) - 1:
+        raise BadParamError(f"{value} is no batch of rows of one size: it must be [{BATCH}, ...], with numbers behind")
+    return TensorSpec(value.name, value.dtype, row)
 
 
 def _mib(nbytes: int) -> str:

@@ -101,7 +101,7 @@ class LocalPipeline:
         self._free = deque(range(len(instance.slots)))
         self._staged: deque[_Staged] = deque()
         self._begun: deque[_Staged] = deque()
-        self._finished: tuple[_Staged, np.ndarray] | None = None
+        self._finished: tuple[_Staged, Sequence[np.ndarray]] | None = None
 
     @property
     def depth(self) -> int:
@@ -113,11 +113,6 @@ class LocalPipeline:
         """The instance's."""
         return self.instance.max_batch_rows
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of a row."""
-        return self.instance.slots[0].row_shape
-
     def time(self, budget_ns: int) -> Mapping[int, int]:
         """Run batches of zeros."""
         return time_batches(self.instance, budget_ns, time.monotonic_ns)
@@ -126,7 +121,7 @@ class LocalPipeline:
         """Copy the rows into a slot; with copiers, half of a large batch by one of them."""
         slot = self._free.popleft()
         try:
-            rows, pixels = self.instance.slots[slot].fill([block.read() for block in batch], copiers)
+            rows, pixels = self.instance.slots[slot].fill(batch, copiers)
         except BaseException:
             self._free.append(slot)
             raise
@@ -158,6 +153,7 @@ class LocalPipeline:
         (staged, outputs), position = self._finished, 0
         self._finished = None
         for block in staged.batch:
-            block.write(outputs[position : position + len(block)])
-            position += len(block)
+            end = position + len(block)
+            block.write([output[position:end] for output in outputs])
+            position = end
         self._free.append(staged.slot)

@@ -7,7 +7,6 @@ not the server. The process reads rows where the front end has put them, and wri
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import threading
 from collections import deque
@@ -39,7 +38,7 @@ from dnnserve.engine.messages import (
 )
 from dnnserve.engine.pipeline import Timing
 from dnnserve.envelope import Block, ModelKey
-from dnnserve.processes.arena import Arena, ArenaBlock, block_bytes
+from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
 
@@ -284,8 +283,7 @@ class ProcessPipeline:
         self._model = model
         self.depth = loaded.depth
         self.max_batch_rows = loaded.max_batch_rows
-        self._block_bytes = block_bytes(4 * math.prod(loaded.row_shape), 4 * math.prod(loaded.output_shape))
-        self._width = math.prod(loaded.output_shape)
+        self._signature = loaded.signature
         self._arenas: list[Arena] = []  # made as they are needed, as many as there are batches
         self._free: list[Arena] = []  # those of them that no batch has
         self._staged: deque[_Staged] = deque()
@@ -311,12 +309,12 @@ class ProcessPipeline:
             if place is None:
                 if staged.arena is None:
                     staged.arena = self._take_arena()
-                rows = block.read()
-                copy = ArenaBlock(staged.arena, position, rows.shape, block.pixels)
-                copy.read()[...] = rows
+                layout = self._signature.layout(len(block), pixels=block.pixels)
+                copy = ArenaBlock(staged.arena, position, layout, pixels=block.pixels)
+                copy.fill(block.read())
                 staged.copies.append((block, copy))
                 place = copy.place
-                position += block_bytes(rows.nbytes, 4 * len(rows) * self._width)
+                position += layout.nbytes
             staged.places.append((*place, len(block), block.pixels))
         self._staged.append(staged)
 
@@ -341,7 +339,7 @@ class ProcessPipeline:
         """Copy the outputs of those blocks that were copied."""
         assert self._finished is not None
         for block, copy in self._finished.copies:
-            block.write(copy.outputs(self._width))
+            block.write(copy.outputs())
         self._give_back(self._finished)
         self._finished = None
 
@@ -357,7 +355,7 @@ class ProcessPipeline:
     def _take_arena(self) -> Arena:
         if not self._free:
             # Enough for a batch of blocks of one row each, which take the most.
-            self._arenas.append(Arena.of(self.max_batch_rows * self._block_bytes))
+            self._arenas.append(Arena.of(self.max_batch_rows * self._signature.layout(1, pixels=False).nbytes))
             self._free.append(self._arenas[-1])
         return self._free.pop()
 

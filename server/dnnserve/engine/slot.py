@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import numpy as np
 
 from dnncore.preprocessing import Preprocessing
+from dnnserve.envelope import Block
+from dnnserve.signature import Layout, Signature
 
 __all__ = ["Slot"]
 
@@ -21,47 +22,55 @@ class Slot:
     Args:
         memory: uint8, `Slot.nbytes` of them or more.
         rows: As many as fit.
-        row_shape: (C, H, W) of a row.
-        preprocessing: What makes rows of pixels; None where nobody has said it.
+        signature: What the model reads.
+        preprocessing: What makes rows of pixels, for a model of one input; None where nobody has said it.
 
     Attributes:
-        row_shape, preprocessing: As above.
-        rows: float32 [rows, C, H, W].
-        pixels: uint8 [rows, H, W, C], in the same memory.
+        preprocessing: As above.
+        inputs: [rows, ...] of each input.
+        pixels: uint8 [rows, H, W, C], in the memory of the only input; nothing without preprocessing.
     """
 
     def __init__(
-        self, memory: np.ndarray, rows: int, row_shape: Sequence[int], preprocessing: Preprocessing | None
+        self, memory: np.ndarray, rows: int, signature: Signature, preprocessing: Preprocessing | None
     ) -> None:
-        shape = (rows, *row_shape)
-        self.rows: np.ndarray = memory[: self.nbytes(rows, row_shape)].view(np.float32).reshape(shape)
-        self.pixels: np.ndarray = memory[: math.prod(shape)].reshape(rows, *row_shape[1:], *row_shape[:1])
-        self.row_shape = tuple(row_shape)
+        self.inputs = _arrays(memory, signature.layout(rows, pixels=False))
+        self.pixels = () if preprocessing is None else _arrays(memory, signature.layout(rows, pixels=True))
         self.preprocessing = preprocessing
 
     @staticmethod
-    def nbytes(rows: int, row_shape: Sequence[int]) -> int:
-        """Bytes of rows of a shape."""
-        return 4 * rows * math.prod(row_shape)
+    def nbytes(rows: int, signature: Signature) -> int:
+        """Bytes of so many rows."""
+        return sum(tensor.nbytes(rows) for tensor in signature.inputs)
 
-    def fill(self, blocks: Sequence[np.ndarray], copiers: Executor | None = None) -> tuple[int, bool]:
-        """Copy blocks of rows in, one behind the other.
+    def read(self, *, pixels: bool) -> Sequence[np.ndarray]:
+        """What a batch is in: `pixels` or `inputs`."""
+        return self.pixels if pixels else self.inputs
+
+    def fill(self, blocks: Sequence[Block], copiers: Executor | None = None) -> tuple[int, bool]:
+        """Copy the rows of blocks in, those of one behind those of the other.
 
         Args:
-            blocks: float32 [n, C, H, W] or uint8 [n, H, W, C]; where both come, the pixels are normalised here.
+            blocks: Where some bring pixels and others do not, the pixels are normalised here.
             copiers: Of whom one copies half of them where they are large: a thread copies 6 GB/s, less than a GPU computes.
 
         Returns:
             How many rows they have, and whether `pixels` holds them.
         """
-        pixels = all(block.dtype == np.uint8 for block in blocks)
-        target, position = self.pixels if pixels else self.rows, 0
+        pixels = all(block.pixels for block in blocks)
+        brought = [block.read() for block in blocks]
         copies = []
-        for block in blocks:
-            copies.append((target[position : position + len(block)], block))
-            position += len(block)
+        nbytes = position = 0
+        for index, target in enumerate(self.read(pixels=pixels)):
+            position = 0
+            for arrays in brought:
+                rows = arrays[index]
+                end = position + len(rows)
+                copies.append((target[position:end], rows))
+                position = end
+            nbytes += target[:position].nbytes
         half = len(copies) // 2
-        if copiers is None or not half or target[:position].nbytes < _LARGE_BYTES:
+        if copiers is None or not half or nbytes < _LARGE_BYTES:
             self._copy(copies)
         else:
             other = copiers.submit(self._copy, copies[half:])
@@ -78,3 +87,7 @@ class Slot:
                 rows[...] = self.preprocessing.normalize(block)
             else:
                 rows[...] = block
+
+
+def _arrays(memory: np.ndarray, layout: Layout) -> tuple[np.ndarray, ...]:
+    return tuple(place.view(memory, 0) for place in layout.inputs)

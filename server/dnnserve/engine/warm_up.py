@@ -32,9 +32,11 @@ def time_batches(instance: Instance, budget_ns: int, clock: Callable[[], int]) -
             if begin_ns + guess_ns > end_ns:
                 break
             pixels = instance.slots[0].preprocessing is not None
-            (instance.slots[0].pixels if pixels else instance.slots[0].rows)[:rows] = 0
+            for array in instance.slots[0].read(pixels=pixels):
+                array[:rows] = 0
             instance.begin(0, rows, pixels)
-            instance.finish().copy()
+            for output in instance.finish():
+                output.copy()
             took_ns = clock() - begin_ns
             timings_ns[rows] = min(took_ns, timings_ns.get(rows, took_ns))
             guess_ns = timings_ns[rows]

@@ -41,7 +41,7 @@ def _get_model(service: Service, exchange: Exchange, serialized: bytes) -> Any:
         model_name=spec.key.name,
         model_version=str(spec.key.version),
         versions=map(str, service.catalog.versions(spec.key.name)),
-        input_shape=spec.input_shape,
+        input_shape=spec.signature.inputs[0].shape if len(spec.signature.inputs) == 1 else (),
         labels=spec.labels,
         preprocessing_json="" if preprocessing is None else json.dumps(preprocessing.to_dict()),
         max_batch_size=spec.max_batch_rows,

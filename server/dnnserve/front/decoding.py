@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ class DecodePool:
         self,
         source: RowSource,
         checkpoint: Checkpoint,
-        done: Callable[[np.ndarray], None],
+        done: Callable[[Sequence[np.ndarray]], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """Make the rows in a thread of the pool and call `done` with them, or `failed` with what went wrong.
@@ -89,7 +89,7 @@ class DecodePool:
         self,
         source: RowSource,
         checkpoint: Checkpoint,
-        done: Callable[[np.ndarray], None],
+        done: Callable[[Sequence[np.ndarray]], None],
         failed: Callable[[Exception], None],
     ) -> None:
         try:
@@ -100,7 +100,7 @@ class DecodePool:
             with self._lock:
                 self._waiting -= 1
 
-    def _rows(self, source: RowSource, checkpoint: Checkpoint) -> np.ndarray:
+    def _rows(self, source: RowSource, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
         checkpoint()
         pixels = source.count_pixels(checkpoint)
         self._take(pixels)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dnnapi.inference import grpc_service_pb2 as inference
 
 from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
+from dnnserve.front.tensors import DATATYPES
+from dnnserve.signature import TensorSpec
 from dnnserve.statistics import Duration, ModelSnapshot
 
 __all__ = ["PLATFORM", "config_message", "metadata_message", "statistics_message"]
@@ -17,13 +20,18 @@ PLATFORM = "dnncore"
 
 def metadata_message(spec: ModelSpec, versions: Sequence[int]) -> inference.ModelMetadataResponse:
     """Inputs and outputs with their batch dimension as -1."""
-    tensor = inference.ModelMetadataResponse.TensorMetadata
     return inference.ModelMetadataResponse(
         name=spec.key.name,
         versions=map(str, versions),
         platform=PLATFORM,
-        inputs=[tensor(name=spec.input_name, datatype="FP32", shape=[-1, *spec.input_shape])],
-        outputs=[tensor(name=spec.output_name, datatype="FP32", shape=[-1, spec.num_classes])],
+        inputs=[_described(each) for each in spec.signature.inputs],
+        outputs=[_described(each) for each in spec.signature.outputs],
+    )
+
+
+def _described(tensor: TensorSpec) -> inference.ModelMetadataResponse.TensorMetadata:
+    return inference.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=DATATYPES[tensor.dtype], shape=[-1, *tensor.shape]
     )
 
 
@@ -36,15 +44,23 @@ def config_message(spec: ModelSpec) -> inference.ModelConfig:
         max_batch_size=spec.max_batch_rows,
         input=[
             inference.ModelInput(
-                name=spec.input_name,
-                data_type=inference.TYPE_FP32,
-                format=inference.ModelInput.FORMAT_NCHW,
-                dims=spec.input_shape,
+                name=tensor.name,
+                data_type=_type(tensor),
+                format=inference.ModelInput.FORMAT_NCHW if len(tensor.shape) == 3 else inference.ModelInput.FORMAT_NONE,
+                dims=tensor.shape,
             )
+            for tensor in spec.signature.inputs
         ],
-        output=[inference.ModelOutput(name=spec.output_name, data_type=inference.TYPE_FP32, dims=[spec.num_classes])],
+        output=[
+            inference.ModelOutput(name=tensor.name, data_type=_type(tensor), dims=tensor.shape)
+            for tensor in spec.signature.outputs
+        ],
         dynamic_batching=inference.ModelDynamicBatching(),
     )
+
+
+def _type(tensor: TensorSpec) -> Any:
+    return inference.DataType.Value(f"TYPE_{DATATYPES[tensor.dtype]}")
 
 
 def statistics_message(model: ModelKey, snapshot: ModelSnapshot) -> inference.ModelStatistics:

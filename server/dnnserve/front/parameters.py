@@ -1,16 +1,30 @@
-"""What the parameters of a ModelInferRequest ask for: `timeout` and `priority` of the request, `classification` of its output.
+"""What a ModelInferRequest asks for beside its inputs: which outputs, as tensors or by `classification`; `timeout` and `priority`.
 
 Sequences and shared memory are refused; other parameters are left alone, as Triton does.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.signature import TensorSpec
 
-__all__ = ["priority_of", "refuse_shared_memory", "timeout_us_of", "top_k_of"]
+__all__ = ["Wanted", "priority_of", "refuse_shared_memory", "timeout_us_of", "wanted_of"]
+
+
+class Wanted(NamedTuple):
+    """An output that a request asks for. Immutable.
+
+    Args:
+        place: Of the output in the model's order.
+        classes: How many of the best classes, as strings in place of the tensor; 0: the tensor.
+    """
+
+    place: int
+    classes: int
 
 
 def refuse_shared_memory(tensor: Any) -> None:
@@ -19,23 +33,39 @@ def refuse_shared_memory(tensor: Any) -> None:
         raise InvalidRequestError("shared memory inputs are not supported; send raw_input_contents")
 
 
-def top_k_of(request: Any, spec: ModelSpec) -> int:
-    """Classes that are asked for instead of the output's tensor, at most as many as there are; 0: none."""
+def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
+    """The outputs that are asked for, in the request's order; where it names none, all."""
+    outputs = spec.signature.outputs
+    if not request.outputs:
+        return tuple(Wanted(index, 0) for index in range(len(outputs)))
+    places = {tensor.name: index for index, tensor in enumerate(outputs)}
     names = [output.name for output in request.outputs]
-    if names != [spec.output_name]:
+    if len(set(names)) < len(names) or not places.keys() >= set(names):
         there = ", ".join(map(shorten, names[:8]))
-        raise InvalidRequestError(
-            f"the request asks for {len(names)} outputs ({there}); model {spec.key} has one, {spec.output_name!r}"
-        )
-    parameters = request.outputs[0].parameters
+        has = f"has one, {outputs[0].name!r}" if len(outputs) == 1 else f"has {', '.join(map(repr, places))}, each once"
+        raise InvalidRequestError(f"the request asks for {len(names)} outputs ({there}); model {spec.key} {has}")
+    return tuple(
+        Wanted(places[output.name], _classes_of(output.parameters, outputs[places[output.name]]))
+        for output in request.outputs
+    )
+
+
+def _classes_of(parameters: Any, output: TensorSpec) -> int:
+    """Classes that are asked for instead of an output's tensor, at most as many as there are; 0: none."""
     if "shared_memory_region" in parameters:
         raise InvalidRequestError("shared memory outputs are not supported; leave shared_memory_region out")
     if "classification" not in parameters:
         return 0
     classes = _integer(parameters["classification"], "classification")
+    if len(output.shape) != 1 or not output.dtype.is_floating:
+        raise InvalidRequestError(
+            f"output {output.name!r} has no classes: it is {output.dtype.value}{list(output.shape)} a row, and classes are a row "
+            "of floating point; leave classification out"
+        )
+    (most,) = output.shape
     if classes < 1:
-        raise InvalidRequestError(f"classification {classes} asks for no class; send 1 to {spec.num_classes}")
-    return min(classes, spec.num_classes)
+        raise InvalidRequestError(f"classification {classes} asks for no class; send 1 to {most}")
+    return min(classes, most)
 
 
 def timeout_us_of(parameters: Any) -> int | None:

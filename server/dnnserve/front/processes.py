@@ -140,7 +140,7 @@ class FrontProcesses:
 
     def forget(self, model: ModelKey) -> None:
         """A model is gone, and nothing holds it."""
-        for number in [number for number, key in self._behind.models.items() if key == model]:
+        for number in [number for number, spec in self._behind.models.items() if spec.key == model]:
             del self._behind.models[number]
         for front in self._all():
             front.tell(messages.Forget(model))
@@ -152,11 +152,11 @@ class FrontProcesses:
 
     def _numbered(self, specs: Sequence[ModelSpec]) -> messages.Models:
         """What is served from now on; a model that is there already keeps its number."""
-        numbers = {key: number for number, key in self._behind.models.items()}
+        numbers = {spec.key: number for number, spec in self._behind.models.items()}
         for spec in specs:
             if spec.key not in numbers:
                 numbers[spec.key] = next(self._numbers)
-                self._behind.models[numbers[spec.key]] = spec.key
+                self._behind.models[numbers[spec.key]] = spec
         with self._lock:
             self._models = tuple((numbers[spec.key], spec) for spec in specs)
             return self._models
@@ -253,7 +253,7 @@ class _Behind:
     statistics: Counters
     on_calls_end: CallsObserver
     repository: Repository
-    models: dict[int, ModelKey]
+    models: dict[int, ModelSpec]
 
 
 class _Front:

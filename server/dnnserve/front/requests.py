@@ -1,19 +1,19 @@
 """Serialized requests to what their rows are made of; every size is checked against the model before anything is allocated for it.
 
-What a request may carry for the net's input, n rows:
+A request brings n rows of each of the model's inputs, in any order of these. An input is of the model's datatype, in
+`raw_input_contents` or in the field of its contents for that datatype. A net that reads images alone, and whose preprocessing is
+known, takes in place of float32 [n, C, H, W]:
 
-* `FP32` [n, C, H, W]: the rows themselves, in `raw_input_contents` or `fp32_contents`;
-* `UINT8` [n, H, W, C]: pixels at the net's size, in `raw_input_contents` or `uint_contents`; normalised by the device;
-* `BYTES` [n] or [n, 1]: image files of any size, in `raw_input_contents` or `bytes_contents`; decoded by the server.
-
-A model whose preprocessing nobody has said takes `FP32` alone.
+* `UINT8` [n, H, W, C]: pixels at the net's size; normalised by the device;
+* `BYTES` [n] or [n, 1]: image files of any size; decoded by the server.
 
 A ModelInferRequest is a form, an id and tensors. Clients send the same form again and again, so it is parsed once, and checked
-against its model once; what is left for each request is to compare the tensor's size with what the form says.
+against its model once; what is left for each request is to compare the tensors' sizes with what the form says.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -26,9 +26,9 @@ from google.protobuf.message import DecodeError, Message
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.envelope_scanner import take_apart
-from dnnserve.front.parameters import priority_of, refuse_shared_memory, timeout_us_of, top_k_of
+from dnnserve.front.parameters import Wanted, priority_of, refuse_shared_memory, timeout_us_of, wanted_of
 from dnnserve.front.sources import Images
-from dnnserve.front.tensors import DTYPES, check_count, check_shape, images, input_of, nbytes_of, size_error
+from dnnserve.front.tensors import DATATYPES, Given, check_count, images, images_of, rows_of
 
 __all__ = ["ClassifyRequest", "InferRequest", "InferenceInput", "parse", "parse_classify", "parse_infer"]
 
@@ -42,14 +42,16 @@ class InferenceInput(NamedTuple):
     """A request whose sizes were checked. Immutable; a tuple, because one is made for each request.
 
     Args:
-        source: The rows, float32 [n, C, H, W] or uint8 [n, H, W, C]; or images, of which rows are made.
-        top_k: Classes wanted; 0: all probabilities, as a tensor.
+        source: The rows of each input, [n, ...]; or images, of which rows are made.
+        pixels: Whether the rows are uint8 [n, H, W, C] in place of the only input.
+        wanted: Of the outputs.
         timeout_us: The request's own time limit; None: it has none.
         priority: As `InferenceRequest` has it; 0: the model's.
     """
 
-    source: np.ndarray | Images
-    top_k: int
+    source: Sequence[np.ndarray] | Images
+    pixels: bool
+    wanted: Sequence[Wanted]
     timeout_us: int | None = None
     priority: int = 0
 
@@ -59,19 +61,18 @@ class _Fit(NamedTuple):
 
     Args:
         spec: The model's.
-        tensor: The input, as the form describes it.
-        dtype: Of a tensor that is behind the form; None: the form has it in it, or there are images.
-        shape: Its extents.
-        nbytes: Of the tensor; of images, 0.
-        top_k, timeout_us, priority: As `InferenceInput` has them.
+        inputs: In the model's order.
+        raw: How many of them are behind the form.
+        images: Whether the only one has images.
+        pixels, wanted, timeout_us, priority: As `InferenceInput` has them.
     """
 
     spec: ModelSpec
-    tensor: Any
-    dtype: np.dtype[Any] | None
-    shape: tuple[int, ...]
-    nbytes: int
-    top_k: int
+    inputs: Sequence[Given]
+    raw: int
+    images: bool
+    pixels: bool
+    wanted: Sequence[Wanted]
     timeout_us: int | None
     priority: int
 
@@ -127,12 +128,15 @@ class InferRequest(NamedTuple):
             InvalidRequestError: it does not fit; the message names the value and what would fit.
         """
         fit, contents = self.form.fit(spec), self.contents
-        source: np.ndarray | Images
-        if fit.dtype is not None and len(contents) == 1 and len(contents[0]) == fit.nbytes:
-            source = np.ndarray(fit.shape, fit.dtype, contents[0])
-        else:
-            source = input_of(fit.tensor, fit.shape, contents, spec)
-        return InferenceInput(source, fit.top_k, fit.timeout_us, fit.priority)
+        if len(contents) != fit.raw:
+            raise InvalidRequestError(
+                f"{fit.raw} of the request's inputs have no contents, and it has the bytes of {len(contents)} (raw_input_contents, "
+                "over HTTP binary data); each input needs one of the two"
+            )
+        source = (
+            images_of(fit.inputs[0], contents, spec) if fit.images else [rows_of(each, contents) for each in fit.inputs]
+        )
+        return InferenceInput(source, fit.pixels, fit.wanted, fit.timeout_us, fit.priority)
 
 
 class ClassifyRequest(NamedTuple):
@@ -161,25 +165,23 @@ class ClassifyRequest(NamedTuple):
             raise InvalidRequestError(
                 f"model {spec.key} has no labels to answer with; ask for its output by ModelInfer"
             )
+        if len(spec.signature.inputs) != 1:
+            raise InvalidRequestError(
+                f"model {spec.key} has {len(spec.signature.inputs)} inputs, and images are one; ask for its output by ModelInfer"
+            )
         if bool(request.images) == request.HasField("tensor"):
             both = "both images and a tensor" if request.images else "neither images nor a tensor"
             raise InvalidRequestError(f"the request has {both}; send exactly one of the two")
-        classes = min(request.top_k or _DEFAULT_TOP_K, spec.num_classes)
+        wanted = (Wanted(0, min(request.top_k or _DEFAULT_TOP_K, len(spec.labels))),)
         if request.images:
             count = len(request.images)
             check_count(count, spec)
-            return InferenceInput(images(request.images, count, spec), classes)
-        tensor = request.tensor
-        shape = tuple(tensor.shape)
-        if tensor.datatype not in DTYPES:
-            raise InvalidRequestError(
-                f"tensor datatype {shorten(tensor.datatype)} is not supported; use {' or '.join(DTYPES)}"
-            )
-        check_shape(tensor.datatype, shape, spec)
-        nbytes = nbytes_of(tensor.datatype, shape)
-        if len(tensor.contents) != nbytes:
-            raise size_error(tensor.datatype, shape, len(tensor.contents), nbytes)
-        return InferenceInput(np.ndarray(shape, DTYPES[tensor.datatype], tensor.contents), classes)
+            return InferenceInput(images(request.images, count, spec), True, wanted)
+        tensor, (expected,) = request.tensor, spec.signature.inputs
+        if tensor.datatype == "BYTES":
+            raise InvalidRequestError("image files are no tensor of a ClassifyRequest; send them as its images")
+        rows = rows_of(Given.of(tensor, 0, expected, spec), [tensor.contents])
+        return InferenceInput([rows], tensor.datatype != DATATYPES[expected.dtype], wanted)
 
 
 def parse(kind: type[_Message], serialized: bytes) -> _Message:
@@ -227,28 +229,40 @@ _kept_form = lru_cache(_KEPT_FORMS)(_read_form)
 
 
 def _fit(message: Any, spec: ModelSpec) -> _Fit:
-    tensor = _only_input(message, spec)
-    shape, datatype = tuple(tensor.shape), tensor.datatype
-    check_shape(datatype, shape, spec)
-    parameters = message.parameters
+    inputs = _inputs(message, spec)
+    parameters, datatype = message.parameters, inputs[0].tensor.datatype
     return _Fit(
         spec,
-        tensor,
-        None if tensor.HasField("contents") else DTYPES.get(datatype),
-        shape,
-        nbytes_of(datatype, shape),
-        top_k_of(message, spec) if message.outputs else 0,
+        inputs,
+        sum(each.place is not None for each in inputs),
+        datatype == "BYTES",
+        datatype != DATATYPES[spec.signature.inputs[0].dtype],
+        wanted_of(message, spec),
         timeout_us_of(parameters),
         priority_of(parameters),
     )
 
 
-def _only_input(request: inference.ModelInferRequest, spec: ModelSpec) -> Any:
-    tensors = request.inputs
-    if len(tensors) != 1 or (tensor := tensors[0]).name != spec.input_name:
-        there = ", ".join(shorten(tensor.name) for tensor in tensors[:8]) or "none"
+def _inputs(message: Any, spec: ModelSpec) -> Sequence[Given]:
+    """The model's inputs, each as the form gives it."""
+    expected = spec.signature.inputs
+    tensors = {tensor.name: tensor for tensor in message.inputs}
+    if len(message.inputs) != len(expected) or any(each.name not in tensors for each in expected):
+        there = ", ".join(shorten(tensor.name) for tensor in message.inputs[:8]) or "none"
+        takes = ", ".join(repr(each.name) for each in expected)
         raise InvalidRequestError(
-            f"the request has {len(tensors)} inputs ({there}); model {spec.key} takes exactly one, {spec.input_name!r}"
+            f"the request has {len(message.inputs)} inputs ({there}); model {spec.key} takes exactly "
+            f"{'one' if len(expected) == 1 else f'these {len(expected)}'}, {takes}"
         )
-    refuse_shared_memory(tensor)
-    return tensor
+    places, behind = {}, itertools.count()
+    for tensor in message.inputs:
+        refuse_shared_memory(tensor)
+        places[tensor.name] = None if tensor.HasField("contents") else next(behind)
+    inputs = []
+    for each in expected:
+        tensor = tensors[each.name]
+        inputs.append(Given.of(tensor, places[each.name], each, spec))
+    if len({given.shape[0] for given in inputs}) > 1:
+        rows = ", ".join(f"{each.name!r} {given.shape[0]}" for each, given in zip(expected, inputs, strict=True))
+        raise InvalidRequestError(f"the inputs have different numbers of rows ({rows}); send as many of each")
+    return inputs

@@ -22,7 +22,9 @@ from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, Ow
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
+from dnnserve.front.parameters import Wanted
 from dnnserve.front.requests import InferenceInput
+from dnnserve.front.sources import Images
 from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
 from dnnserve.lifecycle.requests import Answer as Answered
@@ -39,8 +41,8 @@ _OK = Status(grpc.StatusCode.OK, "")
 CallsObserver = Callable[[ModelKey | None, str, str, Sequence[int]], None]
 """Called at the end of calls: their model (None: they named none that is loaded), method, status, and the nanoseconds of each."""
 
-Encoder = Callable[[str, ModelSpec, np.ndarray, int], bytes]
-"""Makes a serialized response of the request's id, its model, outputs [n, K] and the number of classes wanted."""
+Encoder = Callable[[str, ModelSpec, Sequence[np.ndarray], Sequence[Wanted]], bytes]
+"""Makes a serialized response of the request's id, its model, the outputs and what is wanted of them."""
 
 
 class Question(Protocol):
@@ -98,7 +100,7 @@ class Exchange:
         spec: The model that it names; None: not known yet, or none that is loaded.
         request_id: The client's name for it.
         submitted: Whether the scheduler has it, which then counts how it ends.
-        top_k: Classes wanted, as `InferenceInput` has it.
+        wanted: As `InferenceInput` has it.
         encode: Makes the response to an inference.
         completion: What the scheduler said.
     """
@@ -107,7 +109,7 @@ class Exchange:
     spec: ModelSpec | None = None
     request_id: str = ""
     submitted: bool = False
-    top_k: int = 0
+    wanted: Sequence[Wanted] = ()
     encode: Encoder | None = None
     completion: Completion | None = None
 
@@ -233,25 +235,31 @@ class Service:
         exchange.spec = spec = self.catalog.find(*question.model)
         exchange.request_id = question.id
         exchange.encode = encode
-        source, exchange.top_k, timeout_us, priority = question.read(spec)
+        source, pixels, exchange.wanted, timeout_us, priority = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
         priority = priority or spec.priority
-        if isinstance(source, np.ndarray):  # the queue refuses what is late
-            self._submit(exchange, spec, deadline_ns, priority, source)
-        else:
+        if isinstance(source, Images):
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
-            submit = partial(self._submit, exchange, spec, deadline_ns, priority)
+            submit = partial(self._submit, exchange, spec, deadline_ns, priority, pixels)
             self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
+        else:  # the queue refuses what is late
+            self._submit(exchange, spec, deadline_ns, priority, pixels, source)
 
     def refuse(self, call: Call, error: Exception) -> None:
         """End a call whose request was not looked at."""
         self._refuse(Exchange(call), error)
 
     def _submit(
-        self, exchange: Exchange, spec: ModelSpec, deadline_ns: int | None, priority: int, rows: np.ndarray
+        self,
+        exchange: Exchange,
+        spec: ModelSpec,
+        deadline_ns: int | None,
+        priority: int,
+        pixels: bool,
+        rows: Sequence[np.ndarray],
     ) -> None:
         call = exchange.call
-        block = OwnBlock(rows)
+        block = OwnBlock(rows, pixels=pixels)
         request = InferenceRequest(spec.key, block, call.arrival_ns, deadline_ns, self._deliver, priority)
         ticket = request.ticket
         self._waiting[ticket] = exchange, block
@@ -273,7 +281,7 @@ class Service:
                     spec, encode = exchange.spec, exchange.encode
                     assert spec is not None
                     assert encode is not None
-                    answered.append((exchange, encode(exchange.request_id, spec, block.outputs, exchange.top_k)))
+                    answered.append((exchange, encode(exchange.request_id, spec, block.outputs, exchange.wanted)))
                 else:
                     self._refuse(exchange, outcome)
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'

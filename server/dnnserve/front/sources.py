@@ -31,8 +31,8 @@ class RowSource(Protocol):
         """
         ...
 
-    def rows(self, checkpoint: Checkpoint) -> np.ndarray:
-        """The rows: float32 [n, C, H, W], or uint8 [n, H, W, C] pixels at the net's size, which its device normalises.
+    def rows(self, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
+        """The rows of each input; or uint8 [n, H, W, C] pixels at the net's size, of which its device makes the only one.
 
         Raises:
             InvalidRequestError: a file cannot be decoded.
@@ -51,9 +51,9 @@ class Images:
         """Pixels of all files, before they are resized."""
         return sum(self._each(self.preprocessing.count_pixels, checkpoint))
 
-    def rows(self, checkpoint: Checkpoint) -> np.ndarray:
+    def rows(self, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
         """The files' pixels at the net's size."""
-        return np.stack(self._each(self.preprocessing.decode, checkpoint))
+        return (np.stack(self._each(self.preprocessing.decode, checkpoint)),)
 
     def _each(self, act: Callable[[bytes], _T], checkpoint: Checkpoint) -> list[_T]:
         results = []

@@ -5,47 +5,102 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnncore.dtypes import DType
 from dnncore.preprocessing import Preprocessing
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.sources import Images
+from dnnserve.signature import TensorSpec
 
-__all__ = ["DTYPES", "check_count", "check_shape", "images", "input_of", "nbytes_of", "size_error"]
+__all__ = ["CONTENTS", "DATATYPES", "DTYPES", "Given", "check_count", "images", "images_of", "rows_of"]
 
-DTYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
+DATATYPES = {
+    DType.FLOAT16: "FP16",
+    DType.BFLOAT16: "BF16",
+    DType.FLOAT32: "FP32",
+    DType.FLOAT64: "FP64",
+    DType.INT8: "INT8",
+    DType.UINT8: "UINT8",
+    DType.INT32: "INT32",
+    DType.BOOL: "BOOL",
+}
+"""The protocol's names of element types."""
+
+DTYPES = {datatype: dtype.numpy for dtype, datatype in DATATYPES.items()}
 """Of tensors whose bytes are rows."""
 
+CONTENTS = {
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT8": "int_contents",
+    "UINT8": "uint_contents",
+    "INT32": "int_contents",
+    "BOOL": "bool_contents",
+    "BYTES": "bytes_contents",
+}
+"""Typed fields by datatypes; those of 16 bits have none."""
+
 _LENGTH = struct.Struct("<I")
-_CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
+_BOOL = DType.BOOL.numpy
 
 
-def check_shape(datatype: str, shape: tuple[int, ...], spec: ModelSpec) -> None:
+class Given(NamedTuple):
+    """An input as the form of a request gives it, whose shape was checked. Immutable.
+
+    Args:
+        tensor: An InferInputTensor.
+        shape: Its extents.
+        dtype: Of its bytes, where they are rows; None: they are images.
+        nbytes: How many there are; of images nobody can say.
+        place: Where they are among `raw_input_contents`; None: it has contents.
+    """
+
+    tensor: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+    nbytes: int
+    place: int | None
+
+    @classmethod
+    def of(cls, tensor: Any, place: int | None, expected: TensorSpec, spec: ModelSpec) -> Given:
+        """Check an InferInputTensor.
+
+        Raises:
+            InvalidRequestError: its datatype or shape is none that the model takes for this input.
+        """
+        datatype, shape = tensor.datatype, tuple(tensor.shape)
+        _check_shape(datatype, shape, expected, spec)
+        dtype = DTYPES.get(datatype)
+        return cls(tensor, shape, dtype, 0 if dtype is None else math.prod(shape) * dtype.itemsize, place)
+
+
+def _check_shape(datatype: str, shape: tuple[int, ...], expected: TensorSpec, spec: ModelSpec) -> None:
     """Raise for an input of the model that is of no datatype or shape that it takes."""
-    row_shape: tuple[int, ...]
-    match datatype:
-        case "FP32":
-            names, row_shape = "N, C, H, W", spec.input_shape
-        case "UINT8":
-            names, row_shape = "N, H, W, C", (*spec.input_shape[1:], spec.input_shape[0])
-        case "BYTES":
-            names, row_shape = "N", (1,) if shape[1:] == (1,) else ()
-        case _:
-            known = ", ".join(_CONTENTS)
-            raise InvalidRequestError(
-                f"datatype {shorten(datatype)} of input {spec.input_name!r} is not supported; use {known}"
-            )
-    if not shape or shape[1:] != row_shape:
-        wanted = ", ".join(["n", *map(str, row_shape)])
+    own, row_shape, names = DATATYPES[expected.dtype], expected.shape, ""
+    taken = [own]
+    if spec.preprocessing is not None:
+        taken += ["UINT8", "BYTES"]
+        names = " (N, C, H, W)"
+    if datatype not in taken:
+        if datatype in ("UINT8", "BYTES"):
+            raise _no_images(spec, expected)
         raise InvalidRequestError(
-            f"shape {_bounded(shape)} of {datatype} input {spec.input_name!r} does not fit; send [{wanted}] ({names})"
+            f"datatype {shorten(datatype)} of input {expected.name!r} is not supported; use {', '.join(taken)}"
+        )
+    if datatype != own:
+        if datatype == "UINT8":
+            names, row_shape = " (N, H, W, C)", spec.signature.pixels[0].shape
+        else:
+            names, row_shape = " (N)", (1,) if shape[1:] == (1,) else ()
+    if not shape or shape[1:] != row_shape:
+        raise InvalidRequestError(
+            f"shape {_bounded(shape)} of {datatype} input {expected.name!r} does not fit; send {_rows_shape(row_shape)}{names}"
         )
     check_count(shape[0], spec)
-    if datatype == "UINT8":
-        _preprocessing(spec)
 
 
 def check_count(count: int, spec: ModelSpec) -> None:
@@ -56,80 +111,81 @@ def check_count(count: int, spec: ModelSpec) -> None:
         )
 
 
-def nbytes_of(datatype: str, shape: tuple[int, ...]) -> int:
-    """Of a tensor; of images nobody can say."""
-    return math.prod(shape) * DTYPES[datatype].itemsize if datatype in DTYPES else 0
-
-
-def size_error(datatype: str, shape: tuple[int, ...], found: int, nbytes: int) -> InvalidRequestError:
-    """A tensor has other bytes than its shape says."""
-    return InvalidRequestError(f"the tensor has {found} bytes; {datatype}{list(shape)} has {nbytes}")
-
-
-def input_of(
-    tensor: Any, shape: tuple[int, ...], contents: Sequence[bytes | memoryview], spec: ModelSpec
-) -> np.ndarray | Images:
-    """Rows or images of an input whose shape was checked.
+def rows_of(given: Given, contents: Sequence[bytes | memoryview]) -> np.ndarray:
+    """Rows of an input that is no image.
 
     Args:
-        tensor: An InferInputTensor.
-        shape: Its.
-        contents: `raw_input_contents` of its request; without any, the tensor has a typed field.
-        spec: The model's.
+        given: As it was checked.
+        contents: `raw_input_contents` of its request.
     """
-    if len(contents) > 1:
-        raise InvalidRequestError(f"the request has {len(contents)} raw_input_contents for 1 input; send one an input")
-    if contents and tensor.HasField("contents"):
+    tensor, shape, dtype, nbytes, place = given
+    if place is None:
+        return _typed_rows(tensor, shape)
+    content = contents[place]
+    if len(content) != nbytes:
+        raise InvalidRequestError(f"the tensor has {len(content)} bytes; {tensor.datatype}{list(shape)} has {nbytes}")
+    rows = np.ndarray(shape, dtype, content)
+    if dtype is _BOOL and rows.size and rows.view(np.uint8).max() > 1:
+        raise InvalidRequestError(f"the tensor has the byte {rows.view(np.uint8).max()}; those of BOOL are 0 and 1")
+    return rows
+
+
+def images_of(given: Given, contents: Sequence[bytes | memoryview], spec: ModelSpec) -> Images:
+    """Images of a BYTES input."""
+    tensor, count, place = given.tensor, given.shape[0], given.place
+    if place is not None:
+        return images(_bytes_elements(contents[place], count), count, spec)
+    _check_only_contents(tensor)
+    return images(tensor.contents.bytes_contents, count, spec)
+
+
+def _typed_rows(tensor: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """An array of a repeated field whose length is compared with the shape first."""
+    datatype, dtype = tensor.datatype, DTYPES[tensor.datatype]
+    field = _check_only_contents(tensor)
+    values = getattr(tensor.contents, field)
+    if len(values) != math.prod(shape):
+        raise InvalidRequestError(f"{field} has {len(values)} elements; shape {list(shape)} has {math.prod(shape)}")
+    if datatype not in ("INT8", "UINT8"):
+        return np.fromiter(values, dtype, len(values)).reshape(shape)
+    wide, ends = np.fromiter(values, np.int64, len(values)), np.iinfo(dtype)
+    for value, end in ((wide.min(initial=0), ends.min), (wide.max(initial=0), ends.max)):
+        if not ends.min <= value <= ends.max:
+            raise InvalidRequestError(f"{field} has the value {value}; {datatype} ends at {end}")
+    return wide.astype(dtype).reshape(shape)
+
+
+def _check_only_contents(tensor: Any) -> str:
+    """The field that is for a tensor's datatype, the only one that it has."""
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
         raise InvalidRequestError(
-            f"input {spec.input_name!r} has both contents and raw_input_contents; send one of the two"
+            f"contents have no field for {tensor.datatype}, which is the datatype of input {shorten(tensor.name)}: send its bytes, "
+            "in raw_input_contents or as binary data"
         )
-    datatype, typed = tensor.datatype, tensor.contents
-    source: np.ndarray | Images
-    if datatype in DTYPES and contents:
-        nbytes = nbytes_of(datatype, shape)
-        if len(contents[0]) != nbytes:
-            raise size_error(datatype, shape, len(contents[0]), nbytes)
-        return np.ndarray(shape, DTYPES[datatype], contents[0])
-    if datatype == "BYTES":
-        source = images(_bytes_elements(contents[0], shape[0]) if contents else typed.bytes_contents, shape[0], spec)
-    elif datatype == "FP32":
-        source = _typed(typed.fp32_contents, "<f4", "fp32_contents", shape)
-    else:
-        source = _pixels(typed.uint_contents, shape)
-    if not contents:
-        _check_only_contents(datatype, tensor)
-    return source
-
-
-def _check_only_contents(datatype: str, tensor: Any) -> None:
-    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != _CONTENTS[datatype]]
+    others = [each.name for each, _ in tensor.contents.ListFields() if each.name != field]
     if others:
         raise InvalidRequestError(
-            f"input {shorten(tensor.name)} has {', '.join(others)} beside {_CONTENTS[datatype]}; {datatype} is sent in that alone"
+            f"input {shorten(tensor.name)} has {', '.join(others)}; {tensor.datatype} is sent in {field} alone"
         )
+    return field
 
 
 def _preprocessing(spec: ModelSpec) -> Preprocessing:
     if spec.preprocessing is None:
-        shape = ", ".join(map(str, spec.input_shape))
-        raise InvalidRequestError(
-            f"model {spec.key} is served without preprocessing, so it takes no images and no pixels; send FP32 [n, {shape}]"
-        )
+        raise _no_images(spec, spec.signature.inputs[0])
     return spec.preprocessing
 
 
-def _typed(values: Sequence[float], dtype: str, field: str, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of a repeated field whose length was compared with the shape first."""
-    if len(values) != math.prod(shape):
-        raise InvalidRequestError(f"{field} has {len(values)} elements; shape {list(shape)} has {math.prod(shape)}")
-    return np.fromiter(values, dtype, len(values)).reshape(shape)
+def _no_images(spec: ModelSpec, expected: TensorSpec) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"model {spec.key} is served without preprocessing, so it takes no images and no pixels; send "
+        f"{DATATYPES[expected.dtype]} {_rows_shape(expected.shape)}"
+    )
 
 
-def _pixels(values: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
-    pixels = _typed(values, "<u4", "uint_contents", shape)
-    if pixels.max() > np.iinfo(np.uint8).max:
-        raise InvalidRequestError(f"uint_contents has the value {pixels.max()}; UINT8 ends at 255")
-    return pixels.astype(np.uint8)
+def _rows_shape(row_shape: Sequence[int]) -> str:
+    return f"[{', '.join(['n', *map(str, row_shape)])}]"
 
 
 def _bytes_elements(raw: bytes | memoryview, count: int) -> list[memoryview]:

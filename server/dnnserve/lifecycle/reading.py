@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dnncore.dtypes import DType
-from dnncore.nn import BATCH, Model, Package, Value
+from dnncore.errors import BadParamError
+from dnncore.nn import Model, Package
 from dnncore.nn.passes import for_inference
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ModelConfig
-from dnnserve.engine.net import ServedModel
+from dnnserve.engine.net import ServedModel, signature_of
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
+from dnnserve.signature import TensorSpec
 
 __all__ = ["configured", "model_spec", "read_model"]
 
@@ -21,7 +23,7 @@ def read_model(key: ModelKey, package: Package, settings: ModelConfig) -> tuple[
     """What requests must know of a package, and what devices load.
 
     Raises:
-        StartError: it is no classifier of images, or it is to be run in int8, and is not calibrated.
+        StartError: it cannot be served, or it is to be run in int8, and is not calibrated.
     """
     spec = configured(model_spec(key, package, settings.max_batch_rows), settings)
     return spec, ServedModel(_model_to_run(key, package, PRECISIONS[settings.precision]), package.preprocessing)
@@ -50,29 +52,21 @@ def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpe
     """What requests must know of a package.
 
     Raises:
-        StartError: it is not a net that reads images, one or their tensor, and gives a row of numbers for each.
+        StartError: a tensor is no batch of rows, or there is preprocessing for what is no single input of images.
     """
-    graph = package.serving_graph
-    inputs, outputs = graph.inputs, [graph.values[name] for name in graph.outputs]
-    (channels, height, width), classes = _row_of(key, inputs, 4), _row_of(key, outputs, 2)[0]
-    return ModelSpec(
-        key,
-        inputs[0].name,
-        (channels, height, width),
-        outputs[0].name,
-        classes,
-        package.labels or (),
-        package.preprocessing,
-        max_batch_rows,
-    )
+    try:
+        signature = signature_of(package.serving_graph)
+    except BadParamError as error:
+        raise StartError(
+            f"model {key.name} cannot be served: requests are computed together, one behind the other in every tensor, and {error}"
+        ) from error
+    if package.preprocessing is not None and not _reads_images(signature.inputs):
+        raise StartError(
+            f"model {key.name} cannot be served: preprocessing is for nets of one input, float32[N, C, H, W]; the net reads "
+            f"{'; '.join(map(str, package.serving_graph.inputs))}"
+        )
+    return ModelSpec(key, signature, package.labels or (), package.preprocessing, max_batch_rows)
 
 
-def _row_of(key: ModelKey, values: Sequence[Value], ndim: int) -> tuple[int, ...]:
-    """Extents of a row of the one value that there is, float32 of so many dimensions."""
-    wanted = {4: "reads one input, float32[N, C, H, W]", 2: "gives one output, float32[N, K]"}[ndim]
-    row = values[0].shape[1:]
-    alike = (len(values), len(values[0].shape), values[0].dtype) == (1, ndim, DType.FLOAT32)
-    if not alike or values[0].shape[0] != BATCH or not all(isinstance(extent, int) for extent in row):
-        has = "; ".join(map(str, values))
-        raise StartError(f"model {key.name} cannot be served: what is served {wanted}; the net has {has}")
-    return tuple(map(int, row))
+def _reads_images(inputs: Sequence[TensorSpec]) -> bool:
+    return len(inputs) == 1 and (inputs[0].dtype, len(inputs[0].shape)) == (DType.FLOAT32, 3)

@@ -1,17 +1,21 @@
-"""Memory that several processes map, and the blocks of requests in it."""
+"""Memory that several processes map, and the blocks of requests in it.
+
+block     input 0   input 1   output 0   output 1           each from a multiple of 64 bytes, all rows behind one another
+"""
 
 from __future__ import annotations
 
 import itertools
-import math
 import mmap
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Arena", "ArenaBlock", "block_bytes"]
+from dnnserve.signature import Layout
 
-_ALIGNMENT = 64
+__all__ = ["Arena", "ArenaBlock"]
+
 _numbers = itertools.count(1)
 
 
@@ -62,48 +66,43 @@ class ArenaBlock:
 
     Args:
         arena: Where.
-        offset: Of the rows, in bytes; a multiple of 64.
-        shape: Of the rows.
-        pixels: Whether they are uint8; else they are float32.
+        offset: Of the block, in bytes; a multiple of 64.
+        layout: Of its tensors.
+        pixels: Whether the rows are uint8 in place of the only input.
     """
 
-    __slots__ = ("arena", "offset", "pixels", "shape")
+    __slots__ = ("arena", "layout", "offset", "pixels")
 
-    def __init__(self, arena: Arena, offset: int, shape: tuple[int, ...], pixels: bool) -> None:
+    def __init__(self, arena: Arena, offset: int, layout: Layout, *, pixels: bool) -> None:
         self.arena = arena
         self.offset = offset
-        self.shape = shape
+        self.layout = layout
         self.pixels = pixels
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self.layout.rows
 
     @property
     def place(self) -> tuple[Arena, int]:
         """The arena and the offset."""
         return self.arena, self.offset
 
-    def read(self) -> np.ndarray:
-        """A view of the rows."""
-        count, offset = math.prod(self.shape), self.offset
-        if self.pixels:
-            return self.arena.bytes[offset : offset + count].reshape(self.shape)
-        return self.arena.bytes[offset : offset + 4 * count].view(np.float32).reshape(self.shape)
+    def read(self) -> Sequence[np.ndarray]:
+        """Views of the rows."""
+        memory, offset = self.arena.bytes, self.offset
+        return [place.view(memory, offset) for place in self.layout.inputs]
 
-    def outputs(self, width: int) -> np.ndarray:
-        """A view of the outputs, float32 [rows, width], as `write` has left them."""
-        offset = self.offset + _rounded(math.prod(self.shape) * (1 if self.pixels else 4))
-        return self.arena.bytes[offset : offset + 4 * self.shape[0] * width].view(np.float32).reshape(-1, width)
+    def fill(self, rows: Sequence[np.ndarray]) -> None:
+        """Put the rows there."""
+        for there, own in zip(self.read(), rows, strict=True):
+            there[...] = own
 
-    def write(self, outputs: np.ndarray) -> None:
-        """Put the outputs, float32 [rows, ...], into their room."""
-        self.outputs(math.prod(outputs.shape[1:]))[...] = outputs.reshape(len(outputs), -1)
+    def outputs(self) -> Sequence[np.ndarray]:
+        """Views of the outputs, as `write` has left them."""
+        memory, offset = self.arena.bytes, self.offset
+        return [place.view(memory, offset) for place in self.layout.outputs]
 
-
-def block_bytes(rows_bytes: int, outputs_bytes: int) -> int:
-    """What a block takes."""
-    return _rounded(rows_bytes) + _rounded(outputs_bytes)
-
-
-def _rounded(nbytes: int) -> int:
-    return nbytes + -nbytes % _ALIGNMENT
+    def write(self, outputs: Sequence[np.ndarray]) -> None:
+        """Put the outputs into their room."""
+        for there, own in zip(self.outputs(), outputs, strict=True):
+            there[...] = own

@@ -27,6 +27,7 @@ from dnnserve.front.inference import INFERENCE_SERVICE
 from dnnserve.front.rest.call import Failure, RestCall
 from dnnserve.front.rest.routes import POSTED, Refusal, Route, find_route
 from dnnserve.front.rest.transcoding import (
+    Binary,
     Body,
     infer_body,
     infer_message,
@@ -245,7 +246,7 @@ class Connection(asyncio.Protocol):
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._head.headers]
         body = b"".join(self._body)
         self._body.clear()
-        binary = False
+        binary = Binary()
         call = RestCall(route.method, self._arrival_ns, self._peer, headers, lambda end: self._ended(end, binary))
         self._call = call
         self._expires = _NEVER
@@ -262,14 +263,14 @@ class Connection(asyncio.Protocol):
             return
         desk.methods[f"/{INFERENCE_SERVICE}/{route.method}"](call, message)
 
-    def _ended(self, end: bytes | Failure, binary: bool) -> None:
+    def _ended(self, end: bytes | Failure, binary: Binary) -> None:
         """The call's end, in whatever thread it came about."""
         try:
             self._desk.loop.call_soon_threadsafe(partial(self._answer, end, binary))
         except RuntimeError:  # the server has stopped without waiting for it
             self._desk.gate.leave()
 
-    def _answer(self, end: bytes | Failure, binary: bool) -> None:
+    def _answer(self, end: bytes | Failure, binary: Binary) -> None:
         assert self._route is not None
         self._call = None
         self._drop_body()
@@ -359,10 +360,10 @@ def _json_length(headers: dict[str, str]) -> int | None:
     return int(text)
 
 
-def _response(method: str, serialized: bytes, binary: bool) -> tuple[int, Body, _Headers]:
+def _response(method: str, serialized: bytes, binary: Binary) -> tuple[int, Body, _Headers]:
     """Status, body and headers for a method's response."""
     if method == "ModelInfer":
-        return HTTPStatus.OK, infer_body(serialized, binary=binary), []
+        return HTTPStatus.OK, infer_body(serialized, binary), []
     status = HTTPStatus.OK
     if method in ("ServerReady", "ModelReady"):  # the two messages are alike
         ready = inference.ServerReadyResponse.FromString(serialized).ready

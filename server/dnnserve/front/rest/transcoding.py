@@ -13,8 +13,8 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,11 @@ from dnnserve.catalog import shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.responses import varint
 from dnnserve.front.rest.routes import Route
+from dnnserve.front.tensors import CONTENTS, DTYPES
 
 __all__ = [
     "MAX_JSON_BYTES",
+    "Binary",
     "Body",
     "infer_body",
     "infer_message",
@@ -40,7 +42,6 @@ MAX_JSON_BYTES = 4 << 20
 """Reading JSON holds the interpreter's lock for 35 to 50 ms per MiB, and takes up to 30 times its memory. An image of 224 x 224 in
 FP32 has 3 MiB."""
 
-_CONTENTS = {"FP32": "fp32_contents", "UINT8": "uint_contents", "BYTES": "bytes_contents"}
 _LENGTH = struct.Struct("<I")
 
 
@@ -55,6 +56,22 @@ class Body:
 
     data: bytes
     json_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Which tensors of an answer are wanted as bytes. Immutable.
+
+    Args:
+        default: Whether those are of which the request does not speak.
+        outputs: Whether one is, by its name.
+    """
+
+    default: bool = False
+    outputs: Mapping[str, bool] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return self.outputs.get(name, self.default)
 
 
 def route_message(route: Route) -> bytes:
@@ -82,7 +99,7 @@ def repository_message(route: Route, body: bytes) -> bytes:
     return serialized
 
 
-def infer_message(route: Route, body: bytes, json_bytes: int | None) -> tuple[bytes, bool]:
+def infer_message(route: Route, body: bytes, json_bytes: int | None) -> tuple[bytes, Binary]:
     """Make a serialized ModelInferRequest.
 
     Args:
@@ -91,7 +108,7 @@ def infer_message(route: Route, body: bytes, json_bytes: int | None) -> tuple[by
         json_bytes: Length of the JSON; None: the whole body.
 
     Returns:
-        The message, and whether the answer's tensor is wanted as bytes.
+        The message, and which of the answer's tensors are wanted as bytes.
 
     Raises:
         InvalidRequestError: the body is not as the protocol has it.
@@ -102,7 +119,7 @@ def infer_message(route: Route, body: bytes, json_bytes: int | None) -> tuple[by
         raise InvalidRequestError(f"the request cannot be read: {shorten(str(error))}") from error
 
 
-def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, bool]:
+def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, Binary]:
     if length > len(body):
         raise InvalidRequestError(f"Inference-Header-Content-Length is {length}; the body has {len(body)} bytes")
     if length > MAX_JSON_BYTES:
@@ -131,27 +148,32 @@ def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, bool]
             behind = behind[size:]
     if behind:
         raise InvalidRequestError(f"{len(behind)} bytes are left behind the inputs' binary data")
-    binary = _member(_member(document, "parameters", dict, {}), "binary_data_output", bool, False)
+    default = _member(_member(document, "parameters", dict, {}), "binary_data_output", bool, False)
+    outputs = {}
     for given in _objects(document, "outputs", ()):
-        parameters = _set_parameters(message.outputs.add(name=_member(given, "name", str)), given)
-        binary = _member(parameters, "binary_data", bool, binary)
-    return _joined(message, contents), binary
+        name = _member(given, "name", str)
+        outputs[name] = _member(_set_parameters(message.outputs.add(name=name), given), "binary_data", bool, default)
+    return _joined(message, contents), Binary(default, outputs)
 
 
-def infer_body(serialized: bytes, *, binary: bool) -> Body:
-    """The body of a ModelInferResponse of one tensor."""
+def infer_body(serialized: bytes, binary: Binary) -> Body:
+    """The body of a ModelInferResponse."""
     message = inference.ModelInferResponse.FromString(serialized)
-    (tensor,), (raw,) = message.outputs, message.raw_output_contents
-    output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-    document = {"model_name": message.model_name, "model_version": message.model_version, "outputs": [output]}
+    outputs: list[dict[str, Any]] = []
+    behind = []
+    for tensor, raw in zip(message.outputs, message.raw_output_contents, strict=True):
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        if tensor.name in binary:
+            output["parameters"] = {"binary_data_size": len(raw)}
+            behind.append(raw)
+        else:
+            output["data"] = _texts(raw) if tensor.datatype == "BYTES" else _numbers(tensor.datatype, raw)
+        outputs.append(output)
+    document = {"model_name": message.model_name, "model_version": message.model_version, "outputs": outputs}
     if message.id:
         document["id"] = message.id
-    if not binary:
-        output["data"] = _texts(raw) if tensor.datatype == "BYTES" else np.frombuffer(raw, "<f4").tolist()
-        return Body(_written(document))
-    output["parameters"] = {"binary_data_size": len(raw)}
     text = _written(document)
-    return Body(text + raw, len(text))
+    return Body(b"".join((text, *behind)), len(text)) if behind else Body(text)
 
 
 def plain_body(serialized: bytes, method: str) -> Body:
@@ -231,7 +253,8 @@ def _set_contents(tensor: Any, values: list[Any]) -> None:
         raise InvalidRequestError(
             f"data of input {shorten(tensor.name)} has {len(values)} elements; its shape has {expected}"
         )
-    field = _CONTENTS.get(tensor.datatype)
+    tensor.contents.SetInParent()  # also where it has no field for the datatype
+    field = CONTENTS.get(tensor.datatype)
     if field is None:
         return
     if tensor.datatype == "BYTES":
@@ -247,6 +270,12 @@ def _joined(message: inference.ModelInferRequest, contents: Sequence[memoryview]
         tag = inference.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2
         parts += [bytes([tag]), varint(len(content)), content]
     return b"".join(parts)
+
+
+def _numbers(datatype: str, raw: bytes) -> list[Any]:
+    """Elements of any other tensor of ours."""
+    numbers: list[Any] = np.frombuffer(raw, DTYPES[datatype]).tolist()
+    return numbers
 
 
 def _texts(raw: bytes) -> list[str]:

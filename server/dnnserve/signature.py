@@ -1,0 +1,116 @@
+"""What a model reads and gives, and where that lies in a request's block. Plain data, which every process of the server has.
+
+block     input 0   input 1   output 0   output 1           all rows of a tensor, from a multiple of 64 bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dnncore.dtypes import DType
+
+__all__ = ["Layout", "Place", "Signature", "TensorSpec"]
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or an output. Immutable.
+
+    Args:
+        name: Unique among the inputs, or among the outputs.
+        dtype: Of its elements.
+        shape: Of one row: without the batch dimension, which comes first.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def nbytes(self, rows: int) -> int:
+        """Of so many rows, rounded up to a multiple of 64."""
+        nbytes = rows * math.prod(self.shape) * self.dtype.itemsize
+        return nbytes + -nbytes % _ALIGNMENT
+
+
+class Place(NamedTuple):
+    """Where a tensor lies. Immutable.
+
+    Args:
+        shape: Of all rows.
+        dtype: Of its elements.
+        offset: In bytes from the beginning.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int
+
+    def view(self, memory: np.ndarray, offset: int) -> np.ndarray:
+        """The tensor in uint8 memory, which it keeps alive; a block begins at this offset."""
+        return np.ndarray(self.shape, self.dtype, memory, offset + self.offset)
+
+
+class Layout(NamedTuple):
+    """Where the tensors of a request lie. Immutable.
+
+    Args:
+        rows: Of each.
+        inputs: In the order of the signature.
+        outputs: Behind them, likewise.
+        nbytes: Of all.
+    """
+
+    rows: int
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a model, in its order. Immutable.
+
+    Args:
+        inputs: At least one.
+        outputs: Likewise.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    _layouts: dict[tuple[int, bool], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def pixels(self) -> tuple[TensorSpec, ...]:
+        """What stands for the only input where a request brings pixels: uint8 (H, W, C) for float32 (C, H, W)."""
+        (image,) = self.inputs
+        return (TensorSpec(image.name, DType.UINT8, (*image.shape[1:], image.shape[0])),)
+
+    def read(self, *, pixels: bool) -> tuple[TensorSpec, ...]:
+        """What a request brings."""
+        return self.pixels if pixels else self.inputs
+
+    def layout(self, rows: int, *, pixels: bool) -> Layout:
+        """Of a request of so many rows; each is found out once."""
+        layout = self._layouts.get((rows, pixels))
+        if layout is None:
+            inputs, end = _places(self.read(pixels=pixels), rows, 0)
+            outputs, end = _places(self.outputs, rows, end)
+            layout = self._layouts[rows, pixels] = Layout(rows, inputs, outputs, end)
+        return layout
+
+
+def _places(tensors: Sequence[TensorSpec], rows: int, offset: int) -> tuple[tuple[Place, ...], int]:
+    """Places one behind the other, and where they end."""
+    places = []
+    for tensor in tensors:
+        places.append(Place((rows, *tensor.shape), tensor.dtype.numpy, offset))
+        offset += tensor.nbytes(rows)
+    return tuple(places), offset
