@@ -16,7 +16,38 @@ import numpy as np
 import pytest
 
 ROWS = np.random.default_rng(13).normal(size=(3, 1, 8, 8)).astype(np.float32)
+TENSORS: dict[str, np.ndarray] = {
+    "left": ROWS.reshape(3, 64)[:, :6].reshape(3, 2, 3),
+    "half": np.arange(9, dtype=np.float16).reshape(3, 3),
+    "count": np.arange(3, dtype=np.int32),
+    "byte": np.arange(250, 259).astype(np.uint8).reshape(3, 3),
+    "mask": np.array([[True, False, True]] * 3),
+}
+"""Inputs of `tests.server.mixed`."""
+
+SOME = ("above", "chosen", "twice")
+"""Outputs of it."""
+
 PIXELS = np.random.default_rng(17).integers(0, 256, (2, 8, 8, 1), np.uint8)
+
+
+def several_tensors(triton: Any, client: Any, **asked: Any) -> dict[str, Any]:
+    """What a model of several inputs and outputs answers, and what it says of a request that lacks one."""
+    from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+    inputs = []
+    for name, array in reversed(list(TENSORS.items())):
+        inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array)
+    result = client.infer("mixed", inputs, outputs=[triton.InferRequestedOutput(name, **asked) for name in SOME])
+    seen = {name: result.as_numpy(name).tolist() for name in SOME}
+    seen["not asked for"] = result.as_numpy("sums")
+    seen["all"] = client.infer("mixed", inputs).as_numpy("sums").tolist()
+    try:
+        client.infer("mixed", inputs[1:])
+    except InferenceServerException as error:
+        seen["error"] = error.message()
+    return seen
 
 
 def client_session(address: str) -> dict[str, Any]:
@@ -48,6 +79,7 @@ def client_session(address: str) -> dict[str, Any]:
         }
         result = client.infer("digits", [rows], request_id="r1", outputs=[triton.InferRequestedOutput("probabilities")])
         seen["id"] = result.get_response().id
+        seen["several"] = several_tensors(triton, client)
         seen["probabilities"] = result.as_numpy("probabilities").tolist()
         seen["version_1"] = client.infer("digits", [rows], model_version="1").as_numpy("probabilities").tolist()
         pixels = client.infer("digits", [tensor(PIXELS, "UINT8")])
@@ -131,6 +163,7 @@ def http_session(address: str) -> dict[str, Any]:
         return {
             "index": [index["faces"], *(entry["state"] for entry in client.get_model_repository_index())],
             "load_override": fails(lambda: client.load_model("digits", config="{}")),
+            "several": [several_tensors(triton, client, binary_data=binary) for binary in (True, False)],
             "live": [client.is_server_live(), client.is_server_ready(), client.is_model_ready("digits", "1")],
             "unknown_ready": client.is_model_ready("nope"),
             "server": client.get_server_metadata(),
@@ -153,11 +186,13 @@ def http_session(address: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     pytest.importorskip("tritonclient")
+    from tests.server.mixed import save_mixed
     from tests.server.packages import make_repository
     from tests.server.test_command_line import started
 
     folder = tmp_path_factory.mktemp("triton")
     repository = make_repository(folder / "models")
+    save_mixed(folder, repository / "mixed" / "1")
     arguments = (
         "--model-repository",
         repository,
@@ -220,6 +255,18 @@ def test_it_gets_the_probabilities_of_the_net_itself(seen: dict[str, Any]) -> No
     np.testing.assert_allclose(seen["pixels"], expected(2, normalised), rtol=1e-5, atol=1e-7)
 
 
+def test_it_sends_and_gets_several_tensors(seen: dict[str, Any]) -> None:
+    from tests.server.mixed import mixed
+
+    outputs = mixed(TENSORS)
+    for answer in (seen["several"], *seen["http"]["several"]):
+        for name in SOME:
+            assert answer[name] == outputs[name].tolist()
+        np.testing.assert_allclose(answer["all"], outputs["sums"], rtol=1e-6)
+        assert answer["not asked for"] is None
+        assert "the request has 4 inputs ('byte', 'count', 'half', 'left')" in answer["error"]
+
+
 def test_a_stream_gives_it_an_answer_for_each_request(seen: dict[str, Any]) -> None:
     assert set(seen["stream"]) == {str(number) for number in range(20)}
     for answer in seen["stream"].values():
@@ -274,10 +321,10 @@ def test_its_statistics_count_what_it_sent(seen: dict[str, Any]) -> None:
 
 
 def test_it_loads_and_unloads_models(seen: dict[str, Any]) -> None:
-    ready = [("digits", "1", "READY"), ("digits", "2", "READY"), ("faces", "7", "READY")]
+    ready = [("digits", "1", "READY"), ("digits", "2", "READY"), ("faces", "7", "READY"), ("mixed", "1", "READY")]
     assert [(entry["name"], entry["version"], entry["state"]) for entry in seen["index"]] == ready
     assert seen["unloaded"][0] == "StatusCode.NOT_FOUND"
-    assert seen["index_without"][-1] == {
+    assert seen["index_without"][-2] == {
         "name": "faces",
         "version": "7",
         "state": "UNAVAILABLE",
@@ -285,11 +332,11 @@ def test_it_loads_and_unloads_models(seen: dict[str, Any]) -> None:
     }
     np.testing.assert_allclose(seen["loaded"], expected(3, ROWS), rtol=1e-5, atol=1e-7)
     for case, code, part in (
-        ("load_unknown", "NOT_FOUND", "there are 'digits', 'faces'"),
+        ("load_unknown", "NOT_FOUND", "there are 'digits', 'faces', 'mixed'"),
         ("load_override", "INVALID_ARGUMENT", "'config' of a load is not supported"),
     ):
         assert (case, seen[case][0], part in seen[case][1]) == (case, f"StatusCode.{code}", True)
-    assert seen["http"]["index"] == ["UNAVAILABLE", "READY", "READY", "READY"]
+    assert seen["http"]["index"] == ["UNAVAILABLE", "READY", "READY", "READY", "READY"]
     assert seen["http"]["load_override"][0] == "400"
 
 

@@ -155,6 +155,7 @@ def test_pixels_and_image_files_come_in_both_forms(client: Client) -> None:
 
 
 BINARY = binary_request(make_rows(1.0).tobytes())
+NO_DATA = {"inputs": [{"name": "data", "datatype": "FP32", "shape": SHAPE}]}
 REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "unknown path": ("/v3", None, {}, 404, "there is no '/v3'"),
     "below a model": ("/v2/models/toy/weights", None, {}, 404, "there is no"),
@@ -175,7 +176,7 @@ REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "shape of text": (INFER, json_request(shape=["a"]), {}, 400, "cannot be read"),
     "enormous extent": (INFER, json_request(shape=[10**40]), {}, 400, "cannot be read"),
     "enormous shape": (INFER, json_request(shape=[2**62, 3, 2, 4]), {}, 400, "elements; its shape has"),
-    "no data": (INFER, {"inputs": [{"name": "data", "datatype": "FP32", "shape": SHAPE}]}, {}, 400, "1 of .* no contents.*bytes of 0"),
+    "no data": (INFER, NO_DATA, {}, 400, "1 of .* no contents.*bytes of 0"),
     "ragged": (INFER, json_request(data=[[[[1.0] * 4, [1.0] * 3]] * 3]), {}, 400, "neither flat nor nested"),
     "text among numbers": (INFER, json_request(data=["1"] * 24), {}, 400, "cannot be read"),
     "number too large": (INFER, json_request(data=[10**400] * 24), {}, 400, "cannot be read"),
