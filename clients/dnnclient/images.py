@@ -37,7 +37,14 @@ def synthetic_images(input_shape: Sequence[int], count: int, seed: int = 0) -> l
     """Return count arrays of random pixels, uint8 [H, W, C], for a model with inputs [C, H, W].
 
     They need no decoding by the server, and what is predicted for them means nothing.
+
+    Raises:
+        BadParamError: the model reads something else.
     """
+    if len(input_shape) != 3:
+        raise BadParamError(
+            f"synthetic images are [C, H, W]; a row of the model's only input is {list(input_shape)}, if it has one"
+        )
     channels, height, width = input_shape
     generator = np.random.default_rng(seed)
     return list(generator.integers(0, 256, (count, height, width, channels), np.uint8))

@@ -44,7 +44,7 @@ class ModelInfo:
         name: As asked for.
         version: The one that this describes; the latest when none was asked for.
         versions: Every version that is loaded.
-        input_shape: (C, H, W) of one image.
+        input_shape: (C, H, W) of one image, or of a row of another input; empty where the model has several.
         labels: One name an output, in order; empty when the model has none.
         preprocessing: What the server does to an image, or a sender of float32 tensors has to do; None where
             the model takes float32 tensors alone.

@@ -10,7 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from dnnclient.cli import main
+from dnnclient.images import synthetic_images
 
+from dnncore.errors import BadParamError
 from tests.client.fake_server import FakeServer, image
 
 # A shell's background jobs ignore Ctrl-C, and so would all that they start, this test's process among them: the client is to
@@ -94,6 +96,12 @@ def test_load_reports_as_text_and_json(server: FakeServer, images: list[Path], t
     assert values["statuses"] == {"OK": 30}
     assert values["send_lag"] is None
     assert {bytes(request.images[0]) for request in server.requests} == {image(3), image(1), image(4)}
+
+
+def test_there_are_no_synthetic_images_for_other_tensors() -> None:
+    for shape in ((), (3,), (2, 3, 8, 8)):
+        with pytest.raises(BadParamError, match=r"synthetic images are \[C, H, W\]"):
+            synthetic_images(shape, 1)
 
 
 def test_load_sends_synthetic_images_at_a_rate(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from dnnclient.cli import main as dnnclient
 from dnnserve.command_line import parse_arguments
-from onnx import helper
+from onnx import TensorProto, helper
 from PIL import Image
 
 from benchmarks.server import RunningServer
@@ -42,6 +42,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [*nodes, helper.make_node("MatMul", ["f", "w"], ["y"])], {"x": ("N", 3, 224, 224)}, {"w": np.eye(3, dtype="f4")}
     )
     onnx.save(model, "net.onnx")
+    nodes = [
+        helper.make_node("Cast", ["right"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["number", "axes"], ["column"]),
+        helper.make_node("Add", ["left", "column"], ["sums"]),
+        helper.make_node("Sub", ["left", "column"], ["differences"]),
+    ]
+    pair = model_of(
+        nodes, {"left": ("N", 3), "right": ("N",)}, {"axes": np.array([1])}, outputs=("sums", "differences")
+    )
+    pair.graph.input[1].type.tensor_type.elem_type = TensorProto.INT32
+    onnx.save(pair, "pair.onnx")
     text = NETS["squeezenet1.1"][0](16).replace("num_output: 1000", "num_output: 3").replace("227", "224")
     Path("deploy.prototxt").write_text(text)
     Path("net.caffemodel").write_bytes(caffemodel(random_blobs(text)))
@@ -69,6 +80,14 @@ def test_the_pages_first_command_serves_a_file_with_labels(folder: Path, capsys:
     assert re.match(r"photo.png: green 0\.\d+, (red|blue) 0\.\d+, ", capsys.readouterr().out)
 
 
+def test_the_pages_net_of_several_tensors_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, (_, model), _ = _commands("dnnserve")
+    program = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    with RunningServer(Path(model), folder, "--devices", "cpu", "--max-batch", "2") as server:
+        exec(program.replace("127.0.0.1:8001", server.grpc), {})
+    assert capsys.readouterr().out == "[[1. 1. 1.]\n [2. 2. 2.]]\n"
+
+
 def test_the_pages_packages_are_made_and_named(folder: Path) -> None:
     onnx_command, caffe_command = _commands("dnncore")
     assert dnncore(onnx_command) == 0
@@ -80,6 +99,6 @@ def test_the_pages_packages_are_made_and_named(folder: Path) -> None:
 
 
 def test_the_pages_other_servers_find_what_they_name(folder: Path) -> None:
-    _, caffe, repository = map(parse_arguments, _commands("dnnserve"))
+    _, caffe, _, repository = map(parse_arguments, _commands("dnnserve"))
     assert caffe.model_file().package("dnnserve").labels == COLORS
     assert repository.precision == "fp16"

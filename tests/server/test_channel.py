@@ -16,7 +16,13 @@ from dnnserve.channel.messages import Outcomes, Refused
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
 from dnnserve.envelope import Answer, BatchTimes, InferenceRequest
-from dnnserve.errors import DeviceLostError, QueueFullError, RequestCancelledError, UnavailableError
+from dnnserve.errors import (
+    DeviceLostError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestCancelledError,
+    UnavailableError,
+)
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
 from dnnserve.scheduler import Batch, Scheduler
@@ -158,6 +164,13 @@ def take(ends: Ends) -> Batch:
     batch = ends.scheduler.take("cpu")
     assert batch is not None
     return batch
+
+
+def test_what_no_arena_could_hold_is_refused_for_good(ends: Ends) -> None:
+    request = ends.submit(make_rows(1.0, ARENA // 96))  # the rows alone fill it, and the answer comes behind them
+    outcome = ends.inbox.of(request).outcome
+    assert isinstance(outcome, InvalidRequestError)
+    assert "send fewer rows, or start the server with a larger --front-memory-mib" in str(outcome)
 
 
 def test_the_block_of_a_cancelled_request_is_not_given_out_while_a_device_has_it(ends: Ends) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from dnnclient import Client
 from dnnserve.assembly import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.envelope import ModelKey
@@ -17,17 +19,19 @@ from dnnserve.front.sources import Images
 from dnnserve.lifecycle.reading import model_spec
 from dnnserve.repository import import_model_file
 from onnx import helper
+from PIL import Image, ImageDraw
 
 from dnncore.importers.model_file import ModelFile
 from dnncore.nn.heads import ends_in_probabilities
 from dnncore.preprocessing import preset
 from tests.importers.caffe.files import caffemodel, random_blobs
 from tests.importers.caffe.nets import NETS
-from tests.importers.onnx.nets import model_of
+from tests.importers.onnx.nets import model_of, onnxruntime_run
 from tests.server.packages import make_repository
 from tests.server.test_requests import infer_request
 
 CLASSES = 4
+_OCR = importlib.util.find_spec("rapidocr_onnxruntime")
 
 
 @pytest.fixture
@@ -94,6 +98,24 @@ def test_what_comes_without_preprocessing_takes_tensors_alone(folder: Path) -> N
             InvalidRequestError, match=r"lenet/1 is served without preprocessing.*FP32 \[n, 1, 28, 28\]"
         ):
             parse_infer(refused.SerializeToString()).read(spec)
+
+
+@pytest.mark.skipif(_OCR is None, reason="pip install --no-deps rapidocr-onnxruntime==1.4.4")
+def test_a_detector_whose_output_is_a_map_is_served() -> None:
+    assert _OCR is not None
+    path = Path(_OCR.origin or "").parent / "models" / "ch_PP-OCRv4_det_infer.onnx"
+    drawn = Image.new("L", (96, 64), 255)
+    ImageDraw.Draw(drawn).text((12, 36), "tensors", fill=0, font_size=20)
+    x = np.ascontiguousarray(np.broadcast_to(np.asarray(drawn, np.float32) / 127.5 - 1, (1, 3, 64, 96)))
+    arguments = ["--model", str(path), "--name", "detector", "--shape", "x=N,3,64,96", "--max-batch", "1"]
+    server = make_server(parse_arguments([*arguments, "--devices", "cpu", "--grpc-port", "0", "--metrics-port", "0"]))
+    server.start()
+    with Client(server.addresses.grpc, model="detector") as client:
+        ((name, found),) = client.infer({"x": x}).items()
+    assert server.drain()
+    np.testing.assert_allclose(found, onnxruntime_run(path, {"x": x})[name], atol=1e-4)
+    assert found.shape == (1, 1, 64, 96)
+    assert found[0, 0, 36:].max() > 0.9 > 0.1 > found[0, 0, :20].max()
 
 
 REFUSED = {

@@ -211,7 +211,8 @@ def test_over_http_each_tensor_is_json_or_bytes(spec: Any) -> None:
         else:
             one["data"] = array.tolist()
         described.append(one)
-    asked = [{"name": "chosen", "parameters": {"binary_data": True}}, {"name": "above"}, {"name": "twice"}]
+    as_bytes = {"parameters": {"binary_data": True}}
+    asked = [{"name": "chosen", **as_bytes}, {"name": "sums"}, {"name": "above"}, {"name": "twice", **as_bytes}]
     text = json.dumps({"inputs": described, "outputs": asked}).encode()
     message, binary = infer_message(Route("ModelInfer", "mixed"), text + behind, len(text))
     read = parse_infer(message).read(spec)
@@ -220,11 +221,12 @@ def test_over_http_each_tensor_is_json_or_bytes(spec: Any) -> None:
     outputs = mixed(tensors)
     body = infer_body(infer_response("", spec, [*outputs.values()], read.wanted), binary)
     assert body.json_bytes is not None
-    chosen, above, twice = json.loads(body.data[: body.json_bytes])["outputs"]
-    assert body.data[body.json_bytes :] == outputs["chosen"].tobytes()
-    assert chosen["parameters"] == {"binary_data_size": outputs["chosen"].nbytes}
-    assert above["data"] == outputs["above"].ravel().tolist()
-    assert twice["data"] == outputs["twice"].tolist()
+    chosen, sums, above, twice = json.loads(body.data[: body.json_bytes])["outputs"]
+    assert body.data[body.json_bytes :] == outputs["chosen"].tobytes() + outputs["twice"].tobytes()
+    for one in (chosen, twice):
+        assert one["parameters"] == {"binary_data_size": outputs[one["name"]].nbytes}
+    for one in (sums, above):
+        assert one["data"] == outputs[one["name"]].ravel().tolist()
     described[1] = {"name": "half", "datatype": "FP16", "shape": [2, 3], "data": tensors["half"].tolist()}
     described[3]["parameters"]["binary_data_size"] = 6
     text = json.dumps({"inputs": described}).encode()
