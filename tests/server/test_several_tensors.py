@@ -163,11 +163,14 @@ def test_what_does_not_fit_is_refused_by_its_name(case: str, spec: Any) -> None:
         parse_infer(request.SerializeToString()).read(spec)
 
 
-def test_bytes_that_are_neither_true_nor_false_and_numbers_that_are_too_large_are_refused(spec: Any) -> None:
+def test_every_byte_but_0_is_true(spec: Any) -> None:
     request = altered()
-    request.raw_input_contents[-1] = bytes(8) + b"\2"
-    with pytest.raises(InvalidRequestError, match="has the byte 2; those of BOOL are 0 and 1"):
-        parse_infer(request.SerializeToString()).read(spec)
+    request.raw_input_contents[-1] = bytes([0, 1, 2, 255, 0, 0, 0, 0, 128])
+    *_, mask = parse_infer(request.SerializeToString()).read(spec).source  # type: ignore[misc]
+    assert mask.view(np.uint8).tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 1]]
+
+
+def test_numbers_that_are_too_large_are_refused(spec: Any) -> None:
     request = altered(typed=("byte",))
     request.inputs[3].contents.uint_contents[0] = 256
     with pytest.raises(InvalidRequestError, match="uint_contents has the value 256; UINT8 ends at 255"):
