@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -153,13 +153,13 @@ class FreeInstance:
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
         self._begun = 0
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:  # noqa: ARG002 - as the Protocol has it
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:  # noqa: ARG002 - as the Protocol has it
         """Remember how many."""
         self._begun = rows
 
-    def finish(self) -> Sequence[np.ndarray]:
+    def finish(self) -> Mapping[int, np.ndarray]:
         """Zeros."""
-        return (self._outputs[: self._begun],)
+        return {0: self._outputs[: self._begun]}
 
 
 class FreeHost(Host):

@@ -103,7 +103,7 @@ def alone(served: ServedModel, device: str, max_batch: int, seconds: float) -> f
         count, end = 0, time.perf_counter() + seconds
         began = time.perf_counter()
         while time.perf_counter() < end:
-            instance.begin(0, instance.max_batch_rows, True)
+            instance.begin(0, instance.max_batch_rows, True, (0,))
             instance.finish()
             count += instance.max_batch_rows
         return count / (time.perf_counter() - began)

@@ -63,7 +63,7 @@ def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
         labels = dict(labelled(names))
         for key, (path, package) in _packages(config).items():
             recipes[key] = recipe_of(config, key.name, path, stamp_of(path), labels)
-            spec, served = read_model(key, package, config.of_model(key.name))
+            spec, served = read_model(key, package, config.of_model(key.name), recipes[key].devices)
             specs.append(spec)
             engines.put(key, served)
         origin = Origin(recipes, engines, partial(_read, config))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dnncore.preprocessing import Preprocessing
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, ModelNotFoundError
-from dnnserve.signature import Signature
+from dnnserve.signature import Signature, TensorSpec
 
 __all__ = ["Catalog", "ModelSpec", "shorten"]
 
@@ -22,13 +22,14 @@ class ModelSpec:
 
     Args:
         key: Its name and version.
-        signature: What it reads and gives.
+        signature: What it reads and gives; where the device ranks classes, with two more outputs: values and indices of the best.
         labels: Of a classifier, one for each value of a row of its only output, which are probabilities; none at all for any other
             model, which answers tensors with tensors.
         preprocessing: How images become rows of its only input, float32 (C, H, W); None where nobody has said it.
         max_batch_rows: Rows that a batch, and so a request, may have.
         default_deadline_ns: For requests that bring none; 0: they wait as long as it takes.
         priority: Of requests that bring none, as `InferenceRequest` has it.
+        ranked: How many classes of a row the device ranks; 0: none.
     """
 
     key: ModelKey
@@ -38,6 +39,12 @@ class ModelSpec:
     max_batch_rows: int
     default_deadline_ns: int = 0
     priority: int = 0
+    ranked: int = 0
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What clients know of."""
+        return self.signature.outputs[:-2] if self.ranked else self.signature.outputs
 
     def label(self, index: int) -> str:
         """Name of a class; empty where the package has no labels."""

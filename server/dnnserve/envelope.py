@@ -7,7 +7,7 @@ nanoseconds of one monotonic clock; they travel with the request, and metrics ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -55,8 +55,9 @@ class BatchTimes(NamedTuple):
 
 
 class Block(Protocol):
-    """The rows of a request and the room for its outputs, wherever they lie: an array for each tensor of the model's signature, in
-    its order. Thread-safe: rows are not changed while somebody may read them, and outputs are written by one device at a time.
+    """The rows of a request and the room for its outputs, wherever they lie: an array for each input of the model's signature, in
+    its order, and one for each output that is wanted. Thread-safe: rows are not changed while somebody may read them, and outputs
+    are written by one device at a time.
     """
 
     def __len__(self) -> int:
@@ -69,6 +70,11 @@ class Block(Protocol):
         ...
 
     @property
+    def wanted(self) -> tuple[int, ...]:
+        """Numbers of the outputs that are wanted, in the signature."""
+        ...
+
+    @property
     def place(self) -> tuple[Arena, int] | None:
         """Where other processes find it: the arena, and the offset of an `ArenaBlock`; None: in this process alone."""
         ...
@@ -77,8 +83,13 @@ class Block(Protocol):
         """Views of the rows of each input."""
         ...
 
-    def write(self, outputs: Sequence[np.ndarray]) -> None:
-        """Copy the rows of each output to where the front end finds them."""
+    def write(self, outputs: Mapping[int, np.ndarray], first: int = 0) -> None:
+        """Copy rows of those outputs that are wanted to where the front end finds them.
+
+        Args:
+            outputs: By number; of more requests than this.
+            first: Where this one's rows begin.
+        """
         ...
 
     def hold(self) -> None:
@@ -96,19 +107,21 @@ class OwnBlock:
     Args:
         rows: [n, ...] of each input; not to be changed until the request is answered.
         pixels: Whether they are uint8 [n, H, W, C] in place of the only input.
+        wanted: Numbers of the outputs that are wanted.
 
     Attributes:
-        outputs: [n, ...] of each output, once they have been written.
+        outputs: [n, ...] of each output that is wanted, by its number, once they have been written.
     """
 
-    __slots__ = ("_rows", "outputs", "pixels")
+    __slots__ = ("_rows", "outputs", "pixels", "wanted")
 
     place = None
 
-    def __init__(self, rows: Sequence[np.ndarray], *, pixels: bool = False) -> None:
+    def __init__(self, rows: Sequence[np.ndarray], *, pixels: bool = False, wanted: tuple[int, ...] = (0,)) -> None:
         self._rows = rows
         self.pixels = pixels
-        self.outputs: Sequence[np.ndarray]
+        self.wanted = wanted
+        self.outputs: Mapping[int, np.ndarray]
 
     def __len__(self) -> int:
         return len(self._rows[0])
@@ -117,9 +130,10 @@ class OwnBlock:
         """The rows."""
         return self._rows
 
-    def write(self, outputs: Sequence[np.ndarray]) -> None:
+    def write(self, outputs: Mapping[int, np.ndarray], first: int = 0) -> None:
         """Keep copies of the outputs."""
-        self.outputs = [output.copy() for output in outputs]
+        end = first + len(self._rows[0])
+        self.outputs = {number: outputs[number][first:end].copy() for number in self.wanted}
 
     def hold(self) -> None:
         """Nobody gives the memory to another request."""

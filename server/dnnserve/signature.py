@@ -6,7 +6,7 @@ block     input 0   input 1   output 0   output 1           all rows of a tensor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from dnncore.dtypes import DType
 __all__ = ["Layout", "Place", "Signature", "TensorSpec"]
 
 _ALIGNMENT = 64
+_KEPT_LAYOUTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,13 @@ class Layout(NamedTuple):
     Args:
         rows: Of each.
         inputs: In the order of the signature.
-        outputs: Behind them, likewise.
+        outputs: Behind them, those that are wanted, by their numbers in the signature.
         nbytes: Of all.
     """
 
     rows: int
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
+    inputs: Sequence[Place]
+    outputs: Mapping[int, Place]
     nbytes: int
 
 
@@ -85,7 +86,9 @@ class Signature:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    _layouts: dict[tuple[int, bool], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _layouts: dict[tuple[int, bool, tuple[int, ...]], Layout] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def pixels(self) -> tuple[TensorSpec, ...]:
@@ -97,20 +100,28 @@ class Signature:
         """What a request brings."""
         return self.pixels if pixels else self.inputs
 
-    def layout(self, rows: int, *, pixels: bool) -> Layout:
-        """Of a request of so many rows; each is found out once."""
-        layout = self._layouts.get((rows, pixels))
+    @property
+    def all_outputs(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(range(len(self.outputs)))
+
+    def layout(self, rows: int, *, pixels: bool, wanted: tuple[int, ...]) -> Layout:
+        """Of a request of so many rows, which wants outputs of these numbers; each is found out once."""
+        layout = self._layouts.get((rows, pixels, wanted))
         if layout is None:
             inputs, end = _places(self.read(pixels=pixels), rows, 0)
-            outputs, end = _places(self.outputs, rows, end)
-            layout = self._layouts[rows, pixels] = Layout(rows, inputs, outputs, end)
+            outputs, end = _places([self.outputs[number] for number in wanted], rows, end)
+            layout = Layout(rows, inputs, dict(zip(wanted, outputs, strict=True)), end)
+            if len(self._layouts) >= _KEPT_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[rows, pixels, wanted] = layout
         return layout
 
 
-def _places(tensors: Sequence[TensorSpec], rows: int, offset: int) -> tuple[tuple[Place, ...], int]:
+def _places(tensors: Sequence[TensorSpec], rows: int, offset: int) -> tuple[Sequence[Place], int]:
     """Places one behind the other, and where they end."""
     places = []
     for tensor in tensors:
         places.append(Place((rows, *tensor.shape), tensor.dtype.numpy, offset))
         offset += tensor.nbytes(rows)
-    return tuple(places), offset
+    return places, offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -71,16 +71,16 @@ class _Instance:
         self._orders = orders
         self._begun: list[np.ndarray] = []
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
         (filled,) = self.slots[slot].read(pixels=pixels)
         self._begun.append(filled[:rows])
 
-    def finish(self) -> Sequence[np.ndarray]:
+    def finish(self) -> Mapping[int, np.ndarray]:
         while self._orders.given("pause"):
             time.sleep(0.005)
         rows = self._begun.pop(0)
         sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
-        return [sums * np.arange(1, CLASSES + 1, dtype=np.float32)]
+        return {0: sums * np.arange(1, CLASSES + 1, dtype=np.float32)}
 
 
 class ToyHost(Host):

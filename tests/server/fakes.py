@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from dnnserve.catalog import ModelSpec
@@ -57,23 +57,23 @@ def block_of(rows: np.ndarray) -> OwnBlock:
 def outputs_of(request: InferenceRequest) -> np.ndarray:
     """What a request of this process was answered, by a model of one output."""
     assert isinstance(request.block, OwnBlock)
-    (outputs,) = request.block.outputs
+    (outputs,) = request.block.outputs.values()
     return outputs
 
 
-def run_blocks(pipeline: Pipeline, *blocks: OwnBlock) -> Sequence[np.ndarray]:
-    """Outputs of a batch, as a runner has them computed."""
+def run_blocks(pipeline: Pipeline, *blocks: OwnBlock) -> None:
+    """Have a batch computed, as a runner does."""
     pipeline.stage(blocks)
     pipeline.begin()
     pipeline.finish()
     pipeline.deliver()
-    return [np.concatenate(each) for each in zip(*(block.outputs for block in blocks), strict=True)]
 
 
 def run(pipeline: Pipeline, *rows: np.ndarray) -> np.ndarray:
-    """The same for requests of one input, of a model of one output."""
-    (outputs,) = run_blocks(pipeline, *map(block_of, rows))
-    return outputs
+    """The first output of a batch of requests of one input."""
+    blocks = list(map(block_of, rows))
+    run_blocks(pipeline, *blocks)
+    return np.concatenate([block.outputs[0] for block in blocks])
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -282,7 +282,7 @@ class FakeInstance:
         memory = np.zeros(Slot.nbytes(rows, spec.signature), np.uint8)
         return Slot(memory, rows, spec.signature, spec.preprocessing)
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
         assert threading.get_ident() == self._thread
         assert rows <= self.max_batch_rows
         self._lab.began(self._device)
@@ -293,5 +293,5 @@ class FakeInstance:
         else:
             self._begun.append(filled[:rows])
 
-    def finish(self) -> Sequence[np.ndarray]:
-        return [self._lab.run(self._device, self._begun.popleft())]
+    def finish(self) -> Mapping[int, np.ndarray]:
+        return {0: self._lab.run(self._device, self._begun.popleft())}

@@ -122,7 +122,7 @@ def test_rows_and_pixels_arrive_as_they_are_and_outputs_come_back_with_their_tim
         assert np.array_equal(arrived, sent)
         assert (found.arrival_ns, found.priority) == (request.arrival_ns, 3)
         outputs = np.arange(len(sent) * CLASSES, dtype=np.float32).reshape(len(sent), CLASSES)
-        found.block.write([outputs])
+        found.block.write({0: outputs})
         assert np.array_equal(found.block.read()[0], sent), "a request that is repeated finds its rows"
         ends.scheduler.complete(batch, [Answer("cpu", len(sent), BatchTimes(1, 2, 3, 4))])
         completion = ends.inbox.wait(count)[-1]
@@ -182,7 +182,7 @@ def test_the_block_of_a_cancelled_request_is_not_given_out_while_a_device_has_it
     others = [ends.submit(make_rows(1.0)) for _ in range(ARENA // 4096)]
     assert isinstance(ends.inbox.of(others[-1]).outcome, QueueFullError)
     assert np.array_equal(batch.requests[0].block.read()[0], make_rows(7.0))
-    batch.requests[0].block.write([np.ones((1, CLASSES), np.float32)])  # late, and for nobody
+    batch.requests[0].block.write({0: np.ones((1, CLASSES), np.float32)})  # late, and for nobody
     ends.scheduler.complete(batch, [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
     wait_until(lambda: ends.remote._held == {})
     found = take(ends).requests[0]

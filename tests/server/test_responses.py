@@ -10,6 +10,8 @@ from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.front.parameters import Wanted
 from dnnserve.front.responses import classify_response, infer_response, top_k
 
+from dnncore import Handle, ops
+from dnncore.dtypes import DType
 from tests.server.fakes import make_spec
 
 SPEC = make_spec()  # classes ant, bee, cat
@@ -22,7 +24,7 @@ def packed(elements: Iterable[bytes]) -> bytes:
 @pytest.mark.parametrize("rows", [1, 2, 11, 1400])  # lengths of one, two and three bytes
 def test_outputs_are_given_as_fp32_by_default(rows: int) -> None:
     outputs = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
-    response = inference.ModelInferResponse.FromString(infer_response("r1", SPEC, [outputs], [Wanted(0, 0)]))
+    response = inference.ModelInferResponse.FromString(infer_response("r1", SPEC, {0: outputs}, [Wanted(0, 0)]))
     assert (response.model_name, response.model_version, response.id) == ("toy", "1", "r1")
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [rows, 3])
     assert response.raw_output_contents == [outputs.tobytes()]
@@ -30,19 +32,25 @@ def test_outputs_are_given_as_fp32_by_default(rows: int) -> None:
 
 def test_classes_are_given_as_value_index_label() -> None:
     outputs = np.array([[0.25, 0.5, 0.125], [0.0, 0.0, 1.0]], np.float32)
-    response = inference.ModelInferResponse.FromString(infer_response("", SPEC, [outputs], [Wanted(0, 2)]))
+    response = inference.ModelInferResponse.FromString(infer_response("", SPEC, {0: outputs}, [Wanted(0, 2)]))
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [2, 2])
     texts = [b"0.500000:1:bee", b"0.250000:0:ant", b"1.000000:2:cat", b"0.000000:0:ant"]
     assert response.raw_output_contents == [packed(texts)]
 
 
-def test_top_k_orders_ties_by_index_and_puts_nan_last() -> None:
-    outputs = np.array([[0.5, np.nan, 0.5, 0.75, -np.inf]], np.float32)
-    assert top_k(outputs, 5).tolist() == [[3, 0, 2, 4, 1]]
+@pytest.mark.parametrize("dtype", [each for each in DType if each.is_floating])
+def test_classes_are_ranked_as_devices_do_equal_ones_by_index_and_nan_before_all(dtype: DType) -> None:
+    outputs = np.array([[0.5, np.nan, 0.5, 0.75, -np.inf, np.nan, np.inf, 0.5]]).astype(dtype.numpy)
+    assert top_k(outputs, 7).tolist() == [[1, 5, 6, 3, 0, 2, 7]]
+    with Handle("cpu") as handle:
+        x, values = handle.upload(outputs), handle.tensor((1, 7), dtype)
+        indices = handle.tensor((1, 7), DType.INT32)
+        ops.top_k(handle, 1, 1.0, x, 0.0, values, indices)
+        assert indices.numpy().tolist() == top_k(outputs, 7).tolist()
 
 
 def test_classify_answers_with_labels_most_probable_first() -> None:
-    serialized = classify_response("r2", SPEC, [np.array([[0.25, 0.5, 0.125]], np.float32)], [Wanted(0, 2)])
+    serialized = classify_response("r2", SPEC, {0: np.array([[0.25, 0.5, 0.125]], np.float32)}, [Wanted(0, 2)])
     response = classifier.ClassifyResponse.FromString(serialized)
     (classification,) = response.classifications
     labels = [(label.index, label.name, label.probability) for label in classification.labels]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from dnnserve.engine.net import NetHost, ServedModel
@@ -31,13 +31,13 @@ class Timed:
         self.max_batch_rows = max(costs_ms)
         self.slots = [Slot(np.ones(Slot.nbytes(8, SIGNATURE), np.uint8), 8, SIGNATURE, None)]
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
         assert not any(array[:rows].any() for array in self.slots[slot].inputs)
         self.clock.advance_ms(self.costs_ms[rows] + (rows not in self.begun))
         self.begun.append(rows)
 
-    def finish(self) -> Sequence[np.ndarray]:
-        return [np.zeros((self.begun[-1], 1), np.float32)]
+    def finish(self) -> Mapping[int, np.ndarray]:
+        return {0: np.zeros((self.begun[-1], 1), np.float32)}
 
 
 def test_every_size_is_timed_twice_and_the_faster_run_counts() -> None:

@@ -57,6 +57,7 @@ class Submit(NamedTuple):
         offset: Of the block, in bytes.
         rows: How many.
         pixels: As `Block` has it.
+        wanted: See there.
         arrival_ns: As `InferenceRequest` has it; so the rest.
         deadline_ns: See there.
         priority: See there.
@@ -67,6 +68,7 @@ class Submit(NamedTuple):
     offset: int
     rows: int
     pixels: bool
+    wanted: tuple[int, ...]
     arrival_ns: int
     deadline_ns: int | None
     priority: int

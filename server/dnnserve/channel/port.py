@@ -135,12 +135,14 @@ class Port:
         offset: int,
         rows: int,
         pixels: bool,
+        wanted: tuple[int, ...],
         arrival_ns: int,
         deadline_ns: int | None,
         priority: int,
     ) -> InferenceRequest:
         spec = self._models[model]
-        block = _LentBlock(self, ticket, offset, spec.signature.layout(rows, pixels=pixels), pixels=pixels)
+        layout = spec.signature.layout(rows, pixels=pixels, wanted=wanted)
+        block = _LentBlock(self, ticket, offset, layout, pixels=pixels)
         return InferenceRequest(spec.key, block, arrival_ns, deadline_ns, self._sink, priority)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:

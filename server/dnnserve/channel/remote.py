@@ -72,9 +72,9 @@ class RemoteScheduler:
     def submit(self, request: InferenceRequest) -> None:
         """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
         own = request.block
-        rows, pixels = len(own), own.pixels
+        rows, pixels, wanted = len(own), own.pixels, own.wanted
         model, signature = self._models[request.model]
-        layout = signature.layout(rows, pixels=pixels)
+        layout = signature.layout(rows, pixels=pixels, wanted=wanted)
         block: ArenaBlock | None = None
         with self._lock:
             offset = self._blocks.take(layout.nbytes)
@@ -86,7 +86,7 @@ class RemoteScheduler:
             return
         block.fill(own.read())
         times = request.arrival_ns, request.deadline_ns
-        fields = (request.ticket, model, block.offset, rows, pixels, *times, request.priority)
+        fields = (request.ticket, model, block.offset, rows, pixels, wanted, *times, request.priority)
         self._outbox.put(tuple(messages.Submit(*fields)))
         if self._lost:
             self.lose(self._lost)

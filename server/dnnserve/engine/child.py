@@ -116,12 +116,13 @@ class _Stager:
             return error
         return pipeline
 
-    def _blocks(self, signature: Signature, flat: Sequence[int]) -> Sequence[_MappedBlock]:
-        numbers = iter(flat)
-        return [
-            _MappedBlock(self._arenas[arena], offset, signature.layout(rows, pixels=bool(pixels)), pixels=bool(pixels))
-            for arena, offset, rows, pixels in zip(numbers, numbers, numbers, numbers, strict=True)
-        ]
+    def _blocks(self, signature: Signature, flat: Sequence[Any]) -> Sequence[_MappedBlock]:
+        fields = iter(flat)
+        blocks = []
+        for arena, offset, rows, pixels, wanted in zip(fields, fields, fields, fields, fields, strict=True):
+            layout = signature.layout(rows, pixels=pixels, wanted=wanted)
+            blocks.append(_MappedBlock(self._arenas[arena], offset, layout, pixels=pixels))
+        return blocks
 
 
 def main(device: str, channel: str) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -39,19 +39,25 @@ class Instance(Protocol):
         """What the last batch that was finished took, from its rows in the slot to its outputs on the host."""
         ...
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
         """Run the first rows of a slot, as `Slot.fill` has left them; whether this returns before that is done is up to the device.
+
+        Args:
+            slot: Its number.
+            rows: How many.
+            pixels: Whether they are in `Slot.pixels`.
+            wanted: Numbers of the outputs that come to the host.
 
         Raises:
             DeviceFaultError: the device is lost for good; any other error fails this batch alone.
         """
         ...
 
-    def finish(self) -> Sequence[np.ndarray]:
+    def finish(self) -> Mapping[int, np.ndarray]:
         """Wait for the oldest batch that was begun.
 
         Returns:
-            [rows, ...] of each output, valid until its slot is begun again.
+            [rows, ...] of the outputs that were wanted, by number, valid until its slot is begun again.
 
         Raises:
             DeviceFaultError: as `begin`; so any other error.

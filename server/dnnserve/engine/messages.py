@@ -149,11 +149,12 @@ class Run(NamedTuple):
 
     Args:
         model: Fields of its `ModelKey`.
-        blocks: For each block its arena's number, its offset, its rows, and 1 where these are pixels, else 0; one after another.
+        blocks: For each block its arena's number, its offset, its rows, whether these are pixels, and the numbers of the outputs
+            that are wanted; one after another.
     """
 
     model: tuple[str, int, int]
-    blocks: tuple[int, ...]
+    blocks: tuple[Any, ...]
 
 
 class Done(NamedTuple):

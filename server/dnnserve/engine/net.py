@@ -119,7 +119,7 @@ class NetInstance:
         if served.preprocessing is not None:
             self._pixels = _Pixels(handle, served.preprocessing, self.max_batch_rows)
             self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
-        self._begun: deque[tuple[int, int, bool]] = deque()
+        self._begun: deque[tuple[int, int, bool, Sequence[int]]] = deque()
         self.computed_ns = 0
 
     def _bind(
@@ -176,23 +176,24 @@ class NetInstance:
         """Rows of the largest bucket."""
         return self._executors[-1].batch
 
-    def begin(self, slot: int, rows: int, pixels: bool) -> None:
+    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
         """Remember what `finish` shall run: this process has nothing else to do meanwhile."""
-        self._begun.append((slot, rows, pixels))
+        self._begun.append((slot, rows, pixels, wanted))
 
-    def finish(self) -> Sequence[np.ndarray]:
+    def finish(self) -> Mapping[int, np.ndarray]:
         """Run the smallest executor that holds the rows. Rows of padding are zero."""
-        number, rows, pixels = self._begun.popleft()
+        slot, rows, pixels, wanted = self._begun.popleft()
         executor = next(executor for executor in self._executors if executor.batch >= rows)
         sources: dict[str, np.ndarray | Callable[[Tensor], None]] = {}
-        for tensor, array in zip(self.signature.inputs, self.slots[number].read(pixels=pixels), strict=True):
+        for tensor, array in zip(self.signature.inputs, self.slots[slot].read(pixels=pixels), strict=True):
             batch = array[: executor.batch]
             batch[rows:] = 0
             sources[tensor.name] = self._pixels.normalizer(batch) if pixels and self._pixels is not None else batch
         began_ns = time.monotonic_ns()
-        outputs = executor.run(sources=sources)
+        names = {number: self.signature.outputs[number].name for number in wanted}
+        outputs = executor.run(wanted=[*names.values()], sources=sources)
         self.computed_ns = time.monotonic_ns() - began_ns
-        return [outputs[tensor.name][:rows] for tensor in self.signature.outputs]
+        return {number: outputs[name][:rows] for number, name in names.items()}
 
 
 class _Pixels:

@@ -84,6 +84,7 @@ class _Staged:
     slot: int
     rows: int
     pixels: bool
+    wanted: Sequence[int]
     staged_ns: int
 
 
@@ -101,7 +102,7 @@ class LocalPipeline:
         self._free = deque(range(len(instance.slots)))
         self._staged: deque[_Staged] = deque()
         self._begun: deque[_Staged] = deque()
-        self._finished: tuple[_Staged, Sequence[np.ndarray]] | None = None
+        self._finished: tuple[_Staged, Mapping[int, np.ndarray]] | None = None
 
     @property
     def depth(self) -> int:
@@ -125,13 +126,14 @@ class LocalPipeline:
         except BaseException:
             self._free.append(slot)
             raise
-        self._staged.append(_Staged(batch, slot, rows, pixels, time.monotonic_ns()))
+        wanted = sorted(set().union(*[block.wanted for block in batch]))
+        self._staged.append(_Staged(batch, slot, rows, pixels, wanted, time.monotonic_ns()))
 
     def begin(self) -> None:
         """Begin to run what was staged."""
         staged = self._staged.popleft()
         try:
-            self.instance.begin(staged.slot, staged.rows, staged.pixels)
+            self.instance.begin(staged.slot, staged.rows, staged.pixels, staged.wanted)
         except BaseException:
             self._free.append(staged.slot)
             raise
@@ -153,7 +155,6 @@ class LocalPipeline:
         (staged, outputs), position = self._finished, 0
         self._finished = None
         for block in staged.batch:
-            end = position + len(block)
-            block.write([output[position:end] for output in outputs])
-            position = end
+            block.write(outputs, position)
+            position += len(block)
         self._free.append(staged.slot)

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dnncore import errors
 from dnncore.errors import DeviceFaultError, DnncoreError
@@ -45,6 +45,9 @@ from dnnserve.processes.parcel import Parcel
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
 
 _Wanted = TypeVar("_Wanted")
+
+_Placed = tuple[Arena, int, int, bool, tuple[int, ...]]
+"""A block: its arena, its offset there, its rows, whether they are pixels, and the outputs that are wanted."""
 
 
 class EngineProcesses:
@@ -188,17 +191,17 @@ class ProcessHost:
         except OSError:
             raise self._ended() from None
 
-    def run(self, model: ModelKey, blocks: Sequence[tuple[Arena, int, int, bool]]) -> None:
-        """Have the process run a batch of blocks: arena, offset, rows, and whether they are pixels.
+    def run(self, model: ModelKey, blocks: Sequence[_Placed]) -> None:
+        """Have the process run a batch of blocks.
 
         Raises:
             DeviceFaultError: the process ended.
         """
-        flat: list[int] = []
-        for arena, offset, rows, pixels in blocks:
+        flat: list[Any] = []
+        for arena, *fields in blocks:
             if arena not in self._mapped:
                 self._map(arena)
-            flat += arena.number, offset, rows, int(pixels)
+            flat += arena.number, *fields
         try:
             self._child.link.note(tuple(Run((model.name, model.version, model.load), tuple(flat))))
         except OSError:
@@ -309,13 +312,13 @@ class ProcessPipeline:
             if place is None:
                 if staged.arena is None:
                     staged.arena = self._take_arena()
-                layout = self._signature.layout(len(block), pixels=block.pixels)
+                layout = self._signature.layout(len(block), pixels=block.pixels, wanted=block.wanted)
                 copy = ArenaBlock(staged.arena, position, layout, pixels=block.pixels)
                 copy.fill(block.read())
                 staged.copies.append((block, copy))
                 place = copy.place
                 position += layout.nbytes
-            staged.places.append((*place, len(block), block.pixels))
+            staged.places.append((*place, len(block), block.pixels, block.wanted))
         self._staged.append(staged)
 
     def begin(self) -> None:
@@ -355,7 +358,8 @@ class ProcessPipeline:
     def _take_arena(self) -> Arena:
         if not self._free:
             # Enough for a batch of blocks of one row each, which take the most.
-            self._arenas.append(Arena.of(self.max_batch_rows * self._signature.layout(1, pixels=False).nbytes))
+            one = self._signature.layout(1, pixels=False, wanted=self._signature.all_outputs)
+            self._arenas.append(Arena.of(self.max_batch_rows * one.nbytes))
             self._free.append(self._arenas[-1])
         return self._free.pop()
 
@@ -370,6 +374,6 @@ class _Staged:
         arena: Where these are.
     """
 
-    places: list[tuple[Arena, int, int, bool]]
+    places: list[_Placed]
     copies: list[tuple[Block, ArenaBlock]] = field(default_factory=list)
     arena: Arena | None = None

@@ -34,8 +34,8 @@ class Slot:
     def __init__(
         self, memory: np.ndarray, rows: int, signature: Signature, preprocessing: Preprocessing | None
     ) -> None:
-        self.inputs = _arrays(memory, signature.layout(rows, pixels=False))
-        self.pixels = () if preprocessing is None else _arrays(memory, signature.layout(rows, pixels=True))
+        self.inputs = _arrays(memory, signature.layout(rows, pixels=False, wanted=()))
+        self.pixels = () if preprocessing is None else _arrays(memory, signature.layout(rows, pixels=True, wanted=()))
         self.preprocessing = preprocessing
 
     @staticmethod

@@ -34,8 +34,8 @@ def time_batches(instance: Instance, budget_ns: int, clock: Callable[[], int]) -
             pixels = instance.slots[0].preprocessing is not None
             for array in instance.slots[0].read(pixels=pixels):
                 array[:rows] = 0
-            instance.begin(0, rows, pixels)
-            for output in instance.finish():
+            instance.begin(0, rows, pixels, instance.signature.all_outputs)
+            for output in instance.finish().values():
                 output.copy()
             took_ns = clock() - begin_ns
             timings_ns[rows] = min(took_ns, timings_ns.get(rows, took_ns))

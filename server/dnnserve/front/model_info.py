@@ -25,7 +25,7 @@ def metadata_message(spec: ModelSpec, versions: Sequence[int]) -> inference.Mode
         versions=map(str, versions),
         platform=PLATFORM,
         inputs=[_described(each) for each in spec.signature.inputs],
-        outputs=[_described(each) for each in spec.signature.outputs],
+        outputs=[_described(each) for each in spec.outputs],
     )
 
 
@@ -53,7 +53,7 @@ def config_message(spec: ModelSpec) -> inference.ModelConfig:
         ],
         output=[
             inference.ModelOutput(name=tensor.name, data_type=_type(tensor), dims=tensor.shape)
-            for tensor in spec.signature.outputs
+            for tensor in spec.outputs
         ],
         dynamic_batching=inference.ModelDynamicBatching(),
     )

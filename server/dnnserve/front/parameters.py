@@ -12,7 +12,7 @@ from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.signature import TensorSpec
 
-__all__ = ["Wanted", "priority_of", "refuse_shared_memory", "timeout_us_of", "wanted_of"]
+__all__ = ["Wanted", "numbers_of", "priority_of", "ranking_of", "refuse_shared_memory", "timeout_us_of", "wanted_of"]
 
 
 class Wanted(NamedTuple):
@@ -35,7 +35,7 @@ def refuse_shared_memory(tensor: Any) -> None:
 
 def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
     """The outputs that are asked for, in the request's order; where it names none, all."""
-    outputs = spec.signature.outputs
+    outputs = spec.outputs
     if not request.outputs:
         return tuple(Wanted(index, 0) for index in range(len(outputs)))
     places = {tensor.name: index for index, tensor in enumerate(outputs)}
@@ -48,6 +48,19 @@ def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
         Wanted(places[output.name], _classes_of(output.parameters, outputs[places[output.name]]))
         for output in request.outputs
     )
+
+
+def numbers_of(wanted: Sequence[Wanted], spec: ModelSpec) -> tuple[int, ...]:
+    """Numbers of the signature's outputs that have to come from the device: where it ranks enough classes, these alone."""
+    numbers: list[int] = []
+    for each in wanted:
+        numbers += ranking_of(spec) if 0 < each.classes <= spec.ranked else (each.place,)
+    return tuple(numbers)
+
+
+def ranking_of(spec: ModelSpec) -> tuple[int, int]:
+    """Numbers of the outputs that are the best classes' values and indices, of a model whose device ranks them."""
+    return len(spec.outputs), len(spec.outputs) + 1
 
 
 def _classes_of(parameters: Any, output: TensorSpec) -> int:

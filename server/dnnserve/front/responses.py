@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +12,7 @@ from dnnapi.v1 import classifier_pb2 as classifier
 
 from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
-from dnnserve.front.parameters import Wanted
+from dnnserve.front.parameters import Wanted, ranking_of
 from dnnserve.front.tensors import DATATYPES
 
 __all__ = ["classify_response", "infer_response", "top_k", "varint"]
@@ -26,16 +26,19 @@ _RAW_TAG = bytes([inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER 
 _SHORT = tuple(bytes([number]) for number in range(0x80))
 
 
-def infer_response(request_id: str, spec: ModelSpec, outputs: Sequence[np.ndarray], wanted: Sequence[Wanted]) -> bytes:
+def infer_response(
+    request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
+) -> bytes:
     """Answer with the outputs that are wanted; of one of which classes are, with so many strings "value:index:label" a row."""
     described, data = [], []
     for place, classes in wanted:
-        tensor, output = spec.signature.outputs[place], outputs[place]
+        tensor = spec.outputs[place]
         if classes:
-            best = top_k(output, classes)
+            best, values = _best(spec, outputs, place, classes)
             described.append((tensor.name, "BYTES", best.shape))
-            data.append(_classes(spec, output, best))
+            data.append(_classes(spec, best, values))
         else:
+            output = outputs[place]
             described.append((tensor.name, DATATYPES[tensor.dtype], output.shape))
             data.append(output.tobytes())
     before_id, behind_id = _frame(spec.key, tuple(described))
@@ -49,15 +52,25 @@ def infer_response(request_id: str, spec: ModelSpec, outputs: Sequence[np.ndarra
     return b"".join(parts)
 
 
-def _classes(spec: ModelSpec, outputs: np.ndarray, best: np.ndarray) -> bytes:
+def _best(
+    spec: ModelSpec, outputs: Mapping[int, np.ndarray], place: int, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and values, [n, classes], of an output's best classes: from the device, where it ranks so many."""
+    if classes <= spec.ranked:
+        values, indices = (outputs[number][:, :classes] for number in ranking_of(spec))
+        return indices, values
+    best = top_k(outputs[place], classes)
+    return best, np.take_along_axis(outputs[place], best, -1)
+
+
+def _classes(spec: ModelSpec, best: np.ndarray, values: np.ndarray) -> bytes:
     """The best classes of each row as elements of a BYTES tensor."""
     elements = []
-    for row, indices in zip(outputs, best, strict=True):
-        for index in indices:
-            label = spec.label(index)
-            text = f"{float(row[index]):f}:{index}:{label}" if label else f"{float(row[index]):f}:{index}"
-            element = text.encode()
-            elements += [_LENGTH.pack(len(element)), element]
+    for index, value in zip(best.ravel().tolist(), values.ravel().tolist(), strict=True):
+        label = spec.label(index)
+        text = f"{value:f}:{index}:{label}" if label else f"{value:f}:{index}"
+        element = text.encode()
+        elements += [_LENGTH.pack(len(element)), element]
     return b"".join(elements)
 
 
@@ -88,20 +101,30 @@ def varint(number: int) -> bytes:
 
 
 def classify_response(
-    request_id: str, spec: ModelSpec, outputs: Sequence[np.ndarray], wanted: Sequence[Wanted]
+    request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
 ) -> bytes:
     """Answer with the most probable labels of each row."""
     ((place, classes),) = wanted
-    probabilities = outputs[place]
+    best, values = _best(spec, outputs, place, classes)
     response = classifier.ClassifyResponse(
         model_name=spec.key.name, model_version=str(spec.key.version), request_id=request_id
     )
-    for row, indices in zip(probabilities, top_k(probabilities, classes), strict=True):
-        labels = [classifier.Label(index=i, name=spec.label(i), probability=row[i]) for i in indices]
+    for indices, row in zip(best.tolist(), values.tolist(), strict=True):
+        labels = [
+            classifier.Label(index=index, name=spec.label(index), probability=value)
+            for index, value in zip(indices, row, strict=True)
+        ]
         response.classifications.append(classifier.Classification(labels=labels))
     return response.SerializeToString()
 
 
 def top_k(outputs: np.ndarray, classes: int) -> np.ndarray:
-    """Indices [n, classes] of the largest values of each row, largest first; equal ones by index, NaN last."""
-    return np.argsort(-outputs, axis=-1, kind="stable")[:, :classes]
+    """Indices [n, classes] of the largest values of each row, in the order of `dnncore.ops.top_k`, as devices rank them: largest
+    first, equal ones by index, NaN before all.
+    """
+    if outputs.itemsize == 2:  # bfloat16 has no order where there is NaN
+        outputs = outputs.astype(np.float32)
+    # Ascending and stable, NaN behind all, of rows from behind; read from behind again.
+    backwards = np.argsort(outputs[:, ::-1], axis=-1, kind="stable")[:, ::-1]
+    best: np.ndarray = outputs.shape[-1] - 1 - backwards[:, :classes]
+    return best

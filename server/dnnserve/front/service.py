@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -22,7 +22,7 @@ from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, Ow
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
-from dnnserve.front.parameters import Wanted
+from dnnserve.front.parameters import Wanted, numbers_of
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Images
 from dnnserve.front.status import Status, status_of
@@ -41,8 +41,8 @@ _OK = Status(grpc.StatusCode.OK, "")
 CallsObserver = Callable[[ModelKey | None, str, str, Sequence[int]], None]
 """Called at the end of calls: their model (None: they named none that is loaded), method, status, and the nanoseconds of each."""
 
-Encoder = Callable[[str, ModelSpec, Sequence[np.ndarray], Sequence[Wanted]], bytes]
-"""Makes a serialized response of the request's id, its model, the outputs and what is wanted of them."""
+Encoder = Callable[[str, ModelSpec, Mapping[int, np.ndarray], Sequence[Wanted]], bytes]
+"""Makes a serialized response of the request's id, its model, those outputs that it wants, by number, and what it wants of them."""
 
 
 class Question(Protocol):
@@ -259,7 +259,7 @@ class Service:
         rows: Sequence[np.ndarray],
     ) -> None:
         call = exchange.call
-        block = OwnBlock(rows, pixels=pixels)
+        block = OwnBlock(rows, pixels=pixels, wanted=numbers_of(exchange.wanted, spec))
         request = InferenceRequest(spec.key, block, call.arrival_ns, deadline_ns, self._deliver, priority)
         ticket = request.ticket
         self._waiting[ticket] = exchange, block

@@ -125,7 +125,7 @@ def rows_of(given: Given, contents: Sequence[bytes | memoryview]) -> np.ndarray:
     if len(content) != nbytes:
         raise InvalidRequestError(f"the tensor has {len(content)} bytes; {tensor.datatype}{list(shape)} has {nbytes}")
     if dtype is _BOOL:  # perf_analyzer sends any bytes; to a net true is 1
-        return np.ndarray(shape, np.uint8, content) != 0
+        return np.ndarray(shape, np.uint8, content).astype(np.bool_)
     return np.ndarray(shape, dtype, content)
 
 

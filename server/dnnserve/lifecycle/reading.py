@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import Model, Package
-from dnncore.nn.passes import for_inference
+from dnncore.nn.passes import for_inference, rank_classes
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ModelConfig
 from dnnserve.engine.net import ServedModel, signature_of
@@ -18,15 +18,33 @@ from dnnserve.signature import TensorSpec
 
 __all__ = ["configured", "model_spec", "read_model"]
 
+_RANKED = 5
+"""Classes that a device ranks: as many as Classify gives where nothing is said. For more of them whole rows come to the host."""
 
-def read_model(key: ModelKey, package: Package, settings: ModelConfig) -> tuple[ModelSpec, ServedModel]:
+_MANY = 16
+"""Rows of fewer classes are ranked sooner than a device is asked to."""
+
+
+def read_model(
+    key: ModelKey, package: Package, settings: ModelConfig, devices: Iterable[str]
+) -> tuple[ModelSpec, ServedModel]:
     """What requests must know of a package, and what devices load.
+
+    Args:
+        key: Of the version.
+        package: Its.
+        settings: Of the model.
+        devices: Labels of those that will have it: GPUs rank classes, from which a row would have to be copied.
 
     Raises:
         StartError: it cannot be served, or it is to be run in int8, and is not calibrated.
     """
-    spec = configured(model_spec(key, package, settings.max_batch_rows), settings)
-    return spec, ServedModel(_model_to_run(key, package, PRECISIONS[settings.precision]), package.preprocessing)
+    ranking = not any(label.startswith("cpu") for label in devices)
+    spec = configured(model_spec(key, package, settings.max_batch_rows, ranking=ranking), settings)
+    model = _model_to_run(key, package, PRECISIONS[settings.precision])
+    if spec.ranked:
+        model = rank_classes(model, spec.ranked)
+    return spec, ServedModel(model, package.preprocessing)
 
 
 def configured(spec: ModelSpec, settings: ModelConfig) -> ModelSpec:
@@ -48,14 +66,22 @@ def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
     return for_inference(package.serving_model, precision, calibration=package.calibration)
 
 
-def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpec:
+def model_spec(key: ModelKey, package: Package, max_batch_rows: int, *, ranking: bool = False) -> ModelSpec:
     """What requests must know of a package.
+
+    Args:
+        key: Of the version.
+        package: Its.
+        max_batch_rows: Rows of a batch.
+        ranking: Whether devices rank the classes of a classifier that has many.
 
     Raises:
         StartError: a tensor is no batch of rows, or there is preprocessing for what is no single input of images.
     """
     try:
-        signature = signature_of(package.serving_graph)
+        model = package.serving_model
+        ranked = _RANKED if ranking and len(package.labels or ()) > _MANY else 0
+        signature = signature_of(rank_classes(model, ranked).graph if ranked else model.graph)
     except BadParamError as error:
         raise StartError(
             f"model {key.name} cannot be served: requests are computed together, one behind the other in every tensor, and {error}"
@@ -65,7 +91,7 @@ def model_spec(key: ModelKey, package: Package, max_batch_rows: int) -> ModelSpe
             f"model {key.name} cannot be served: preprocessing is for nets of one input, float32[N, C, H, W]; the net reads "
             f"{'; '.join(map(str, package.serving_graph.inputs))}"
         )
-    return ModelSpec(key, signature, package.labels or (), package.preprocessing, max_batch_rows)
+    return ModelSpec(key, signature, package.labels or (), package.preprocessing, max_batch_rows, ranked=ranked)
 
 
 def _reads_images(inputs: Sequence[TensorSpec]) -> bool:

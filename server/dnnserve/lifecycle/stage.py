@@ -157,7 +157,7 @@ class Stage:
     def _load(self, key: ModelKey, recipe: Recipe) -> None:
         _log.info("model %s: reading %s", key, recipe.path)
         settings = replace(self._settings(key.name), max_batch_rows=recipe.max_batch_rows, precision=recipe.precision)
-        spec, served = read_model(key, self._read(recipe.path), settings)
+        spec, served = read_model(key, self._read(recipe.path), settings, recipe.devices)
         runners = [self._runners[label] for label in sorted(recipe.devices)]
         _log.info("model %s: loading it on %s", key, ", ".join(runner.label for runner in runners))
         self._store.put(key, served)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -83,6 +83,11 @@ class ArenaBlock:
         return self.layout.rows
 
     @property
+    def wanted(self) -> tuple[int, ...]:
+        """Numbers of the outputs for which there is room."""
+        return tuple(self.layout.outputs)
+
+    @property
     def place(self) -> tuple[Arena, int]:
         """The arena and the offset."""
         return self.arena, self.offset
@@ -97,12 +102,13 @@ class ArenaBlock:
         for there, own in zip(self.read(), rows, strict=True):
             there[...] = own
 
-    def outputs(self) -> Sequence[np.ndarray]:
-        """Views of the outputs, as `write` has left them."""
+    def outputs(self) -> Mapping[int, np.ndarray]:
+        """Views of the outputs that are wanted, by number, as `write` has left them."""
         memory, offset = self.arena.bytes, self.offset
-        return [place.view(memory, offset) for place in self.layout.outputs]
+        return {number: place.view(memory, offset) for number, place in self.layout.outputs.items()}
 
-    def write(self, outputs: Sequence[np.ndarray]) -> None:
+    def write(self, outputs: Mapping[int, np.ndarray], first: int = 0) -> None:
         """Put the outputs into their room."""
-        for there, own in zip(self.outputs(), outputs, strict=True):
-            there[...] = own
+        end = first + self.layout.rows
+        for number, there in self.outputs().items():
+            there[...] = outputs[number][first:end]
