@@ -83,6 +83,7 @@ def test_requests_of_a_batch_get_their_own_rows_of_every_output(
     requests = [rows_of_mixed(seed, rows) for seed, rows in enumerate((2, 1, 4))]
     blocks = [OwnBlock([*tensors.values()], wanted=wanted) for tensors, wanted in zip(requests, WANTED, strict=True)]
     run_blocks(pipeline, *blocks)
+    run_blocks(pipeline, OwnBlock([*rows_of_mixed(9, 7).values()], wanted=WANTED[0]))  # leaves the first batch's alone
     for tensors, block in zip(requests, blocks, strict=True):
         assert tuple(block.outputs) == block.wanted
         for number, expected in enumerate(mixed(tensors).values()):

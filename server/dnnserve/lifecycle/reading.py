@@ -14,7 +14,7 @@ from dnnserve.config import PRECISIONS, ModelConfig
 from dnnserve.engine.net import ServedModel, signature_of
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.signature import TensorSpec
+from dnnserve.signature import Signature, TensorSpec
 
 __all__ = ["configured", "model_spec", "read_model"]
 
@@ -44,6 +44,9 @@ def read_model(
     model = _model_to_run(key, package, PRECISIONS[settings.precision])
     if spec.ranked:
         model = rank_classes(model, spec.ranked)
+    assert _extents(signature_of(model.graph)) == _extents(spec.signature), (
+        "passes leave what is read and given as it is"
+    )
     return spec, ServedModel(model, package.preprocessing)
 
 
@@ -92,6 +95,10 @@ def model_spec(key: ModelKey, package: Package, max_batch_rows: int, *, ranking:
             f"{'; '.join(map(str, package.serving_graph.inputs))}"
         )
     return ModelSpec(key, signature, package.labels or (), package.preprocessing, max_batch_rows, ranked=ranked)
+
+
+def _extents(signature: Signature) -> Sequence[tuple[DType, tuple[int, ...]]]:
+    return [(tensor.dtype, tensor.shape) for tensor in (*signature.inputs, *signature.outputs)]
 
 
 def _reads_images(inputs: Sequence[TensorSpec]) -> bool:
