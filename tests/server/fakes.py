@@ -19,7 +19,7 @@ from dnnserve.envelope import Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.signature import Signature, TensorSpec
 
 from dnncore.dtypes import DType
-from dnncore.errors import DeviceFaultError
+from dnncore.errors import DeviceFaultError, OutOfMemoryError
 from dnncore.preprocessing import Preprocessing
 
 CLASSES = 3
@@ -247,7 +247,10 @@ class FakeHost:
     def loaded(self, model: ModelKey) -> Fresh | None:
         if self._lab.is_paused("loading"):
             return None
-        return Fresh(self.load(model, self._loading.pop(model)), {})
+        rows = self._loading.pop(model)
+        if self._lab.limit(self._device, rows) < rows:
+            raise OutOfMemoryError(f"no room for batches of {rows} rows")
+        return Fresh(self.load(model, rows), {})
 
     def unload(self, model: ModelKey) -> None:
         assert threading.get_ident() == self._thread

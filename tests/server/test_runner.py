@@ -392,10 +392,30 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     lab.loads.clear()
     lab.opening.set()
     lab.resume()
-    wait_until(lambda: bool(fleet.scheduler.healthy_devices))
-    fleet.scheduler.add_model(NEXT, Limits(8, 100))
+    wait_until(lambda: bool(lab.loads))
     assert lab.loads == [("cpu", NEXT)]
+    fleet.scheduler.add_model(NEXT, Limits(8, 100))
+    wait_until(lambda: "cpu" in fleet.scheduler.costs()[NEXT])
     request = fleet.submit(2.0, model=NEXT)
+    fleet.inbox.wait(2)
+    assert isinstance(fleet.inbox.of(request).outcome, Answer)
+
+
+def test_a_device_comes_back_without_a_model_that_came_meanwhile_and_has_no_room_there(
+    lab: Lab, fleets: list[Fleet], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleets.append(fleet := Fleet(lab, "cpu", restarts=Restarts(first_s=0.01)).open())
+    (runner,), ends = fleet.runners, Ends()
+    lab.opening.clear()
+    lab.fail_next("cpu", DeviceFaultError("gone"))
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    wait_until(lambda: not runner.in_service)
+    runner.load(NEXT, 16, ends)
+    lab.shrink("cpu", 8)
+    lab.opening.set()
+    wait_until(lambda: "device cpu is back without model toy/2" in caplog.text)
+    request = fleet.submit(2.0)
     fleet.inbox.wait(2)
     assert isinstance(fleet.inbox.of(request).outcome, Answer)
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from dnncore.errors import DeviceFaultError
 from dnnserve.engine.host import Host
@@ -46,8 +47,11 @@ class _Unload:
 
 
 class Inventory:
-    """Takes orders and carries them out between batches. Thread-safe: `_lock` guards `_wanted`, `_orders` and `_in_service`; the
-    rest belongs to the device's thread.
+    """Takes orders and carries them out between batches. Thread-safe: `_lock` guards `_wanted`, `_late`, `_orders` and `_in_service`;
+    the rest belongs to the device's thread.
+
+    A model that is ordered while the device is out of service is loaded when it is back, as one that is ordered in service: there
+    must be room for all its batches. Where there is none the device goes on without it, and the log says so.
 
     Args:
         label: Of the device.
@@ -73,6 +77,7 @@ class Inventory:
         self._warm_up_ns = warm_up_ns
         self._lock = threading.Lock()
         self._wanted = dict(models)
+        self._late: dict[ModelKey, int] = {}  # ordered while the device was out of service, with the rows of a batch
         self._orders: deque[_Load | _Unload] = deque()
         self._in_service = False
         self._loading: dict[ModelKey, _Load] = {}
@@ -81,13 +86,13 @@ class Inventory:
 
     @property
     def wanted(self) -> dict[ModelKey, int]:
-        """What the device shall have when it is opened, with the rows of a batch."""
+        """What the device had and shall have again when it is opened, with the rows of a batch."""
         with self._lock:
             return dict(self._wanted)
 
     @property
     def in_service(self) -> bool:
-        """Whether orders are carried out; else they count when the device is opened."""
+        """Whether orders are carried out; else they wait until the device is back."""
         return self._in_service
 
     def load(self, model: ModelKey, rows: int, end: LoadEnd) -> None:
@@ -97,7 +102,7 @@ class Inventory:
             if in_service:
                 self._orders.append(_Load(model, rows, end))
             else:
-                self._wanted[model] = rows
+                self._late[model] = rows
         if in_service:
             self._scheduler.wake()
         else:
@@ -108,6 +113,7 @@ class Inventory:
         with self._lock:
             in_service = self._in_service
             self._wanted.pop(model, None)
+            self._late.pop(model, None)
             if in_service:
                 self._orders.append(_Unload(model, end))
         if in_service:
@@ -123,13 +129,14 @@ class Inventory:
         return bool(self._orders) or (bool(self._loading) and self._clock() - self._looked_ns >= _LOOK_NS)
 
     def enter_service(self, host: Host, pipelines: dict[ModelKey, Pipeline]) -> None:
-        """Carry orders out from now on; what was ordered while the device was opened comes first."""
+        """Carry orders out from now on; what was ordered while the device was out of service comes first."""
         self._host, self.pipelines = host, pipelines
         with self._lock:
             self._in_service = True
-            for model, rows in self._wanted.items():
-                if model not in pipelines:
-                    self._orders.append(_Load(model, rows, lambda _end: None))
+            self._orders += [
+                _Load(model, rows, partial(self._end_late, model, rows)) for model, rows in self._late.items()
+            ]
+            self._late.clear()
             for model in pipelines.keys() - self._wanted.keys():
                 self._orders.append(_Unload(model, lambda: None))
 
@@ -147,6 +154,8 @@ class Inventory:
                 lost = f"device {self._label} went out of service while {order.model} was being loaded"
                 order.end(DeviceLostError(lost))
             else:
+                with self._lock:
+                    self._late.pop(order.model, None)  # its load, which has ended just now, has asked for it again
                 order.end()
 
     def obey(self) -> None:
@@ -198,6 +207,14 @@ class Inventory:
                     self._wanted[order.model] = order.rows
                 self._scheduler.place(self._label, order.model, fresh.timings_ns)
                 order.end(fresh.pipeline.max_batch_rows)
+
+    def _end_late(self, model: ModelKey, rows: int, end: int | Exception | None) -> None:
+        """The end of a load that was ordered while the device was out of service; who ordered it waits for it no more."""
+        if isinstance(end, DeviceFaultError | DeviceLostError):
+            with self._lock:
+                self._late[model] = rows
+        elif isinstance(end, Exception):
+            _log.error("device %s is back without model %s, which came meanwhile: %s", self._label, model, end)
 
     @contextmanager
     def _ending(self, order: _Load) -> Iterator[None]:

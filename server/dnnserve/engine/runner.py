@@ -263,7 +263,7 @@ class Runner:
         return self._lost_host is not None and self._lost_host is self._host
 
     def _check_room(self, pipelines: Mapping[ModelKey, Pipeline]) -> None:
-        """Requests were let in for the batches of the first start, and for those of models that came later."""
+        """Requests were let in for the batches of the first start, and for those of models that were loaded later."""
         limits = {**self._inventory.wanted, **self._limits}
         smaller = [str(model) for model, each in pipelines.items() if each.max_batch_rows < limits.get(model, 0)]
         if smaller:
