@@ -20,6 +20,7 @@ from dnnserve.envelope import Answer, InferenceRequest
 from dnnserve.errors import RequestCancelledError
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
+from dnnserve.processes.outbox import Outbox
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
@@ -59,7 +60,7 @@ class Chain:
         arena = Arena.of(1 << 16)
         front = RemoteScheduler(here, arena, time.monotonic_ns)
         front.serve(((0, SPEC),))
-        port = Port(self.scheduler, there, Arena(os.dup(arena.fd)), {0: SPEC})
+        port = Port(self.scheduler, Outbox(there, "test"), Arena(os.dup(arena.fd)), {0: SPEC})
         arena.close()
 
         def hear() -> None:

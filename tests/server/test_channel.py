@@ -25,6 +25,7 @@ from dnnserve.errors import (
 )
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
+from dnnserve.processes.outbox import Outbox
 from dnnserve.scheduler import Batch, Scheduler
 from dnnserve.scheduling.entry import Limits
 from hypothesis import given
@@ -71,7 +72,7 @@ class Ends:
         self.scheduler.add_device("cpu")
         self.remote = RemoteScheduler(here, arena, time.monotonic_ns)
         self.remote.serve(((0, SPEC),))
-        self.port = Port(self.scheduler, there, arena, {0: SPEC})
+        self.port = Port(self.scheduler, Outbox(there, "test"), arena, {0: SPEC})
         self.links = here, there
         self.inbox = Inbox()
         self._threads = [threading.Thread(target=self._front), threading.Thread(target=self._back)]

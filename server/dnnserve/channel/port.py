@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -12,7 +10,7 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.channel.messages import Answered, Outcomes, Refused, Requests
 from dnnserve.envelope import Answer, Completion, InferenceRequest
 from dnnserve.processes.arena import Arena, ArenaBlock
-from dnnserve.processes.link import Link
+from dnnserve.processes.outbox import Outbox
 from dnnserve.signature import Layout
 
 __all__ = ["Port", "Scheduling"]
@@ -70,29 +68,25 @@ class Port:
     `_closed`.
 
     A block is the front end's again once its request is completed and no device holds it; the arena is closed when the front end
-    has gone and all blocks are back. Who completes a batch sends its outcomes, unless the front end has too much to read already:
-    then a thread of the port's waits for it, and nobody else does.
+    has gone and all blocks are back. Who completes a batch sends its outcomes, and does not wait for the front end to read them.
 
     Args:
         scheduler: Where requests go.
-        link: To the front end.
+        outbox: To the front end.
         arena: The front end's, mapped here.
         models: By their numbers; others may be added to it later.
     """
 
-    def __init__(self, scheduler: Scheduling, link: Link, arena: Arena, models: Mapping[int, ModelSpec]) -> None:
+    def __init__(self, scheduler: Scheduling, outbox: Outbox, arena: Arena, models: Mapping[int, ModelSpec]) -> None:
         self.arena = arena
         self.lock = threading.Lock()
         self._scheduler = scheduler
-        self._link = link
+        self._outbox = outbox
         self._models = models
         self._sink = self._deliver  # one object: completions are collected by their sinks
         self._tickets: dict[int, int] = {}  # the scheduler's, by the front end's, of what is not completed
         self._lent = 0  # blocks that are not the front end's
         self._closed = False
-        self._overflow: queue.SimpleQueue[Outcomes | None] = queue.SimpleQueue()
-        self._sender = threading.Thread(target=self._send_late, name="dnnserve-completions", daemon=True)
-        self._sender.start()
 
     def take(self, note: tuple[Any, ...]) -> None:
         """Queue requests and give some up."""
@@ -116,8 +110,6 @@ class Port:
             waiting = list(self._tickets.values())
         for ticket in waiting:
             self._scheduler.cancel(ticket)
-        self._overflow.put(None)
-        self._sender.join()
         with self.lock:
             self._closed = True
             self._close_arena()
@@ -183,14 +175,7 @@ class Port:
             self.arena.leave()
 
     def _tell(self, outcomes: Outcomes) -> None:
-        with contextlib.suppress(OSError):  # it has gone, and whoever listens to it finds out
-            if not self._link.note(tuple(outcomes), wait=False):
-                self._overflow.put(outcomes)
-
-    def _send_late(self) -> None:
-        while (outcomes := self._overflow.get()) is not None:
-            with contextlib.suppress(OSError):
-                self._link.note(tuple(outcomes))
+        self._outbox.note(tuple(outcomes))
 
 
 def _answered(answer: Answer, finished_ns: int, tickets: Sequence[int]) -> tuple[Any, ...]:

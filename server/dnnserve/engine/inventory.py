@@ -47,8 +47,8 @@ class _Unload:
 
 
 class Inventory:
-    """Takes orders and carries them out between batches. Thread-safe: `_lock` guards `_wanted`, `_late`, `_orders` and `_in_service`;
-    the rest belongs to the device's thread.
+    """Takes orders and carries them out between batches. Thread-safe: `_lock` guards `_wanted`, `_late`, `_orders` and
+    `_in_service`; the rest belongs to the device's thread.
 
     A model that is ordered while the device is out of service is loaded when it is back, as one that is ordered in service: there
     must be room for all its batches. Where there is none the device goes on without it, and the log says so.

@@ -23,6 +23,7 @@ from dnnserve.logs import configure_logging, set_log_level
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
+from dnnserve.processes.outbox import Outbox
 
 __all__ = ["FrontAssignment", "main"]
 
@@ -50,6 +51,7 @@ class _Process:
 
     def __init__(self, link: Link, assignment: FrontAssignment) -> None:
         self._link = link
+        self._outbox = Outbox(link, "dnnserve-outbox")
         self._serving = False
         arena = Arena.of(assignment.arena_bytes)
         link.send(messages.Arena(assignment.arena_bytes), [arena.fd])
@@ -71,7 +73,7 @@ class _Process:
         self._worker.start()
 
     def run(self) -> None:
-        """Do what comes until the other end is closed."""
+        """Do what comes until the other end is closed. It sends nothing itself: it must go on reading."""
         while (received := self._link.receive()) is not None:
             message, _ = received
             if type(message) is tuple:
@@ -79,13 +81,13 @@ class _Process:
             elif isinstance(message, messages.SnapshotOf):
                 self._statistics.deliver(message)
             elif isinstance(message, messages.Count):
-                self._link.send(messages.Inside(self._front.inside))
+                self._outbox.send(messages.Inside(self._front.inside))
             elif isinstance(message, messages.Serve):
                 self._scheduler.serve(message.models)
                 self._front.serve([spec for _, spec in message.models])
-                self._link.send(messages.Served())
+                self._outbox.send(messages.Served())
             elif isinstance(message, messages.Holds):
-                self._link.send(messages.Held(message.model, self._front.holds(message.model)))
+                self._outbox.send(messages.Held(message.model, self._front.holds(message.model)))
             elif isinstance(message, messages.Forget):
                 self._scheduler.forget(message.model)
             elif isinstance(message, messages.Told):

@@ -29,6 +29,7 @@ from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.lifecycle.requests import Answer, Repository
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import FRONT_END, Child, Children
+from dnnserve.processes.outbox import Outbox
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
 
@@ -266,6 +267,7 @@ class _Front:
         self._child = child
         self._behind = behind
         self._on_lost = on_lost
+        self._outbox = Outbox(child.link, f"dnnserve-outbox-{number}")
         self._port: Port | None = None
         self._ended = False
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
@@ -295,7 +297,7 @@ class _Front:
             StartError: it has ended, or does not answer.
         """
         arena = self._wait(Arena, _START_S)
-        self._port = Port(self._behind.scheduler, self._child.link, arena, self._behind.models)
+        self._port = Port(self._behind.scheduler, self._outbox, arena, self._behind.models)
         self.tell(messages.Start(models))
 
     def wait_started(self) -> str:
@@ -343,7 +345,7 @@ class _Front:
 
     def _ask(self, asked: messages.Asked) -> None:
         def tell(answer: Answer) -> None:
-            self.tell(messages.Told(asked.ticket, answer))
+            self._outbox.send(messages.Told(asked.ticket, answer))
 
         self._behind.repository.ask(asked.question, tell)
 
@@ -357,6 +359,7 @@ class _Front:
         self._ended = True
         if self._port is not None:
             self._port.close()
+        self._outbox.close()
         for waiting in self._answers.values():
             waiting.put(None)  # who waits gets no other answer
         how = self._child.wait()
@@ -364,7 +367,7 @@ class _Front:
         self._on_lost(self, how, time.monotonic() - began)
 
     def _hear(self) -> None:
-        """Do what the process asks, until its end is closed."""
+        """Do what the process asks, until its end is closed. It sends nothing itself: it must go on reading."""
         while (received := self._child.link.receive()) is not None:
             message, fds = received
             if type(message) is tuple:
@@ -376,7 +379,8 @@ class _Front:
                 kind = getattr(errors, message.kind, RequestError)
                 self._behind.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
             elif isinstance(message, messages.Snapshot):
-                self.tell(messages.SnapshotOf(message.model, self._behind.statistics.snapshot(message.model)))
+                counters = self._behind.statistics.snapshot(message.model)
+                self._outbox.send(messages.SnapshotOf(message.model, counters))
             elif isinstance(message, messages.Asked):
                 self._ask(message)
             elif isinstance(message, messages.CannotStart):

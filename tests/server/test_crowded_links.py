@@ -1,0 +1,83 @@
+"""Links with much more on them than they take: whoever receives goes on receiving, whatever becomes of what it says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from dnnserve.channel import messages
+from dnnserve.front.child import FrontAssignment, _Process
+from dnnserve.front.processes import _Behind, _Front
+from dnnserve.processes.link import Link
+from dnnserve.statistics import Statistics
+
+from tests.server.fakes import PATIENCE_S, make_spec
+from tests.server.serving import make_config
+
+SPEC = make_spec()
+CROWD = 3000  # several times what a link takes
+
+
+class FakeChild:
+    """A process whose part the test plays."""
+
+    pid = 0
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def wait(self) -> str:
+        return "the test"
+
+    def close(self) -> None:
+        self.link.close()
+
+
+def receive(link: Link, kind: type) -> object:
+    received = link.receive()
+    assert received is not None
+    assert isinstance(received[0], kind)
+    return received[0]
+
+
+def crowd(link: Link, ask: Callable[[], None], kind: type) -> None:
+    """Ask many times before any answer is read."""
+    asking = threading.Thread(target=lambda: [ask() for _ in range(CROWD)], daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S / 4)
+    stuck = asking.is_alive()
+    for _ in range(CROWD):
+        receive(link, kind)
+    asking.join(PATIENCE_S)
+    assert not stuck, "each end waits for the other to read"
+
+
+@pytest.fixture
+def links() -> tuple[Link, Link]:
+    here, there = map(Link, Link.pair())
+    return here, there
+
+
+def test_the_server_reads_on_while_a_front_end_reads_none_of_its_answers(links: tuple[Link, Link]) -> None:
+    ours, front_ends = links
+    behind = _Behind(None, Statistics([SPEC.key]), lambda *_: None, None, {})  # type: ignore[arg-type]
+    front = _Front(FakeChild(ours), behind, 0, lambda *_: None)  # type: ignore[arg-type]
+    crowd(front_ends, lambda: front_ends.send(messages.Snapshot(SPEC.key)), messages.SnapshotOf)
+    front_ends.shut_down()
+    front._listener.join(PATIENCE_S)
+    assert front.ended
+
+
+def test_a_front_end_reads_on_while_the_server_reads_none_of_its_answers(links: tuple[Link, Link]) -> None:
+    ours, servers = links
+    process = _Process(ours, FrontAssignment(make_config(), 1 << 20))
+    receive(servers, messages.Arena)
+    running = threading.Thread(target=process.run)
+    running.start()
+    crowd(servers, lambda: servers.send(messages.Holds(SPEC.key)), messages.Held)
+    servers.send(messages.Stop(0.0))
+    receive(servers, messages.Stopped)
+    servers.shut_down()
+    running.join(PATIENCE_S)
+    assert not running.is_alive()
