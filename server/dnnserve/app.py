@@ -26,7 +26,7 @@ from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
 from dnnserve.front.processes import FrontProcesses
 from dnnserve.lifecycle.control import ModelControl
 from dnnserve.lifecycle.requests import Answer, Question
-from dnnserve.lifecycle.sightings import Seen
+from dnnserve.lifecycle.sightings import Sight
 from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
 from dnnserve.lifecycle.versions import IndexEntry, Recipe
 from dnnserve.logs import set_log_level
@@ -297,7 +297,7 @@ class Server:
             rows |= {key: min(rows[key], limit) for key, limit in limits.items()}
         return [replace(spec, max_batch_rows=rows[spec.key]) for spec in self._specs]
 
-    def _see(self) -> tuple[Seen, tuple[str, ...]]:
+    def _see(self) -> Sight:
         assert self._config.model_repository is not None
         return see_repository(self._config.model_repository)
 

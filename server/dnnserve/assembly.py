@@ -101,8 +101,9 @@ def _places(config: ServerConfig, root: Path) -> Mapping[ModelKey, Path]:
     """The packages of the repository to begin with."""
     if config.repository_mode == "none":
         return find_packages(root, all_versions=config.all_versions)
-    seen, misfits = see_repository(root)
-    for misfit in misfits:
+    sight = see_repository(root)
+    seen = sight.seen
+    for misfit in sight.misfits:
         _log.error("%s", misfit)
     wanted = set(seen) if config.repository_mode == "poll" or "*" in config.load_models else set(config.load_models)
     if missing := sorted(wanted - seen.keys()):

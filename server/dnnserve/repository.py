@@ -18,7 +18,7 @@ from dnncore.importers.model_file import ModelFile
 from dnncore.nn import Package
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
-from dnnserve.lifecycle.sightings import Seen
+from dnnserve.lifecycle.sightings import Sight
 from dnnserve.lifecycle.versions import Stamp
 
 __all__ = [
@@ -68,27 +68,34 @@ def find_packages(root: Path, *, all_versions: bool = False) -> Mapping[ModelKey
     return found
 
 
-def see_repository(root: Path) -> tuple[Seen, tuple[str, ...]]:
-    """Look at a repository that changes: what is there, and what does not fit, which is left alone.
+def see_repository(root: Path) -> Sight:
+    """Look at a repository that changes: what is there, and what does not fit or cannot be read, which is left alone.
 
     Raises:
         StartError: it cannot be read at all.
     """
-    seen: dict[str, dict[int, tuple[Path, Stamp]]] = {}
-    misfits = []
+    seen: dict[str, Mapping[int, tuple[Path, Stamp]]] = {}
+    misfits, hidden = [], set()
     try:
-        for folder in _folders(root):
-            if _NAME.fullmatch(folder.name) is None:
-                misfits.append(_misnamed(folder))
-                continue
-            for version in _folders(folder):
-                if _VERSION.fullmatch(version.name) is None:
-                    misfits.append(_misnumbered(version))
-                else:
-                    seen.setdefault(folder.name, {})[int(version.name)] = version, stamp_of(version)
+        folders = _folders(root)
     except OSError as error:
         raise StartError(f"model repository {str(root)!r} cannot be read: {error}") from error
-    return seen, tuple(misfits)
+    for folder in folders:
+        if _NAME.fullmatch(folder.name) is None:
+            misfits.append(_misnamed(folder))
+            continue
+        try:
+            versions = _folders(folder)
+            fitting = [version for version in versions if _VERSION.fullmatch(version.name)]
+            found = {int(version.name): (version, stamp_of(version)) for version in fitting}
+        except OSError as error:
+            hidden.add(folder.name)
+            misfits.append(f"model folder {str(folder)!r} cannot be read, and the model stays as it is: {error}")
+            continue
+        misfits += [_misnumbered(version) for version in versions if version not in fitting]
+        if found:
+            seen[folder.name] = found
+    return Sight(seen, tuple(misfits), frozenset(hidden))
 
 
 def stamp_of(package: Path) -> Stamp:

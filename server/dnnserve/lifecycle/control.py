@@ -17,7 +17,7 @@ from dnnserve.config import ServerConfig
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import ModelNotFoundError, RepositoryError, StartError, UnavailableError
 from dnnserve.lifecycle.requests import Answer, IndexWanted, LoadWanted, Question, UnloadWanted
-from dnnserve.lifecycle.sightings import Seen, Sightings
+from dnnserve.lifecycle.sightings import Seen, Sight, Sightings
 from dnnserve.lifecycle.versions import Action, Drain, Free, IndexEntry, Lifecycle, Load, Recipe, Serve, Stamp
 
 __all__ = ["ModelControl", "Performer", "recipe_of"]
@@ -89,7 +89,7 @@ class ModelControl:
         config: Repository, mode and settings of models.
         devices: Those of the server, by label.
         stage: Where versions live.
-        see: Looks at the repository: what is there, and what does not fit; raises StartError where it cannot be read.
+        see: Looks at the repository; raises StartError where it cannot be read at all.
         clock: Monotonic seconds.
     """
 
@@ -98,7 +98,7 @@ class ModelControl:
         config: ServerConfig,
         devices: Mapping[str, str],
         stage: Performer,
-        see: Callable[[], tuple[Seen, tuple[str, ...]]],
+        see: Callable[[], Sight],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -128,7 +128,7 @@ class ModelControl:
         self._sightings = Sightings(min(_SETTLE_S, self._config.repository_poll_seconds), seen)
         if self._config.repository_mode == "explicit":
             try:
-                self._seen = self._see()
+                self._seen = self._see().seen
             except StartError as error:
                 self._tell(str(error))
         self._index = self._known()
@@ -246,10 +246,14 @@ class ModelControl:
             self._waiting.append((lambda: self._unloaded(name), answer))
             return
         try:
-            self._seen = self._see()
-            recipes = self._recipes(name, self._seen.get(name, {}))
+            sight = self._see()
+            self._seen = sight.seen
+            recipes = self._recipes(name, sight.seen.get(name, {}))
         except StartError as error:
             answer(RepositoryError(str(error)))
+            return
+        if name in sight.hidden:
+            answer(RepositoryError(f"the folder of model {shorten(name)} cannot be read; the server's log has the cause"))
             return
         if not recipes:
             there = ", ".join(map(repr, self._seen)) or "none"
@@ -295,11 +299,11 @@ class ModelControl:
             except StartError as error:
                 self._tell(str(error))
 
-    def _see(self) -> Seen:
-        seen, misfits = self._look_at()
-        for misfit in misfits:
+    def _see(self) -> Sight:
+        sight = self._look_at()
+        for misfit in sight.misfits:
             self._tell(misfit)
-        return seen
+        return sight
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

@@ -11,10 +11,25 @@ from pathlib import Path
 
 from dnnserve.lifecycle.versions import Stamp
 
-__all__ = ["Look", "Seen", "Sightings"]
+__all__ = ["Look", "Seen", "Sight", "Sightings"]
 
 Seen = Mapping[str, Mapping[int, tuple[Path, Stamp]]]
 """The packages of a repository and what they look like, by model and version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look at a repository finds. Immutable.
+
+    Args:
+        seen: What is there.
+        misfits: What does not fit, or cannot be read, each told in a line.
+        hidden: Models whose folders cannot be read: nobody knows what has become of them.
+    """
+
+    seen: Seen
+    misfits: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +58,10 @@ class Sightings:
         self._counted = {(name, number): place for name, found in counted.items() for number, place in found.items()}
         self._since_s: dict[tuple[str, int], tuple[tuple[Path, Stamp], float]] = {}
 
-    def look(self, seen: Seen, now_s: float) -> Look:
-        """Take a look into account."""
-        there = {(name, number): place for name, found in seen.items() for number, place in found.items()}
+    def look(self, sight: Sight, now_s: float) -> Look:
+        """Take a look into account. A model that is hidden counts as it did: it has not gone."""
+        there = {(name, number): place for name, found in sight.seen.items() for number, place in found.items()}
+        there |= {key: place for key, place in self._counted.items() if key[0] in sight.hidden}
         self._counted = {key: place for key, place in self._counted.items() if key in there}
         self._since_s = {key: since for key, since in self._since_s.items() if key in there}
         settling = False

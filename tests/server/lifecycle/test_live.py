@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,24 @@ def test_poll_sees_what_comes_and_goes(root: Path) -> None:
         shutil.rmtree(root / "faces")
         wait_until(lambda: ("faces", "7") not in client.index())
         assert client.infer_digits().result(PATIENCE_S).model_version == "1"
+
+
+def test_a_folder_that_cannot_be_read_stops_nothing_and_its_model_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live(root, repository_mode="poll", repository_poll_seconds=0.05) as (_, client):
+        listing = Path.iterdir
+
+        def forbidden(folder: Path) -> Iterator[Path]:
+            if folder.name == "faces":
+                raise PermissionError(13, "Permission denied", str(folder))
+            return listing(folder)
+
+        monkeypatch.setattr(Path, "iterdir", forbidden)
+        wait_until(lambda: "faces' cannot be read, and the model stays as it is" in caplog.text)
+        add_version(root, 2)
+        wait_until(lambda: client.infer_digits().result(PATIENCE_S).model_version == "2")
+        assert client.infer_digits(name="faces").result(PATIENCE_S).model_version == "7"
 
 
 def test_a_version_whose_files_change_is_loaded_anew(root: Path) -> None:

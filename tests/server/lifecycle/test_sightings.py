@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dnnserve.lifecycle.sightings import Sightings
+from dnnserve.lifecycle.sightings import Sight, Sightings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ def test_a_version_counts_that_has_looked_the_same_for_a_second(looks: list[tupl
         counted = {number: look for number, look in counted.items() if number in what}
         counted |= {number: look for number, (look, began) in since.items() if now - began >= 1.0}
         seen = {"m": {number: (Path(str(number)), ((look,),)) for number, look in what.items()}}
-        look = sightings.look(seen, now)
+        look = sightings.look(Sight(seen), now)
         assert {number: place[1][0][0] for number, place in look.counted.get("m", {}).items()} == counted
         assert look.settling == any(counted.get(number) != what[number] for number in what)
 
@@ -31,9 +31,10 @@ def test_a_version_counts_that_has_looked_the_same_for_a_second(looks: list[tupl
 def test_what_serves_from_the_beginning_counts_at_once_until_it_changes() -> None:
     place = (Path("1"), ((1,),))
     sightings = Sightings(1.0, {"m": {1: place}})
-    assert sightings.look({"m": {1: place}}, 0.0).counted == {"m": {1: place}}
+    assert sightings.look(Sight({"m": {1: place}}), 0.0).counted == {"m": {1: place}}
     changed = (Path("1"), ((2,),))
-    look = sightings.look({"m": {1: changed}}, 10.0)
+    look = sightings.look(Sight({"m": {1: changed}}), 10.0)
     assert (look.counted, look.settling) == ({"m": {1: place}}, True)
-    assert sightings.look({"m": {1: changed}}, 11.0).counted == {"m": {1: changed}}
-    assert sightings.look({}, 12.0).counted == {}
+    assert sightings.look(Sight({"m": {1: changed}}), 11.0).counted == {"m": {1: changed}}
+    assert sightings.look(Sight({}, hidden=frozenset("m")), 12.0).counted == {"m": {1: changed}}
+    assert sightings.look(Sight({}), 13.0).counted == {}
