@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from prometheus_client import (
     CollectorRegistry,
@@ -84,7 +86,7 @@ class _ModelSeries:
 
 
 class Metrics:
-    """Metrics that are recorded as things happen. Thread-safe, as are their series.
+    """Metrics that are recorded as things happen. Thread-safe: `_lock` guards which series there are, and these are thread-safe.
 
     Args:
         models: Their series exist from the start, at zero.
@@ -98,15 +100,16 @@ class Metrics:
         self._requests = CounterFamily("dnnserve_requests", "RPCs ended, by gRPC status", (*_MODEL, "method", "status"))
         self.registry.register(self._requests)
         self._histograms: dict[str, HistogramFamily] = {}
-        self._models: dict[ModelKey, _ModelSeries] = {}
-        self._calls: dict[tuple[ModelKey | None, str, str], Counter] = {}
+        self._lock = threading.Lock()
+        self._models: dict[tuple[str, int], _ModelSeries] = {}  # by version, whatever its loads
+        self._calls: dict[tuple[tuple[str, int] | None, str, str], Counter] = {}
         self._drops = CounterFamily(
             "dnnserve_dropped_requests",
             "Requests that the scheduler did not answer, by reason",
             (*_MODEL, "reason"),
         )
         self.registry.register(self._drops)
-        self._dropped: dict[tuple[ModelKey, str], Counter] = {}
+        self._dropped: dict[tuple[tuple[str, int], str], Counter] = {}
         self._loads = CounterFamily(
             "dnnserve_model_loads", "Loads of versions that have ended: loaded or failed", (*_MODEL, "result")
         )
@@ -119,22 +122,30 @@ class Metrics:
 
     def add(self, model: ModelKey) -> None:
         """Begin a version's series, at zero; one that is loaded anew goes on with them."""
-        for _, reason in _REASONS:
-            self._dropped[model, reason] = self._drops.labels(*_labels(model), reason)
-        self._models[model] = _ModelSeries(model, self._histogram_family)
+        with self._lock:
+            for _, reason in _REASONS:
+                self._dropped[model[:2], reason] = self._drops.labels(*_labels(model), reason)
+            self._models[model[:2]] = _ModelSeries(model, self._histogram_family)
 
     def remove(self, model: ModelKey) -> None:
-        """End a load's part in its version's series, and these with the last. What ends later is not counted."""
-        del self._models[model]
-        for _, reason in _REASONS:
-            del self._dropped[model, reason]
-        for call in [call for call in list(self._calls) if call[0] == model]:
-            del self._calls[call]
-        if all(other[:2] != model[:2] for other in self._models):
+        """End a version's series: no load of it is left. What ends later is not counted."""
+        version, labels = model[:2], _labels(model)
+        with self._lock:
+            del self._models[version]
+            for _, reason in _REASONS:
+                del self._dropped[version, reason]
+            for call in [call for call in self._calls if call[0] == version]:
+                del self._calls[call]
             for counters in (self._requests, self._drops):
-                counters.forget(*_labels(model))
+                counters.forget(*labels)
             for histograms in self._histograms.values():
-                histograms.forget(*_labels(model))
+                histograms.forget(*labels)
+
+    def forget_loads(self, model: ModelKey) -> None:
+        """Forget how loads of a version have ended, of which nothing is there or wanted any more."""
+        self._loads.forget(*_labels(model))
+        with suppress(KeyError):  # all have failed
+            self._load_seconds.remove(*_labels(model))
 
     def record_load(self, model: ModelKey, seconds: float, *, failed: bool) -> None:
         """Count a load that has ended."""
@@ -145,7 +156,7 @@ class Metrics:
     def record(self, completions: Sequence[Completion]) -> None:
         """Observe completions. Those of one batch come in one call, so each batch is observed once."""
         for answered in answered_batches(completions):
-            series, answer = self._models.get(answered[0].request.model), answered[0].outcome
+            series, answer = self._models.get(answered[0].request.model[:2]), answered[0].outcome
             assert isinstance(answer, Answer)
             if series is None:
                 continue  # its model was unloaded before its last request was told so
@@ -161,13 +172,13 @@ class Metrics:
             series.compute.observe((answer.times.finished_ns - taken_ns) / 1e9)
             series.rows.observe(answer.batch_rows)
         for request, error, _ in failures(completions):
-            dropped = self._dropped.get((request.model, _reason(error)))  # None: its model has gone
+            dropped = self._dropped.get((request.model[:2], _reason(error)))  # None: its model has gone
             if dropped is not None:
                 dropped.count()
 
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""
-        series = self._models.get(batch.model)
+        series = self._models.get(batch.model[:2])
         if series is not None and batch.decision.expected_ns:
             series.cost_ratio.observe(took_ns / batch.decision.expected_ns)
 
@@ -176,16 +187,23 @@ class Metrics:
 
         What names no loaded model has empty labels: clients must not be able to make up series.
         """
-        series = None if key is None else self._models.get(key)  # once: another thread may take it away
-        if key is not None and series is None:
-            return  # it has gone meanwhile
-        counter = self._calls.get((key, method, status))
-        if counter is None:  # looking a series up by its labels takes longer than counting
-            model, version = ("", "") if key is None else _labels(key)
-            counter = self._calls[key, method, status] = self._requests.labels(model, version, method, status)
+        version = None if key is None else key[:2]
+        series = None if version is None else self._models.get(version)  # once: another thread may take it away
+        counter = self._calls.get((version, method, status)) or self._counter(version, method, status)
+        if counter is None:
+            return  # its model has gone meanwhile
         counter.count(len(taken_ns))
         if series is not None and status == "OK" and method in _INFERENCE:
             series.request.observe_all([each / 1e9 for each in taken_ns])
+
+    def _counter(self, version: tuple[str, int] | None, method: str, status: str) -> Counter | None:
+        """Of calls; None: their model has gone. Looking a series up by its labels takes longer than counting, so it is kept."""
+        with self._lock:
+            if version is not None and version not in self._models:
+                return None
+            labels = ("", "") if version is None else _labels(ModelKey(*version))
+            counter = self._calls[version, method, status] = self._requests.labels(*labels, method, status)
+            return counter
 
     def _histogram_family(self, name: str, text: str, bounds: Sequence[float]) -> HistogramFamily:
         family = self._histograms.get(name)

@@ -43,7 +43,12 @@ def receive(link: Link, kind: type) -> object:
 
 def crowd(link: Link, ask: Callable[[], None], kind: type) -> None:
     """Ask many times before any answer is read."""
-    asking = threading.Thread(target=lambda: [ask() for _ in range(CROWD)], daemon=True)
+
+    def ask_all() -> None:
+        for _ in range(CROWD):
+            ask()
+
+    asking = threading.Thread(target=ask_all, daemon=True)
     asking.start()
     asking.join(PATIENCE_S / 4)
     stuck = asking.is_alive()

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dnncore.errors import DnncoreError
 from dnnserve.catalog import shorten
@@ -52,6 +53,10 @@ class Performer(Protocol):
         """Give back what a version takes; returns at once."""
         ...
 
+    def forget(self, key: ModelKey) -> None:
+        """Nothing of a version is there or wanted any more."""
+        ...
+
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply settings that need no new load."""
         ...
@@ -82,6 +87,13 @@ def recipe_of(config: ServerConfig, name: str, path: Path, stamp: Stamp, devices
     return Recipe(path, stamp, settings.max_batch_rows, settings.precision, labels)
 
 
+class _Asked(NamedTuple):
+    """A change that a client asks for. Immutable."""
+
+    question: LoadWanted | UnloadWanted
+    answer: Callable[[Answer], None]
+
+
 class ModelControl:
     """Loads, switches and unloads versions beside what is served. Thread-safe; the machine belongs to its own thread.
 
@@ -108,7 +120,8 @@ class ModelControl:
         self._clock = clock
         self._machine = Lifecycle()
         self._index: tuple[IndexEntry, ...] = ()  # replaced as a whole
-        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._there: set[tuple[str, int]] = set()  # versions that the machine knows of
+        self._events: queue.SimpleQueue[Callable[[], None] | _Asked | None] = queue.SimpleQueue()
         self._loader = ThreadPoolExecutor(1, "dnnserve-loader")
         self._thread = threading.Thread(target=self._work, name="dnnserve-models", daemon=True)
         self._draining: list[ModelKey] = []
@@ -131,7 +144,7 @@ class ModelControl:
                 self._seen = self._see().seen
             except StartError as error:
                 self._tell(str(error))
-        self._index = self._known()
+        self._show()
         self._thread.start()
 
     def stop(self) -> None:
@@ -158,10 +171,10 @@ class ModelControl:
                     "start the server with --repository-mode explicit"
                 )
             )
-        elif self._stopped:
-            answer(_stopping())
         else:
-            self._events.put(lambda: self._change(question, answer))
+            self._events.put(_Asked(question, answer))
+            if self._stopped:  # written before the last look at the events, so one of the two sees the other's
+                self._answer_late()
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply a configuration: settings of requests at once, those that need it by a new load."""
@@ -172,18 +185,30 @@ class ModelControl:
     def _work(self) -> None:
         while (event := self._next_event()) is not None:
             try:
-                event()
+                if isinstance(event, _Asked):
+                    self._change(*event)
+                else:
+                    event()
                 self._look_after_drains()
                 self._answer_waiting()
             except Exception:  # noqa: BLE001 - whatever one event does, the next gets its chance
                 _log.exception("the control of models failed")
-            self._index = self._known()
+            self._show()
         self._stopped = True
         for _, answer in self._waiting:
             answer(_stopping())
         self._waiting.clear()
+        self._answer_late()
 
-    def _next_event(self) -> Callable[[], None] | None:
+    def _answer_late(self) -> None:
+        """Tell those who have asked too late; in any thread, once the control has stopped."""
+        with suppress(queue.Empty):
+            while True:
+                event = self._events.get_nowait()
+                if isinstance(event, _Asked):
+                    event.answer(_stopping())
+
+    def _next_event(self) -> Callable[[], None] | _Asked | None:
         polls = self._config.repository_mode == "poll"
         until_s = [_DRAIN_LOOK_S] if self._draining else []
         if polls:
@@ -232,7 +257,7 @@ class ModelControl:
             if answer is None:
                 left.append((look, tell))
             else:
-                self._index = self._known()
+                self._show()
                 tell(answer)
         self._waiting = left
 
@@ -253,7 +278,9 @@ class ModelControl:
             answer(RepositoryError(str(error)))
             return
         if name in sight.hidden:
-            answer(RepositoryError(f"the folder of model {shorten(name)} cannot be read; the server's log has the cause"))
+            answer(
+                RepositoryError(f"the folder of model {shorten(name)} cannot be read; the server's log has the cause")
+            )
             return
         if not recipes:
             there = ", ".join(map(repr, self._seen)) or "none"
@@ -331,17 +358,22 @@ class ModelControl:
                     recipes[number] = recipe
             self._perform(self._machine.want(name, recipes))
 
-    def _known(self) -> tuple[IndexEntry, ...]:
-        """The machine's index, and what of the repository it does not know of."""
+    def _show(self) -> None:
+        """Renew the index: what the machine knows of, and what else the repository has. Versions that it knows of no more are
+        forgotten.
+        """
         entries = self._machine.index()
         there = {(entry.name, entry.version) for entry in entries}
+        for gone in self._there - there:
+            self._stage.forget(ModelKey(*gone))
+        self._there = there
         others = (
             IndexEntry(name, number, "UNAVAILABLE", "not loaded")
             for name, found in self._seen.items()
             for number in found
             if (name, number) not in there
         )
-        return tuple(sorted((*entries, *others), key=lambda entry: (entry.name, entry.version)))
+        self._index = tuple(sorted((*entries, *others), key=lambda entry: (entry.name, entry.version)))
 
 
 def _stopping() -> UnavailableError:

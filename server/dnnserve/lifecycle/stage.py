@@ -75,7 +75,11 @@ class LoadCounters(Protocol):
         ...
 
     def remove(self, model: ModelKey) -> None:
-        """End them."""
+        """End them: no load of it is left."""
+        ...
+
+    def forget_loads(self, model: ModelKey) -> None:
+        """Forget how its loads have ended."""
         ...
 
     def record_load(self, model: ModelKey, seconds: float, *, failed: bool) -> None:
@@ -167,11 +171,13 @@ class Stage:
             self._unload_from(runners, key)
             self._store.drop(key)
             raise
-        self._statistics.add(key)
-        self._metrics.add(key)
         self._scheduler.add_model(key, limits_of(self._config, recipe.max_batch_rows))
-        with self._lock:
+        with (
+            self._lock
+        ):  # together: an earlier load of the version may go in this moment, and its counters with the last
             self._specs[key] = spec
+            self._statistics.add(key)
+            self._metrics.add(key)
 
     def serve(self, keys: Sequence[ModelKey]) -> None:
         """Give new requests to these versions alone."""
@@ -198,10 +204,14 @@ class Stage:
             self._specs.pop(key, None)
             if all(other[:2] != key[:2] for other in self._specs):
                 self._statistics.remove(key)
-            self._metrics.remove(key)
+                self._metrics.remove(key)
         left = _Countdown(len(self._runners), partial(self._forget, key, freed))
         for runner in self._runners.values():
             runner.unload(key, left)
+
+    def forget(self, key: ModelKey) -> None:
+        """Nothing of a version is there or wanted any more, also where it was never there."""
+        self._metrics.forget_loads(key)
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply settings that need no new load: of the models' requests and of their queues."""

@@ -47,7 +47,8 @@ def test_a_switch_under_load_fails_no_request(root: Path, front_ends: int, engin
         assert client.index(ready=True).keys() == {("digits", str(switches + 1)), ("faces", "7")}
         assert status(client.infer_digits("1"))[0] is CODE.NOT_FOUND
         metrics = client.metrics()
-        assert metrics["dnnserve_model_loads_total"]["digits", "loaded", str(switches + 1)] == 1
+        assert set(metrics["dnnserve_model_loads_total"]) == {("digits", "loaded", str(switches + 1))}
+        assert set(metrics["dnnserve_model_load_seconds"]) == {("digits", str(switches + 1))}
         assert ("digits", "1") not in metrics["dnnserve_queue_depth"]
 
 
@@ -83,6 +84,9 @@ def test_what_does_not_fit_is_refused_with_figures_and_nothing_of_it_stays(
         assert "1.0 MiB of" in text
         assert client.index()["faces", "7"][0] == "UNAVAILABLE"
         assert client.infer_digits().result(PATIENCE_S).model_version == "1"
+        assert client.metrics()["dnnserve_model_loads_total"] == {("faces", "failed", "7"): 1}
+        client.unload("faces").result(PATIENCE_S)
+        wait_until(lambda: "dnnserve_model_loads_total" not in client.metrics())
 
 
 def test_a_model_is_unloaded_when_what_waits_for_it_has_been_answered(root: Path) -> None:
