@@ -83,6 +83,7 @@ class Server:
         clock: Monotonic nanoseconds.
         restartable: Whether a lost device may be opened again.
         close: Called at the end, when every device is closed.
+        set_log_level: Called when the level changes; for processes of devices.
         origin: What the models were made of, and how others are read; None: no others will come.
         fronts: Processes of front ends that were begun; None: none were.
 
@@ -99,11 +100,13 @@ class Server:
         clock: Callable[[], int] = time.monotonic_ns,
         restartable: bool = False,
         close: Callable[[], None] = lambda: None,
+        set_log_level: Callable[[str], None] = lambda _level: None,
         origin: Origin | None = None,
         fronts: Children | None = None,
     ) -> None:
         self._config = config
         self._close_engines = close
+        self._set_engines_log_level = set_log_level
         self._specs = tuple(specs)
         self._clock = clock
         self._lock = threading.Lock()
@@ -241,6 +244,7 @@ class Server:
         self._config = config = replace(self._config, **{name: getattr(config, name) for name in RELOADED})
         set_log_level(config.log_level)
         self._front.set_log_level(config.log_level)
+        self._set_engines_log_level(config.log_level)
         self.scheduler.set_margin(int(config.deadline_margin_ms * 1e6))
         self._control.reconfigure(config)
         _log.info("configuration read again; changed: %s", ", ".join(sorted(changed & RELOADED)) or "nothing")

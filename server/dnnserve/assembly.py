@@ -68,7 +68,12 @@ def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
             engines.put(key, served)
         origin = Origin(recipes, engines, partial(_read, config))
         return Server(
-            config, names, specs, engines, restartable=in_processes, close=engines.close, origin=origin, fronts=fronts
+            *(config, names, specs, engines),
+            restartable=in_processes,
+            close=engines.close,
+            set_log_level=engines.set_log_level,
+            origin=origin,
+            fronts=fronts,
         )
     except BaseException:
         engines.close()

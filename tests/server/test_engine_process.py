@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -40,6 +41,13 @@ class OutOfRoom(NetHost):
 
     def load(self, *_: object) -> NoReturn:
         raise OutOfMemoryError("no room for the weights")
+
+
+class Outspoken(NetHost):
+    """A device that says from which level on its process logs."""
+
+    def load(self, *_: object) -> NoReturn:
+        raise DnncoreError(f"level {logging.getLogger().level}")
 
 
 class Hanging(NetHost):
@@ -191,3 +199,16 @@ def test_an_engine_ends_with_a_server_that_is_killed() -> None:
         assert is_running(pid)
         server.kill()
     wait_until(lambda: not is_running(pid))
+
+
+def test_processes_log_from_the_level_that_holds_now_also_those_that_are_started_later() -> None:
+    engines = told(Assignment(functools.partial(Outspoken, models={}), "text", log_level="error"))
+    first = engines("cpu")
+    with pytest.raises(DnncoreError, match="level 40"):
+        first.load(KEY, 8)
+    engines.set_log_level("warning")
+    for host in (first, engines("cpu")):
+        with pytest.raises(DnncoreError, match="level 30"):
+            host.load(KEY, 8)
+        host.close()
+    engines.close()

@@ -81,6 +81,18 @@ def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up()
         assert front._child.link.closed
 
 
+def test_a_front_end_that_is_started_again_logs_from_the_level_that_holds_now(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with serving(Lab(), front_ends=1) as (server, client):
+        fronts = fronts_of(server)
+        fronts.set_log_level("debug")
+        os.kill(fronts._fronts[0].pid, signal.SIGKILL)
+        wait_until(lambda: fronts.restarts == 1)
+        client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
+        assert "DEBUG dnnserve.access" in capfd.readouterr().err
+
+
 def test_another_server_does_not_get_a_port_that_is_shared() -> None:
     with serving(Lab(), front_ends=1) as (server, _):
         port = int(server.addresses.grpc.rpartition(":")[2])

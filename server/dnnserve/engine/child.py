@@ -29,6 +29,7 @@ from dnnserve.engine.messages import (
     Load,
     Loaded,
     Loading,
+    LogLevel,
     Look,
     Map,
     Opened,
@@ -42,7 +43,7 @@ from dnnserve.engine.messages import (
 from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
-from dnnserve.logs import configure_logging
+from dnnserve.logs import configure_logging, set_log_level
 from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
@@ -104,6 +105,8 @@ class _Stager:
                 arena.close()
             elif isinstance(message, Unmap):
                 del self._arenas[message.arena]
+            elif isinstance(message, LogLevel):
+                set_log_level(message.level)
             else:
                 self.orders.put(received)
         self.orders.put(None)

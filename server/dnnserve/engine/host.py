@@ -99,6 +99,10 @@ class Engines(Protocol):
         """Keep a model no more. A second call does nothing."""
         ...
 
+    def set_log_level(self, level: str) -> None:
+        """Have processes of devices, where there are any, log from this level up."""
+        ...
+
     def __call__(self, device: str) -> Host:
         """Open a device by name, in the thread that will use it."""
         ...

@@ -27,6 +27,9 @@ class LocalEngines:
         """Keep a model no more. A second call does nothing."""
         self._models.pop(model, None)
 
+    def set_log_level(self, level: str) -> None:
+        """Devices are this process's, and log as it does."""
+
     def __call__(self, device: str) -> NetHost:
         """Open a device for the calling thread."""
         return NetHost(device, self._models, terms=self._terms)

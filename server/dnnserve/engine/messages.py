@@ -1,7 +1,7 @@
 """Messages between a runner and its engine process.
 
-The runner asks and the engine answers each question, in order; `Map` and `Unmap` ask for nothing. Rows and outputs lie in arenas
-that the engine maps, and are never sent.
+The runner asks and the engine answers each question, in order; `Map`, `Unmap` and `LogLevel` ask for nothing. Rows and outputs lie
+in arenas that the engine maps, and are never sent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "Load",
     "Loaded",
     "Loading",
+    "LogLevel",
     "Look",
     "Map",
     "Message",
@@ -144,6 +145,13 @@ class Unmap:
     arena: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogLevel:
+    """Log from this level up. Immutable."""
+
+    level: str
+
+
 class Run(NamedTuple):
     """A note: run a batch. Immutable.
 
@@ -195,5 +203,6 @@ Message = (
     | Unloaded
     | Map
     | Unmap
+    | LogLevel
     | Failed
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dnncore import errors
@@ -25,6 +26,7 @@ from dnnserve.engine.messages import (
     Load,
     Loaded,
     Loading,
+    LogLevel,
     Look,
     Map,
     Message,
@@ -61,12 +63,27 @@ class EngineProcesses:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
         self._ready = {name: [_child(name) for _ in range(names.count(name))] for name in names}
+        self._assignment: Assignment | None = None
         self._parcel: Parcel | None = None
+        self._hosts: weakref.WeakSet[ProcessHost] = weakref.WeakSet()
         self._models: dict[ModelKey, Parcel] = {}
 
     def tell(self, assignment: Assignment) -> None:
-        """Say what each of them does."""
-        self._parcel = Parcel(assignment)
+        """Say what each of them does, from now on; those that run do what they were told."""
+        parcel = Parcel(assignment)
+        with self._lock:
+            before, self._assignment, self._parcel = self._parcel, assignment, parcel
+            if before is not None:
+                before.close()
+
+    def set_log_level(self, level: str) -> None:
+        """Have them log from this level up, those to come and those that run."""
+        assert self._assignment is not None
+        self.tell(replace(self._assignment, log_level=level))
+        with self._lock:
+            hosts = list(self._hosts)
+        for host in hosts:
+            host.set_log_level(level)
 
     def put(self, model: ModelKey, served: object) -> None:
         """Keep a model to be loaded; packed once, so that all processes and their successors share one copy of the weights."""
@@ -84,11 +101,15 @@ class EngineProcesses:
         Raises:
             DnncoreError: it cannot open it.
         """
-        assert self._parcel is not None
         with self._lock:
             ready = self._ready.get(device)
             child = ready.pop() if ready else _child(device)
-        return ProcessHost(device, child, self._parcel, self._models)
+            host = ProcessHost(device, child, self._models)
+            self._hosts.add(host)
+            assert self._parcel is not None
+            host.tell(self._parcel)
+        host.wait_opened()
+        return host
 
     def close(self) -> None:
         """End the processes that were not needed, and give the parcels back; no device can be opened any more."""
@@ -111,15 +132,10 @@ class ProcessHost:
     Args:
         device: What the process opens.
         child: The process.
-        parcel: Its assignment.
-        models: What may be loaded beside what the assignment has; others may be added to it later.
-
-    Raises:
-        DeviceFaultError: the process ended.
-        DnncoreError: it cannot open the device.
+        models: What may be loaded beside what its assignment has; others may be added to it later.
     """
 
-    def __init__(self, device: str, child: Child, parcel: Parcel, models: Mapping[ModelKey, Parcel]) -> None:
+    def __init__(self, device: str, child: Child, models: Mapping[ModelKey, Parcel]) -> None:
         self._device = device
         self._child = child
         self._models = models
@@ -130,13 +146,29 @@ class ProcessHost:
         self._on_loss: Callable[[], None] = lambda: None
         self._listener = threading.Thread(target=self._listen, name=f"dnnserve-engine-{child.pid}", daemon=True)
         self._listener.start()
+
+    def tell(self, parcel: Parcel) -> None:
+        """Hand its assignment over."""
+        with contextlib.suppress(OSError):  # it has ended, as its answer will say
+            self._child.tell(parcel)
+
+    def wait_opened(self) -> None:
+        """Wait until it has its device.
+
+        Raises:
+            DeviceFaultError: the process ended.
+            DnncoreError: it cannot open the device.
+        """
         try:
-            with contextlib.suppress(OSError):  # it has ended, as its answer will say
-                child.tell(parcel)
             self.answer(Opened)
         except BaseException:
             self.close()
             raise
+
+    def set_log_level(self, level: str) -> None:
+        """Have the process log from this level up; from any thread."""
+        with contextlib.suppress(OSError):  # it has ended, and its successor knows
+            self._child.link.send(LogLevel(level))
 
     @property
     def pid(self) -> int:

@@ -44,8 +44,8 @@ _Answer = TypeVar("_Answer")
 
 
 class FrontProcesses:
-    """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_models`, `_announced` and `_stopping`; `_serving`
-    is held while these learn of models.
+    """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_models`, `_announced`, `_stopping`, `_assignment`
+    and `_parcel`; `_serving` is held while front ends learn of models.
 
     Args:
         config: Address, limits, and how many.
@@ -85,7 +85,8 @@ class FrontProcesses:
         self.address = f"{host}:{grpc_port}"
         self.http_address = None if http_port is None else f"{host}:{http_port}"
         own = replace(config, grpc_port=grpc_port, http_port=http_port)
-        self._parcel = Parcel(FrontAssignment(own, config.front_memory_mib << 20))
+        self._assignment = FrontAssignment(own, config.front_memory_mib << 20)
+        self._parcel = Parcel(self._assignment)
         self._lock = threading.Lock()
         self._models: messages.Models | None = None
         self._announced = messages.Announce(False, False)
@@ -147,7 +148,12 @@ class FrontProcesses:
             front.tell(messages.Forget(model))
 
     def set_log_level(self, level: str) -> None:
-        """Log from this level up."""
+        """Log from this level up; those that are started again do so from their start."""
+        with self._lock:
+            config = replace(self._assignment.config, log_level=level)
+            self._assignment = replace(self._assignment, config=config)
+            self._parcel.close()
+            self._parcel = Parcel(self._assignment)
         for front in self._all():
             front.tell(messages.LogLevel(level))
 
@@ -205,7 +211,7 @@ class FrontProcesses:
 
     def _begin(self, number: int) -> _Front:
         child = self._children.take()
-        with contextlib.suppress(OSError):  # it has ended, as the listener finds out
+        with self._lock, contextlib.suppress(OSError):  # it has ended, as the listener finds out
             child.tell(self._parcel)
         return _Front(child, self._behind, number, self._lost)
 
@@ -239,8 +245,9 @@ class FrontProcesses:
                     if successor.ended:  # and its own thread, which looks into the list, leaves it to this one
                         continue
                     self._fronts[front.number] = successor
-                    announced = self._announced
+                    announced, level = self._announced, self._assignment.config.log_level
             successor.tell(announced)
+            successor.tell(messages.LogLevel(level))  # which may have changed since it was begun
             _log.info("front end %d is back, process %d", front.number, successor.pid)
             return
         _log.error("front end %d is not started any more", front.number)

@@ -172,9 +172,7 @@ class Stage:
             self._store.drop(key)
             raise
         self._scheduler.add_model(key, limits_of(self._config, recipe.max_batch_rows))
-        with (
-            self._lock
-        ):  # together: an earlier load of the version may go in this moment, and its counters with the last
+        with self._lock:  # together: an earlier load may go in this moment, and the version's counters with the last
             self._specs[key] = spec
             self._statistics.add(key)
             self._metrics.add(key)
