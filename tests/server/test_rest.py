@@ -450,7 +450,7 @@ def test_a_connection_that_was_reset_is_closed_and_nothing_is_raised() -> None:
         raise AssertionError("nothing was asked")
 
     loop = asyncio.new_event_loop()
-    desk = connection.Desk(loop, {}, never, lambda *_: None, Gate(), lambda: 0, 1, 1, 1, set())
+    desk = connection.Desk(loop, {}, never, lambda *_: None, Gate(), lambda: 0, 1, 1, 1)
     reset, transport = connection.Connection(desk), ResetTransport()
     reset.connection_made(transport)
     reset.data_received(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")

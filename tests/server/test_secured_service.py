@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -120,6 +121,31 @@ def test_mutual_tls_and_tokens_together(front: dict[str, Any], tmp_path: Path, t
         port = str(urlsplit(metrics).port)
         probe = subprocess.run([sys.executable, HEALTHCHECK, port], capture_output=True, text=True, check=False)
         assert (probe.returncode, probe.stdout.splitlines()[-1]) == (0, "ready")
+
+
+def test_a_client_that_does_not_end_its_handshake_counts_as_a_connection(tmp_path: Path) -> None:
+    ours = Authority(tmp_path)
+    certificates = ours.issue("server")
+    files: dict[str, Any] = {"tls_cert": certificates.chain, "tls_key": certificates.key}
+    with serving(Lab(), http_port=0, max_connections=2, **files) as (server, _):
+        url = urlsplit(f"{server.addresses.http}/v2/health/live")
+        assert url.port is not None
+        where = "127.0.0.1", url.port
+
+        silent = [socket.create_connection(where, PATIENCE_S) for _ in range(2)]
+        with socket.create_connection(where, 3.0) as third:  # less than a handshake may take
+            assert third.recv(1) == b"", "it is closed at once"
+        for client in silent:
+            client.sendall(b"no handshake\r\n\r\n")  # which fails, so that there is room again
+            client.close()
+
+        def answered() -> bool:
+            context = ssl.create_default_context(cafile=ours.path)
+            with suppress(OSError), urllib.request.urlopen(url.geturl(), timeout=PATIENCE_S, context=context) as page:
+                return int(page.status) == 200
+            return False
+
+        wait_until(answered)
 
 
 def test_http_has_the_same_certificates_and_tokens_and_renews_them(tmp_path: Path, tokens: Path) -> None:

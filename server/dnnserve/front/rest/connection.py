@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 
@@ -61,10 +61,11 @@ class Desk:
         objection: What is said against a request before its body is read.
         gate: Counts the calls whose request has come.
         clock: Monotonic nanoseconds, the scheduler's.
-        max_connections: Open at the same time.
+        max_connections: Open at the same time, those included that are being taken in.
         max_body_bytes: Of a request.
         max_held_bytes: Of the bodies of all requests that have come or are coming.
         connections: Those that are open.
+        greeted: Those that are being taken in: their TLS handshakes go on.
         held_bytes: What is held now.
         leaving: Whether clients are asked to go elsewhere.
     """
@@ -78,7 +79,8 @@ class Desk:
     max_connections: int
     max_body_bytes: int
     max_held_bytes: int
-    connections: set[Connection]
+    connections: set[Connection] = field(default_factory=set)
+    greeted: set[Connection] = field(default_factory=set)
     held_bytes: int = 0
     leaving: bool = False
 
@@ -108,11 +110,12 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # what still comes is thrown away
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a client in, or close its connection where there are too many."""
+        """Take a client in."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._desk.greeted.discard(self)
         peer = transport.get_extra_info("peername")  # None: it has left already
-        if peer is None or len(self._desk.connections) >= self._desk.max_connections:
+        if peer is None:
             self.abort()
             return
         self._desk.connections.add(self)

@@ -22,7 +22,8 @@ from dnnserve.errors import StartError
 from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Methods
 from dnnserve.front.gate import Gate
-from dnnserve.front.rest.connection import Connection, Desk
+from dnnserve.front.rest.acceptor import Acceptor
+from dnnserve.front.rest.connection import Desk
 
 __all__ = ["HttpServer"]
 
@@ -30,7 +31,6 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _SWEEP_S = 0.5
-_HANDSHAKE_S = 5.0
 _HELD_REQUESTS = 8  # of the largest size, in memory at the same time
 _SHARE_OF_DESCRIPTORS = 8
 _MOST_CONNECTIONS = 8192
@@ -71,7 +71,7 @@ class HttpServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dnnserve-http", daemon=True)
         self._desk: Desk | None = None
-        self._listener: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     def start(self, methods: Methods, refuse: Callable[[Call, Exception], None], objection: Objection) -> None:
         """Begin to take requests.
@@ -90,33 +90,17 @@ class HttpServer:
         )
         size = config.max_message_mib << 20
         self._desk = desk = Desk(
-            *(
-                self._loop,
-                methods,
-                refuse,
-                objection,
-                self._gate,
-                self._clock,
-                connections,
-                size,
-                _HELD_REQUESTS * size,
-                set(),
-            )
+            *(self._loop, methods, refuse, objection, self._gate, self._clock),
+            *(connections, size, _HELD_REQUESTS * size),
         )
         self._thread.start()
-        patience_s = None if self._tls is None else _HANDSHAKE_S
-        listening = self._loop.create_server(
-            lambda: Connection(desk),
-            sock=self._socket,
-            backlog=_BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=patience_s,
-            ssl_shutdown_timeout=patience_s,
-        )
+        self._socket.setblocking(False)
         try:
-            self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
+            self._socket.listen(_BACKLOG)
         except OSError as error:
             raise StartError(f"HTTP port {self.address} cannot be had: {error.strerror or error}") from error
+        self._acceptor = Acceptor(self._socket, self._tls, desk)
+        self._loop.call_soon_threadsafe(self._acceptor.open)
         self._loop.call_soon_threadsafe(self._sweep, desk)
 
     def ask_to_leave(self) -> None:
@@ -127,7 +111,7 @@ class HttpServer:
     def refuse_connections(self) -> None:
         """Close the port, and connections without a request."""
         self.ask_to_leave()
-        if self._listener is not None:
+        if self._acceptor is not None:
             self._loop.call_soon_threadsafe(self._close_port)
 
     def stop(self, grace_s: float) -> None:
@@ -141,14 +125,16 @@ class HttpServer:
         self._socket.close()
 
     def _close_port(self) -> None:
-        assert self._listener is not None
+        assert self._acceptor is not None
         assert self._desk is not None
-        self._listener.close()
+        self._acceptor.close()
         for connection in list(self._desk.connections):
             connection.leave()
 
     async def _end(self, grace_s: float) -> None:
         assert self._desk is not None
+        assert self._acceptor is not None
+        await self._acceptor.end()
         give_up = time.monotonic() + grace_s
         while self._desk.connections and time.monotonic() < give_up:
             await asyncio.sleep(0.01)
