@@ -31,11 +31,11 @@ from dnnserve.envelope import Completion, InferenceRequest, OwnBlock
 from dnnserve.front.child import FrontAssignment
 from dnnserve.front.processes import FrontProcesses
 from dnnserve.garbage import collect_seldom
-from dnnserve.lifecycle.requests import Answer, Question
 from dnnserve.metrics import Metrics
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import Children, begin, told
 from dnnserve.processes.link import Link
+from dnnserve.questions import Answer, Question
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 from dnnserve.statistics import Statistics
@@ -129,7 +129,7 @@ class Front:
                 self._submit()
 
 
-class NoRepository:
+class NoControl:
     """Nobody asks it. Thread-safe."""
 
     def ask(self, question: Question, answer: Callable[[Answer], None]) -> None:
@@ -163,7 +163,7 @@ def hub(options: argparse.Namespace) -> None:
         model=Path("unused"), grpc_port=0, front_end="fast", front_ends=options.front_ends, front_memory_mib=128
     )
     fronts = FrontProcesses(
-        config, scheduler, statistics, metrics.record_calls, NoRepository(), Children("benchmarks.hub", *own)
+        config, scheduler, statistics, metrics.record_calls, NoControl(), Children("benchmarks.hub", *own)
     )
     fronts.start(specs)
 

@@ -25,7 +25,6 @@ from dnnserve.errors import StartError
 from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
 from dnnserve.front.processes import FrontProcesses
 from dnnserve.lifecycle.control import ModelControl
-from dnnserve.lifecycle.requests import Answer, Question
 from dnnserve.lifecycle.sightings import Sight
 from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
 from dnnserve.lifecycle.versions import IndexEntry, Recipe
@@ -33,9 +32,12 @@ from dnnserve.logs import set_log_level
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.child import Children
 from dnnserve.processes.restarts import Restarts
+from dnnserve.questions import Answer, Question
 from dnnserve.repository import see_repository
 from dnnserve.scheduler import Scheduler
 from dnnserve.security.doors import open_doors, shows_tokens
+from dnnserve.shared_memory.registry import Registry
+from dnnserve.shared_memory.requests import Registration, Unregistration
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
@@ -169,6 +171,7 @@ class Server:
             self._front,
         )
         self._control = ModelControl(config, labels, self._stage, self._see)
+        self._registry = Registry(config, self._front)
         web_host = f"[{config.host}]" if ":" in config.host else config.host
         metrics = f"http{'' if tls is None else 's'}://{web_host}:{self._web.port}/metrics"
         http = self._front.http_address
@@ -231,8 +234,11 @@ class Server:
         return True
 
     def ask(self, question: Question, answer: Callable[[Answer], None]) -> None:
-        """Have a client's question of the repository answered; for front ends."""
-        self._control.ask(question, answer)
+        """Have a client's question answered; for front ends."""
+        if isinstance(question, Registration | Unregistration):
+            self._registry.ask(question, answer)
+        else:
+            self._control.ask(question, answer)
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply a configuration that was read anew, as far as a running server can; the rest is named in a warning."""
@@ -347,6 +353,7 @@ class Server:
         if self._watchdog is not None:
             self._watchdog.stop()
         self.scheduler.stop()
+        self._registry.close()
         self._front.wait_empty(_LAST_ANSWERS_S)
         self._front.stop(_LAST_ANSWERS_S)
         deadline_ns = self._clock() + int(_CLOSE_S * 1e9)

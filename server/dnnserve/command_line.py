@@ -164,6 +164,18 @@ def _parser() -> argparse.ArgumentParser:
         help="close a connection without calls after so long; 0: never",
     )
     net.add_argument("--max-message-mib", type=int, default=64, metavar="MIB", help="largest message")
+    shared = parser.add_argument_group("shared memory of clients on this machine")
+    shared.add_argument(
+        "--shared-memory",
+        action=argparse.BooleanOptionalAction,
+        help="let clients register POSIX shared memory (Triton's system shared memory), for inputs and outputs that lie there",
+    )
+    shared.add_argument(
+        "--max-shared-memory-regions", type=int, default=64, metavar="N", help="registered at the same time"
+    )
+    shared.add_argument(
+        "--max-shared-memory-mib", type=int, default=4096, metavar="MIB", help="of all regions together"
+    )
     images = parser.add_argument_group("images")
     images.add_argument(
         "--max-request-megapixels", type=float, default=400.0, metavar="MP", help="of all images of a request"

@@ -127,6 +127,9 @@ class ServerConfig:
         max_connections: Connections that may be open at the same time; 0: three quarters of its descriptors.
         max_connection_age_seconds: After so long a client is asked to connect anew; 0: never.
         max_connection_idle_seconds: A connection without calls is closed after so long; 0: never.
+        shared_memory: Whether clients of this machine may register regions of POSIX shared memory for inputs and outputs.
+        max_shared_memory_regions: Registered at the same time.
+        max_shared_memory_mib: That these may have together.
         max_request_megapixels: Millions of pixels that the images of a request may have.
         max_decoding_megapixels: Millions of pixels that may be decoded at the same time.
         max_message_mib: Largest message that is read or sent.
@@ -186,6 +189,9 @@ class ServerConfig:
     max_connections: int = 0
     max_connection_age_seconds: float = 0.0
     max_connection_idle_seconds: float = 3600.0
+    shared_memory: bool = False
+    max_shared_memory_regions: int = 64
+    max_shared_memory_mib: int = 4096
     max_request_megapixels: float = 400.0
     max_decoding_megapixels: float = 800.0
     max_message_mib: int = 64
@@ -254,6 +260,8 @@ class ServerConfig:
             ("--max-connection-idle-seconds", self.max_connection_idle_seconds, 0, 86_400),
             ("--front-ends", self.front_ends, 0, 64),
             ("--front-memory-mib", self.front_memory_mib, 1, 65_536),
+            ("--max-shared-memory-regions", self.max_shared_memory_regions, 1, 1024),
+            ("--max-shared-memory-mib", self.max_shared_memory_mib, 1, 1 << 20),
             ("--max-message-mib", self.max_message_mib, 1, 2047),
             ("--max-decoding-megapixels", self.max_decoding_megapixels, 0.001, 1_000_000),
             ("--max-request-megapixels", self.max_request_megapixels, 0.001, self.max_decoding_megapixels),

@@ -7,6 +7,10 @@ DnncoreError
 │   ├── ForbiddenError           its token is not for this method
 │   ├── ModelNotFoundError       no such model, or no such version of it
 │   ├── RepositoryError          a model cannot be loaded or unloaded, or not by clients
+│   ├── RegionNotFoundError      no such region of shared memory is registered
+│   ├── RegionExistsError        one of that name is
+│   ├── TooManyRegionsError      as many are, or as large ones, as may be
+│   ├── UnsupportedError         what the protocol has and this server has not
 │   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
 │   │   └── QueueFullError       the model's queue is full
 │   ├── DeadlineExpiredError     its deadline passed before it was answered
@@ -31,13 +35,17 @@ __all__ = [
     "ModelNotFoundError",
     "OverloadedError",
     "QueueFullError",
+    "RegionExistsError",
+    "RegionNotFoundError",
     "RepositoryError",
     "RequestCancelledError",
     "RequestError",
     "StartError",
+    "TooManyRegionsError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnreachableError",
+    "UnsupportedError",
 ]
 
 
@@ -66,6 +74,22 @@ class ModelNotFoundError(RequestError):
 
 class RepositoryError(RequestError):
     """What is asked of the model repository cannot be done."""
+
+
+class RegionNotFoundError(RequestError):
+    """No region of shared memory is registered by this name."""
+
+
+class RegionExistsError(RequestError):
+    """A region of shared memory is registered by this name already."""
+
+
+class TooManyRegionsError(RequestError):
+    """Regions of shared memory are registered up to the server's bounds."""
+
+
+class UnsupportedError(RequestError):
+    """The protocol has it, and this server has not, or was not told to."""
 
 
 class OverloadedError(RequestError):

@@ -13,10 +13,12 @@ from dnnserve import errors
 from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import RequestError
-from dnnserve.lifecycle.requests import Answer, Question
+from dnnserve.questions import Answer, Question
+from dnnserve.shared_memory.requests import Registration
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = [
+    "AddRegion",
     "Announce",
     "Answered",
     "Arena",
@@ -29,11 +31,13 @@ __all__ = [
     "Held",
     "Holds",
     "Inside",
+    "Known",
     "LogLevel",
     "Models",
     "Outcomes",
     "Refusal",
     "Refused",
+    "RemoveRegion",
     "Requests",
     "Serve",
     "Served",
@@ -231,6 +235,26 @@ class Held(NamedTuple):
     held: bool
 
 
+class AddRegion(NamedTuple):
+    """Requests may speak of a region; comes with its file. Immutable."""
+
+    ticket: int
+    registration: Registration
+
+
+class RemoveRegion(NamedTuple):
+    """Requests may speak of a region no more. Immutable."""
+
+    ticket: int
+    name: str
+
+
+class Known(NamedTuple):
+    """It is so. Immutable."""
+
+    ticket: int
+
+
 class Forget(NamedTuple):
     """A model is gone. Immutable."""
 
@@ -244,7 +268,7 @@ class LogLevel(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A client asks something of the repository. Immutable."""
+    """A client asks something of the server. Immutable."""
 
     ticket: int
     question: Question

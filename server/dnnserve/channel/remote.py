@@ -14,14 +14,14 @@ from dnnserve.channel import messages
 from dnnserve.channel.blocks import Blocks
 from dnnserve.envelope import Answer, BatchTimes, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import InvalidRequestError, QueueFullError, RequestError, UnavailableError
-from dnnserve.lifecycle.requests import Answer as Told
-from dnnserve.lifecycle.requests import Question
 from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.link import Link
+from dnnserve.questions import Answer as Told
+from dnnserve.questions import Question
 from dnnserve.signature import Signature
 from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["RemoteRepository", "RemoteScheduler", "RemoteStatistics"]
+__all__ = ["RemoteControl", "RemoteScheduler", "RemoteStatistics"]
 
 _RETRY_MS = 20
 _PATIENCE_S = 2.0
@@ -231,8 +231,8 @@ class RemoteStatistics:
                         self._link.send(messages.CallsEnded(*call, taken[first : first + _MOST_TOLD]))
 
 
-class RemoteRepository:
-    """The repository, which is another process's. Thread-safe: operations of `_waiting` are atomic.
+class RemoteControl:
+    """The server, which is another process. Thread-safe: operations of `_waiting` are atomic.
 
     Args:
         link: To the other process.

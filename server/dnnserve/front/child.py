@@ -5,6 +5,7 @@ It knows the protocol and no device: requests go to the scheduler's process, who
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from dnncore.errors import DnncoreError
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.channel import messages
-from dnnserve.channel.remote import RemoteRepository, RemoteScheduler, RemoteStatistics
+from dnnserve.channel.remote import RemoteControl, RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
 from dnnserve.front.front_end import Behind, LocalFrontEnd
 from dnnserve.garbage import collect_seldom
@@ -58,13 +59,13 @@ class _Process:
         arena.close()
         self._scheduler = RemoteScheduler(link, arena, time.monotonic_ns)
         self._statistics = RemoteStatistics(link)
-        self._repository = RemoteRepository(link)
+        self._control = RemoteControl(link)
         behind = Behind(
             self._scheduler,
             self._statistics,
             self._statistics.record_calls,
             lambda: self._serving,
-            self._repository,
+            self._control,
             time.monotonic_ns,
         )
         self._front = LocalFrontEnd(assignment.config, behind, reuse_port=True)
@@ -75,7 +76,7 @@ class _Process:
     def run(self) -> None:
         """Do what comes until the other end is closed. It sends nothing itself: it must go on reading."""
         while (received := self._link.receive()) is not None:
-            message, _ = received
+            message, fds = received
             if type(message) is tuple:
                 self._scheduler.complete(message)
             elif isinstance(message, messages.SnapshotOf):
@@ -88,10 +89,18 @@ class _Process:
                 self._outbox.send(messages.Served())
             elif isinstance(message, messages.Holds):
                 self._outbox.send(messages.Held(message.model, self._front.holds(message.model)))
+            elif isinstance(message, messages.AddRegion):
+                (fd,) = fds
+                self._front.add_region(message.registration, fd)
+                os.close(fd)
+                self._outbox.send(messages.Known(message.ticket))
+            elif isinstance(message, messages.RemoveRegion):
+                self._front.remove_region(message.name)
+                self._outbox.send(messages.Known(message.ticket))
             elif isinstance(message, messages.Forget):
                 self._scheduler.forget(message.model)
             elif isinstance(message, messages.Told):
-                self._repository.deliver(message)
+                self._control.deliver(message)
             elif isinstance(message, messages.LogLevel):
                 set_log_level(message.level)
             elif isinstance(message, messages.Announce):

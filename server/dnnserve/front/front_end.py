@@ -16,8 +16,10 @@ from dnnserve.front.rest.server import HttpServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallsObserver, Counters, Queue, Service
 from dnnserve.front.tracing import open_tracing
-from dnnserve.lifecycle.requests import Repository
+from dnnserve.questions import Control
 from dnnserve.security.doors import open_doors
+from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.requests import Registration
 
 __all__ = ["Behind", "FrontEnd", "LocalFrontEnd"]
 
@@ -61,6 +63,18 @@ class FrontEnd(Protocol):
         """A model is gone, and nothing holds it."""
         ...
 
+    def add_region(self, registration: Registration, fd: int) -> None:
+        """Let requests speak of a region of shared memory, whose descriptor is duplicated; when this returns they may.
+
+        Raises:
+            UnavailableError: a process does not answer; then they may nowhere.
+        """
+        ...
+
+    def remove_region(self, name: str) -> None:
+        """Let no further request speak of a region."""
+        ...
+
     def set_log_level(self, level: str) -> None:
         """Log from this level up."""
         ...
@@ -91,7 +105,7 @@ class Behind:
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls.
         ready: Whether requests can be answered now.
-        repository: Where models come from.
+        control: The server.
         clock: Monotonic nanoseconds, the scheduler's.
     """
 
@@ -99,7 +113,7 @@ class Behind:
     statistics: Counters
     on_calls_end: CallsObserver
     ready: Callable[[], bool]
-    repository: Repository
+    control: Control
     clock: Callable[[], int]
 
 
@@ -130,6 +144,7 @@ class LocalFrontEnd:
             except StartError:
                 self._server.stop(0.0)
                 raise
+        self._regions = Regions(taken=config.shared_memory, most_image_bytes=config.max_message_mib << 20)
         limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
         self._decoder = DecodePool(limits, config.max_queue_requests)
 
@@ -164,9 +179,9 @@ class LocalFrontEnd:
                 behind.statistics,
                 behind.ready,
                 behind.on_calls_end,
-                behind.repository,
+                behind.control,
             ),
-            *(config.access_log, behind.clock, self._tracer),
+            *(config.access_log, self._regions, behind.clock, self._tracer),
         )
         self._server.start(service)
         if self._http is not None:
@@ -183,6 +198,14 @@ class LocalFrontEnd:
 
     def forget(self, model: ModelKey) -> None:
         """Nothing is kept of it."""
+
+    def add_region(self, registration: Registration, fd: int) -> None:
+        """Let requests speak of a region of shared memory, whose descriptor is duplicated."""
+        self._regions.add(registration, fd)
+
+    def remove_region(self, name: str) -> None:
+        """Let no further request speak of a region."""
+        self._regions.remove(name)
 
     def set_log_level(self, level: str) -> None:
         """The server's process has done it."""
@@ -212,5 +235,6 @@ class LocalFrontEnd:
             self._http.stop(grace_s)
         self._server.stop(grace_s)
         self._decoder.close()
+        self._regions.close()
         if self._tracer is not None:
             self._tracer.close()

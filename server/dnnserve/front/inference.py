@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,24 +10,32 @@ from dnnapi.inference import grpc_service_pb2 as inference
 
 from dnncore.version import __version__
 from dnnserve.catalog import shorten
-from dnnserve.errors import InvalidRequestError
+from dnnserve.errors import InvalidRequestError, UnsupportedError
 from dnnserve.front.call import Methods
 from dnnserve.front.model_info import config_message, metadata_message, statistics_message
 from dnnserve.front.requests import parse, parse_infer
 from dnnserve.front.responses import infer_response
 from dnnserve.front.service import Exchange, Service
-from dnnserve.lifecycle.requests import Answer, IndexWanted, LoadWanted, Question, UnloadWanted
+from dnnserve.lifecycle.requests import IndexWanted, LoadWanted, UnloadWanted
+from dnnserve.questions import Answer, Question
+from dnnserve.shared_memory.requests import Registration, Unregistration
 
-__all__ = ["INFERENCE_SERVICE", "MODEL_INFER", "REPOSITORY_CHANGES", "inference_methods"]
+__all__ = ["CHANGES", "INFERENCE_SERVICE", "MODEL_INFER", "inference_methods"]
 
 INFERENCE_SERVICE: str = inference.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 MODEL_INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
-REPOSITORY_CHANGES = (f"/{INFERENCE_SERVICE}/RepositoryModelLoad", f"/{INFERENCE_SERVICE}/RepositoryModelUnload")
+CHANGES = tuple(
+    f"/{INFERENCE_SERVICE}/{name}"
+    for name in (
+        *("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    )
+)
 """Methods that may take long."""
 
 _EXTENSIONS = (
     *("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics", "parameters"),
 )
+_SHARED_MEMORY = "system_shared_memory"
 
 
 def inference_methods(service: Service) -> Methods:
@@ -40,11 +48,17 @@ def inference_methods(service: Service) -> Methods:
         "ModelMetadata": _model_metadata,
         "ModelConfig": _model_config,
         "ModelStatistics": _model_statistics,
+        "SystemSharedMemoryStatus": _system_shared_memory_status,
+        "CudaSharedMemoryStatus": _cuda_shared_memory_status,
+        "CudaSharedMemoryRegister": _cuda_shared_memory_register,
+        "CudaSharedMemoryUnregister": _cuda_shared_memory_unregister,
     }
-    questions = {
+    questions: Mapping[str, Callable[[Exchange, bytes], _Question]] = {
         "RepositoryIndex": _repository_index,
         "RepositoryModelLoad": _repository_model_load,
         "RepositoryModelUnload": _repository_model_unload,
+        "SystemSharedMemoryRegister": partial(_system_shared_memory_register, service),
+        "SystemSharedMemoryUnregister": partial(_system_shared_memory_unregister, service),
     }
     return {
         MODEL_INFER: service.inferring(partial(_model_infer, service)),
@@ -55,7 +69,7 @@ def inference_methods(service: Service) -> Methods:
 
 def _model_infer(service: Service, exchange: Exchange, serialized: bytes) -> None:
     """Probabilities, or classes as strings, of the rows in the request."""
-    service.infer(exchange, parse_infer(serialized), infer_response)
+    service.infer(exchange, parse_infer(serialized, service.regions), infer_response)
 
 
 def _server_live(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
@@ -68,9 +82,10 @@ def _server_ready(service: Service, _exchange: Exchange, _serialized: bytes) -> 
     return inference.ServerReadyResponse(ready=service.ready())
 
 
-def _server_metadata(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
+def _server_metadata(service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
     """Name, version and extensions."""
-    return inference.ServerMetadataResponse(name="dnnserve", version=__version__, extensions=_EXTENSIONS)
+    extensions = (*_EXTENSIONS, _SHARED_MEMORY) if service.regions.taken else _EXTENSIONS
+    return inference.ServerMetadataResponse(name="dnnserve", version=__version__, extensions=extensions)
 
 
 def _model_ready(service: Service, exchange: Exchange, serialized: bytes) -> Any:
@@ -107,8 +122,34 @@ def _model_statistics(service: Service, exchange: Exchange, serialized: bytes) -
     return inference.ModelStatisticsResponse(model_stats=snapshots)
 
 
+def _system_shared_memory_status(service: Service, _exchange: Exchange, serialized: bytes) -> Any:
+    """Regions that are registered."""
+    service.regions.check_taken()
+    request = parse(inference.SystemSharedMemoryStatusRequest, serialized)
+    response = inference.SystemSharedMemoryStatusResponse()
+    for name, key, offset, nbytes in service.regions.registrations(request.name):
+        region = response.regions[name]
+        region.name, region.key, region.offset, region.byte_size = name, key, offset, nbytes
+    return response
+
+
+def _cuda_shared_memory_status(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
+    """That there are no regions of device memory."""
+    return inference.CudaSharedMemoryStatusResponse()
+
+
+def _cuda_shared_memory_register(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
+    """Refused."""
+    raise UnsupportedError("CUDA shared memory is not supported; use system shared memory, or send tensors in requests")
+
+
+def _cuda_shared_memory_unregister(_service: Service, _exchange: Exchange, _serialized: bytes) -> Any:
+    """Nothing is left of regions that there are not; clients say so before they begin."""
+    return inference.CudaSharedMemoryUnregisterResponse()
+
+
 _Question = tuple[Question, Callable[[Answer], Any]]
-"""What the repository is asked, and what makes a response of its answer."""
+"""What the server is asked, and what makes a response of its answer."""
 
 
 def _repository_index(_exchange: Exchange, serialized: bytes) -> _Question:
@@ -146,3 +187,18 @@ def _repository_model_unload(_exchange: Exchange, serialized: bytes) -> _Questio
         if name != "unload_dependents":  # nothing depends on a model here
             raise InvalidRequestError(f"parameter {shorten(name)} of an unload is not supported; leave it out")
     return UnloadWanted(request.model_name), lambda _answer: inference.RepositoryModelUnloadResponse()
+
+
+def _system_shared_memory_register(service: Service, _exchange: Exchange, serialized: bytes) -> _Question:
+    """Let requests speak of a region; answered when every front end knows it."""
+    service.regions.check_taken()
+    request = parse(inference.SystemSharedMemoryRegisterRequest, serialized)
+    wanted = Registration(request.name, request.key, request.offset, request.byte_size)
+    return wanted, lambda _answer: inference.SystemSharedMemoryRegisterResponse()
+
+
+def _system_shared_memory_unregister(service: Service, _exchange: Exchange, serialized: bytes) -> _Question:
+    """Let requests speak of a region no more; answered when every front end knows it."""
+    service.regions.check_taken()
+    request = parse(inference.SystemSharedMemoryUnregisterRequest, serialized)
+    return Unregistration(request.name), lambda _answer: inference.SystemSharedMemoryUnregisterResponse()

@@ -1,6 +1,7 @@
-"""What a ModelInferRequest asks for beside its inputs: which outputs, as tensors or by `classification`; `timeout` and `priority`.
+"""What a ModelInferRequest asks for beside its inputs: which outputs, as tensors or by `classification`; `timeout` and `priority`;
+and which areas of shared memory its tensors lie in.
 
-Sequences and shared memory are refused; other parameters are left alone, as Triton does.
+Sequences are refused; other parameters are left alone, as Triton does.
 """
 
 from __future__ import annotations
@@ -10,9 +11,20 @@ from typing import Any, NamedTuple
 
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.shared_memory.regions import Destination
+from dnnserve.shared_memory.requests import Area
 from dnnserve.signature import TensorSpec
 
-__all__ = ["Wanted", "numbers_of", "priority_of", "ranking_of", "refuse_shared_memory", "timeout_us_of", "wanted_of"]
+__all__ = [
+    "Wanted",
+    "area_of",
+    "numbers_of",
+    "priority_of",
+    "ranking_of",
+    "release",
+    "timeout_us_of",
+    "wanted_of",
+]
 
 
 class Wanted(NamedTuple):
@@ -21,16 +33,38 @@ class Wanted(NamedTuple):
     Args:
         place: Of the output in the model's order.
         classes: How many of the best classes, as strings in place of the tensor; 0: the tensor.
+        destination: Where it is written; None: into the response.
     """
 
     place: int
     classes: int
+    destination: Destination | None = None
 
 
-def refuse_shared_memory(tensor: Any) -> None:
-    """Raise for an input that lies in a region of shared memory."""
-    if "shared_memory_region" in tensor.parameters:
-        raise InvalidRequestError("shared memory inputs are not supported; send raw_input_contents")
+def release(wanted: Sequence[Wanted]) -> None:
+    """Let go of the destinations, which were held."""
+    for each in wanted:
+        if each.destination is not None:
+            each.destination.release()
+
+
+def area_of(parameters: Any) -> Area | None:
+    """Where a tensor with these parameters lies in shared memory; None: nowhere."""
+    if "shared_memory_region" not in parameters:
+        return None
+    region = parameters["shared_memory_region"]
+    if region.WhichOneof("parameter_choice") != "string_param":
+        raise InvalidRequestError("parameter 'shared_memory_region' is no string; send string_param")
+    offset, nbytes = (
+        _integer(parameters[name], name) if name in parameters else 0
+        for name in ("shared_memory_offset", "shared_memory_byte_size")
+    )
+    if offset < 0 or nbytes < 1:
+        raise InvalidRequestError(
+            f"there is no shared memory of {nbytes} bytes from {offset} on; send shared_memory_byte_size, and shared_memory_offset "
+            "from 0 on"
+        )
+    return Area(region.string_param, offset, nbytes)
 
 
 def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
@@ -65,10 +99,12 @@ def ranking_of(spec: ModelSpec) -> tuple[int, int]:
 
 def _classes_of(parameters: Any, output: TensorSpec) -> int:
     """Classes that are asked for instead of an output's tensor, at most as many as there are; 0: none."""
-    if "shared_memory_region" in parameters:
-        raise InvalidRequestError("shared memory outputs are not supported; leave shared_memory_region out")
     if "classification" not in parameters:
         return 0
+    if "shared_memory_region" in parameters:
+        raise InvalidRequestError(
+            "classes are strings of any length, and have no place in shared memory; leave one of the two out"
+        )
     classes = _integer(parameters["classification"], "classification")
     if len(output.shape) != 1 or not output.dtype.is_floating:
         raise InvalidRequestError(

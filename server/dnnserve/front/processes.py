@@ -18,20 +18,22 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dnnserve import errors
-from dnnserve.catalog import ModelSpec
+from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.channel import messages
 from dnnserve.channel.port import Port, Scheduling
 from dnnserve.config import ServerConfig
 from dnnserve.envelope import ModelKey
-from dnnserve.errors import RequestError, StartError
+from dnnserve.errors import RequestError, StartError, UnavailableError
 from dnnserve.front.child import FrontAssignment
 from dnnserve.front.service import CallsObserver, Counters
-from dnnserve.lifecycle.requests import Answer, Repository
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import FRONT_END, Child, Children
 from dnnserve.processes.outbox import Outbox
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
+from dnnserve.questions import Answer, Control
+from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.requests import Registration
 
 __all__ = ["FrontProcesses"]
 
@@ -45,14 +47,14 @@ _Answer = TypeVar("_Answer")
 
 class FrontProcesses:
     """A `FrontEnd` of several processes. Thread-safe: `_lock` guards `_fronts`, `_models`, `_announced`, `_stopping`, `_assignment`
-    and `_parcel`; `_serving` is held while front ends learn of models.
+    and `_parcel`; `_serving` is held while front ends learn of models and regions.
 
     Args:
         config: Address, limits, and how many.
         scheduler: Where requests go.
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls: model, method, status, and what each took.
-        repository: Where models come from.
+        control: The server.
         children: Processes that were begun, which this takes over, and what to run in others.
 
     Raises:
@@ -65,13 +67,15 @@ class FrontProcesses:
         scheduler: Scheduling,
         statistics: Counters,
         on_calls_end: CallsObserver,
-        repository: Repository,
+        control: Control,
         children: Children | None = None,
     ) -> None:
-        self._behind = _Behind(scheduler, statistics, on_calls_end, repository, {})
+        self._behind = _Behind(scheduler, statistics, on_calls_end, control, {})
         self._children = children or Children(FRONT_END)
         self._numbers = itertools.count()
-        self._serving = threading.Lock()  # one `serve` or `start` of a successor at a time
+        self._tickets = itertools.count(1)
+        self._regions = Regions()
+        self._serving = threading.Lock()  # one `serve` or `start` of a successor at a time, or change of regions
         self._guards = [_reserve(config.host, config.grpc_port, "gRPC", "--grpc-port")]
         if config.http_port is not None:
             try:
@@ -147,6 +151,37 @@ class FrontProcesses:
         for front in self._all():
             front.tell(messages.Forget(model))
 
+    def add_region(self, registration: Registration, fd: int) -> None:
+        """Let requests speak of a region of shared memory, in every process.
+
+        Raises:
+            UnavailableError: one does not answer; then they may nowhere.
+        """
+        with self._serving:
+            self._regions.add(registration, fd)
+            silent = self._make_known(lambda ticket: messages.AddRegion(ticket, registration), [fd])
+            if not silent:
+                return
+            self._regions.remove(registration.name)
+            self._make_known(lambda ticket: messages.RemoveRegion(ticket, registration.name))
+        raise UnavailableError(f"front end {silent[0].number} does not answer; the region is not registered: retry")
+
+    def remove_region(self, name: str) -> None:
+        """Let no further request speak of a region, in any process."""
+        with self._serving:
+            self._regions.remove(name)
+            for front in self._make_known(lambda ticket: messages.RemoveRegion(ticket, name)):
+                _log.warning("front end %d has not said that it knows region %s no more", front.number, shorten(name))
+
+    def _make_known(self, message: Callable[[int], object], fds: Sequence[int] = ()) -> list[_Front]:
+        """Tell all processes something of a region; those that have not said in time that they know. One that has ended need not:
+        its successor learns of the regions that there are then.
+        """
+        ticket, fronts = next(self._tickets), self._all()
+        for front in fronts:
+            front.tell(message(ticket), fds)
+        return [front for front in fronts if not front.knows(ticket) and not front.ended]
+
     def set_log_level(self, level: str) -> None:
         """Log from this level up; those that are started again do so from their start."""
         with self._lock:
@@ -204,6 +239,7 @@ class FrontProcesses:
             guard.close()
         self._children.close()
         self._parcel.close()
+        self._regions.close()
 
     def _all(self) -> list[_Front]:
         with self._lock:
@@ -234,6 +270,8 @@ class FrontProcesses:
                 continue
             with self._serving:
                 try:
+                    for region in self._regions.all():
+                        successor.tell(messages.AddRegion(0, region.registration), [region.fd])
                     if self._models is not None:
                         successor.start(self._models)
                         successor.wait_started()
@@ -260,7 +298,7 @@ class _Behind:
     scheduler: Scheduling
     statistics: Counters
     on_calls_end: CallsObserver
-    repository: Repository
+    control: Control
     models: dict[int, ModelSpec]
 
 
@@ -279,7 +317,10 @@ class _Front:
         self._ended = False
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
             kind: queue.SimpleQueue()
-            for kind in (*(Arena, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Stopped),)
+            for kind in (
+                *(Arena, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Known),
+                messages.Stopped,
+            )
         }
         self._why = ""
         self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
@@ -293,9 +334,9 @@ class _Front:
     def ended(self) -> bool:
         return self._ended
 
-    def tell(self, message: object) -> None:
+    def tell(self, message: object, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # it has ended, and the listener finds out
-            self._child.link.send(message)
+            self._child.link.send(message, fds)
 
     def start(self, models: messages.Models) -> None:
         """Have it take calls for these models.
@@ -312,6 +353,15 @@ class _Front:
 
     def wait_served(self) -> None:
         self._wait(messages.Served, _ANSWER_S)
+
+    def knows(self, ticket: int) -> bool:
+        """Wait until it has said that it knows what it was told by this ticket; False: it does not say so."""
+        try:
+            while self._wait(messages.Known, _ANSWER_S).ticket != ticket:
+                pass  # of something that was given up, or that it was told at its start
+        except StartError:
+            return False
+        return True
 
     def holds(self, model: ModelKey) -> bool:
         if self._ended:
@@ -354,7 +404,7 @@ class _Front:
         def tell(answer: Answer) -> None:
             self._outbox.send(messages.Told(asked.ticket, answer))
 
-        self._behind.repository.ask(asked.question, tell)
+        self._behind.control.ask(asked.question, tell)
 
     def _listen(self) -> None:
         began = time.monotonic()

@@ -1,7 +1,9 @@
 """Serialized requests to what their rows are made of; every size is checked against the model before anything is allocated for it.
 
 A request brings n rows of each of the model's inputs, in any order of these. An input is of the model's datatype, in
-`raw_input_contents` or in the field of its contents for that datatype. A net that reads images alone, and whose preprocessing is
+`raw_input_contents`, in the field of its contents for that datatype, or in shared memory.
+
+A net that reads images alone, and whose preprocessing is
 known, takes in place of float32 [n, C, H, W]:
 
 * `UINT8` [n, H, W, C]: pixels at the net's size; normalised by the device;
@@ -13,7 +15,7 @@ against its model once; what is left for each request is to compare the tensors'
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -26,15 +28,18 @@ from google.protobuf.message import DecodeError, Message
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.envelope_scanner import take_apart
-from dnnserve.front.parameters import Wanted, priority_of, refuse_shared_memory, timeout_us_of, wanted_of
+from dnnserve.front.parameters import Wanted, area_of, priority_of, release, timeout_us_of, wanted_of
 from dnnserve.front.sources import Images
 from dnnserve.front.tensors import DATATYPES, Given, check_count, images, images_of, rows_of
+from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.requests import Area
 
 __all__ = ["ClassifyRequest", "InferRequest", "InferenceInput", "parse", "parse_classify", "parse_infer"]
 
 _DEFAULT_TOP_K = 5
 _LONGEST_KEPT = 1024  # bytes of a form; one that is longer has a tensor in it
 _KEPT_FORMS = 1024
+_NO_REGIONS = Regions()
 _Message = TypeVar("_Message", bound=Message)
 
 
@@ -63,16 +68,20 @@ class _Fit(NamedTuple):
         spec: The model's.
         inputs: In the model's order.
         raw: How many of them are behind the form.
+        areas: Where those lie that are in shared memory; their places come behind those of the raw ones.
         images: Whether the only one has images.
         pixels, wanted, timeout_us, priority: As `InferenceInput` has them.
+        destinations: Areas of the outputs that are wanted; none where all go into the response.
     """
 
     spec: ModelSpec
     inputs: Sequence[Given]
     raw: int
+    areas: Sequence[Area]
     images: bool
     pixels: bool
     wanted: Sequence[Wanted]
+    destinations: Sequence[Area | None]
     timeout_us: int | None
     priority: int
 
@@ -110,11 +119,13 @@ class InferRequest(NamedTuple):
         form: All but its id and its raw tensors.
         id: The client's name for it.
         contents: `raw_input_contents`, as views of the serialized request where it could be taken apart.
+        regions: Of shared memory, in which tensors may lie.
     """
 
     form: _Form
     id: str
     contents: Sequence[bytes | memoryview]
+    regions: Regions
 
     @property
     def model(self) -> tuple[str, str]:
@@ -122,10 +133,11 @@ class InferRequest(NamedTuple):
         return self.form.model
 
     def read(self, spec: ModelSpec) -> InferenceInput:
-        """Check the request against the model.
+        """Check the request against the model; destinations of its outputs are held, for the caller to release.
 
         Raises:
             InvalidRequestError: it does not fit; the message names the value and what would fit.
+            RegionNotFoundError: a region of shared memory is not registered.
         """
         fit, contents = self.form.fit(spec), self.contents
         if len(contents) != fit.raw:
@@ -133,10 +145,32 @@ class InferRequest(NamedTuple):
                 f"{fit.raw} of the request's inputs have no contents, and it has the bytes of {len(contents)} (raw_input_contents, "
                 "over HTTP binary data); each input needs one of the two"
             )
+        if fit.areas:
+            contents = [*contents, *(self._shared(area, images=fit.images) for area in fit.areas)]
         source = (
             images_of(fit.inputs[0], contents, spec) if fit.images else [rows_of(each, contents) for each in fit.inputs]
         )
-        return InferenceInput(source, fit.pixels, fit.wanted, fit.timeout_us, fit.priority)
+        wanted = self._held(fit) if fit.destinations else fit.wanted
+        return InferenceInput(source, fit.pixels, wanted, fit.timeout_us, fit.priority)
+
+    def _shared(self, area: Area, *, images: bool) -> memoryview:
+        if images and area.nbytes > self.regions.most_image_bytes:
+            raise InvalidRequestError(
+                f"the images in shared memory have {area.nbytes} bytes; at most {self.regions.most_image_bytes} are read "
+                "(--max-message-mib)"
+            )
+        return self.regions.read(area)
+
+    def _held(self, fit: _Fit) -> Sequence[Wanted]:
+        """What is wanted, with the destinations of those outputs that have one."""
+        held: list[Wanted] = []
+        try:
+            for wanted, area in zip(fit.wanted, fit.destinations, strict=True):
+                held.append(wanted if area is None else wanted._replace(destination=self.regions.destination(area)))
+        except BaseException:
+            release(held)
+            raise
+        return held
 
 
 class ClassifyRequest(NamedTuple):
@@ -198,8 +232,12 @@ def parse(kind: type[_Message], serialized: bytes) -> _Message:
         ) from error
 
 
-def parse_infer(serialized: bytes) -> InferRequest:
+def parse_infer(serialized: bytes, regions: Regions = _NO_REGIONS) -> InferRequest:
     """Read a ModelInferRequest without copying the tensors in `raw_input_contents`.
+
+    Args:
+        serialized: The message.
+        regions: Of shared memory, in which its tensors may lie.
 
     Raises:
         InvalidRequestError: the bytes are no such message.
@@ -207,9 +245,9 @@ def parse_infer(serialized: bytes) -> InferRequest:
     parts = take_apart(serialized)
     if parts is None:
         whole = parse(inference.ModelInferRequest, serialized)
-        return InferRequest(_Form(whole), whole.id, whole.raw_input_contents)
+        return InferRequest(_Form(whole), whole.id, whole.raw_input_contents, regions)
     form, request_id, contents = parts
-    return InferRequest((_kept_form if len(form) <= _LONGEST_KEPT else _read_form)(form), request_id, contents)
+    return InferRequest((_kept_form if len(form) <= _LONGEST_KEPT else _read_form)(form), request_id, contents, regions)
 
 
 def parse_classify(serialized: bytes) -> ClassifyRequest:
@@ -229,22 +267,25 @@ _kept_form = lru_cache(_KEPT_FORMS)(_read_form)
 
 
 def _fit(message: Any, spec: ModelSpec) -> _Fit:
-    inputs = _inputs(message, spec)
+    inputs, areas = _inputs(message, spec)
     parameters, datatype = message.parameters, inputs[0].tensor.datatype
+    wanted = wanted_of(message, spec)
     return _Fit(
         spec,
         inputs,
-        sum(each.place is not None for each in inputs),
+        sum(each.place is not None for each in inputs) - len(areas),
+        areas,
         datatype == "BYTES",
         datatype != DATATYPES[spec.signature.inputs[0].dtype],
-        wanted_of(message, spec),
+        wanted,
+        _destinations(message, spec, wanted, inputs[0].shape[0]),
         timeout_us_of(parameters),
         priority_of(parameters),
     )
 
 
-def _inputs(message: Any, spec: ModelSpec) -> Sequence[Given]:
-    """The model's inputs, each as the form gives it."""
+def _inputs(message: Any, spec: ModelSpec) -> tuple[Sequence[Given], Sequence[Area]]:
+    """The model's inputs, each as the form gives it, and where those lie that are in shared memory."""
     expected = spec.signature.inputs
     tensors = {tensor.name: tensor for tensor in message.inputs}
     if len(message.inputs) != len(expected) or any(each.name not in tensors for each in expected):
@@ -254,15 +295,42 @@ def _inputs(message: Any, spec: ModelSpec) -> Sequence[Given]:
             f"the request has {len(message.inputs)} inputs ({there}); model {spec.key} takes exactly "
             f"{'one' if len(expected) == 1 else f'these {len(expected)}'}, {takes}"
         )
-    places, behind = {}, itertools.count()
-    for tensor in message.inputs:
-        refuse_shared_memory(tensor)
-        places[tensor.name] = None if tensor.HasField("contents") else next(behind)
-    inputs = []
-    for each in expected:
-        tensor = tensors[each.name]
-        inputs.append(Given.of(tensor, places[each.name], each, spec))
+    areas = {name: area for name, tensor in tensors.items() if (area := area_of(tensor.parameters)) is not None}
+    behind = [tensor.name for tensor in message.inputs if tensor.name not in areas and not tensor.HasField("contents")]
+    places = {name: place for place, name in enumerate([*behind, *areas])}
+    inputs = [Given.of(tensors[each.name], places.get(each.name), each, spec) for each in expected]
+    for given in inputs:
+        _check_area(given, areas.get(given.tensor.name))
     if len({given.shape[0] for given in inputs}) > 1:
         rows = ", ".join(f"{each.name!r} {given.shape[0]}" for each, given in zip(expected, inputs, strict=True))
         raise InvalidRequestError(f"the inputs have different numbers of rows ({rows}); send as many of each")
-    return inputs
+    return inputs, tuple(areas.values())
+
+
+def _check_area(given: Given, area: Area | None) -> None:
+    """Raise where an input lies in more than one place, or takes other bytes there than its shape says."""
+    name = shorten(given.tensor.name)
+    if area is None:
+        return
+    if given.tensor.HasField("contents"):
+        raise InvalidRequestError(f"input {name} has contents and lies in shared memory; send one of the two")
+    if given.dtype is not None and area.nbytes != given.nbytes:
+        datatype, shape = given.tensor.datatype, list(given.shape)
+        raise InvalidRequestError(
+            f"input {name} has {area.nbytes} bytes in shared memory; {datatype}{shape} has {given.nbytes}"
+        )
+
+
+def _destinations(message: Any, spec: ModelSpec, wanted: Sequence[Wanted], rows: int) -> Sequence[Area | None]:
+    """Areas of the outputs that are wanted, each of which has room; none where all go into the response."""
+    areas = [area_of(output.parameters) for output in message.outputs]
+    if not any(areas):
+        return ()
+    for (place, *_), area in zip(wanted, areas, strict=True):
+        output = spec.outputs[place]
+        nbytes = rows * math.prod(output.shape) * output.dtype.itemsize
+        if area is not None and area.nbytes < nbytes:
+            raise InvalidRequestError(
+                f"output {output.name!r} has {nbytes} bytes; {area.nbytes} are there for it in shared memory"
+            )
+    return areas

@@ -14,6 +14,7 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
 from dnnserve.front.parameters import Wanted, ranking_of
 from dnnserve.front.tensors import DATATYPES
+from dnnserve.shared_memory.requests import Area
 
 __all__ = ["classify_response", "infer_response", "top_k", "varint"]
 
@@ -23,24 +24,32 @@ _ID_TAG = bytes([inference.ModelInferResponse.ID_FIELD_NUMBER << 3 | _BYTES])
 _RAW_TAG = bytes([inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | _BYTES])
 
 
+_Described = tuple[str, str, tuple[int, ...], Area | None]
+"""Of a tensor: name, datatype, shape, and where it was written."""
+
 _SHORT = tuple(bytes([number]) for number in range(0x80))
 
 
 def infer_response(
     request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
 ) -> bytes:
-    """Answer with the outputs that are wanted; of one of which classes are, with so many strings "value:index:label" a row."""
-    described, data = [], []
-    for place, classes in wanted:
+    """Answer with the outputs that are wanted; of one of which classes are, with so many strings "value:index:label" a row.
+
+    An output that has a destination is written there, and the response has an empty place for it: contents are found by counting.
+    """
+    described: list[_Described] = []
+    data = []
+    for place, classes, destination in wanted:
         tensor = spec.outputs[place]
         if classes:
             best, values = _best(spec, outputs, place, classes)
-            described.append((tensor.name, "BYTES", best.shape))
+            described.append((tensor.name, "BYTES", best.shape, None))
             data.append(_classes(spec, best, values))
         else:
             output = outputs[place]
-            described.append((tensor.name, DATATYPES[tensor.dtype], output.shape))
-            data.append(output.tobytes())
+            area = None if destination is None else destination.write(output)
+            described.append((tensor.name, DATATYPES[tensor.dtype], output.shape, area))
+            data.append(output.tobytes() if area is None else b"")
     before_id, behind_id = _frame(spec.key, tuple(described))
     parts = [before_id]
     if request_id:
@@ -75,16 +84,20 @@ def _classes(spec: ModelSpec, best: np.ndarray, values: np.ndarray) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _frame(model: ModelKey, tensors: tuple[tuple[str, str, tuple[int, ...]], ...]) -> tuple[bytes, bytes]:
-    """What stands before the id of a response, and between that and its data: model, and name, datatype and shape of each tensor.
+def _frame(model: ModelKey, tensors: tuple[_Described, ...]) -> tuple[bytes, bytes]:
+    """What stands before the id of a response, and between that and its data: model, and what is said of each tensor.
 
     Messages written one behind the other are one message with the fields of all, so what is the same in all responses of a shape is
     written once, by protobuf, and each response is joined from bytes.
     """
     before = inference.ModelInferResponse(model_name=model.name, model_version=str(model.version))
     behind = inference.ModelInferResponse()
-    for name, datatype, shape in tensors:
-        behind.outputs.add(name=name, datatype=datatype, shape=shape)
+    for name, datatype, shape, area in tensors:
+        tensor = behind.outputs.add(name=name, datatype=datatype, shape=shape)
+        if area is not None:
+            tensor.parameters["shared_memory_region"].string_param = area.region
+            tensor.parameters["shared_memory_offset"].int64_param = area.offset
+            tensor.parameters["shared_memory_byte_size"].int64_param = area.nbytes
     return before.SerializeToString(), behind.SerializeToString()
 
 
@@ -104,7 +117,7 @@ def classify_response(
     request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
 ) -> bytes:
     """Answer with the most probable labels of each row."""
-    ((place, classes),) = wanted
+    ((place, classes, _),) = wanted
     best, values = _best(spec, outputs, place, classes)
     response = classifier.ClassifyResponse(
         model_name=spec.key.name, model_version=str(spec.key.version), request_id=request_id

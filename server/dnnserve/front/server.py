@@ -23,7 +23,7 @@ from dnnserve.front.call import Methods
 from dnnserve.front.classifier import CLASSIFIER_SERVICE, CLASSIFY, classifier_methods
 from dnnserve.front.gate import Gate
 from dnnserve.front.health import Health, enable_reflection
-from dnnserve.front.inference import INFERENCE_SERVICE, MODEL_INFER, REPOSITORY_CHANGES, inference_methods
+from dnnserve.front.inference import CHANGES, INFERENCE_SERVICE, MODEL_INFER, inference_methods
 from dnnserve.front.lane import Lane, probe
 from dnnserve.front.public import PublicHandlers
 from dnnserve.front.service import Service
@@ -122,7 +122,7 @@ class GrpcServer:
         else:
             handlers = PublicHandlers(
                 methods,
-                (MODEL_INFER, CLASSIFY, *REPOSITORY_CHANGES),
+                (MODEL_INFER, CLASSIFY, *CHANGES),
                 self.gate,
                 self._answers,
                 service.refuse,

@@ -22,14 +22,15 @@ from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, Ow
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
-from dnnserve.front.parameters import Wanted, numbers_of
+from dnnserve.front.parameters import Wanted, numbers_of, release
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Images
 from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
-from dnnserve.lifecycle.requests import Answer as Answered
-from dnnserve.lifecycle.requests import Question as RepositoryQuestion
-from dnnserve.lifecycle.requests import Repository
+from dnnserve.questions import Answer as Answered
+from dnnserve.questions import Control
+from dnnserve.questions import Question as ControlQuestion
+from dnnserve.shared_memory.regions import Regions
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
@@ -118,6 +119,11 @@ class Exchange:
         """Of the model."""
         return None if self.spec is None else self.spec.key
 
+    def let_go(self) -> None:
+        """Release what the outputs' destinations hold; the call has ended. A second call does nothing."""
+        wanted, self.wanted = self.wanted, ()
+        release(wanted)
+
 
 class Service:
     """What the methods of all services share. Thread-safe.
@@ -129,8 +135,9 @@ class Service:
         statistics: Counters of the models.
         ready: Whether requests can be answered now.
         on_calls_end: Told of the ends of calls.
-        repository: Where models come from.
+        control: The server.
         access_log: Whether each call's end is a line of the log; else it is one at level DEBUG.
+        regions: Of shared memory, that requests may speak of.
         clock: The scheduler's clock.
         tracer: Told of each call's end with its stages; None: nobody is.
     """
@@ -143,18 +150,20 @@ class Service:
         statistics: Counters,
         ready: Callable[[], bool],
         on_calls_end: CallsObserver,
-        repository: Repository,
+        control: Control,
         access_log: bool = False,
+        regions: Regions | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         tracer: CallTracer | None = None,
     ) -> None:
         self.catalog = catalog
         self.statistics = statistics
+        self.regions = Regions() if regions is None else regions
         self.ready = ready
         self._queue = queue
         self._decoder = decoder
         self._on_calls_end = on_calls_end
-        self._repository = repository
+        self._control = control
         self._access_level = logging.INFO if access_log else logging.DEBUG
         self._clock = clock
         self._tracer = tracer
@@ -186,9 +195,9 @@ class Service:
         return handle
 
     def asking(
-        self, ask: Callable[[Exchange, bytes], tuple[RepositoryQuestion, Callable[[Answered], Message]]]
+        self, ask: Callable[[Exchange, bytes], tuple[ControlQuestion, Callable[[Answered], Message]]]
     ) -> Handler:
-        """The handler of a method that asks the repository, which may take its time."""
+        """The handler of a method that asks the server, which may take its time."""
 
         def handle(call: Call, message: bytes) -> None:
             exchange = Exchange(call)
@@ -201,7 +210,7 @@ class Service:
 
             try:
                 question, respond = ask(exchange, message)
-                self._repository.ask(question, end)
+                self._control.ask(question, end)
             except Exception as error:  # noqa: BLE001 - as above
                 self._refuse(exchange, error)
 
@@ -317,10 +326,12 @@ class Service:
             for exchange, _ in answered:
                 self._tell(exchange, _OK, now_ns)
         for exchange, response in answered:
+            exchange.let_go()
             exchange.call.finish(response)
 
     def _refuse(self, exchange: Exchange, error: Exception) -> None:
         self._asking.discard(exchange)
+        exchange.let_go()
         call, now_ns = exchange.call, self._clock()
         taken_ns = now_ns - call.arrival_ns
         if exchange.spec is not None and not exchange.submitted:

@@ -16,11 +16,15 @@ from dnnserve.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
+    RegionExistsError,
+    RegionNotFoundError,
     RepositoryError,
     RequestCancelledError,
     RequestError,
+    TooManyRegionsError,
     UnauthenticatedError,
     UnavailableError,
+    UnsupportedError,
 )
 from dnnserve.front.call import Trailer
 
@@ -36,6 +40,10 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (ForbiddenError, grpc.StatusCode.PERMISSION_DENIED),
     (ModelNotFoundError, grpc.StatusCode.NOT_FOUND),
     (RepositoryError, grpc.StatusCode.FAILED_PRECONDITION),
+    (RegionNotFoundError, grpc.StatusCode.NOT_FOUND),
+    (RegionExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (TooManyRegionsError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     (OverloadedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DeadlineExpiredError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (RequestCancelledError, grpc.StatusCode.CANCELLED),

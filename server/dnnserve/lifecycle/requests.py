@@ -1,15 +1,10 @@
-"""What is asked of the model repository, and how it is answered: plain data, which travels between processes."""
+"""What is asked of the model repository: plain data, which travels between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from dnnserve.errors import RequestError
-from dnnserve.lifecycle.versions import IndexEntry
-
-__all__ = ["Answer", "IndexWanted", "LoadWanted", "Question", "Repository", "UnloadWanted"]
+__all__ = ["IndexWanted", "LoadWanted", "Question", "UnloadWanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +29,3 @@ class UnloadWanted:
 
 
 Question = IndexWanted | LoadWanted | UnloadWanted
-
-Answer = tuple[IndexEntry, ...] | RequestError
-"""The versions, none but for an index; or why it could not be done."""
-
-
-class Repository(Protocol):
-    """What a front end sees of the repository. Thread-safe."""
-
-    def ask(self, question: Question, answer: Callable[[Answer], None]) -> None:
-        """Have a question answered, once, when that can be done, in any thread. Does not block."""
-        ...

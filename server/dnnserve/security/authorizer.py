@@ -41,7 +41,10 @@ _GROUPS = {
         (
             f"{_CLASSIFIER}GetModel",
             *(f"{_INFERENCE}{name}" for name in ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")),
-            f"{_INFERENCE}RepositoryIndex",
+            *(
+                f"{_INFERENCE}{name}"
+                for name in ("RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus")
+            ),
         ),
         Group.METADATA,
     ),

@@ -9,11 +9,12 @@ from pathlib import Path
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import UnavailableError
 from dnnserve.lifecycle.control import ModelControl
-from dnnserve.lifecycle.requests import Answer, LoadWanted
+from dnnserve.lifecycle.requests import LoadWanted
 from dnnserve.lifecycle.sightings import Sight
 from dnnserve.lifecycle.stage import Stage
 from dnnserve.lifecycle.versions import Recipe
 from dnnserve.metrics import Metrics
+from dnnserve.questions import Answer
 from dnnserve.scheduler import Scheduler
 from dnnserve.statistics import Statistics
 

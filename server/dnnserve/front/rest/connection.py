@@ -32,6 +32,7 @@ from dnnserve.front.rest.transcoding import (
     infer_body,
     infer_message,
     plain_body,
+    region_message,
     repository_message,
     route_message,
 )
@@ -257,6 +258,8 @@ class Connection(asyncio.Protocol):
         try:
             if route.method == "ModelInfer":
                 message, binary = infer_message(route, body, _json_length(dict(headers)))
+            elif "SharedMemory" in route.method:
+                message = region_message(route, body)
             elif route.method in POSTED:
                 message = repository_message(route, body)
             else:

@@ -25,7 +25,14 @@ _OF_THE_SERVER = {
     ("repository", "index"): "RepositoryIndex",
 }
 _OF_THE_REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}
-POSTED = frozenset({"ModelInfer", "RepositoryIndex", *_OF_THE_REPOSITORY.values()})
+_SHARED_MEMORY = {"systemsharedmemory": "SystemSharedMemory", "cudasharedmemory": "CudaSharedMemory"}
+_OF_SHARED_MEMORY = {"status": "Status", "register": "Register", "unregister": "Unregister"}
+POSTED = frozenset(
+    {
+        *("ModelInfer", "RepositoryIndex", *_OF_THE_REPOSITORY.values()),
+        *(f"{kind}{act}" for kind in _SHARED_MEMORY.values() for act in ("Register", "Unregister")),
+    }
+)
 """Methods whose requests have bodies."""
 
 
@@ -50,7 +57,7 @@ class Route:
 
     Args:
         method: Of `inference.GRPCInferenceService`.
-        model: Its name; empty: the server, or all models.
+        model: Its name, or that of a region of shared memory; empty: the server, or all of them.
         version: Empty: the latest.
     """
 
@@ -84,6 +91,8 @@ def _route(parts: list[str]) -> Route | None:
     match parts:
         case ["repository", "models", model, act] if model and act in _OF_THE_REPOSITORY:
             return Route(_OF_THE_REPOSITORY[act], model)
+        case [kind, *rest] if kind in _SHARED_MEMORY:
+            return _shared_memory_route(_SHARED_MEMORY[kind], rest)
         case ["models", model, "versions", version, *rest] if model and version:
             pass
         case ["models", model, *rest] if model:
@@ -92,3 +101,12 @@ def _route(parts: list[str]) -> Route | None:
             return None
     method = _OF_A_MODEL.get(tuple(rest))
     return None if method is None else Route(method, model, version)
+
+
+def _shared_memory_route(kind: str, parts: list[str]) -> Route | None:
+    match parts:
+        case ["region", name, act] if name and act in _OF_SHARED_MEMORY:
+            return Route(f"{kind}{_OF_SHARED_MEMORY[act]}", name)
+        case [("status" | "unregister") as act]:
+            return Route(f"{kind}{_OF_SHARED_MEMORY[act]}")
+    return None

@@ -34,6 +34,7 @@ __all__ = [
     "infer_body",
     "infer_message",
     "plain_body",
+    "region_message",
     "repository_message",
     "route_message",
 ]
@@ -75,9 +76,31 @@ class Binary:
 
 
 def route_message(route: Route) -> bytes:
-    """The serialized request of a method that is told nothing but a model."""
-    kind: Any = getattr(inference, f"{route.method}Request")
-    return kind(name=route.model, version=route.version).SerializeToString() if route.model else b""
+    """The serialized request of a method that is told nothing but a model, or a region of shared memory."""
+    message: Any = getattr(inference, f"{route.method}Request")()
+    for name, value in (("name", route.model), ("version", route.version)):
+        if name in message.DESCRIPTOR.fields_by_name:
+            setattr(message, name, value)
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def region_message(route: Route, body: bytes) -> bytes:
+    """The serialized request of a method that changes regions of shared memory.
+
+    Raises:
+        InvalidRequestError: the body is not as the protocol has it.
+    """
+    if route.method != "SystemSharedMemoryRegister":
+        return route_message(route)
+    document = _document(body)
+    message = inference.SystemSharedMemoryRegisterRequest(name=route.model, key=_member(document, "key", str))
+    try:
+        message.offset = _member(document, "offset", int, 0)
+        message.byte_size = _member(document, "byte_size", int)
+    except ValueError as error:  # protobuf's, of a number that is none of these
+        raise InvalidRequestError(f"the region cannot be read: {shorten(str(error))}") from error
+    return message.SerializeToString()
 
 
 def repository_message(route: Route, body: bytes) -> bytes:
@@ -163,7 +186,11 @@ def infer_body(serialized: bytes, binary: Binary) -> Body:
     behind = []
     for tensor, raw in zip(message.outputs, message.raw_output_contents, strict=True):
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        if tensor.name in binary:
+        if tensor.parameters:  # where it lies in shared memory
+            output["parameters"] = {
+                name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in tensor.parameters.items()
+            }
+        elif tensor.name in binary:
             output["parameters"] = {"binary_data_size": len(raw)}
             behind.append(raw)
         else:
@@ -182,6 +209,10 @@ def plain_body(serialized: bytes, method: str) -> Body:
     message = kind.FromString(serialized)
     if method == "RepositoryIndex":
         return Body(_written([_plain(entry) for entry in message.models]))
+    if method == "SystemSharedMemoryStatus":
+        return Body(_written([_plain(message.regions[name]) for name in sorted(message.regions)]))
+    if method == "CudaSharedMemoryStatus":
+        return Body(_written([]))
     return Body(_written(_plain(message.config if method == "ModelConfig" else message)))
 
 

@@ -1,0 +1,339 @@
+"""Inputs and outputs in shared memory of clients, which do with it whatever they like."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnserve.errors import InvalidRequestError, UnavailableError
+from dnnserve.front.processes import FrontProcesses
+from dnnserve.shared_memory.posix import open_object
+from dnnserve.shared_memory.regions import Region
+from dnnserve.shared_memory.requests import Area, Registration
+from PIL import Image
+
+from tests.server.fakes import PATIENCE_S, Lab, make_rows, wait_until
+from tests.server.serving import Client, front_end, infer_request, serving, status  # noqa: F401 - a fixture
+from tests.server.test_front_processes import channels
+from tests.server.test_rest import INFER, ask
+
+CODE = grpc.StatusCode
+ROW = make_rows(0.0).nbytes
+OUT = 4096  # where the outputs are
+
+
+@contextmanager
+def shared(nbytes: int = 8192) -> Iterator[SharedMemory]:
+    memory = SharedMemory(create=True, size=nbytes)
+    try:
+        yield memory
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    with shared() as memory:
+        yield memory
+
+
+@pytest.fixture
+def shared_client() -> Iterator[Client]:
+    with serving(Lab(), shared_memory=True, http_port=0, max_shared_memory_regions=2, max_shared_memory_mib=1) as (
+        _,
+        client,
+    ):
+        yield client
+
+
+def register(client: Client, key: str, name: str = "mine", nbytes: int = 8192, offset: int = 0) -> Any:
+    request = inference.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=nbytes, offset=offset)
+    return client.infer.SystemSharedMemoryRegister.future(request, timeout=PATIENCE_S)
+
+
+def unregister(client: Client, name: str = "") -> None:
+    client.infer.SystemSharedMemoryUnregister(
+        inference.SystemSharedMemoryUnregisterRequest(name=name), timeout=PATIENCE_S
+    )
+
+
+def registered(client: Client, name: str = "") -> list[tuple[str, str, int, int]]:
+    request = inference.SystemSharedMemoryStatusRequest(name=name)
+    regions = client.infer.SystemSharedMemoryStatus(request, timeout=PATIENCE_S).regions
+    return [(each.name, each.key, each.offset, each.byte_size) for each in regions.values()]
+
+
+def place(tensor: Any, nbytes: int, offset: int = 0, region: str = "mine") -> None:
+    tensor.parameters["shared_memory_region"].string_param = region
+    tensor.parameters["shared_memory_byte_size"].int64_param = nbytes
+    if offset:
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+
+
+def request_of(count: int = 1, *, given: bool = True, wanted: bool = True) -> Any:
+    """A request whose rows and whose scores are in the region, or in the messages."""
+    request = infer_request(5.0, count)
+    if given:
+        del request.raw_input_contents[:]
+        place(request.inputs[0], count * ROW)
+    if wanted:
+        place(request.outputs.add(name="scores"), 1024, OUT)
+    return request
+
+
+def put(memory: SharedMemory, value: float, count: int = 1) -> None:
+    write(memory, make_rows(value, count).tobytes())
+
+
+def write(memory: SharedMemory, content: bytes) -> None:
+    assert memory.buf is not None
+    memory.buf[: len(content)] = content
+
+
+def scores_in(memory: SharedMemory, count: int = 1) -> list[list[float]]:
+    assert memory.buf is not None
+    values: list[list[float]] = np.frombuffer(bytes(memory.buf[OUT : OUT + 12 * count]), "<f4").reshape(-1, 3).tolist()
+    return values
+
+
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_every_front_end_reads_and_writes_where_a_client_says(memory: SharedMemory, front_ends: int) -> None:
+    with serving(Lab(), front_ends=front_ends, http_port=0, shared_memory=True) as (server, client):
+        register(client, f"/{memory.name.lstrip('/')}").result(PATIENCE_S)
+        opened = channels(server.addresses.grpc, 8)
+        for number, each in enumerate(Client(server, channel) for channel in opened):
+            put(memory, float(number), 3)
+            answer = each.infer.ModelInfer(request_of(3), timeout=PATIENCE_S)
+            assert scores_in(memory, 3) == [[number, 2.0 * number, 3.0 * number]] * 3
+            (output,) = answer.outputs
+            assert list(output.shape) == [3, 3]
+            assert output.parameters["shared_memory_region"].string_param == "mine"
+            assert output.parameters["shared_memory_offset"].int64_param == OUT
+            assert output.parameters["shared_memory_byte_size"].int64_param == 36
+            assert answer.raw_output_contents == [b""]
+            assert [entry[0] for entry in registered(each)] == ["mine"]
+        put(memory, 7.0)
+        body = {
+            "inputs": [
+                {"name": "data", "datatype": "FP32", "shape": [1, 3, 2, 4]}
+                | {"parameters": {"shared_memory_region": "mine", "shared_memory_byte_size": ROW}}
+            ]
+        }
+        for _ in range(4):  # over HTTP, each on a connection of its own
+            assert ask(client, INFER, body).json["outputs"][0]["data"] == [7.0, 14.0, 21.0]
+        unregister(client)
+        for each in (Client(server, channel) for channel in opened):
+            assert status(each.infer.ModelInfer.future(request_of()))[0] is CODE.NOT_FOUND
+        for channel in opened:
+            channel.close()
+
+
+def test_a_region_is_known_to_all_front_ends_or_to_none_and_to_those_that_are_started_again(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Lab(), front_ends=2, shared_memory=True) as (server, client):
+        fronts = server._front
+        assert isinstance(fronts, FrontProcesses)
+        pid = fronts._fronts[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr("dnnserve.front.processes._ANSWER_S", 0.3)
+        fd = open_object(memory.name)
+        with pytest.raises(UnavailableError, match="front end 1 does not answer"):
+            fronts.add_region(Registration("mine", memory.name, 0, 8192), fd)
+        os.close(fd)
+        monkeypatch.undo()
+        os.kill(pid, signal.SIGCONT)
+        register(client, memory.name).result(PATIENCE_S)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: fronts._fronts[1].pid != pid)
+        for number, channel in enumerate(opened := channels(server.addresses.grpc, 6)):
+            put(memory, number)
+            Client(server, channel).infer.ModelInfer(request_of(), timeout=PATIENCE_S, wait_for_ready=True)
+            assert scores_in(memory) == [[number, 2.0 * number, 3.0 * number]]
+        for channel in opened:
+            channel.close()
+
+
+def test_images_may_lie_there(memory: SharedMemory) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (4, 2), (1, 2, 3)).save(file, "png")
+    content = struct.pack("<I", len(file.getvalue())) + file.getvalue()
+    with serving(Lab(), shared_memory=True) as (_, client):
+        register(client, memory.name).result(PATIENCE_S)
+        write(memory, content)
+        request = inference.ModelInferRequest(model_name="toy")
+        place(request.inputs.add(name="data", datatype="BYTES", shape=[1]), len(content))
+        answer = client.infer.ModelInfer(request, timeout=PATIENCE_S)
+        assert np.frombuffer(answer.raw_output_contents[0], "<f4")[0] == 8 * (1 + 2 + 3)
+
+
+def open_files(memory: SharedMemory) -> int:
+    """Descriptors that this process, which is the server's, has of it; one is the test's."""
+    links = (path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return sum(memory.name.lstrip("/") in link.name for link in links)
+
+
+def test_what_is_unregistered_is_there_until_its_requests_have_ended(memory: SharedMemory) -> None:
+    lab = Lab()
+    with serving(lab, shared_memory=True) as (server, client):
+        before = open_files(memory)
+        register(client, memory.name).result(PATIENCE_S)
+        put(memory, 3.0)
+        lab.pause("cpu")
+        waiting = client.infer.ModelInfer.future(request_of(), timeout=PATIENCE_S)
+        cancelled = client.infer.ModelInfer.future(request_of(), timeout=PATIENCE_S)
+        wait_until(lambda: server.scheduler.in_flight == 2)
+        put(memory, 100.0)  # too late: it has been read
+        unregister(client, "mine")
+        unregister(client, "mine")  # which is no error
+        assert open_files(memory) == before + 1
+        cancelled.cancel()
+        lab.resume()
+        waiting.result(PATIENCE_S)
+        assert scores_in(memory) == [[3.0, 6.0, 9.0]]
+        wait_until(lambda: open_files(memory) == before)
+
+
+def test_a_client_that_cuts_its_memory_off_gets_an_error_and_nobody_else_does(memory: SharedMemory) -> None:
+    lab = Lab()
+    with serving(lab, shared_memory=True) as (server, client):
+        register(client, memory.name).result(PATIENCE_S)
+        put(memory, 3.0)
+        lab.pause("cpu")
+        written = client.infer.ModelInfer.future(request_of(), timeout=PATIENCE_S)
+        other = client.send(4.0)
+        wait_until(lambda: server.scheduler.in_flight == 2)
+        path = Path("/dev/shm", memory.name.lstrip("/"))
+        os.truncate(path, OUT)
+        lab.resume()
+        code, text = status(written)
+        assert (code, "has been made shorter" in text) == (CODE.INVALID_ARGUMENT, True)
+        other.result(PATIENCE_S)
+        os.truncate(path, ROW - 1)
+        code, text = status(client.infer.ModelInfer.future(request_of(wanted=False), timeout=PATIENCE_S))
+        assert (code, "has been made shorter" in text) == (CODE.INVALID_ARGUMENT, True)
+        assert path.stat().st_size == ROW - 1, "nothing of it grows again"
+        client.send(4.0).result(PATIENCE_S)
+        os.truncate(path, 8192)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda request: place(request.inputs[0], ROW - 4), f"has {ROW - 4} bytes in shared memory"),
+        (lambda request: place(request.inputs[0], ROW, 8192 - ROW + 1), "are not in shared memory region 'mine'"),
+        (lambda request: place(request.inputs[0], ROW, -1), "from -1 on"),
+        (lambda request: place(request.inputs[0], 0), "of 0 bytes"),
+        (lambda request: place(request.outputs[0], 11, OUT), "has 12 bytes; 11 are there"),
+        (lambda request: place(request.outputs[0], 12, 8190), "are not in shared memory region 'mine'"),
+        (lambda request: request.raw_input_contents.append(b"x"), "raw_input_contents"),
+        (lambda request: request.inputs[0].contents.fp32_contents.append(1.0), "lies in shared memory"),
+        (lambda request: request.outputs[0].parameters["classification"].__setattr__("int64_param", 1), "classes"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(memory: SharedMemory, shared_client: Client, change: Any, part: str) -> None:
+    register(shared_client, memory.name).result(PATIENCE_S)
+    request = request_of()
+    change(request)
+    code, text = status(shared_client.infer.ModelInfer.future(request, timeout=PATIENCE_S))
+    unregister(shared_client)
+    assert (code, part in text) == (CODE.INVALID_ARGUMENT, True), text
+
+
+def test_regions_are_bounded_and_names_are_taken_once(shared_client: Client) -> None:
+    client = shared_client
+    with shared() as first, shared(1 << 20) as second:
+        register(client, first.name, "a", 4096, 4096).result(PATIENCE_S)
+        assert registered(client, "a") == [("a", first.name, 4096, 4096)]
+        assert status(register(client, first.name, "a"))[0] is CODE.ALREADY_EXISTS
+        code, text = status(register(client, second.name, "b", 1 << 20))
+        assert (code, "--max-shared-memory-mib" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        register(client, second.name, "b", 4096).result(PATIENCE_S)
+        code, text = status(register(client, first.name, "c", 1))
+        assert (code, "--max-shared-memory-regions" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        unregister(client)
+        assert registered(client) == []
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            registered(client, "a")
+
+
+def test_no_other_file_can_be_reached(shared_client: Client) -> None:
+    folder = Path("/dev/shm")
+    with shared() as memory, tempfile.TemporaryDirectory(dir=folder) as inner:
+        (Path(inner) / "file").write_bytes(b"x" * 64)
+        link, pipe = folder / f"{memory.name.lstrip('/')}-link", folder / f"{memory.name.lstrip('/')}-pipe"
+        link.symlink_to("/etc/passwd")
+        os.mkfifo(pipe)
+        try:
+            for key in (
+                *("", "/", ".", "..", "/..", "../../etc/passwd", "/../etc/passwd", f"{Path(inner).name}/file"),
+                *(Path(inner).name, link.name, pipe.name, "nowhere", "x" * 300, "a\0b", f"//{memory.name.lstrip('/')}"),
+            ):
+                code, text = status(register(shared_client, key, nbytes=1))
+                assert code is CODE.INVALID_ARGUMENT, key
+        finally:
+            link.unlink()
+            pipe.unlink()
+        for nbytes, offset in ((8193, 0), (1, 8192), (0, 0), (1 << 63, 1 << 63)):
+            code, text = status(register(shared_client, memory.name, nbytes=nbytes, offset=offset))
+            assert code in (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED), text
+        assert registered(shared_client) == []
+
+
+def test_over_http_regions_have_tritons_paths(shared_client: Client, memory: SharedMemory) -> None:
+    path = "/v2/systemsharedmemory"
+    key = {"key": memory.name, "byte_size": 64}
+    assert ask(shared_client, f"{path}/region/mine/register", {**key, "offset": 1}).status == 200
+    assert ask(shared_client, f"{path}/region/mine/register", key).status == 409
+    assert ask(shared_client, f"{path}/region/mine/status").json == [
+        {"name": "mine", "key": memory.name, "offset": 1, "byte_size": 64}
+    ]
+    assert ask(shared_client, f"{path}/region/mine/unregister", {}).status == 200
+    assert ask(shared_client, f"{path}/unregister", {}).status == 200
+    assert ask(shared_client, f"{path}/status").json == []
+    assert ask(shared_client, f"{path}/region/mine/status").status == 404
+    for bad in ({**key, "offset": -1}, {**key, "byte_size": "64"}, {"byte_size": 64}):
+        assert ask(shared_client, f"{path}/region/mine/register", bad).status == 400
+    assert ask(shared_client, f"{path}/register", key).status == 404
+    assert ask(shared_client, "/v2/cudasharedmemory/region/mine/register", {}).status == 501
+    assert ask(shared_client, "/v2/cudasharedmemory/unregister", {}).status == 200
+    assert ask(shared_client, "/v2/cudasharedmemory/status").json == []
+
+
+@pytest.mark.usefixtures("front_end")
+def test_there_is_none_unless_the_operator_says_so(memory: SharedMemory) -> None:
+    with serving(Lab()) as (_, client):
+        code, text = status(register(client, memory.name))
+        assert (code, "--shared-memory" in text) == (CODE.UNIMPLEMENTED, True)
+        metadata = inference.ServerMetadataRequest()
+        assert "system_shared_memory" not in client.infer.ServerMetadata(metadata, timeout=PATIENCE_S).extensions
+    with serving(Lab(), shared_memory=True) as (_, client):
+        register(client, memory.name).result(PATIENCE_S)
+        assert "system_shared_memory" in client.infer.ServerMetadata(metadata, timeout=PATIENCE_S).extensions
+        code, text = status(client.infer.CudaSharedMemoryRegister.future(inference.CudaSharedMemoryRegisterRequest()))
+        assert (code, "CUDA shared memory is not supported" in text) == (CODE.UNIMPLEMENTED, True)
+
+
+def test_a_region_that_may_be_read_alone_takes_no_outputs(memory: SharedMemory) -> None:
+    fd = os.open(Path("/dev/shm", memory.name.lstrip("/")), os.O_RDONLY)
+    region, area = Region(Registration("mine", memory.name, 0, 64), fd), Area("mine", 0, 4)
+    os.close(fd)
+    write(memory, b"abcd")
+    region.check(area, written=False)
+    assert bytes(region.read(area)) == b"abcd"
+    with pytest.raises(InvalidRequestError, match="for reading alone"):
+        region.check(area, written=True)
+    region.release()
