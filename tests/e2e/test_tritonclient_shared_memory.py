@@ -1,7 +1,7 @@
 """An unmodified tritonclient with system shared memory, against a server of one process and one with several front ends.
 
-Run as a script (`python test_tritonclient_shared_memory.py GRPC HTTP`) this file is that client, because its stubs and ours clash in
-one process, and prints what it saw as JSON.
+Run as a script (`python test_tritonclient_shared_memory.py GRPC HTTP`) this file is that client, because its stubs and ours clash
+in one process, and prints what it saw as JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ CLIENTS = 6
 
 
 def session(triton: Any, shm: Any, address: str) -> dict[str, Any]:
+    """What one client after another sees, over gRPC or HTTP."""
     from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
     def fails(call: Any) -> str:
@@ -30,7 +31,7 @@ def session(triton: Any, shm: Any, address: str) -> dict[str, Any]:
             return str(error.message())
         return "nothing"
 
-    def infer(client: Any, offset: int, *, given: bool, wanted: bool) -> list[list[float]]:
+    def infer(client: Any, offset: int, *, given: bool, wanted: bool) -> Any:
         value = triton.InferInput("data", list(ROWS.shape), "FP32")
         if given:
             value.set_shared_memory("in", ROWS.nbytes, offset)
@@ -44,7 +45,7 @@ def session(triton: Any, shm: Any, address: str) -> dict[str, Any]:
             return result.as_numpy("scores").tolist()
         return shm.get_contents_as_numpy(handles["out"], np.float32, [2, 3], offset).tolist()
 
-    def images(client: Any) -> list[list[float]]:
+    def images(client: Any) -> Any:
         from io import BytesIO
 
         from PIL import Image
@@ -80,7 +81,7 @@ def session(triton: Any, shm: Any, address: str) -> dict[str, Any]:
         seen["again"] = fails(lambda: first.register_system_shared_memory("in", keys["in"], 4096))
         seen["cuda"] = fails(lambda: first.register_cuda_shared_memory("gpu", b"aGFuZGxl", 0, 64))
         first.unregister_system_shared_memory("in")
-        seen["gone"] = [fails(lambda client=client: infer(client, 0, given=True, wanted=False)) for client in clients]  # type: ignore[misc]
+        seen["gone"] = [fails(lambda client=client: infer(client, 0, given=True, wanted=False)) for client in clients]
         first.unregister_system_shared_memory()
         return seen
     finally:

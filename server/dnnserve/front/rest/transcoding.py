@@ -186,10 +186,8 @@ def infer_body(serialized: bytes, binary: Binary) -> Body:
     behind = []
     for tensor, raw in zip(message.outputs, message.raw_output_contents, strict=True):
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        if tensor.parameters:  # where it lies in shared memory
-            output["parameters"] = {
-                name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in tensor.parameters.items()
-            }
+        if "shared_memory_region" in tensor.parameters:
+            pass  # the client knows where; to Triton's in C++, parameters speak of bytes behind the JSON
         elif tensor.name in binary:
             output["parameters"] = {"binary_data_size": len(raw)}
             behind.append(raw)
