@@ -145,9 +145,9 @@ REFUSED = {
     "negative priority": (with_parameter("priority", int64_param=-1), "priority -1 is negative"),
     "timeout as text": (with_parameter("timeout", string_param="1"), "string_param"),
     "sequence": (with_parameter("sequence_id", int64_param=1), "sequences"),
-    "shared memory input": (
+    "region that is no string": (
         altered(lambda r: r.inputs[0].parameters["shared_memory_region"].CopyFrom(inference.InferParameter())),
-        "shared memory",
+        "shared_memory_region.*no string",
     ),
 }
 

@@ -88,7 +88,10 @@ def test_every_rpc_is_one_of_tritonclients(ours: dict[str, Any], theirs: dict[st
     service = "inference.GRPCInferenceService."
     calls = (
         "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelStreamInfer ModelConfig "
-        "ModelStatistics RepositoryIndex RepositoryModelLoad RepositoryModelUnload"
+        "ModelStatistics RepositoryIndex RepositoryModelLoad RepositoryModelUnload "
+        + " ".join(
+            f"{kind}SharedMemory{act}" for kind in ("System", "Cuda") for act in ("Status", "Register", "Unregister")
+        )
     )
     assert ours["rpcs"].keys() == {service + call for call in calls.split()}
     assert _differences({"rpc": ours["rpcs"]}, {"rpc": theirs["rpcs"]}) == []
