@@ -1,7 +1,6 @@
-"""What a ModelInferRequest asks for beside its inputs: which outputs, as tensors or by `classification`; `timeout` and `priority`;
-and which areas of shared memory its tensors lie in.
+"""What a ModelInferRequest asks for beside its inputs: which outputs, as tensors or by `classification`; `timeout` and `priority`.
 
-Sequences are refused; other parameters are left alone, as Triton does.
+Sequences are refused; other parameters are left alone, as Triton does. Those of shared memory are read in `areas`.
 """
 
 from __future__ import annotations
@@ -12,19 +11,9 @@ from typing import Any, NamedTuple
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.shared_memory.regions import Destination
-from dnnserve.shared_memory.requests import Area
 from dnnserve.signature import TensorSpec
 
-__all__ = [
-    "Wanted",
-    "area_of",
-    "numbers_of",
-    "priority_of",
-    "ranking_of",
-    "release",
-    "timeout_us_of",
-    "wanted_of",
-]
+__all__ = ["Wanted", "integer_of", "numbers_of", "priority_of", "ranking_of", "timeout_us_of", "wanted_of"]
 
 
 class Wanted(NamedTuple):
@@ -39,32 +28,6 @@ class Wanted(NamedTuple):
     place: int
     classes: int
     destination: Destination | None = None
-
-
-def release(wanted: Sequence[Wanted]) -> None:
-    """Let go of the destinations, which were held."""
-    for each in wanted:
-        if each.destination is not None:
-            each.destination.release()
-
-
-def area_of(parameters: Any) -> Area | None:
-    """Where a tensor with these parameters lies in shared memory; None: nowhere."""
-    if "shared_memory_region" not in parameters:
-        return None
-    region = parameters["shared_memory_region"]
-    if region.WhichOneof("parameter_choice") != "string_param":
-        raise InvalidRequestError("parameter 'shared_memory_region' is no string; send string_param")
-    offset, nbytes = (
-        _integer(parameters[name], name) if name in parameters else 0
-        for name in ("shared_memory_offset", "shared_memory_byte_size")
-    )
-    if offset < 0 or nbytes < 1:
-        raise InvalidRequestError(
-            f"there is no shared memory of {nbytes} bytes from {offset} on; send shared_memory_byte_size, and shared_memory_offset "
-            "from 0 on"
-        )
-    return Area(region.string_param, offset, nbytes)
 
 
 def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
@@ -105,7 +68,7 @@ def _classes_of(parameters: Any, output: TensorSpec) -> int:
         raise InvalidRequestError(
             "classes are strings of any length, and have no place in shared memory; leave one of the two out"
         )
-    classes = _integer(parameters["classification"], "classification")
+    classes = integer_of(parameters["classification"], "classification")
     if len(output.shape) != 1 or not output.dtype.is_floating:
         raise InvalidRequestError(
             f"output {output.name!r} has no classes: it is {output.dtype.value}{list(output.shape)} a row, and classes are a row "
@@ -123,7 +86,7 @@ def timeout_us_of(parameters: Any) -> int | None:
         raise InvalidRequestError("sequences are not supported; leave the sequence_* parameters out")
     if "timeout" not in parameters:
         return None
-    timeout_us = _integer(parameters["timeout"], "timeout")
+    timeout_us = integer_of(parameters["timeout"], "timeout")
     if timeout_us < 0:
         raise InvalidRequestError(
             f"timeout {timeout_us} us is negative; send the microseconds it may wait, or 0 for none"
@@ -135,7 +98,7 @@ def priority_of(parameters: Any) -> int:
     """Triton's `priority`: 1 is the most important, 0 the model's own, as it does there."""
     if "priority" not in parameters:
         return 0
-    priority = _integer(parameters["priority"], "priority")
+    priority = integer_of(parameters["priority"], "priority")
     if priority < 0:
         raise InvalidRequestError(
             f"priority {priority} is negative; send 1 for the most important, or 0 for the model's"
@@ -143,7 +106,8 @@ def priority_of(parameters: Any) -> int:
     return priority
 
 
-def _integer(parameter: Any, name: str) -> int:
+def integer_of(parameter: Any, name: str) -> int:
+    """The value of a parameter that is a whole number."""
     choice = parameter.WhichOneof("parameter_choice")
     if choice not in ("int64_param", "uint64_param"):
         raise InvalidRequestError(f"parameter {name!r} comes as {choice or 'nothing'}; send int64_param")

@@ -15,7 +15,6 @@ against its model once; what is left for each request is to compare the tensors'
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -27,8 +26,9 @@ from google.protobuf.message import DecodeError, Message
 
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.areas import area_of, check_area, destinations_of, held, read_area
 from dnnserve.front.envelope_scanner import take_apart
-from dnnserve.front.parameters import Wanted, area_of, priority_of, release, timeout_us_of, wanted_of
+from dnnserve.front.parameters import Wanted, priority_of, timeout_us_of, wanted_of
 from dnnserve.front.sources import Images
 from dnnserve.front.tensors import DATATYPES, Given, check_count, images, images_of, rows_of
 from dnnserve.shared_memory.regions import Regions
@@ -146,31 +146,12 @@ class InferRequest(NamedTuple):
                 "over HTTP binary data); each input needs one of the two"
             )
         if fit.areas:
-            contents = [*contents, *(self._shared(area, images=fit.images) for area in fit.areas)]
+            contents = [*contents, *(read_area(self.regions, area, images=fit.images) for area in fit.areas)]
         source = (
             images_of(fit.inputs[0], contents, spec) if fit.images else [rows_of(each, contents) for each in fit.inputs]
         )
-        wanted = self._held(fit) if fit.destinations else fit.wanted
+        wanted = held(self.regions, fit.wanted, fit.destinations) if fit.destinations else fit.wanted
         return InferenceInput(source, fit.pixels, wanted, fit.timeout_us, fit.priority)
-
-    def _shared(self, area: Area, *, images: bool) -> memoryview:
-        if images and area.nbytes > self.regions.most_image_bytes:
-            raise InvalidRequestError(
-                f"the images in shared memory have {area.nbytes} bytes; at most {self.regions.most_image_bytes} are read "
-                "(--max-message-mib)"
-            )
-        return self.regions.read(area)
-
-    def _held(self, fit: _Fit) -> Sequence[Wanted]:
-        """What is wanted, with the destinations of those outputs that have one."""
-        held: list[Wanted] = []
-        try:
-            for wanted, area in zip(fit.wanted, fit.destinations, strict=True):
-                held.append(wanted if area is None else wanted._replace(destination=self.regions.destination(area)))
-        except BaseException:
-            release(held)
-            raise
-        return held
 
 
 class ClassifyRequest(NamedTuple):
@@ -278,7 +259,7 @@ def _fit(message: Any, spec: ModelSpec) -> _Fit:
         datatype == "BYTES",
         datatype != DATATYPES[spec.signature.inputs[0].dtype],
         wanted,
-        _destinations(message, spec, wanted, inputs[0].shape[0]),
+        destinations_of(message, spec, wanted, inputs[0].shape[0]),
         timeout_us_of(parameters),
         priority_of(parameters),
     )
@@ -300,37 +281,8 @@ def _inputs(message: Any, spec: ModelSpec) -> tuple[Sequence[Given], Sequence[Ar
     places = {name: place for place, name in enumerate([*behind, *areas])}
     inputs = [Given.of(tensors[each.name], places.get(each.name), each, spec) for each in expected]
     for given in inputs:
-        _check_area(given, areas.get(given.tensor.name))
+        check_area(given, areas.get(given.tensor.name))
     if len({given.shape[0] for given in inputs}) > 1:
         rows = ", ".join(f"{each.name!r} {given.shape[0]}" for each, given in zip(expected, inputs, strict=True))
         raise InvalidRequestError(f"the inputs have different numbers of rows ({rows}); send as many of each")
     return inputs, tuple(areas.values())
-
-
-def _check_area(given: Given, area: Area | None) -> None:
-    """Raise where an input lies in more than one place, or takes other bytes there than its shape says."""
-    name = shorten(given.tensor.name)
-    if area is None:
-        return
-    if given.tensor.HasField("contents"):
-        raise InvalidRequestError(f"input {name} has contents and lies in shared memory; send one of the two")
-    if given.dtype is not None and area.nbytes != given.nbytes:
-        datatype, shape = given.tensor.datatype, list(given.shape)
-        raise InvalidRequestError(
-            f"input {name} has {area.nbytes} bytes in shared memory; {datatype}{shape} has {given.nbytes}"
-        )
-
-
-def _destinations(message: Any, spec: ModelSpec, wanted: Sequence[Wanted], rows: int) -> Sequence[Area | None]:
-    """Areas of the outputs that are wanted, each of which has room; none where all go into the response."""
-    areas = [area_of(output.parameters) for output in message.outputs]
-    if not any(areas):
-        return ()
-    for (place, *_), area in zip(wanted, areas, strict=True):
-        output = spec.outputs[place]
-        nbytes = rows * math.prod(output.shape) * output.dtype.itemsize
-        if area is not None and area.nbytes < nbytes:
-            raise InvalidRequestError(
-                f"output {output.name!r} has {nbytes} bytes; {area.nbytes} are there for it in shared memory"
-            )
-    return areas

@@ -20,9 +20,10 @@ from google.protobuf.message import Message
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
+from dnnserve.front.areas import release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
-from dnnserve.front.parameters import Wanted, numbers_of, release
+from dnnserve.front.parameters import Wanted, numbers_of
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Images
 from dnnserve.front.status import Status, status_of
