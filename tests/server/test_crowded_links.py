@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from dnnserve.channel import messages
 from dnnserve.front.child import FrontAssignment, _Process
-from dnnserve.front.processes import _Behind, _Front
+from dnnserve.front.process import FrontProcess, Shared
 from dnnserve.processes.link import Link
 from dnnserve.statistics import Statistics
 
@@ -66,8 +66,8 @@ def links() -> tuple[Link, Link]:
 
 def test_the_server_reads_on_while_a_front_end_reads_none_of_its_answers(links: tuple[Link, Link]) -> None:
     ours, front_ends = links
-    behind = _Behind(None, Statistics([SPEC.key]), lambda *_: None, None, {})  # type: ignore[arg-type]
-    front = _Front(FakeChild(ours), behind, 0, lambda *_: None)  # type: ignore[arg-type]
+    shared = Shared(None, Statistics([SPEC.key]), lambda *_: None, None, {})  # type: ignore[arg-type]
+    front = FrontProcess(FakeChild(ours), shared, 0, lambda *_: None)  # type: ignore[arg-type]
     crowd(front_ends, lambda: front_ends.send(messages.Snapshot(SPEC.key)), messages.SnapshotOf)
     front_ends.shut_down()
     front._listener.join(PATIENCE_S)

@@ -149,7 +149,7 @@ def test_a_region_is_known_to_all_front_ends_or_to_none_and_to_those_that_are_st
         assert isinstance(fronts, FrontProcesses)
         pid = fronts._fronts[1].pid
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr("dnnserve.front.processes._ANSWER_S", 0.3)
+        monkeypatch.setattr("dnnserve.front.process._ANSWER_S", 0.3)
         fd = open_object(memory.name)
         with pytest.raises(UnavailableError, match="front end 1 does not answer"):
             fronts.add_region(Registration("mine", memory.name, 0, 8192), fd)

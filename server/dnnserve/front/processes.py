@@ -1,4 +1,4 @@
-"""Several front ends on one port, each in a process of its own, and the scheduler's side of them.
+"""Several front ends on one port, each in a process of its own.
 
 The kernel deals connections out to whoever listens on the port (SO_REUSEPORT). One that dies takes its calls with it; its requests
 are given up, and another is started. None of them holds anything that the others need.
@@ -9,29 +9,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
-from dnnserve import errors
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.channel import messages
-from dnnserve.channel.port import Port, Scheduling
+from dnnserve.channel.port import Scheduling
 from dnnserve.config import ServerConfig
 from dnnserve.envelope import ModelKey
-from dnnserve.errors import RequestError, StartError, UnavailableError
+from dnnserve.errors import StartError, UnavailableError
 from dnnserve.front.child import FrontAssignment
+from dnnserve.front.process import FrontProcess, Shared
 from dnnserve.front.service import CallsObserver, Counters
-from dnnserve.processes.arena import Arena
-from dnnserve.processes.child import FRONT_END, Child, Children
-from dnnserve.processes.outbox import Outbox
+from dnnserve.processes.child import FRONT_END, Children
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
-from dnnserve.questions import Answer, Control
+from dnnserve.questions import Control
 from dnnserve.shared_memory.regions import Regions
 from dnnserve.shared_memory.requests import Registration
 
@@ -39,10 +35,7 @@ __all__ = ["FrontProcesses"]
 
 _log = logging.getLogger(__name__)
 
-_START_S = 60.0
-_ANSWER_S = 2.0
 _POLL_S = 0.02
-_Answer = TypeVar("_Answer")
 
 
 class FrontProcesses:
@@ -70,7 +63,7 @@ class FrontProcesses:
         control: Control,
         children: Children | None = None,
     ) -> None:
-        self._behind = _Behind(scheduler, statistics, on_calls_end, control, {})
+        self._shared = Shared(scheduler, statistics, on_calls_end, control, {})
         self._children = children or Children(FRONT_END)
         self._numbers = itertools.count()
         self._tickets = itertools.count(1)
@@ -96,7 +89,7 @@ class FrontProcesses:
         self._announced = messages.Announce(False, False)
         self._stopping = False
         self._restarts = [Restarts() for _ in range(config.front_ends)]
-        self._fronts: list[_Front] = []
+        self._fronts: list[FrontProcess] = []
         try:
             for number in range(config.front_ends):
                 self._fronts.append(self._begin(number))
@@ -146,8 +139,8 @@ class FrontProcesses:
 
     def forget(self, model: ModelKey) -> None:
         """A model is gone, and nothing holds it."""
-        for number in [number for number, spec in self._behind.models.items() if spec.key == model]:
-            del self._behind.models[number]
+        for number in [number for number, spec in self._shared.models.items() if spec.key == model]:
+            del self._shared.models[number]
         for front in self._all():
             front.tell(messages.Forget(model))
 
@@ -173,7 +166,7 @@ class FrontProcesses:
             for front in self._make_known(lambda ticket: messages.RemoveRegion(ticket, name)):
                 _log.warning("front end %d has not said that it knows region %s no more", front.number, shorten(name))
 
-    def _make_known(self, message: Callable[[int], object], fds: Sequence[int] = ()) -> list[_Front]:
+    def _make_known(self, message: Callable[[int], object], fds: Sequence[int] = ()) -> list[FrontProcess]:
         """Tell all processes something of a region; those that have not said in time that they know. One that has ended need not:
         its successor learns of the regions that there are then.
         """
@@ -194,11 +187,11 @@ class FrontProcesses:
 
     def _numbered(self, specs: Sequence[ModelSpec]) -> messages.Models:
         """What is served from now on; a model that is there already keeps its number."""
-        numbers = {spec.key: number for number, spec in self._behind.models.items()}
+        numbers = {spec.key: number for number, spec in self._shared.models.items()}
         for spec in specs:
             if spec.key not in numbers:
                 numbers[spec.key] = next(self._numbers)
-                self._behind.models[numbers[spec.key]] = spec
+                self._shared.models[numbers[spec.key]] = spec
         with self._lock:
             self._models = tuple((numbers[spec.key], spec) for spec in specs)
             return self._models
@@ -241,17 +234,17 @@ class FrontProcesses:
         self._parcel.close()
         self._regions.close()
 
-    def _all(self) -> list[_Front]:
+    def _all(self) -> list[FrontProcess]:
         with self._lock:
             return list(self._fronts)
 
-    def _begin(self, number: int) -> _Front:
+    def _begin(self, number: int) -> FrontProcess:
         child = self._children.take()
         with self._lock, contextlib.suppress(OSError):  # it has ended, as the listener finds out
             child.tell(self._parcel)
-        return _Front(child, self._behind, number, self._lost)
+        return FrontProcess(child, self._shared, number, self._lost)
 
-    def _lost(self, front: _Front, how: str, seconds: float) -> None:
+    def _lost(self, front: FrontProcess, how: str, seconds: float) -> None:
         """Start another one in the place of a process that has ended; called by the thread that listened to it."""
         with self._lock:
             if self._stopping or front not in self._fronts:  # the latter was being started, and who starts it knows
@@ -289,163 +282,6 @@ class FrontProcesses:
             _log.info("front end %d is back, process %d", front.number, successor.pid)
             return
         _log.error("front end %d is not started any more", front.number)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Behind:
-    """What all processes share here. Immutable, but for `models`, whose operations are atomic: those there are, by number."""
-
-    scheduler: Scheduling
-    statistics: Counters
-    on_calls_end: CallsObserver
-    control: Control
-    models: dict[int, ModelSpec]
-
-
-class _Front:
-    """One process, from here. Thread-safe."""
-
-    def __init__(
-        self, child: Child, behind: _Behind, number: int, on_lost: Callable[[_Front, str, float], None]
-    ) -> None:
-        self.number = number
-        self._child = child
-        self._behind = behind
-        self._on_lost = on_lost
-        self._outbox = Outbox(child.link, f"dnnserve-outbox-{number}")
-        self._port: Port | None = None
-        self._ended = False
-        self._answers: dict[type, queue.SimpleQueue[Any]] = {
-            kind: queue.SimpleQueue()
-            for kind in (
-                *(Arena, messages.Started, messages.Inside, messages.Served, messages.Held, messages.Known),
-                messages.Stopped,
-            )
-        }
-        self._why = ""
-        self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
-        self._listener.start()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    def tell(self, message: object, fds: Sequence[int] = ()) -> None:
-        with contextlib.suppress(OSError):  # it has ended, and the listener finds out
-            self._child.link.send(message, fds)
-
-    def start(self, models: messages.Models) -> None:
-        """Have it take calls for these models.
-
-        Raises:
-            StartError: it has ended, or does not answer.
-        """
-        arena = self._wait(Arena, _START_S)
-        self._port = Port(self._behind.scheduler, self._outbox, arena, self._behind.models)
-        self.tell(messages.Start(models))
-
-    def wait_started(self) -> str:
-        return self._wait(messages.Started, _START_S).front_end
-
-    def wait_served(self) -> None:
-        self._wait(messages.Served, _ANSWER_S)
-
-    def knows(self, ticket: int) -> bool:
-        """Wait until it has said that it knows what it was told by this ticket; False: it does not say so."""
-        try:
-            while self._wait(messages.Known, _ANSWER_S).ticket != ticket:
-                pass  # of something that was given up, or that it was told at its start
-        except StartError:
-            return False
-        return True
-
-    def holds(self, model: ModelKey) -> bool:
-        if self._ended:
-            return False
-        self.tell(messages.Holds(model))
-        try:
-            while (answer := self._wait(messages.Held, _ANSWER_S)).model != model:
-                pass  # the answer to a question that was given up
-        except StartError:
-            return not self._ended
-        return answer.held
-
-    def inside(self) -> int:
-        if self._ended:
-            return 0
-        self.tell(messages.Count())
-        try:
-            return self._wait(messages.Inside, _ANSWER_S).calls
-        except StartError:
-            return 0
-
-    def close(self, grace_s: float) -> None:
-        with contextlib.suppress(StartError):
-            self._wait(messages.Stopped, grace_s + _ANSWER_S)
-        self._child.link.shut_down()
-        if threading.current_thread() is not self._listener:
-            self._listener.join()
-        self._child.close()
-
-    def _wait(self, kind: type[_Answer], timeout_s: float) -> _Answer:
-        try:
-            answer = self._answers[kind].get(timeout=timeout_s)
-        except queue.Empty:
-            raise StartError(f"front end {self.number} does not answer") from None
-        if not isinstance(answer, kind):
-            raise StartError(self._why or f"front end {self.number} has ended")
-        return answer
-
-    def _ask(self, asked: messages.Asked) -> None:
-        def tell(answer: Answer) -> None:
-            self._outbox.send(messages.Told(asked.ticket, answer))
-
-        self._behind.control.ask(asked.question, tell)
-
-    def _listen(self) -> None:
-        began = time.monotonic()
-        try:
-            self._hear()
-        except Exception:  # noqa: BLE001 - whatever it is, nobody would read what the process says
-            _log.exception("front end %d, process %d, is given up", self.number, self.pid)
-            self._child.kill()
-        self._ended = True
-        if self._port is not None:
-            self._port.close()
-        self._outbox.close()
-        for waiting in self._answers.values():
-            waiting.put(None)  # who waits gets no other answer
-        how = self._child.wait()
-        self._child.close()
-        self._on_lost(self, how, time.monotonic() - began)
-
-    def _hear(self) -> None:
-        """Do what the process asks, until its end is closed. It sends nothing itself: it must go on reading."""
-        while (received := self._child.link.receive()) is not None:
-            message, fds = received
-            if type(message) is tuple:
-                assert self._port is not None
-                self._port.take(message)
-            elif isinstance(message, messages.CallsEnded):
-                self._behind.on_calls_end(*message)
-            elif isinstance(message, messages.Refusal):
-                kind = getattr(errors, message.kind, RequestError)
-                self._behind.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
-            elif isinstance(message, messages.Snapshot):
-                counters = self._behind.statistics.snapshot(message.model)
-                self._outbox.send(messages.SnapshotOf(message.model, counters))
-            elif isinstance(message, messages.Asked):
-                self._ask(message)
-            elif isinstance(message, messages.CannotStart):
-                self._why = message.reason
-            elif isinstance(message, messages.Arena):
-                self._answers[Arena].put(Arena(fds[0]))
-            else:
-                self._answers[type(message)].put(message)
 
 
 def _reserve(host: str, port: int, protocol: str, flag: str) -> socket.socket:
