@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from dnnserve.command_line import parse_arguments
 from dnnserve.engine.net import NetHost, ServedModel, Terms
 from dnnserve.envelope import ModelKey, OwnBlock
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.areas import release
 from dnnserve.front.model_info import config_message, metadata_message
 from dnnserve.front.parameters import Wanted
 from dnnserve.front.requests import parse_classify, parse_infer
@@ -26,6 +28,8 @@ from dnnserve.front.rest.routes import Route
 from dnnserve.front.rest.transcoding import infer_body, infer_message
 from dnnserve.front.tensors import DATATYPES
 from dnnserve.lifecycle.reading import model_spec
+from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.requests import Registration
 
 from dnncore.dtypes import DType
 from dnncore.nn import Package
@@ -33,6 +37,7 @@ from dnncore.nn.passes import for_inference
 from tests.conftest import DEVICES
 from tests.server.fakes import PATIENCE_S, run_blocks
 from tests.server.mixed import INPUTS, OUTPUTS, mixed, rows_of_mixed, save_mixed, write_mixed
+from tests.server.test_shared_memory import place
 
 KEY = ModelKey("mixed", 1)
 WANTED = ((0, 1, 2, 3), (3, 0), (2,))
@@ -105,6 +110,40 @@ def test_inputs_come_in_any_order_as_bytes_or_typed(
     for found, sent in zip(read.source, tensors.values(), strict=True):  # type: ignore[arg-type]
         assert found.dtype == sent.dtype
         np.testing.assert_array_equal(found, sent)
+
+
+def test_some_of_them_may_lie_in_shared_memory(spec: Any) -> None:
+    tensors, regions, offset = rows_of_mixed(5, 3), Regions(taken=True), 4096
+    fd = os.memfd_create("test")
+    os.truncate(fd, 1 << 16)
+    regions.add(Registration("mine", "/mine", 64, (1 << 16) - 64), fd)
+    request = request_of(reversed_({name: rows for name, rows in tensors.items() if name not in ("half", "mask")}))
+    for name in ("mask", "half"):
+        tensor = request.inputs.add(
+            name=name, datatype=DATATYPES[DType.of(tensors[name].dtype)], shape=tensors[name].shape
+        )
+        os.pwrite(fd, tensors[name].tobytes(), 64 + offset)
+        place(tensor, tensors[name].nbytes, offset)
+        offset += 1000  # no multiple of anything
+    expected = mixed(tensors)
+    for name in ("twice", "sums", "above"):
+        output = request.outputs.add(name=name)
+        if name != "sums":
+            place(output, expected[name].nbytes + 5, offset)
+            offset += 1000
+    read = parse_infer(request.SerializeToString(), regions).read(spec)
+    for found, sent in zip(read.source, tensors.values(), strict=True):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, sent)
+    answer = inference.ModelInferResponse.FromString(
+        infer_response("", spec, dict(enumerate(expected.values())), read.wanted)
+    )
+    release(read.wanted)
+    assert answer.raw_output_contents == [b"", expected["sums"].tobytes(), b""]
+    for written in (answer.outputs[0], answer.outputs[2]):
+        nbytes, where = (written.parameters[f"shared_memory_{name}"].int64_param for name in ("byte_size", "offset"))
+        assert os.pread(fd, nbytes, 64 + where) == expected[written.name].tobytes()
+    regions.close()
+    os.close(fd)
 
 
 def altered(
