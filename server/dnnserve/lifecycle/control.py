@@ -130,7 +130,8 @@ class ModelControl:
         self._seen: Seen = {}
         self._sightings = Sightings(min(_SETTLE_S, config.repository_poll_seconds), {})
         self._next_look_s = clock() + config.repository_poll_seconds
-        self._told: set[str] = set()  # what was logged of the repository already
+        self._misfits: frozenset[str] = frozenset()  # of the last look at the repository
+        self._told: set[str] = set()  # what else was logged of it already
         self._stopped = False
 
     def start(self, recipes: Mapping[ModelKey, Recipe]) -> None:
@@ -330,7 +331,9 @@ class ModelControl:
     def _see(self) -> Sight:
         sight = self._look_at()
         for misfit in sight.misfits:
-            self._tell(misfit)
+            if misfit not in self._misfits:  # told when it came
+                _log.error("%s", misfit)
+        self._misfits = frozenset(sight.misfits)
         return sight
 
     def _tell(self, text: str) -> None:

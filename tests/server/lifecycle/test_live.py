@@ -134,11 +134,18 @@ def test_a_folder_that_cannot_be_read_stops_nothing_and_its_model_goes_on(
                 raise PermissionError(13, "Permission denied", str(folder))
             return listing(folder)
 
+        told = "faces' cannot be read, and the model stays as it is"
         monkeypatch.setattr(Path, "iterdir", forbidden)
-        wait_until(lambda: "faces' cannot be read, and the model stays as it is" in caplog.text)
+        wait_until(lambda: told in caplog.text)
         add_version(root, 2)
         wait_until(lambda: client.infer_digits().result(PATIENCE_S).model_version == "2")
         assert client.infer_digits(name="faces").result(PATIENCE_S).model_version == "7"
+        assert caplog.text.count(told) == 1
+        monkeypatch.setattr(Path, "iterdir", listing)
+        add_version(root, 3)
+        wait_until(lambda: client.infer_digits().result(PATIENCE_S).model_version == "3")
+        monkeypatch.setattr(Path, "iterdir", forbidden)
+        wait_until(lambda: caplog.text.count(told) == 2)
 
 
 def test_a_version_whose_files_change_is_loaded_anew(root: Path) -> None:
