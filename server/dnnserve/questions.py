@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dnnserve.errors import RequestError
+from dnnserve.lifecycle.requests import Answer
 from dnnserve.lifecycle.requests import Question as RepositoryQuestion
-from dnnserve.lifecycle.versions import IndexEntry
 from dnnserve.shared_memory.requests import RegionQuestion
 
 __all__ = ["Answer", "Control", "Question"]
 
 Question = RepositoryQuestion | RegionQuestion
-
-Answer = tuple[IndexEntry, ...] | RequestError
-"""Versions, none but for an index; or why what was asked could not be done."""
 
 
 class Control(Protocol):

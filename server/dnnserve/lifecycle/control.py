@@ -17,10 +17,9 @@ from dnnserve.catalog import shorten
 from dnnserve.config import ServerConfig
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import ModelNotFoundError, RepositoryError, StartError, UnavailableError
-from dnnserve.lifecycle.requests import IndexWanted, LoadWanted, Question, UnloadWanted
+from dnnserve.lifecycle.requests import Answer, IndexWanted, LoadWanted, Question, UnloadWanted
 from dnnserve.lifecycle.sightings import Seen, Sight, Sightings
 from dnnserve.lifecycle.versions import Action, Drain, Free, IndexEntry, Lifecycle, Load, Recipe, Serve, Stamp
-from dnnserve.questions import Answer
 
 __all__ = ["ModelControl", "Performer", "recipe_of"]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IndexWanted", "LoadWanted", "Question", "UnloadWanted"]
+from dnnserve.errors import RequestError
+from dnnserve.lifecycle.versions import IndexEntry
+
+__all__ = ["Answer", "IndexWanted", "LoadWanted", "Question", "UnloadWanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,6 @@ class UnloadWanted:
 
 
 Question = IndexWanted | LoadWanted | UnloadWanted
+
+Answer = tuple[IndexEntry, ...] | RequestError
+"""Versions, none but for an index; or why what was asked could not be done."""
