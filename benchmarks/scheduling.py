@@ -4,6 +4,10 @@ Goodput is what is answered within its deadline, in percent of what the device c
 same device without deadlines in the queue, first come first served, which is what servers do that schedule by none.
 
     python -m benchmarks.scheduling
+
+With the access log of a server (`--access-log --log-format json`) it replays what came there, on a device like this:
+
+    python -m benchmarks.scheduling --trace traffic.jsonl --speed 2 --batch-ms 1.2 --row-ms 0.05 --max-batch-rows 128
 """
 
 from __future__ import annotations
@@ -11,14 +15,16 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.entry import Limits
 
 from benchmarks.simulator import SECOND_NS, Arrival, Device, Outcome, Simulation, linear, poisson
+from benchmarks.trace import read_trace
 
 _LOADS = (0.5, 0.95, 1.1, 1.5, 3.0)
 _DEADLINES_MS = ((15.0,), (50.0,), (100.0,), (15.0, 50.0, 100.0))
@@ -43,14 +49,16 @@ class Machine:
         """What a batch takes."""
         return self.base_ms + self.row_ms * rows
 
-    def simulation(self, jitter: float, devices: int, *, blind: bool = False) -> Simulation:
+    def simulation(
+        self, jitter: float, devices: int, *, blind: bool = False, models: Sequence[ModelKey] = (_MODEL, _OTHER)
+    ) -> Simulation:
         """Devices of this kind, timed at warm-up."""
         timings_ns = {rows: int(self.batch_ms(rows) * 1e6) for rows in batch_buckets(self.max_batch_rows)}
         names = [f"device {index}" for index in range(devices)]
         return Simulation(
             [Device(name, linear(self.base_ms, self.row_ms, jitter, index)) for index, name in enumerate(names)],
-            {model: Limits(self.max_batch_rows, 1_000_000) for model in (_MODEL, _OTHER)},
-            {name: dict.fromkeys((_MODEL, _OTHER), timings_ns) for name in names},
+            {model: Limits(self.max_batch_rows, 1_000_000) for model in models},
+            {name: dict.fromkeys(models, timings_ns) for name in names},
             blind=blind,
         )
 
@@ -131,6 +139,28 @@ def neighbours(machine: Machine, jitter: float) -> str:
     return f"a model at 0.1 of capacity beside one at 3: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
 
+def replay(machine: Machine, arrivals: Sequence[Arrival], jitter: float, devices: int) -> list[str]:
+    """A table with a line for each model of a trace."""
+    models = sorted({arrival.model for arrival in arrivals})
+    tallies = {model: Tally() for model in models}
+    simulation = machine.simulation(jitter, devices, models=models)
+    simulation.run(arrivals, lambda outcome: tallies[outcome.arrival.model].record(outcome))
+    seconds = max(arrivals[-1].at_ns / SECOND_NS, 1e-9)
+    busy = sum(simulation.busy_ns.values()) / (devices * seconds * SECOND_NS)
+    rows = sum(arrival.rows for arrival in arrivals)
+    return [
+        f"{len(arrivals)} requests, {rows} rows in {seconds:.1f} s; devices busy {100 * min(1.0, busy):.0f} %, "
+        f"{rows / max(1, len(simulation.batches)):.1f} rows per batch",
+        f"{'model':24} requests    good%    late% refused% dropped%   p50/ms   p99/ms",
+        *(
+            f"{model!s:24} {tally.ends.total():8} {tally.percent('good'):8.2f} {tally.percent('late'):8.3f} "
+            f"{tally.percent('refused'):8.2f} {tally.percent('dropped'):8.2f} {tally.quantile_ms(0.5):8.1f} "
+            f"{tally.quantile_ms(0.99):8.1f}"
+            for model, tally in tallies.items()
+        ),
+    ]
+
+
 def merged(*sources: Iterable[Arrival]) -> list[Arrival]:
     """Arrivals of several sources in the order of time."""
     return sorted((arrival for source in sources for arrival in source), key=lambda arrival: arrival.at_ns)
@@ -142,7 +172,17 @@ def main() -> None:
         "--jitter", type=float, default=0.05, help="standard deviation of a batch's time, as a part of it"
     )
     parser.add_argument("--devices", type=int, default=1, help="of each machine")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="replay this access log in place of made-up load")
+    parser.add_argument("--speed", type=float, default=1.0, help="of the trace (default: %(default)s)")
+    parser.add_argument("--batch-ms", type=float, default=1.2, help="of a batch, with --trace (default: %(default)s)")
+    parser.add_argument("--row-ms", type=float, default=0.05, help="and of each row (default: %(default)s)")
+    parser.add_argument("--max-batch-rows", type=int, default=128, help="of a batch (default: %(default)s)")
     options = parser.parse_args()
+    if options.trace is not None:
+        device = Machine(options.batch_ms, options.row_ms, options.max_batch_rows, 0.0)
+        arrivals = read_trace(options.trace, options.speed)
+        print("\n".join(replay(device, arrivals, options.jitter, options.devices)))
+        return
     for machine in _MACHINES:
         print(
             f"{machine.batch_ms(machine.max_batch_rows):g} ms for {machine.max_batch_rows} rows, jitter {options.jitter:g}, "

@@ -21,7 +21,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record, traceback included. Thread-safe."""
+    """One JSON object for each record, traceback and a record's own `fields` included. Thread-safe."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON."""
@@ -30,6 +30,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,9 +21,11 @@ from dnnserve.errors import QueueFullError, StartError
 from dnnserve.front import lane, server
 from dnnserve.front.call import Call
 from dnnserve.front.classifier import CLASSIFY, classifier_methods
+from dnnserve.logs import JsonFormatter
 from grpc_health.v1 import health_pb2
 from PIL import Image
 
+from benchmarks.trace import read_trace
 from tests.server.fakes import PATIENCE_S, Lab, make_spec, wait_until
 from tests.server.serving import Client, front_end, infer_request, make_config, scores, serving, status
 
@@ -156,18 +159,25 @@ def test_the_time_of_a_request_counts_from_the_arrival_of_its_call(lab: Lab) -> 
 
 @pytest.mark.usefixtures("front_end")
 def test_a_call_is_a_line_of_the_access_log_which_a_client_cannot_forge(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    lab: Lab, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    def lines() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == "dnnserve.access"]
+    def records() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.name == "dnnserve.access"]
 
     with caplog.at_level(logging.INFO, "dnnserve.access"), serving(lab, access_log=True) as (_, client):
-        request = infer_request(model="toy")
+        request = infer_request(1.0, 2, model="toy")
         request.id = "a\nb"
-        client.infer.ModelInfer(request)
+        request.parameters["priority"].uint64_param = 3
+        client.infer.ModelInfer(request, timeout=PATIENCE_S)
         status(lambda: client.infer.ModelInfer(infer_request(model="nope")))
-        wait_until(lambda: len(lines()) == 2)
-    first, second = lines()
+        wait_until(lambda: len(records()) == 2)
+    first, second = (record.getMessage() for record in records())
+    trace = tmp_path / "traffic.jsonl"
+    trace.write_text("".join(JsonFormatter().format(record) + "\n" for record in records()))
+    (arrival,) = read_trace(trace)
+    assert arrival.slack_ns is not None
+    assert 0 < arrival.slack_ns <= PATIENCE_S * 1e9
+    assert (arrival.at_ns, arrival.model.name, arrival.rows, arrival.priority) == (0, "toy", 2, 3)
     assert re.fullmatch(r"ipv\d:\S+ ModelInfer toy/1 id='a\\nb' OK \d+\.\d{3} ms", first)
     assert re.search(r" ModelInfer - id='' NOT_FOUND \d+\.\d{3} ms: model 'nope' is not loaded", second)
 

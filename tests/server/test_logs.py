@@ -23,3 +23,10 @@ def test_json_is_one_object_a_line_with_its_traceback() -> None:
     fields = json.loads(line)
     assert (fields["level"], fields["logger"], fields["message"]) == ("WARNING", "dnnserve.test", "model x\ny")
     assert "RuntimeError: bad luck" in fields["traceback"]
+
+
+def test_json_has_a_records_own_fields() -> None:
+    given = record("a call")
+    given.fields = {"rows": 3, "deadline_ms": None}
+    fields = json.loads(JsonFormatter().format(given))
+    assert (fields["rows"], fields["deadline_ms"], fields["message"]) == (3, None, "a call")

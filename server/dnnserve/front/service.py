@@ -364,4 +364,29 @@ class Service:
                 status.code.name,
                 (now_ns - call.arrival_ns) / 1e6,
                 f": {status.text}" if status.text else "",
+                extra={"fields": _fields(exchange, status, now_ns)},
             )
+
+
+def _fields(exchange: Exchange, status: Status, now_ns: int) -> Mapping[str, str | float | None]:
+    """A line of the access log, field by field; what a trace is replayed from (benchmarks/trace.py)."""
+    call, key = exchange.call, exchange.key
+    seconds = (now_ns - call.arrival_ns) / 1e9
+    fields: dict[str, str | float | None] = {
+        "client": call.peer(),
+        "method": call.method,
+        "model": None if key is None else str(key),
+        "id": exchange.request_id,
+        "status": status.code.name,
+        "arrived": round(time.time() - seconds, 6),
+        "milliseconds": round(seconds * 1e3, 3),
+    }
+    if exchange.completion is not None:
+        request = exchange.completion.request
+        slack_ns = None if request.deadline_ns is None else request.deadline_ns - request.arrival_ns
+        fields |= {
+            "rows": len(request.block),
+            "deadline_ms": None if slack_ns is None else round(slack_ns / 1e6, 3),
+            "priority": request.priority,
+        }
+    return fields
