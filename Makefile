@@ -25,7 +25,7 @@ OTHERWISE := EMU_SCHED=20261121 EMU_BLOCKS=20261121 EMU_ASYNC=eager
 # same kernels has no place in it.
 AGAIN := tests/ops --ignore tests/ops/test_adjoints.py --ignore tests/ops/test_random_problems.py
 
-.PHONY: help demo test ready lint type docs kernels gates bench bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
+.PHONY: help demo test ready prepared lint type docs kernels gates bench bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -36,7 +36,6 @@ demo: $(VENV)/.demo  ## train a digit classifier, serve it, classify the held-ou
 test: ready  ## every test that runs without a GPU, kernels on the emulated driver
 ifeq ($(WHY_NOT),)
 	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal emulator/tests
-	$(EMULATED) $(BIN)/python -m tests.cuda.prepare --jobs $(JOBS)
 	$(EMULATED) $(OTHERWISE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m cuda $(AGAIN)
 	$(EMULATED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 else
@@ -44,7 +43,7 @@ else
 	@echo "CUDA kernels were not run: $(WHY_NOT)"
 endif
 
-ready: $(VENV)/.dev $(if $(WHY_NOT),,pycuda)  ## install and build what lint, type and test need; worth a `make -j2`
+ready: $(VENV)/.dev $(if $(WHY_NOT),,prepared)  ## install and build what lint, type and test need; worth a `make -j2`
 
 lint: $(VENV)/.dev  ## style, imports between the floors, stubs that are up to date
 	$(BIN)/ruff check .
@@ -86,6 +85,10 @@ pycuda: $(VENV)/.dev emulator  ## build PyCUDA against the emulated driver
 	 { test "$$wheel" = "$$(cat $(VENV)/.pycuda 2>/dev/null)" || \
 	   { $(BIN)/python $(INSTALL) --force-reinstall --no-deps "$$wheel" && \
 	     $(BIN)/python $(INSTALL) "$$wheel" && echo "$$wheel" > $(VENV)/.pycuda; }; }
+
+# Every kernel, for the emulator.
+prepared: pycuda
+	$(EMULATED) $(BIN)/python -m tests.cuda.prepare --jobs $(JOBS)
 
 conformance: $(VENV)/.dev  ## every emulated instruction and driver feature on this machine's GPU, into emulator/conformance/results
 	$(BIN)/python -m emulator.conformance --out emulator/conformance/results

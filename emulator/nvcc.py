@@ -31,6 +31,8 @@ _COMMON_FLAGS = (
     "-std=c++20", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing", "-fPIC",
     "-fvisibility=hidden", "-w", "-shared",
 )  # fmt: skip
+_LIBRARIES = ("-nostdlib", "-lm", "-lgcc")
+"""A module needs no start-up files and nothing of the C++ library, without which it is linked in a fifth of the time."""
 _MODE_FLAGS = {
     "check": ("-O0", "-DEMU_CHECK=1"),
     "fast": ("-O2", "-DEMU_CHECK=0"),
@@ -97,7 +99,8 @@ def build_module(text: str, output: Path, file: str = "", runtime: Path | None =
         source = Path(scratch, "module.cpp")
         source.write_text(translation.source)
         library = [str(runtime)] if runtime else _library()
-        _run(["g++", *_COMMON_FLAGS, *_MODE_FLAGS[mode], f"-I{_HERE}", str(source), "-o", str(output), *library])
+        flags = (*_COMMON_FLAGS, *_MODE_FLAGS[mode], f"-I{_HERE}")
+        _run(["g++", *flags, str(source), "-o", str(output), *library, *_LIBRARIES])
     return translation.warnings
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -30,6 +32,7 @@ from emulator.ptx.syntax import (
     Variable,
 )
 from emulator.ptx.types import bytes_of, storage
+from emulator.ptx.zeros import Zeros
 
 __all__ = ["FunctionWriter", "Surroundings", "arguments_of", "quoted"]
 
@@ -73,6 +76,7 @@ class FunctionWriter:
         self._declarations: list[str] = []
         self._used: dict[str, list[str]] = {}  # C++ type -> registers that are named at all
         self._declared: set[str] = set()
+        self._zeros = Zeros()
         self._parameters = self._take_parameters()
 
     # ---- the whole ----
@@ -85,7 +89,10 @@ class FunctionWriter:
         """
         assert self._function.body is not None
         lines = list(self._block(self._function.body))
-        registers = [f"{kind} {', '.join(f'{name}{{}}' for name in names)};" for kind, names in self._used.items()]
+        registers = [
+            f"{kind} {', '.join(f'{name}{{}}' if name in self._zeros else name for name in names)};"
+            for kind, names in self._used.items()
+        ]
         start = ["bool carry = false;", f"static constexpr u32 kSharedBytes = {self._layout.bytes};"]
         return "\n".join(f"  {line}" for line in (*start, *self._declarations, *registers, *lines))
 
@@ -124,6 +131,7 @@ class FunctionWriter:
             if isinstance(statement, Instruction):
                 yield self._instruction(statement)
             elif isinstance(statement, Label):
+                self._zeros.end_stretch()
                 yield f"{scope.labels[statement.name]}:;"
             elif isinstance(statement, Block):
                 yield from self._block(statement)
@@ -146,18 +154,27 @@ class FunctionWriter:
     def _instruction(self, instruction: Instruction) -> str:
         rule, modifiers = find(instruction.opcode)
         code = rule.translate(self, instruction, modifiers)
-        return f"if ({self.read(instruction.guard, 'pred')}) {{ {code} }}" if instruction.guard is not None else code
+        if instruction.guard is not None:
+            code = f"if ({self.read(instruction.guard, 'pred')}) {{ {code} }}"
+        self._zeros.end_instruction(guarded=instruction.guard is not None)
+        return code
 
     # ---- names ----
 
     def _find(self, look: Callable[[Scope], _Found | None]) -> _Found | None:
         return next((found for scope in reversed(self._scopes) if (found := look(scope)) is not None), None)
 
-    def _register(self, name: str) -> Register | None:
+    def _register(self, name: str, *, written: bool = False) -> Register | None:
         register = self._find(lambda scope: scope.registers.get(name))
-        if register is not None and register.variable not in self._declared:
+        if register is None:
+            return None
+        if register.variable not in self._declared:
             self._declared.add(register.variable)
             self._used.setdefault(storage(register.type), []).append(register.variable)
+        if written:
+            self._zeros.write(register.variable)
+        else:
+            self._zeros.read(register.variable)
         return register
 
     def _symbol(self, name: str) -> tuple[str, bool]:
@@ -230,7 +247,7 @@ class FunctionWriter:
             raise PtxError(f"{type(operand).__name__.lower()} where a result of type .{kind} is expected")
         if operand.text == "_":
             return f"(void)({expression});"
-        register = self._register(operand.text)
+        register = self._register(operand.text, written=True)
         if register is None:
             raise PtxError(f"{operand.text} is not a register")
         if _holds(register, kind):
@@ -255,9 +272,9 @@ class FunctionWriter:
         if bare_space(space) in ("shared", "cluster"):
             return f"shared_pointer(T, {self.shared(operand, space)})"
         if isinstance(address.base, Integer):
-            return f"pointer({address.base.value + address.offset}ull)"
+            return f"(char*)({address.base.value + address.offset}ull)"
         offset = f" + {address.offset}" if address.offset else ""
-        return f"pointer({self.read(address.base, 'u64')}{offset})"
+        return f"(char*)({self.read(address.base, 'u64')}{offset})"
 
     def shared(self, operand: Operand, space: str) -> str:
         """A C++ expression, u32, for an address in shared memory."""
@@ -368,6 +385,9 @@ def _floating(value: Float, kind: str) -> str:
         raise PtxError(f"a floating constant where a value of type .{kind} is expected")
     double = bytes_of(kind) == 8
     bits = float_bits(value, double)
-    if kind == "f32":
-        return f"float_of({bits:#x}u)"
-    return f"double_of({bits:#x}ull)" if kind == "f64" else _integer(bits, kind)
+    if kind not in ("f32", "f64"):
+        return _integer(bits, kind)
+    (number,) = struct.unpack("<d" if double else "<f", bits.to_bytes(8 if double else 4, "little"))
+    if math.isfinite(number):
+        return f"{number.hex()}{'' if double else 'f'}"
+    return f"double_of({bits:#x}ull)" if double else f"float_of({bits:#x}u)"

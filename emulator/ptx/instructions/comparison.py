@@ -12,6 +12,8 @@ _UNTYPED = "|b16|b32|b64"
 _INTEGER_OPERATORS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
 }  # fmt: skip
+_ORDERED_OPERATORS = {"eq": "==", "neu": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+"""Comparisons of numbers that are C++'s own, NaN included, where subnormal numbers are not flushed."""
 _COMBINE = ".combine=and|or|xor"
 _COMPARED = "compare<Compare::{compare}, {flush}>({a}, {b})"
 
@@ -61,6 +63,11 @@ RULES = (
         for row in _set_predicate(
             f".compare={compare} {{}} .type={INTEGERS}{_UNTYPED if compare in ('eq', 'ne') else ''}", f"{{a}} {sign} {{b}}"
         )
+    ),
+    *(
+        row
+        for compare, sign in _ORDERED_OPERATORS.items()
+        for row in _set_predicate(f".compare={compare} {{}} .type={FLOATS}", f"{{a}} {sign} {{b}}")
     ),
     *_set_predicate(f"{_FLOATING} {{}} .ftz? .type=f32", _COMPARED.replace("{flush}", "{ftz}")),
     *_set_predicate(f"{_FLOATING} {{}} .type=f64", _COMPARED.replace("{flush}", "false")),

@@ -27,6 +27,8 @@ RULES = (
     Rule("cvta", "9.7.9.20", "to generic address", f"{_SAME} .u64", "d:u64 a:u64", "{a}"),
     Rule("cvta.to", "9.7.9.20", "from generic address", f"{_SAME} .u64", "d:u64 a:u64", "{a}"),
     Rule("cvt", "9.7.9.21", "conversion of integers", f".to={_INTEGERS} .from={_INTEGERS}", "d:to a:from", "{to}({a})"),
+    Rule("cvt", "9.7.9.21", "f32 to f64", ".f64 .f32", "d:f64 a:f32", "f64({a})"),
+    Rule("cvt", "9.7.9.21", "f64 to f32, to nearest", ".rn .f32 .f64", "d:f32 a:f64", "canonical(f32({a}))"),
     Rule("cvt", "9.7.9.21", "conversion", f".round?rn=rn|rz|rm|rp .ftz? .sat? .to={_ALL} .from={_ALL}", "d:to a:from",
          _CONVERT.replace("{integral}", "false")),
     Rule("cvt", "9.7.9.21", "conversion to an integral value", f".round=rni|rzi|rmi|rpi .ftz? .sat? .to={_ALL} .from={_ALL}",

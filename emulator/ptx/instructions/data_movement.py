@@ -54,6 +54,11 @@ def _at(offset: int) -> str:
     return f"at + {offset}" if offset else "at"
 
 
+def _cell(kind: str, address: str) -> str:
+    """C++ for what stands at an address, to be read or written. As calls of functions they would take g++ twice as long."""
+    return f"*({kind}*)({address})"
+
+
 def _load(writer: Writer, instruction: Instruction, modifiers: dict[str, str]) -> str:
     to, address, *_ = instruction.operands
     kind, space = modifiers["type"], modifiers["space"]
@@ -62,10 +67,12 @@ def _load(writer: Writer, instruction: Instruction, modifiers: dict[str, str]) -
     strong = modifiers.get("order") in _STRONG
     how = "EMU_READ | EMU_STRONG" if strong else "EMU_READ"
     announce = access("at", size * len(items), how, space, instruction.location)
-    function = "load_strong" if strong else "load"
-    if not announce and len(items) == 1:
-        return writer.write(to, kind, f"{function}<{kind}>({writer.pointer(address, space)})")
-    reads = " ".join(writer.write(item, kind, f"{function}<{kind}>({_at(i * size)})") for i, item in enumerate(items))
+    if not announce and len(items) == 1 and not strong:
+        return writer.write(to, kind, _cell(kind, writer.pointer(address, space)))
+    reads = " ".join(
+        writer.write(item, kind, f"load_strong<{kind}>({_at(i * size)})" if strong else _cell(kind, _at(i * size)))
+        for i, item in enumerate(items)
+    )
     after = ""
     if strong:
         order = "acquire" if modifiers["order"] == "acquire" else "relaxed"
@@ -84,9 +91,11 @@ def _store(writer: Writer, instruction: Instruction, modifiers: dict[str, str]) 
     if strong:
         order = "release" if modifiers["order"] == "release" else "relaxed"
         announce += f" release(T, at, {scope_of(modifiers)}, order::{order});"
-    function = "store_strong" if strong else "store"
     writes = " ".join(
-        f"{function}<{kind}>({_at(i * size)}, {writer.read(item, kind)});" for i, item in enumerate(items)
+        f"store_strong<{kind}>({_at(i * size)}, {writer.read(item, kind)});"
+        if strong
+        else f"{_cell(kind, _at(i * size))} = {writer.read(item, kind)};"
+        for i, item in enumerate(items)
     )
     return f"{{ char* at = {writer.pointer(address, space)}; {announce} {writes} }}"
 
