@@ -10,7 +10,7 @@ import pytest
 
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import WORKSPACE, Calls, Copy, KernelCall, Memset, Place, Slot, rewired
-from dnncore.cuda.runtime import binder, driver
+from dnncore.cuda.runtime import binder, driver, driver_tensor_map
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.graph import CopyNode, KernelNode, MemsetNode, Node, nodes_of
 from dnncore.cuda.runtime.stream import CudaStream
@@ -53,7 +53,7 @@ class _Driver:
         monkeypatch.setattr(binder, "Launcher", self._launcher)
         monkeypatch.setattr(driver, "context_getter", lambda: lambda: (SUCCESS, self.current))
         monkeypatch.setattr(driver, "memset", lambda queue, *rest: self.nodes.append((queue, MemsetNode(*rest))))
-        monkeypatch.setattr(driver, "encode_tensor_map", _encoded)
+        monkeypatch.setattr(driver_tensor_map, "encode_tensor_map", _encoded)
         monkeypatch.setattr(driver, "copy", lambda queue, *rest: self.nodes.append((queue, CopyNode(*rest))))
 
     def _launcher(self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int, starts_early: bool) -> Any:

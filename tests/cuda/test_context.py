@@ -15,7 +15,7 @@ import pytest
 from dnncore.cuda import device
 from dnncore.cuda.calls import Calls, KernelCall
 from dnncore.cuda.device import CudaDevice
-from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime import driver_launch
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.cuda.unit import Unit
 from dnncore.errors import (
@@ -150,8 +150,8 @@ class TestDevice:
             loaded.append(image)
             return load_module(image)
 
-        load_module = driver.load_module
-        monkeypatch.setattr(driver, "load_module", load)
+        load_module = driver_launch.load_module
+        monkeypatch.setattr(driver_launch, "load_module", load)
         unit = replace(FILL, source=FILL.source + "// for this test alone\n")
         other = device.open_device(0)
         for one in (gpu, other, gpu):
@@ -170,13 +170,13 @@ class TestDevice:
         self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         images: list[bytes] = []
-        load = driver.load_module
+        load = driver_launch.load_module
 
         def counted(image: bytes) -> object:
             images.append(image)
             return load(image)
 
-        monkeypatch.setattr(driver, "load_module", counted)
+        monkeypatch.setattr(driver_launch, "load_module", counted)
         unit = replace(FILL, source=f"// Loaded by no other test.\n{FILL.source}")
         other = device.open_device(0)
         for opened in (gpu, other, gpu):

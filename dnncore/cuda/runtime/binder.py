@@ -23,9 +23,10 @@ from typing import Any
 
 from dnncore.backend import Address, Enqueue, Launch, Stream
 from dnncore.cuda.calls import Call, Calls, Copy, KernelCall, MapSlot, Memset, Place, WhereAligned
-from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime import driver, driver_tensor_map
 from dnncore.cuda.runtime.context import Context
-from dnncore.cuda.runtime.driver import CudaCallError, Launcher
+from dnncore.cuda.runtime.driver import CudaCallError
+from dnncore.cuda.runtime.driver_launch import Launcher
 from dnncore.cuda.runtime.kernels import Kernels
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES
@@ -215,7 +216,7 @@ def _compiled(source: str) -> CodeType:
 
 def _map_writer(block: bytearray, slot: MapSlot) -> Callable[[int], None]:
     """What writes the map of a tensor at an address into a parameter block."""
-    encoded = lru_cache(maxsize=_MAPS_KEPT)(partial(driver.encode_tensor_map, slot.tensor))
+    encoded = lru_cache(maxsize=_MAPS_KEPT)(partial(driver_tensor_map.encode_tensor_map, slot.tensor))
     field = memoryview(block)[slot.field : slot.field + TENSOR_MAP_BYTES]
 
     def write(address: int) -> None:

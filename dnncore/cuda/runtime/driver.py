@@ -1,4 +1,7 @@
-"""The CUDA driver through PyCUDA and cuda-bindings, typed: the one module that imports them, and the one where `Any` is allowed.
+"""The CUDA driver through PyCUDA and cuda-bindings, typed: the one module that imports them. Devices, contexts, memory, streams.
+
+What a launch takes, events, tensor maps and graphs have modules of their own beside it, which come here for `call` and `bindings`;
+only in these is `Any` allowed.
 
 PyCUDA owns devices, contexts, memory and streams. It hides the handles of modules and functions, takes kernel parameters only as
 one packed buffer, and knows neither graphs, nor other libraries' streams, nor stream-ordered memory: these go through
@@ -13,7 +16,6 @@ Source of names and numbers: CUDA Driver API, 13.0.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 from collections.abc import Callable
@@ -21,8 +23,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES, BoxMap, TensorMap
-from dnncore.dtypes import DType
 from dnncore.errors import BackendUnavailableError, DeviceError, DeviceFaultError, OutOfMemoryError
 
 __all__ = [
@@ -32,46 +32,32 @@ __all__ = [
     "CudaCallError",
     "DriverAllocation",
     "DriverContext",
-    "DriverFunction",
     "DriverStream",
     "ExternalStream",
-    "Launcher",
-    "Parameters",
     "allocate",
     "allocate_host",
     "allocate_ordered",
-    "allow_shared_bytes",
     "attribute",
     "bindings",
     "call",
     "compute_capability",
     "context_getter",
     "copy",
-    "create_event",
     "create_stream",
     "current_context",
-    "destroy_event",
     "device_count",
     "driver_error",
     "driver_error_types",
-    "elapsed_ms",
-    "encode_tensor_map",
-    "event_has_passed",
     "free_ordered",
-    "load_function",
-    "load_module",
     "memory_bytes",
     "memset",
     "model",
     "pointer_device",
-    "record_event",
     "retain_context",
     "stream_context",
     "synchronize_context",
-    "synchronize_event",
     "synchronize_stream",
     "total_memory_bytes",
-    "wait_for_event",
 ]
 
 STREAM_LEGACY, STREAM_PER_THREAD = 1, 2
@@ -121,10 +107,6 @@ class DriverAllocation(Protocol):
 
     def free(self) -> None:
         """Give the memory back; its context must be current."""
-
-
-class DriverFunction(Protocol):
-    """A CUfunction: a kernel of a loaded module."""
 
 
 class CudaCallError(Exception):
@@ -339,168 +321,6 @@ def _keep_pool(index: int) -> None:
     pool = call("cuDeviceGetDefaultMemPool", index)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     call("cuMemPoolSetAttribute", pool, threshold, driver.cuuint64_t(2**64 - 1))
-
-
-def load_module(image: bytes) -> Any:
-    """Load a cubin into the current context, where it stays as long as the process."""
-    return call("cuModuleLoadData", image)
-
-
-def load_function(module: Any, name: str) -> DriverFunction:
-    """Look up an entry of a module."""
-    function: DriverFunction = call("cuModuleGetFunction", module, name.encode())
-    return function
-
-
-def allow_shared_bytes(function: DriverFunction, nbytes: int) -> None:
-    """Let a function be launched with this much dynamic shared memory."""
-    name = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    call("cuFuncSetAttribute", function, name, nbytes)
-
-
-_MAP_TYPES = {
-    DType.FLOAT16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
-    DType.BFLOAT16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
-    DType.INT8: "CU_TENSOR_MAP_DATA_TYPE_UINT8",  # copies do not know signs
-    DType.FLOAT32: "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
-}
-_ROUNDING_MAP_TYPE = "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"
-_MAP_SWIZZLES = {
-    0: "CU_TENSOR_MAP_SWIZZLE_NONE",
-    64: "CU_TENSOR_MAP_SWIZZLE_64B",
-    128: "CU_TENSOR_MAP_SWIZZLE_128B",
-}
-"""By the bytes of a window's rows, whose chunks are exchanged."""
-
-
-def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
-    """The CUtensorMap of a tensor at an address, swizzled as it says and with zeros around it."""
-    names = bindings()
-    kind = getattr(names.CUtensorMapDataType, _ROUNDING_MAP_TYPE if tensor.rounds else _MAP_TYPES[tensor.dtype])
-    sizes, strides = (list(map(names.cuuint64_t, numbers)) for numbers in (tensor.sizes, tensor.strides_bytes))
-    modes = (
-        names.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(names.CUtensorMapSwizzle, _MAP_SWIZZLES[tensor.swizzle_bytes]),
-        names.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        names.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
-    common = (kind, len(sizes), address, sizes, strides)
-    if isinstance(tensor, BoxMap):
-        box, steps = list(map(names.cuuint32_t, tensor.box)), [names.cuuint32_t(1)] * len(sizes)
-        made = call("cuTensorMapEncodeTiled", *common, box, steps, *modes)
-    else:
-        corners = list(tensor.lower), list(tensor.upper)
-        steps = list(map(names.cuuint32_t, (1, *tensor.steps, 1)))
-        made = call("cuTensorMapEncodeIm2col", *common, *corners, tensor.channels, tensor.pixels, steps, *modes)
-    return ctypes.string_at(int(made.getPtr()), TENSOR_MAP_BYTES)
-
-
-class Parameters:
-    """A parameter block that stays where it is, and the array of one pointer to it that a launch takes. Owned by one thread.
-
-    Attributes:
-        block: The bytes, to write into.
-        pointers: Address of the array.
-    """
-
-    __slots__ = ("_keep", "block", "pointers")
-
-    def __init__(self, params: bytes) -> None:
-        self.block = bytearray(params)
-        held = (ctypes.c_char * max(len(params), 1)).from_buffer(self.block or bytearray(1))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(held))
-        self._keep = held, pointers
-        self.pointers = ctypes.addressof(pointers)
-
-
-class Launcher:
-    """A kernel, its configuration and its parameter block, ready to be enqueued as often as wanted. Owned by one thread.
-
-    The driver copies the block during the call, so the next launch may have other parameters at once. `call` is the driver's
-    function itself, not a method around it: what enqueues kernels calls it in front of work that may take less time than another
-    frame of Python.
-
-    Attributes:
-        block: The one parameter struct, bit by bit, to write into before a launch.
-        call: Enqueues it: call(*arguments(stream)), without the GIL; gives (status,).
-        success: The status that is none but success.
-    """
-
-    __slots__ = ("_early", "_launch", "_parameters", "block", "call", "success")
-
-    def __init__(
-        self,
-        function: DriverFunction,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        params: bytes,
-        shared_bytes: int,
-        starts_early: bool = False,
-    ) -> None:
-        driver = bindings()
-        self._parameters = Parameters(params)
-        self._launch = function, (*grid, *block, shared_bytes)
-        self._early = starts_early
-        self.block = self._parameters.block
-        self.call: Callable[..., tuple[Any]] = driver.cuLaunchKernelEx if starts_early else driver.cuLaunchKernel
-        self.success: Any = driver.CUresult.CUDA_SUCCESS
-
-    def arguments(self, stream: int) -> tuple[Any, ...]:
-        """Those of a launch on a CUstream: to be kept, since making them takes as long as the call does with them."""
-        driver, (function, shape) = bindings(), self._launch
-        if not self._early:
-            return (function, *shape, driver.CUstream(stream), self._parameters.pointers, 0)
-        config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]
-        config.sharedMemBytes, config.hStream = shape[6], driver.CUstream(stream)
-        config.attrs, config.numAttrs = [attribute], 1
-        return (config, function, self._parameters.pointers, 0)
-
-
-def create_event(*, timed: bool) -> int:
-    """Make an event; `destroy_event` ends it."""
-    flags = bindings().CUevent_flags
-    return int(call("cuEventCreate", (flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING).value))
-
-
-def record_event(event: int, stream: int) -> None:
-    """Enqueue the event."""
-    call("cuEventRecord", event, stream)
-
-
-def wait_for_event(stream: int, event: int) -> None:
-    """Let a stream, of whatever device, wait for an event."""
-    call("cuStreamWaitEvent", stream, event, 0)
-
-
-def event_has_passed(event: int) -> bool:
-    """Whether everything before the event has run."""
-    driver = bindings()
-    (status,) = driver.cuEventQuery(event)
-    if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_READY):
-        raise CudaCallError("cuEventQuery", status)
-    return bool(status == driver.CUresult.CUDA_SUCCESS)
-
-
-def synchronize_event(event: int) -> None:
-    """Wait for the event."""
-    call("cuEventSynchronize", event)
-
-
-def elapsed_ms(start: int, end: int) -> float:
-    """Milliseconds from one event to another, both of which have passed."""
-    return float(call("cuEventElapsedTime", start, end))
-
-
-def destroy_event(event: int) -> None:
-    """Give an event back, from any thread; the driver keeps what is still needed of it.
-
-    Nobody could do anything about a refusal, which a lost context or a forked process gives, so its status stays unread.
-    """
-    bindings().cuEventDestroy(event)
 
 
 def pointer_device(address: int) -> int | None:

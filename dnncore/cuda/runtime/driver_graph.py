@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnncore.cuda.runtime.driver import DriverFunction, Parameters, bindings, call
+from dnncore.cuda.runtime.driver import bindings, call
+from dnncore.cuda.runtime.driver_launch import DriverFunction, Parameters
 
 __all__ = ["DriverGraph"]
 

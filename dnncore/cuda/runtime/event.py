@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime import driver_event
 from dnncore.cuda.runtime.context import Context
 from dnncore.errors import BadParamError
 
@@ -22,10 +22,10 @@ class CudaEvent:
     def __init__(self, context: Context, stream: int) -> None:
         self._context = context
         with context:
-            self.handle = driver.create_event(timed=True)
+            self.handle = driver_event.create_event(timed=True)
             finalizer = weakref.finalize(self, _destroy, context, self.handle)
             finalizer.atexit = False  # the driver frees it with the process
-            driver.record_event(self.handle, stream)
+            driver_event.record_event(self.handle, stream)
 
     def query(self) -> bool:
         """Whether it has passed.
@@ -34,7 +34,7 @@ class CudaEvent:
             DeviceFaultError: something that was enqueued failed.
         """
         with self._context:
-            return driver.event_has_passed(self.handle)
+            return driver_event.event_has_passed(self.handle)
 
     def synchronize(self) -> None:
         """Block, without the GIL, until it has passed.
@@ -43,7 +43,7 @@ class CudaEvent:
             DeviceFaultError: something that was enqueued failed.
         """
         with self._context:
-            driver.synchronize_event(self.handle)
+            driver_event.synchronize_event(self.handle)
 
     def elapsed_ms(self, since: object) -> float:
         """Wait for both, then tell the device's time from `since` to this one, in milliseconds.
@@ -57,7 +57,7 @@ class CudaEvent:
         since.synchronize()
         self.synchronize()
         with self._context:
-            return driver.elapsed_ms(since.handle, self.handle)
+            return driver_event.elapsed_ms(since.handle, self.handle)
 
     def __repr__(self) -> str:
         return f"CudaEvent({self._context.name})"
@@ -65,4 +65,4 @@ class CudaEvent:
 
 def _destroy(context: Context, handle: int) -> None:
     if not context.forked:
-        driver.destroy_event(handle)
+        driver_event.destroy_event(handle)

@@ -12,7 +12,7 @@ from struct import pack_into
 
 from dnncore.backend import Address, Bound, Move, Stream
 from dnncore.cuda.calls import Calls, Copy, KernelCall, Memset, Place, WhereAligned
-from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime import driver_tensor_map
 from dnncore.cuda.runtime.context import Context
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.driver_graph import DriverGraph
@@ -73,7 +73,7 @@ def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Addres
             for slot in call.slots:
                 pack_into("<Q", params, slot.field, at(slot.place))
             for held in call.maps:
-                encoded = driver.encode_tensor_map(held.tensor, at(held.place))
+                encoded = driver_tensor_map.encode_tensor_map(held.tensor, at(held.place))
                 params[held.field : held.field + len(encoded)] = encoded
             for field, factor in ((call.alpha, alpha), (call.beta, beta)):
                 if field is not None:

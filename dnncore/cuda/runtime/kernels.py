@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-from dnncore.cuda.runtime import driver, jit
+from dnncore.cuda.runtime import driver_launch, jit
 from dnncore.cuda.runtime.context import Context
-from dnncore.cuda.runtime.driver import DriverFunction
+from dnncore.cuda.runtime.driver_launch import DriverFunction
 from dnncore.cuda.unit import Unit
 from dnncore.errors import NotSupportedError
 
@@ -59,7 +59,7 @@ class LoadedKernels:
         if shared_bytes > _ALLOWED_SHARED_BYTES:
             with self._lock, self._context:
                 if shared_bytes > self._shared_bytes.get(unit, 0):
-                    driver.allow_shared_bytes(found, shared_bytes)
+                    driver_launch.allow_shared_bytes(found, shared_bytes)
                     self._shared_bytes[unit] = shared_bytes
         return found
 
@@ -74,8 +74,8 @@ class LoadedKernels:
             found = self._functions.get(unit)
             if found is None:
                 if unit.source not in self._modules:
-                    self._modules[unit.source] = driver.load_module(image)
-                found = self._functions[unit] = driver.load_function(self._modules[unit.source], unit.entry)
+                    self._modules[unit.source] = driver_launch.load_module(image)
+                found = self._functions[unit] = driver_launch.load_function(self._modules[unit.source], unit.entry)
         return found
 
 

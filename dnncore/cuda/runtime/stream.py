@@ -6,7 +6,7 @@ from threading import get_ident
 
 import numpy as np
 
-from dnncore.cuda.runtime import driver
+from dnncore.cuda.runtime import driver, driver_event
 from dnncore.cuda.runtime.context import Context
 from dnncore.cuda.runtime.event import CudaEvent
 from dnncore.cuda.runtime.owner import Owner
@@ -85,7 +85,7 @@ class CudaStream:
         if not isinstance(event, CudaEvent):
             raise BadParamError(f"a stream of {self._context.name} cannot wait for {event!r}: it is of another backend")
         with self._context:
-            driver.wait_for_event(self.handle, event.handle)
+            driver_event.wait_for_event(self.handle, event.handle)
 
     def precede(self, other: int) -> None:
         """Let another library's stream wait for what was enqueued here."""
@@ -99,12 +99,12 @@ class CudaStream:
         if first == second:
             return
         with self._context:
-            event = driver.create_event(timed=False)
+            event = driver_event.create_event(timed=False)
             try:
-                driver.record_event(event, first)
-                driver.wait_for_event(second, event)
+                driver_event.record_event(event, first)
+                driver_event.wait_for_event(second, event)
             finally:
-                driver.destroy_event(event)
+                driver_event.destroy_event(event)
 
     def synchronize(self) -> None:
         """Block, without the GIL, until everything enqueued has run.
