@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from features import FEATURES, Feature
@@ -63,7 +64,7 @@ class _Notes:
         return (f"{number}. {reason}" for reason, number in self._numbers.items())
 
 
-_ANSWERS: dict[Any, Offer | str] = {}  # a case is asked about once for every feature that it has
+_ANSWERS: dict[Any, Offer | str] = {}  # a problem with a feature may be one that was asked about before
 
 
 def _offer(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> Offer | str:
@@ -78,8 +79,15 @@ def _refusal(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> 
     return answer if isinstance(answer, str) else None
 
 
-def _cases(heading: str) -> list[Problem]:
-    return [case.problem for case in TESTED.get(heading, ())]
+@cache
+def _cases(heading: str) -> tuple[Problem, ...]:
+    return tuple(case.problem for case in TESTED.get(heading, ()))
+
+
+@cache
+def _with(feature: Feature, heading: str) -> tuple[int, ...]:
+    """Places among the cases of a kind of those that have a feature."""
+    return tuple(i for i, problem in enumerate(_cases(heading)) if feature.has(problem))
 
 
 def _bases(algorithm: Algorithm, heading: str, figures: DeviceFigures) -> list[Problem]:
@@ -95,16 +103,14 @@ def _varied(feature: Feature, base: Problem) -> Problem | None:
         return None
 
 
-def _cell(
-    algorithm: Algorithm, bases: list[Problem], feature: Feature, heading: str, figures: DeviceFigures, notes: _Notes
-) -> str:
-    """Whether it takes all, some or none of the problems with a feature, with a reason; or that there are none."""
+def _cell(varied: list[str | None], cases: list[str | None], notes: _Notes) -> str:
+    """Whether an algorithm takes all, some or none of the problems with a feature, with a reason; or that there are none.
 
-    def ask(problems: list[Problem]) -> list[str | None]:
-        return [_refusal(algorithm, problem, figures) for problem in problems]
-
-    varied = ask([problem for base in bases if (problem := _varied(feature, base))])
-    cases = ask([problem for problem in _cases(heading) if feature.has(problem)])
+    Args:
+        varied: Its refusals, or None, of problems that were given the feature.
+        cases: Of cases that have it.
+        notes: Where reasons are numbered.
+    """
     answers = varied or cases
     reason = next((answer for answer in answers if answer is not None), None)
     if not answers:
@@ -130,7 +136,11 @@ def _support(algorithms: tuple[Algorithm, ...], heading: str, backend: Backend) 
         offers = [offer for base in bases if isinstance(offer := _offer(algorithm, base, backend.figures), Offer)]
         deterministic = "yes" if all(offer.deterministic for offer in offers) else "no"
         row = [f"`{algorithm.name}`", deterministic, ", ".join(dict.fromkeys(offer.math for offer in offers))]
-        row += [_cell(algorithm, bases, feature, heading, backend.figures, notes) for feature in FEATURES]
+        refusals = [_refusal(algorithm, problem, backend.figures) for problem in _cases(heading)]
+        for feature in FEATURES:
+            problems = (problem for base in bases if (problem := _varied(feature, base)))
+            varied = [_refusal(algorithm, problem, backend.figures) for problem in problems]
+            row.append(_cell(varied, [refusals[i] for i in _with(feature, heading)], notes))
         if on_cuda:
             reason = next((_refusal(algorithm, base, A100) for base in bases), None)
             row.append("yes" if reason is None else f"no{notes.mark(reason)}")
