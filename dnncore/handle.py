@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
-from dnncore import devices, find, interchange
-from dnncore.aliasing import check_apart
+from dnncore import devices, interchange
 from dnncore.arena import Arena
-from dnncore.backend import Address, Device, DeviceInfo, Enqueue, Event, Memory, Stream, Wired
+from dnncore.backend import Device, Event, Memory
 from dnncore.belongings import Belongings, Closable
 from dnncore.descriptors import Layout, TensorDescriptor
-from dnncore.descriptors.settings import number
 from dnncore.dlpack import Borrowed
 from dnncore.dtypes import DType
-from dnncore.errors import BadParamError, ClosedError, OwnerError
+from dnncore.errors import BadParamError
 from dnncore.interchange import SupportsCudaStream
-from dnncore.plan import AlgorithmPerformance, Plan, Preference
-from dnncore.planner import Planner
-from dnncore.problems import FusedConvolutionProblem, Problem
-from dnncore.program import Program, Step, WiredStep
+from dnncore.plan import Preference
+from dnncore.program import Program
+from dnncore.runner import Runner
 from dnncore.tensor import Tensor
-from dnncore.workspace import Workspace
 
 __all__ = ["Handle"]
 
 
-class Handle:
+class Handle(Runner):
     """Everything one thread needs to run operations on one device. Owned by one thread, until another adopts it; checked.
 
     As many handles per device as wanted, each with a stream of its own. What a handle made (tensors, plans) is used with that
@@ -59,100 +54,9 @@ class Handle:
         stream: int | SupportsCudaStream | None = None,
         autotune: bool = False,
     ) -> None:
-        self._own()
-        self.device = devices.open_device(device) if isinstance(device, str) else device
-        self._planner = Planner(self.device, preference, self._fastest)
-        self._planner.autotune = autotune
-        self._stream_owner = stream  # lives as long as we enqueue on it
-        self._stream = interchange.open_stream(self.device, stream)
-        self._workspace = Workspace(self.device, self._stream)
+        opened = devices.open_device(device) if isinstance(device, str) else device
+        super().__init__(opened, preference, stream, autotune=autotune)
         self._belongings = Belongings()
-        self._recording: Program | None = None
-        self._closed = False
-
-    @property
-    def preference(self) -> Preference:
-        """What algorithms may take, unless an operation says otherwise."""
-        return self._planner.preference
-
-    @preference.setter
-    def preference(self, preference: Preference) -> None:
-        self.check_owner()
-        self._planner.preference = preference
-
-    @contextmanager
-    def preferring(self, preference: Preference) -> Iterator[None]:
-        """Let algorithms take this, in the block, instead of what the handle's own preference allows."""
-        self.check_owner()
-        with self._planner.preferring(preference):
-            yield
-
-    @property
-    def autotune(self) -> bool:
-        """Whether algorithms are timed when a problem is first seen."""
-        return self._planner.autotune
-
-    @property
-    def stream(self) -> Stream:
-        """What operations are enqueued on; `stream.handle` is the CUstream, None on "cpu"."""
-        return self._stream
-
-    def set_stream(self, stream: int | SupportsCudaStream | None) -> None:
-        """Enqueue on another stream from now on, recorded programs too; it first waits for what was enqueued. The host does not.
-
-        Args:
-            stream: As the constructor takes it; None for a new stream of the handle's own.
-
-        Raises:
-            BadParamError: the stream is not this device's, or the handle is recording.
-        """
-        self.check_not_recording("a change of stream")
-        opened = interchange.open_stream(self.device, stream)
-        opened.take_over(self._stream)
-        self._stream, self._stream_owner = opened, stream
-        self._workspace.rebind(opened)
-
-    @property
-    def info(self) -> DeviceInfo:
-        """What the device is."""
-        return self.device.info
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Scratch memory held now."""
-        return self._workspace.nbytes
-
-    def check_owner(self) -> None:
-        """Refuse a foreign thread and a closed handle.
-
-        Raises:
-            OwnerError: the calling thread did not make this handle, nor adopt it.
-            ClosedError: it was closed.
-        """
-        if threading.get_ident() != self._thread:
-            raise OwnerError(
-                f"this handle on {self.info.name} belongs to thread {self._thread_name!r}, not to "
-                f"{threading.current_thread().name!r}; make a handle in each thread"
-            )
-        if self._closed:
-            raise ClosedError(f"this handle on {self.info.name} was closed")
-
-    def adopt(self) -> None:
-        """Belong to the calling thread from now on, with all that was made of this handle.
-
-        For what one thread prepares and another runs: a server loads a model beside the one that it serves. The caller answers for
-        the thread before having ended, or using the handle no more.
-
-        Raises:
-            ClosedError: it was closed.
-        """
-        self._own()
-        self.check_owner()
-        self.device.adopt()
-
-    def _own(self) -> None:
-        self._thread = threading.get_ident()
-        self._thread_name = threading.current_thread().name
 
     def tensor(
         self,
@@ -251,216 +155,6 @@ class Handle:
         self._stream.synchronize()
         self._belongings.remove(memory)
 
-    def plan(self, problem: Problem, *, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
-        """The plan for a problem, chosen once and kept as long as it is one of the 1,024 last used.
-
-        Raises:
-            NotSupportedError: no algorithm fits the preference; the message lists each and why.
-        """
-        self.check_owner()
-        return self._planner.plan(problem, preference, algorithm)
-
-    def _fastest(self, problem: Problem, preference: Preference) -> str | None:
-        """The name of what is fastest; None where there is nothing to choose."""
-        if sum(algorithm.status is None for algorithm in self.get_algorithms(problem, preference=preference)) < 2:
-            return None
-        best = self.find_algorithms(problem, preference=preference)[0]
-        return best.name if best.status is None else None
-
-    def get_algorithms(self, problem: Problem, *, preference: Preference | None = None) -> list[AlgorithmPerformance]:
-        """Every algorithm for a problem, without running one: those that can be used in the order in which `plan` would take them,
-        then the others, each with the reason.
-        """
-        self.check_owner()
-        return self._planner.rank(problem, preference)
-
-    def find_algorithms(
-        self,
-        problem: Problem,
-        inputs: Sequence[Tensor] | None = None,
-        outputs: Sequence[Tensor] | None = None,
-        *,
-        preference: Preference | None = None,
-    ) -> list[AlgorithmPerformance]:
-        """Time every algorithm that can be used, on the handle's stream: the fastest first, then those that failed or are out.
-
-        Args:
-            problem: What to solve.
-            inputs: Tensors to time with; without them, memory of the same size is allocated and given back.
-            outputs: These too; they are overwritten.
-            preference: What algorithms may take.
-
-        Returns:
-            Results whose `name` can be given to `plan(problem, algorithm=name)`. Waits for the stream.
-
-        Raises:
-            BadParamError: the tensors are not what the problem takes.
-            OutOfMemoryError: there is no room for tensors to time with.
-            DeviceFaultError: an algorithm has lost the device.
-        """
-        self.check_owner()
-        operands = None
-        if inputs is not None or outputs is not None:
-            inputs, outputs = inputs or (), outputs or ()
-            self._check_descriptors(problem, inputs, outputs)
-            nbytes = [tensor.nbytes for tensor in (*inputs, *outputs)]
-            addresses = self._addresses(problem, nbytes, inputs, outputs)
-            operands = addresses[: len(inputs)], addresses[len(inputs) :]
-
-        def plan(algorithm: str) -> Plan:
-            return self.plan(problem, preference=preference, algorithm=algorithm)
-
-        ranked = self.get_algorithms(problem, preference=preference)
-        return find.find_algorithms(ranked, problem, self.device, self._stream, plan, operands)
-
-    def run(self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]) -> None:
-        """Enqueue outputs = alpha * operation(inputs) + beta * outputs.
-
-        Raises:
-            BadParamError: the plan or a tensor belongs to another handle, a descriptor is not the problem's, there are too few
-                tensors or too many, an output is read-only, or it shares memory with another operand where the problem does
-                not say that it may (`Problem.in_place`); or alpha or beta is no number.
-        """
-        self._check_own(plan)
-        self._check_descriptors(plan.problem, inputs, outputs)
-        self._launch(plan, alpha, inputs, beta, outputs)
-
-    def execute(
-        self,
-        kind: Callable[..., Problem],
-        arguments: tuple[Hashable, ...],
-        alpha: float,
-        inputs: Sequence[Tensor],
-        beta: float,
-        outputs: Sequence[Tensor],
-        *,
-        algorithm: str | None = None,
-    ) -> None:
-        """Enqueue the operation that `kind(*arguments)` describes: the short way from an operation's call to its launch.
-
-        What was called with equal arguments before is found by these, without making the problem, or checking it, again.
-
-        Args:
-            kind: Makes the problem.
-            arguments: Its arguments, the descriptors of the tensors among them.
-            alpha: Factor of the result.
-            inputs: Tensors in the problem's order.
-            beta: Factor of what the outputs hold.
-            outputs: Tensors likewise.
-            algorithm: Take this one, by name, and no other.
-
-        Raises:
-            BadParamError: the arguments make no problem; and as `run`.
-            NotSupportedError: no algorithm fits the preference; the message lists each and why.
-        """
-        self.check_owner()
-        plan = self._planner.called(kind, arguments, algorithm)
-        self._launch(plan, alpha, inputs, beta, outputs)
-
-    def _launch(
-        self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]
-    ) -> None:
-        """Launch a plan of this handle's on tensors that have its problem's descriptors."""
-        addresses = self._addresses(plan.problem, plan.nbytes, inputs, outputs)
-        self.launch(plan, alpha, addresses[: len(inputs)], beta, addresses[len(inputs) :])
-
-    def _addresses(
-        self, problem: Problem, nbytes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> list[Address]:
-        """Where operands lie that are this handle's, may be written and keep apart, as they must."""
-        operands = (*inputs, *outputs)
-        for tensor in operands:
-            if tensor.handle is not self:
-                raise BadParamError(f"{tensor} belongs to another handle")
-        for tensor in outputs:
-            if tensor.read_only:
-                tensor.check_writable()
-        pointers = [tensor.locate() for tensor in operands]
-        check_apart(problem, pointers, nbytes, len(inputs))
-        return pointers if self.device.addresses_are_pointers else [tensor.address for tensor in operands]
-
-    def launch(
-        self, plan: Plan, alpha: float, inputs: Sequence[Address], beta: float, outputs: Sequence[Address]
-    ) -> None:
-        """As `run`, with addresses in place of tensors: for memory that the caller manages, and answers for.
-
-        Args:
-            plan: One of this handle's.
-            alpha: Factor of the result.
-            inputs: On CUDA where each tensor's first element lies, an int; on the reference backend the bytes from there on, uint8.
-            beta: Factor of what is there.
-            outputs: Likewise.
-
-        Raises:
-            BadParamError: the plan belongs to another handle, alpha or beta is no number, or beta is not 0 where the problem
-                overwrites its output.
-        """
-        self._check_own(plan)
-        if type(alpha) is not float or type(beta) is not float:
-            alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-        if beta and isinstance(plan.problem, FusedConvolutionProblem) and plan.problem.overwrites:
-            raise BadParamError(
-                f"beta is {beta}, but the plan is for a y that is overwritten; plan it with overwrites=False"
-            )
-        if self._recording is not None:
-            self._recording.steps.append(Step(plan, alpha, beta, (*inputs, *outputs)))
-            return
-        self.enqueue(plan, alpha, beta, (*inputs, *outputs))
-
-    def enqueue(self, plan: Plan, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
-        """Launch a plan of this handle's now: what everything else comes to.
-
-        Args:
-            plan: The plan.
-            alpha: Factor of the result.
-            beta: Factor of what is there.
-            addresses: Of the inputs and then of the outputs; the caller answers for them.
-        """
-        if threading.get_ident() != self._thread or self._closed:
-            self.check_owner()  # which refuses
-        nbytes = plan.offer.workspace_bytes
-        plan.launch(self._stream, alpha, beta, (*addresses, self._workspace.reserve(nbytes) if nbytes else None))
-
-    def wire(self, steps: Sequence[WiredStep]) -> Enqueue:
-        """Make one function of plans that are launched in a row, with the same factors always: what costs the host least.
-
-        It runs on the stream that the handle has now, whatever it is given later. The caller answers for it being called in the
-        handle's thread, while the handle is open and not recording, and for the addresses.
-
-        Args:
-            steps: The plans, with their operands' places among the addresses that the function will be called with.
-
-        Raises:
-            BadParamError: a plan belongs to another handle.
-        """
-        for step in steps:
-            self._check_own(step.plan)
-        parts = [Wired(step.plan.work, step.alpha, step.beta, step.operands) for step in steps]
-        enqueue = self.device.wire(parts, self._stream)
-        nbytes = max((step.plan.workspace_bytes for step in steps), default=0)
-        if not nbytes:
-            return enqueue
-        reserve = self._workspace.reserve
-        return lambda addresses: enqueue((*addresses, reserve(nbytes)))
-
-    def _check_own(self, plan: Plan) -> None:
-        self.check_owner()
-        if plan.device is not self.device:
-            raise BadParamError(
-                f"{plan.algorithm} was planned by another handle, on {plan.device.info.name}; plan(plan.problem) of this one, on "
-                f"{self.info.name}, gives a plan that it can run"
-            )
-
-    def _check_descriptors(self, problem: Problem, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        read, written = problem.inputs, problem.outputs
-        if len(inputs) != len(read) or len(outputs) != len(written):
-            raise BadParamError(
-                f"{len(inputs)} inputs and {len(outputs)} outputs are given, the plan takes {len(read)} and {len(written)}"
-            )
-        for tensor, descriptor in zip((*inputs, *outputs), (*read, *written), strict=True):
-            if tensor.descriptor is not descriptor and tensor.descriptor != descriptor:
-                raise BadParamError(f"tensor is {tensor.descriptor}, the plan was made for {descriptor}")
-
     def keep(self, resource: Closable) -> None:
         """Close something that was made of this handle's memory with it; until `let_go`."""
         self._belongings.keep(resource)
@@ -495,16 +189,6 @@ class Handle:
         """
         self.check_not_recording("a wait")
         self._stream.wait(event)
-
-    def check_not_recording(self, what: str) -> None:
-        """Refuse what acts at once and so cannot be part of a recorded program, as well as what `check_owner` refuses.
-
-        Raises:
-            BadParamError: this is the block of `record`.
-        """
-        self.check_owner()
-        if self._recording is not None:
-            raise BadParamError(f"{what} is no part of a recorded program; use it outside the block of record()")
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has run.
