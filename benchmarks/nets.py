@@ -142,7 +142,7 @@ def _contestants(
     found: dict[str, Callable[[], object]] = {"eager": lambda: net(x), "graph": graph.replay}
     if compiled:
         torch._inductor.config.freezing = True
-        frozen = torch.compile(net, mode="max-autotune", fullgraph=True)
+        frozen = torch.compile(net, mode="max-autotune", fullgraph=True, dynamic=False)
         for _ in range(3):
             frozen(x)
         found["compiled"] = lambda: frozen(x)

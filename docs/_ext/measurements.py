@@ -10,10 +10,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup"]
+__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|families)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|families)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -101,7 +101,10 @@ def cpu(rows: Rows) -> str:
 
 
 def nets(rows: Rows) -> str:
-    """A line a net and precision, a column a batch: images a second, and over PyTorch's; algorithms chosen by estimate."""
+    """A line a net and precision, a column a batch: images a second, and over PyTorch's; algorithms chosen by estimate.
+
+    The last column is the memory beside weights at the largest batch, and PyTorch's.
+    """
     found = {(row["net"], row["precision"], row["batch"]): row for row in rows if not row["autotuned"]}
     batches = sorted({batch for _, _, batch in found})
 
@@ -109,10 +112,33 @@ def nets(rows: Rows) -> str:
         row = found.get((net, precision, batch))
         return "" if row is None else f"{row['ours_images_per_s']:.0f} ({_ratio(row['ratio'])})"
 
+    def memory(net: str, precision: str) -> str:
+        row = found.get((net, precision, batches[-1]))
+        return "" if row is None else f"{row['ours_bytes'] / 1e6:.0f} ({row['torch_bytes'] / 1e6:.0f})"
+
     lines = dict.fromkeys((net, precision) for net, precision, _ in found)
     return _table(
-        ("", "", *(f"batch {batch}" for batch in batches)),
-        ((net, precision, *(cell(net, precision, batch) for batch in batches)) for net, precision in lines),
+        ("", "", *(f"batch {batch}" for batch in batches), f"MB at batch {batches[-1]}"),
+        (
+            (net, precision, *(cell(net, precision, batch) for batch in batches), memory(net, precision))
+            for net, precision in lines
+        ),
+    )
+
+
+def slices(rows: Rows) -> str:
+    """A line for what was computed in slices too: milliseconds at once, and by so many images at a time."""
+    found = [row for row in rows if row.get("sliced_ms")]
+    sizes = sorted({int(size) for row in found for size in row["sliced_ms"]})
+    return _table(
+        ("", "", "batch", "at once, ms", *(f"by {size}" for size in sizes)),
+        (
+            (
+                *(row["net"], row["precision"], str(row["batch"]), f"{row['ours_ms']:.2f}"),
+                *(f"{row['sliced_ms'][str(size)]:.2f}" if str(size) in row["sliced_ms"] else "" for size in sizes),
+            )
+            for row in found
+        ),
     )
 
 
@@ -134,8 +160,14 @@ def _document(*parts: str) -> dict[str, Any]:
     return document
 
 
-_WHOLE: dict[str, Callable[[Rows], str]] = {"host": host, "cpu": cpu, "nets": nets, "families": families}
-"""Tables of all that a file holds."""
+_WHOLE: dict[str, tuple[str, Callable[[Rows], str]]] = {
+    "host": ("host", host),
+    "cpu": ("cpu", cpu),
+    "nets": ("nets", nets),
+    "slices": ("nets", slices),
+    "families": ("families", families),
+}
+"""Tables of all that a file holds: its name, and what makes the table."""
 
 
 def insert(text: str) -> str:
@@ -146,7 +178,8 @@ def insert(text: str) -> str:
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
         if kind in _WHOLE:
-            return _WHOLE[kind](_document(kind)["results"])
+            file, table = _WHOLE[kind]
+            return table(_document(file)["results"])
         return memory_bound([_document(kind, dtype) for dtype in words])
 
     return _PLACE.sub(made, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets
+from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets, slices
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -57,12 +57,24 @@ def test_processor_time_is_that_of_one_image() -> None:
 def test_a_net_has_a_column_for_each_batch() -> None:
     def row(batch: int, *, autotuned: bool = False) -> dict[str, object]:
         figures = {"ours_images_per_s": 1234.5 * batch, "ratio": 1.25, "autotuned": autotuned}
+        figures |= {"ours_bytes": batch * 1_100_000, "torch_bytes": batch * 2_000_000}
         return {"net": "alexnet", "precision": "float16", "batch": batch, **figures}
 
     assert nets([row(1), row(32), row(1, autotuned=True)]).splitlines() == [
-        "|  |  | batch 1 | batch 32 |",
-        "| --- | --- | --- | --- |",
-        "| alexnet | float16 | 1234 (**1.25**) | 39504 (**1.25**) |",
+        "|  |  | batch 1 | batch 32 | MB at batch 32 |",
+        "| --- | --- | --- | --- | --- |",
+        "| alexnet | float16 | 1234 (**1.25**) | 39504 (**1.25**) | 35 (64) |",
+    ]
+
+
+def test_what_was_computed_in_slices_has_a_line_and_nothing_else() -> None:
+    row = {"net": "alexnet", "precision": "float16", "batch": 16, "ours_ms": 1.25}
+    rows: list[dict[str, object]] = [{**row, "sliced_ms": {"8": 2.5}}, {**row, "sliced_ms": {"8": 1.5, "16": 3.0}}, row]
+    assert slices(rows).splitlines() == [
+        "|  |  | batch | at once, ms | by 8 | by 16 |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| alexnet | float16 | 16 | 1.25 | 2.50 |  |",
+        "| alexnet | float16 | 16 | 1.25 | 1.50 | 3.00 |",
     ]
 
 
