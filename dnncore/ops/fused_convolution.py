@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import ActivationDescriptor, ActivationMode, BinaryOperator, ConvolutionDescriptor
+from dnncore.descriptors import ActivationDescriptor, BinaryOperator, ConvolutionDescriptor
 from dnncore.descriptors.settings import number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
@@ -13,15 +13,6 @@ from dnncore.problems import FusedConvolutionProblem
 from dnncore.tensor import Tensor
 
 __all__ = ["convolution_bias_activation_backward", "convolution_bias_activation_forward"]
-
-_SLOPE_FROM_RESULT = (
-    ActivationMode.RELU,
-    ActivationMode.CLIPPED_RELU,
-    ActivationMode.LEAKY_RELU,
-    ActivationMode.SIGMOID,
-    ActivationMode.TANH,
-)
-"""Activations whose slope the result tells, so that what went into them need not be kept for the backward pass."""
 
 
 def convolution_bias_activation_forward(
@@ -102,8 +93,8 @@ def convolution_bias_activation_backward(
 
     Args:
         alpha1: As forward; so are x, w, conv, activation and alpha2.
-        activation: As forward: one whose slope y tells (RELU, CLIPPED_RELU, LEAKY_RELU, SIGMOID, TANH), None, or with
-            `activated` any.
+        activation: As forward: one whose slope y tells (`ActivationDescriptor.result_tells_slope`), None, or with `activated`
+            any.
         y: What the forward operation wrote.
         dy: [N, K, *output].
         gradient: [N, K, *output], scratch of the dtype and strides of dy, which it may be: overwritten.
@@ -130,13 +121,12 @@ def convolution_bias_activation_backward(
             transform(handle, 1.0, dy, 0.0, gradient)
     elif activated is not None:
         activation_backward(handle, activation, 1.0, y, dy, activated, 0.0, gradient)
-    elif activation.mode in _SLOPE_FROM_RESULT:
+    elif activation.result_tells_slope(y.descriptor.dtype):
         activation_backward(handle, activation, 1.0, y, dy, y, 0.0, gradient)
     else:
-        names = ", ".join(mode.value for mode in _SLOPE_FROM_RESULT)
         raise BadParamError(
-            f"the slope of {activation.mode.value} cannot be told from y, only that of {names}; give what went into the "
-            "activation as `activated`"
+            f"the slope of {activation.mode.value} cannot be told from y, which is {y.descriptor.dtype.value}; give what went "
+            "into the activation as `activated`"
         )
     if dbias is not None:
         convolution_backward_bias(handle, 1.0, gradient, beta, dbias)

@@ -208,7 +208,11 @@ def test_with_what_went_into_the_activation_any_will_do(handle: Handle, name: st
             assert_close(found[key].numpy(), value, np.full(value.shape, 400.0), DType.FLOAT64, 40, key)
 
 
-def test_a_slope_that_the_result_does_not_tell_is_refused(handle: Handle) -> None:
-    x, w, y = (handle.tensor(SHAPES[key]) for key in ("x", "w", "z"))
-    with x, w, y, pytest.raises(BadParamError, match="slope of gelu cannot be told from y"):
-        ops.convolution_bias_activation_backward(handle, 1.0, x, w, CONV, ActivationDescriptor.make("gelu"), y, y, y)
+@pytest.mark.parametrize(
+    "activation", [ActivationDescriptor.make("gelu"), ActivationDescriptor.make("clipped_relu", 0.1)]
+)
+def test_a_slope_that_the_result_does_not_tell_is_refused(handle: Handle, activation: ActivationDescriptor) -> None:
+    """In 16 bits 0.1 is rounded down, so that y lies below the ceiling everywhere."""
+    x, w, y = (handle.tensor(SHAPES[key], DType.FLOAT16) for key in ("x", "w", "z"))
+    with x, w, y, pytest.raises(BadParamError, match=f"slope of {activation.mode.value} cannot be told from y"):
+        ops.convolution_bias_activation_backward(handle, 1.0, x, w, CONV, activation, y, y, y)
