@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 
 from dnncore.dtypes import DType
+from dnncore.errors import ConfigError
 from dnncore.importers.loading import load_model
 from dnncore.importers.model_file import add_arguments
 from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
+from dnncore.preprocessing import Normalization
 
-__all__ = ["PRECISIONS", "add_model", "calibration_of", "model_of"]
+__all__ = ["PRECISIONS", "add_model", "calibration_of", "model_of", "normalization_of"]
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What lies between a net's inputs and its outputs, by the names that people type."""
@@ -41,3 +43,18 @@ def calibration_of(options: argparse.Namespace) -> Calibration | None:
     """
     is_package = PRECISIONS[options.precision] is DType.INT8 and options.model.is_dir()
     return Package.load(options.model).calibration if is_package else None
+
+
+def normalization_of(options: argparse.Namespace) -> Normalization | None:
+    """What the net that arguments name does to pixels, if it shall read them.
+
+    Raises:
+        ConfigError: it shall, and nothing says what it does.
+        PackageError: the package cannot be read.
+    """
+    if not options.pixels:
+        return None
+    preprocessing = Package.load(options.model).preprocessing if options.model.is_dir() else None
+    if preprocessing is None:
+        raise ConfigError(f"--pixels needs a package that says how images become its input; {options.model} does not")
+    return preprocessing.normalization

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
+from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of, normalization_of
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 from dnncore.nn.model import Model
@@ -38,6 +38,9 @@ def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"leave a pass out, one of {', '.join(CHOICES)}",
     )
     parser.add_argument("--precision", choices=PRECISIONS, help="that passes make (default: fp32)")
+    parser.add_argument(
+        "--pixels", action="store_true", help="the net as it reads pixels: its package says what they become"
+    )
 
 
 def wants_passes(options: argparse.Namespace) -> bool:
@@ -46,8 +49,8 @@ def wants_passes(options: argparse.Namespace) -> bool:
     Raises:
         ConfigError: it is not, and yet something is said of passes.
     """
-    if not options.passes and (options.without or options.precision is not None):
-        raise ConfigError("--precision and --without say what passes do; give --passes too")
+    if not options.passes and (options.without or options.precision is not None or options.pixels):
+        raise ConfigError("--precision, --pixels and --without say what passes do; give --passes too")
     options.precision = options.precision or "fp32"
     return bool(options.passes)
 
@@ -60,8 +63,8 @@ def _describe(options: argparse.Namespace) -> int:
         print(summary(model))
         return 0
     changed = model
-    precision, calibration = PRECISIONS[options.precision], calibration_of(options)
-    for name, behind in applied_passes(model, precision, options.without, calibration):
+    known = calibration_of(options), normalization_of(options)
+    for name, behind in applied_passes(model, PRECISIONS[options.precision], options.without, *known):
         print(f"  pass    {name}: {_change(changed, behind)}")
         changed = behind
     for name in options.without:

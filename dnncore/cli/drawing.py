@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of
+from dnncore.cli.arguments import PRECISIONS, add_model, calibration_of, model_of, normalization_of
 from dnncore.cli.describing import add_pass_arguments, wants_passes
 from dnncore.errors import BackendUnavailableError, ConfigError
 from dnncore.nn.drawing import to_dot
@@ -36,7 +36,8 @@ def _draw(options: argparse.Namespace) -> int:
     is_run = wants_passes(options)
     model = model_of(options)
     if is_run:
-        model = for_inference(model, PRECISIONS[options.precision], options.without, calibration_of(options))
+        known = calibration_of(options), normalization_of(options)
+        model = for_inference(model, PRECISIONS[options.precision], options.without, *known)
     text = to_dot(model.graph).encode()
     options.out.write_bytes(text if options.out.suffix == ".dot" else _rendered(text, options.out))
     print(f"{options.out}: {len(model.graph.nodes)} nodes")

@@ -20,6 +20,7 @@ from dnncore.cuda import (
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution import plain
 from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.images import IMAGES
 from dnncore.cuda.unit import Unit
 from dnncore.problems import (
     ActivationBackwardProblem,
@@ -35,6 +36,7 @@ from dnncore.problems import (
     FillProblem,
     FusedConvolutionProblem,
     Im2ColProblem,
+    ImageConvolutionProblem,
     ImageNormalizationProblem,
     ImageResizeProblem,
     MatmulProblem,
@@ -67,6 +69,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     FillProblem: tensor.FILL,
     FusedConvolutionProblem: FUSED,
     Im2ColProblem: im2col.IM2COL,
+    ImageConvolutionProblem: IMAGES,
     ImageNormalizationProblem: image.NORMALIZATION,
     ImageResizeProblem: image.RESIZE,
     MatmulProblem: matmul.ALGORITHMS,

@@ -18,7 +18,7 @@ from dnncore.ops.cross_entropy import cross_entropy_backward, cross_entropy_forw
 from dnncore.ops.dropout import dropout_backward, dropout_forward, dropout_state
 from dnncore.ops.fused_convolution import convolution_bias_activation_backward, convolution_bias_activation_forward
 from dnncore.ops.im2col import col2im, im2col
-from dnncore.ops.image import image_normalization, image_resize
+from dnncore.ops.image import image_convolution, image_normalization, image_resize
 from dnncore.ops.matmul import (
     inner_product_backward_data,
     inner_product_backward_weights,
@@ -69,6 +69,7 @@ __all__ = [
     "group_norm_backward",
     "group_norm_forward",
     "im2col",
+    "image_convolution",
     "image_normalization",
     "image_resize",
     "inner_product_backward_data",

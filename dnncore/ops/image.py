@@ -1,15 +1,49 @@
-"""Images of 8 bits a channel: resizing a batch of them, and turning them into a net's input."""
+"""Images of 8 bits a channel: resizing a batch of them, turning them into a net's input, and convolving that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
 from dnncore.descriptors.settings import wholes
 from dnncore.handle import Handle
-from dnncore.problems import ImageNormalizationProblem, ImageResizeProblem
+from dnncore.problems import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
 from dnncore.tensor import Tensor
 
-__all__ = ["image_normalization", "image_resize"]
+__all__ = ["image_convolution", "image_normalization", "image_resize"]
+
+
+def image_convolution(
+    handle: Handle,
+    alpha: float,
+    x: Tensor,
+    table: Tensor,
+    w: Tensor,
+    conv: ConvolutionDescriptor,
+    bias: Tensor | None,
+    activation: ActivationDescriptor | None,
+    beta: float,
+    y: Tensor,
+    *,
+    algorithm: str | None = None,
+) -> None:
+    """y = activation(conv(table[c, x], w) + bias): `image_normalization` and a fused convolution in one, rounded alike.
+
+    Args:
+        x: uint8 [N, C, H, W], 1 to 4 channels; an image in memory is channels-last.
+        table: float32 [C, 256]: what each value of a pixel becomes, rounded to w's dtype. Padding is zeros beside that.
+        w: float16, bfloat16 or float32 [K, C, R, S].
+        bias: [1, K, 1, 1], of w's dtype or float32.
+        activation: None for the identity.
+        y: [N, K, P, Q], of w's dtype.
+        algorithm: Take the one of this name; None lets the handle's preference choose.
+    """
+    arguments = (
+        *(x.descriptor, w.descriptor, y.descriptor, table.descriptor, conv),
+        *(None if bias is None else bias.descriptor, activation),
+    )
+    inputs = (x, w, table) if bias is None else (x, w, bias, table)
+    handle.execute(ImageConvolutionProblem, arguments, alpha, inputs, beta, (y,), algorithm=algorithm)
 
 
 def image_normalization(

@@ -11,7 +11,7 @@ from dnncore.problems.cross_entropy import CrossEntropyBackwardProblem, CrossEnt
 from dnncore.problems.dropout import DropoutProblem
 from dnncore.problems.fused_convolution import FusedConvolutionProblem
 from dnncore.problems.im2col import Col2ImProblem, Im2ColProblem
-from dnncore.problems.image import ImageNormalizationProblem, ImageResizeProblem
+from dnncore.problems.image import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
 from dnncore.problems.matmul import MatmulProblem
 from dnncore.problems.normalization import (
     BatchNormBackwardProblem,
@@ -50,6 +50,7 @@ __all__ = [
     "GroupNormBackwardProblem",
     "GroupNormForwardProblem",
     "Im2ColProblem",
+    "ImageConvolutionProblem",
     "ImageNormalizationProblem",
     "ImageResizeProblem",
     "LRNBackwardProblem",

@@ -1,18 +1,19 @@
-"""Images of 8 bits a channel: resized to one size, and turned into a net's input."""
+"""Images of 8 bits a channel: resized to one size, turned into a net's input, and convolved as that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.descriptors.settings import settle, wholes
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
+from dnncore.problems.fused_convolution import FusedConvolutionProblem
 from dnncore.problems.normalization.operands import OptionalOperands
 from dnncore.problems.problem import Operands, writable
 
-__all__ = ["ImageNormalizationProblem", "ImageResizeProblem"]
+__all__ = ["ImageConvolutionProblem", "ImageNormalizationProblem", "ImageResizeProblem"]
 
 _FLOATING = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _MAX_CHANNELS = 4
@@ -70,6 +71,64 @@ class ImageNormalizationProblem(OptionalOperands):
         ):
             raise BadParamError(f"offset {self.offset} is out of range")
         writable(y=self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConvolutionProblem(OptionalOperands):
+    """y = activation(conv(images, w) + bias), images being table[c, x[n, c, h, w]] rounded to w's dtype: a net's first layer.
+
+    The result is that of `ImageNormalizationProblem` and `FusedConvolutionProblem` one after the other. Padding is zeros beside the
+    images, whatever the table makes of a pixel of 0.
+
+    Args:
+        x: uint8 [N, C, H, W], 1 to 4 channels; as images lie in memory, its layout is NHWC.
+        w: float16, bfloat16 or float32 [K, C, R, S]; there is one group.
+        y: [N, K, P, Q], of w's dtype.
+        table: float32 [C, 256] without gaps: what each value of a pixel becomes.
+        convolution: Padding, stride, dilation, mode, math.
+        bias: [1, K, 1, 1], of w's dtype or float32; None for 0.
+        activation: None for the identity.
+
+    Raises:
+        BadParamError: dtypes or shapes disagree.
+    """
+
+    x: TensorDescriptor
+    w: TensorDescriptor
+    y: TensorDescriptor
+    table: TensorDescriptor
+    convolution: ConvolutionDescriptor
+    bias: TensorDescriptor | None = None
+    activation: ActivationDescriptor | None = None
+    possible_inputs: ClassVar[tuple[str, ...]] = ("x", "w", "bias", "table")
+    possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
+
+    def __post_init__(self) -> None:
+        _check_images("x", self.x)
+        _ = self.normalization  # which checks table and w's dtype, and
+        _ = self.fused  # everything else
+
+    @property
+    def images(self) -> TensorDescriptor:
+        """What pixels become, [N, C, H, W], channels-last without gaps: nobody need write it."""
+        return TensorDescriptor.packed(self.x.shape, self.w.dtype, Layout.NHWC)
+
+    @property
+    def normalization(self) -> ImageNormalizationProblem:
+        """The lookups alone."""
+        return ImageNormalizationProblem(self.x, self.table, self.images)
+
+    @property
+    def fused(self) -> FusedConvolutionProblem:
+        """What follows them; its inputs are the first ones of this problem."""
+        return FusedConvolutionProblem(
+            self.images, self.w, self.y, self.convolution, bias=self.bias, activation=self.activation
+        )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the convolution."""
+        return self.fused.macs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dnncore.reference import blocked_convolution, convolution, depthwise_convol
 from dnncore.reference.activation import activate
 from dnncore.reference.launch import Array, Compute, Parts, ReferenceAlgorithm
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "DENSE"]
 
 
 def _finished(problem: FusedConvolutionProblem, y: Array, operands: dict[str, Array]) -> Array:
@@ -70,8 +70,10 @@ def _fused(plain: ReferenceAlgorithm) -> ReferenceAlgorithm:
     )
 
 
-ALGORITHMS = (
-    _fused(depthwise_convolution.FORWARD),
+DENSE = (
     _fused(blocked_convolution.ALGORITHMS[Direction.FORWARD]),
     ReferenceAlgorithm("composed", _composed, temporaries=_composed_temporaries),
 )
+"""Of one group, and of more."""
+
+ALGORITHMS = (_fused(depthwise_convolution.FORWARD), *DENSE)

@@ -1,14 +1,25 @@
-"""Images of 8 bits a channel: table lookups, and resampling in whole numbers."""
+"""Images of 8 bits a channel: table lookups, with what convolves their results or without, and resampling in whole numbers."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from dnncore.problems import ImageNormalizationProblem, ImageResizeProblem
-from dnncore.reference.launch import Array, Parts, ReferenceAlgorithm
+from dnncore.backend import Offer
+from dnncore.figures import DeviceFigures
+from dnncore.problems import (
+    FusedConvolutionProblem,
+    ImageConvolutionProblem,
+    ImageNormalizationProblem,
+    ImageResizeProblem,
+)
+from dnncore.reference import fused_convolution
+from dnncore.reference.launch import Array, Compute, Parts, ReferenceAlgorithm, ReferenceWork, Value
 
-__all__ = ["NORMALIZATION", "RESIZE"]
+__all__ = ["CONVOLUTION", "NORMALIZATION", "RESIZE"]
 
 _Pixels = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.int32]
@@ -94,3 +105,47 @@ def _rounded(sums: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
 
 NORMALIZATION = (ReferenceAlgorithm("table", _normalization),)
 RESIZE = (ReferenceAlgorithm("two_passes", _resize),)
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageConvolution:
+    """Table lookups, then a fused convolution. Immutable.
+
+    Args:
+        convolution: Of what is looked up.
+    """
+
+    convolution: ReferenceAlgorithm
+
+    @property
+    def name(self) -> str:
+        """That of the convolution."""
+        return self.convolution.name
+
+    def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """What both take."""
+        convolution = self.convolution.offer(problem.fused, figures)
+        lookups = NORMALIZATION[0].offer(problem.normalization, figures)
+        if isinstance(convolution, str) or isinstance(lookups, str):
+            return convolution if isinstance(convolution, str) else str(lookups)
+        compute = partial(_convolved, self.convolution.compute)
+        work = partial(ReferenceWork, self.name, compute, problem, self.convolution.maths)
+        return replace(convolution, seconds=lookups.seconds + convolution.seconds, prepare=work)
+
+
+@lru_cache
+def _fused(problem: ImageConvolutionProblem) -> FusedConvolutionProblem:
+    """What follows the lookups: made once, not at each launch."""
+    return problem.fused
+
+
+def _convolved(
+    convolve: Compute, problem: ImageConvolutionProblem, x: _Pixels, w: Array, *others: Array
+) -> Value | Parts:
+    *bias, table = others
+    rounded = table.astype(problem.w.dtype.numpy).astype(w.dtype)
+    images = np.stack([rounded[c].take(x[:, c]) for c in range(x.shape[1])], axis=1)
+    return convolve(_fused(problem), images, w, *bias)
+
+
+CONVOLUTION = tuple(_ImageConvolution(algorithm) for algorithm in fused_convolution.DENSE)

@@ -28,6 +28,7 @@ __all__ = [
     "Parts",
     "ReferenceAlgorithm",
     "ReferenceWork",
+    "Value",
     "exact_and_fast",
     "few",
     "in_parts",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import ImageNormalizationProblem, ImageResizeProblem
+from dnncore.problems import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
 from tests.cases.case import Case, describe
 
 __all__ = ["CASES"]
@@ -75,7 +75,53 @@ RESIZES = (
     ("no-images", 16, 16, (0, 3, 4, 4), "NHWC", None, True, 1.0, 0.0),
 )
 
+ROWS = ("implicit_gemm_wgmma_rows",)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Images [N, C, H, W] and K filters of R x S; `layouts` of x and of y."""
+
+    name: str
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int]
+    padding: int = 0
+    stride: int = 1
+    dtype: DType = F16
+    layouts: tuple[str, str] = ("NHWC", "NHWC")
+    biased: bool = True
+    alpha: float = 1.0
+    beta: float = 0.0
+    written_for: tuple[str, ...] = ()
+
+    @property
+    def case(self) -> Case:
+        conv = ConvolutionDescriptor.make(padding=self.padding, stride=self.stride)
+        of_x, of_y = self.layouts
+        filters = (self.w[0], self.x[1], *self.w[1:])
+        problem = ImageConvolutionProblem(
+            describe(self.x, DType.UINT8, of_x),
+            describe(filters, self.dtype, of_y),
+            describe(conv.output_shape(self.x, filters), self.dtype, of_y),
+            TensorDescriptor.packed((self.x[1], 256)),
+            conv,
+            TensorDescriptor.packed((1, self.w[0], 1, 1)) if self.biased else None,
+            ActivationDescriptor.make("relu") if self.biased else None,
+        )
+        return Case(f"image-convolution-{self.name}", problem, self.alpha, self.beta, self.written_for)
+
+
+CONVOLUTIONS = (
+    Convolution("7x7-halved", (2, 3, 15, 12), (16, 7, 7), 3, 2),
+    Convolution("odd-rows-bf16", (1, 3, 7, 9), (72, 3, 3), 1, 1, BF16, alpha=-0.5, beta=2.0, written_for=ROWS),
+    Convolution("gray-no-bias", (3, 1, 9, 10), (8, 5, 4), 4, 3, biased=False, written_for=ROWS),
+    Convolution("four-channels", (1, 4, 6, 5), (8, 2, 3), 0, 2, written_for=ROWS),
+    Convolution("planes", (2, 3, 6, 5), (5, 3, 3), 1, 1, layouts=("NCHW", "NCHW")),
+    Convolution("fp32-blend", (2, 3, 6, 7), (4, 5, 5), 2, 2, F32, ("gaps", "NCHW"), alpha=2.0, beta=-1.0),
+)
+
 CASES = (
+    *(one.case for one in CONVOLUTIONS),
     *(one.case for one in NORMALIZATIONS),
     *(
         Case(

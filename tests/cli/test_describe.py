@@ -10,6 +10,9 @@ import pytest
 from onnx import helper
 
 from dnncore.cli.__main__ import main
+from dnncore.nn.package import Package
+from dnncore.nn.zoo import ZOO
+from dnncore.preprocessing import Preprocessing
 from tests.importers.onnx.nets import model_of
 
 
@@ -65,10 +68,25 @@ def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) ->
         main([*command, "--without", "everything"])
 
 
+def test_a_package_says_what_pixels_become(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = ZOO["lenet"]()
+    preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
+    Package("lenet", graph, graph.initialize(0), preprocessing, None).save(tmp_path / "lenet")
+    command = ["describe", str(tmp_path / "lenet"), "--passes", "--pixels"]
+    assert main([*command, "--precision", "fp16"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "pass    fuse_pixels: 9 nodes -> 8 (-1 fused_convolution, -1 image_normalization, +1 image_convolution)" in said
+    )
+    assert main(command) == 0
+    assert "pass    fuse_pixels: 8 nodes -> 8\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["describe", "lenet", "--precision", "fp32"], "--precision and --without say what passes do; give --passes too"),
+        (["describe", "lenet", "--passes", "--pixels"], "--pixels needs a package that says how images become its input"),
+        (["describe", "lenet", "--precision", "fp32"], "--precision, --pixels and --without say what passes do; give --passes too"),
         (["draw", "lenet", "-o", "net.dot", "--without", "quantize"], "give --passes too"),
         (["describe", "lenet", "--shape", "data=N,1,8,8"], "lenet: it has extents of its own; those given for data go with"),
         (["describe", "PACKAGE", "--shape", "data=N,1,8,8"], "it has extents of its own"),

@@ -11,11 +11,12 @@ from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
 from dnncore.choice import fastest
 from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.images import IMAGES
 from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import A100, H200
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, ImageConvolutionProblem
 
 NAME = "implicit_gemm_wgmma_rows"
 (ROWS,), (OF_FILTERS,) = (
@@ -107,9 +108,27 @@ def test_first_layers_of_known_nets_with_what_follows_are_computed_by_it(
     bias = TensorDescriptor.packed((1, 64, 1, 1))
     relu = ActivationDescriptor.make("relu")
     fused = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=relu)
-    found = fastest(FUSED, fused, H200)
-    assert found is not None
-    assert found[0].name == NAME
+    pixels, table = TensorDescriptor.packed(plain.x.shape, DType.UINT8, "NHWC"), TensorDescriptor.packed((3, 256))
+    of_pixels = ImageConvolutionProblem(pixels, plain.w, plain.y, table, plain.convolution, bias, relu)
+    for found in (fastest(FUSED, fused, H200), fastest(IMAGES, of_pixels, H200)):
+        assert found is not None
+        assert found[0].name == NAME
     gradient = fastest(algorithms(Direction.BACKWARD_FILTER), replace(plain, direction=Direction.BACKWARD_FILTER), H200)
     assert gradient is not None
     assert gradient[0].name == NAME
+
+
+def test_pixels_are_normalised_before_where_it_does_not_suit_a_part_of_the_batch_at_a_time() -> None:
+    """In parts that stay in the second-level cache; without room for one, pixel by pixel."""
+    x, table = TensorDescriptor.packed((256, 3, 224, 224), DType.UINT8, "NHWC"), TensorDescriptor.packed((3, 256))
+    like = _layer((256, 3, 224, 224), dilation=2)
+    problem = ImageConvolutionProblem(x, like.w, like.y, table, like.convolution)
+    found, alone = (
+        fastest(IMAGES, problem, H200),
+        fastest(IMAGES, problem, H200, lambda offer: not offer.workspace_bytes),
+    )
+    assert found is not None
+    assert alone is not None
+    assert (found[0].name, alone[0].name) == ("normalized_first", "direct")
+    assert problem.images.nbytes > 70e6
+    assert found[1].workspace_bytes < 64e6

@@ -14,7 +14,8 @@ from dnncore.nn.graph import Value
 from dnncore.nn.graph_json import from_document, to_document
 from dnncore.nn.model import Model
 from dnncore.nn.operators import ImageNormalization
-from dnncore.nn.passes import for_inference, from_pixels, in_precision
+from dnncore.nn.passes import for_inference, from_pixels, fuse_pixels, in_precision
+from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Divide, Normalization, Scale, SubtractMean, SubtractMeanImage
 
 TORCHVISION = Normalization(
@@ -39,7 +40,8 @@ def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
         Parameters.upload(handle, model.graph, model.weights) as parameters,
         Executor(model.graph, handle, parameters, len(images)) as executor,
     ):
-        return executor.run({"data": images})["logits"].copy()
+        (found,) = executor.run({"data": images}).values()
+        return found.copy()
 
 
 def kinds(model: Model) -> list[str]:
@@ -101,3 +103,41 @@ def test_an_input_that_is_handed_out_is_refused() -> None:
     graph: Graph = model.graph.rewritten(model.graph.nodes, outputs=("logits", "data"))
     with pytest.raises(BadParamError, match="hands its input 'data' out"):
         from_pixels(Model(graph, model.weights), TORCHVISION)
+
+
+@pytest.mark.parametrize("precision", [DType.FLOAT16, DType.BFLOAT16], ids=str)
+def test_the_first_convolution_looks_pixels_up_and_the_bits_stay(handle: Handle, precision: DType) -> None:
+    apart = from_pixels(for_inference(net(), precision), TORCHVISION)
+    fused = fuse_pixels(apart)
+    assert kinds(apart)[:2] == ["image_normalization", "fused_convolution"]
+    assert kinds(fused) == ["image_convolution", *kinds(apart)[2:]]
+    assert np.array_equal(logits(handle, fused, PIXELS), logits(handle, apart, PIXELS))
+    assert from_document(to_document(fused.graph)) == fused.graph
+
+
+@pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet18"])
+def test_on_the_zoo_it_changes_no_bit_and_leaves_float32_alone(name: str) -> None:
+    graph = ZOO[name](10, (3, 32, 32))
+    model, pixels = (
+        Model(graph, graph.initialize(0)),
+        np.random.default_rng(2).integers(0, 256, (2, 32, 32, 3), np.uint8),
+    )
+    fused, apart = (
+        for_inference(model, DType.FLOAT16, without, normalization=TORCHVISION) for without in ((), ("fuse_pixels",))
+    )
+    assert (kinds(fused)[0], kinds(apart)[0]) == ("image_convolution", "image_normalization")
+    with Handle("cpu") as handle:
+        assert np.array_equal(logits(handle, fused, pixels), logits(handle, apart, pixels))
+    assert kinds(for_inference(model, normalization=TORCHVISION))[0] == "image_normalization"
+
+
+def test_what_the_lookups_cannot_say_stays_apart() -> None:
+    def head(normalization: Normalization = TORCHVISION, residual: bool = False, groups: int = 1) -> str:
+        builder = NetBuilder("net")
+        x = builder.input("data", (BATCH, 3, 6, 8))
+        y = builder.convolution("conv", x, 3, 3, padding=1, groups=groups)
+        graph = builder.build(builder.plus("sum", y, x) if residual else y)
+        return kinds(for_inference(Model(graph, graph.initialize(3)), DType.FLOAT16, normalization=normalization))[0]
+
+    assert head() == "image_convolution"
+    assert head(MEAN_IMAGE) == head(residual=True) == head(groups=3) == "image_normalization"

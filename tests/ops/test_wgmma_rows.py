@@ -13,7 +13,13 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.wgmma_rows import _PARAMS, WgmmaRows
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
+from dnncore.problems import (
+    ConvolutionProblem,
+    Direction,
+    FusedConvolutionProblem,
+    ImageConvolutionProblem,
+    Problem,
+)
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
 from tests.ops.harness import GUARD, check
@@ -26,7 +32,7 @@ F16, BF16 = DType.FLOAT16, DType.BFLOAT16
 
 @dataclass(frozen=True)
 class Layer:
-    """`gap` is values between the rows of x."""
+    """`gap` is values between the rows of x, `dtype` that of what is multiplied, which `pixels` stand for or not."""
 
     name: str
     x: tuple[int, int, int, int]
@@ -35,6 +41,7 @@ class Layer:
     dtype: DType = F16
     gap: int = 0
     fused: bool = False
+    pixels: bool = False
     alpha: float = 1.0
     beta: float = 0.0
     direction: Direction = Direction.FORWARD
@@ -45,12 +52,17 @@ class Layer:
     def case(self) -> Case:
         _, c, h, w = self.x
         pitch = w * c + self.gap
-        x = TensorDescriptor(self.dtype, self.x, (pitch * h, 1, pitch, c))
+        x = TensorDescriptor(DType.UINT8 if self.pixels else self.dtype, self.x, (pitch * h, 1, pitch, c))
         filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, self.layout)
         y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
-        problem: Problem = ConvolutionProblem(self.direction, x, filters, y, self.convolution)
-        if self.fused:
-            row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
+        row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
+        problem: Problem
+        if self.pixels:
+            table = TensorDescriptor.packed((c, 256))
+            problem = ImageConvolutionProblem(x, filters, y, table, self.convolution, row, leaky)
+        elif not self.fused:
+            problem = ConvolutionProblem(self.direction, x, filters, y, self.convolution)
+        else:
             problem = FusedConvolutionProblem(x, filters, y, self.convolution, row, row, y, leaky, 0.5, alpha2=-2.0)
         return Case(self.name, problem, self.alpha, self.beta)
 
@@ -63,6 +75,10 @@ LAYERS = (
           BF16, gap=3, alpha=-0.5, beta=2.0),
     Layer("one tap of 5", (2, 5, 15, 9), (16, 1, 1), ConvolutionDescriptor.make(dilation=2), gap=1, beta=-1.0),
     Layer("8x8 by 8, few stages", (3, 3, 72, 128), (8, 8, 8), ConvolutionDescriptor.make(stride=8)),
+    Layer("pixels, 7x7 halved, whole words", (2, 3, 58, 24), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
+          pixels=True),
+    Layer("pixels, 11x11 by 4, one by one", (1, 3, 71, 43), (72, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4),
+          BF16, gap=1, pixels=True, alpha=-0.5, beta=2.0),
     Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
 )  # fmt: skip
 
@@ -167,3 +183,22 @@ def test_infinity_reaches_those_taps_alone_that_meet_it(width: int, columns: int
         found = dw.numpy()
     np.testing.assert_array_equal(np.isposinf(found), expected)
     assert not np.isnan(found).any()
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_pixels_give_the_bits_of_images_that_were_normalised_before(dtype: DType) -> None:
+    rng = np.random.default_rng(2)
+    pixels = rng.integers(0, 256, (2, 31, 28, 3), np.uint8)
+    lookups, filters = rng.uniform(-2, 2, (3, 256)).astype("f4"), rng.uniform(-1, 1, (64, 3, 7, 7)).astype(dtype.numpy)
+    conv, relu = ConvolutionDescriptor.make(padding=3, stride=2), ActivationDescriptor.make("relu")
+    with Handle(CUDA_DEVICES[0]) as own:
+        x, table, w = own.upload(pixels), own.upload(lookups), own.upload(filters, "NHWC")
+        x = x.view(x.descriptor.transposed(0, 3, 1, 2))
+        images = own.tensor(TensorDescriptor.packed(x.shape, dtype, "NHWC"))
+        found, expected = (
+            own.tensor(TensorDescriptor.packed(conv.output_shape(x.shape, w.shape), dtype, "NHWC")) for _ in range(2)
+        )
+        ops.image_convolution(own, 1.0, x, table, w, conv, None, relu, 0.0, found, algorithm=ALGORITHM)
+        ops.image_normalization(own, 1.0, x, table, 0.0, images)
+        ops.convolution_bias_activation_forward(own, 1.0, images, w, conv, None, relu, expected, algorithm=ALGORITHM)
+        np.testing.assert_array_equal(found.numpy().view(np.uint16), expected.numpy().view(np.uint16))

@@ -18,7 +18,7 @@ from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, generate, record,
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import FusedConvolutionProblem
+from dnncore.problems import FusedConvolutionProblem, ImageConvolutionProblem
 
 __all__ = ["FUSED_DIRECT", "FusedDirect"]
 
@@ -40,6 +40,7 @@ _PARAMS = struct(
     ("x", ADDRESS),
     ("w", ADDRESS),
     ("y", ADDRESS),
+    ("table", ADDRESS),
     ("x_strides", _STRIDES),
     ("w_strides", _STRIDES),
     ("y_strides", _STRIDES),
@@ -73,8 +74,9 @@ def _strides(tensor: TensorDescriptor, places: Sequence[int] | None = None) -> n
     )
 
 
-def _params(problem: FusedConvolutionProblem) -> np.ndarray:
-    x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+def _params(problem: FusedConvolutionProblem, x: TensorDescriptor) -> np.ndarray:
+    """All but addresses; x is what is read, which may be pixels of what is convolved."""
+    w, y, conv = problem.w, problem.y, problem.convolution
     w_offset, w_places = taps(w.shape[2:], w.strides[2:], conv)
     params = record(
         _PARAMS,
@@ -88,7 +90,7 @@ def _params(problem: FusedConvolutionProblem) -> np.ndarray:
         num_filters=w.shape[0],
         w_offset=w_offset,
         count=y.size,
-        type=ELEMENT_TYPES.index(x.dtype),
+        type=ELEMENT_TYPES.index(problem.x.dtype),
         output_type=ELEMENT_TYPES.index(y.dtype),
         parameter_type=ELEMENT_TYPES.index(problem.parameter_dtype),
     )
@@ -98,7 +100,7 @@ def _params(problem: FusedConvolutionProblem) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FusedDirect:
-    """One thread per element of y; no workspace. Immutable."""
+    """One thread per element of y, also of pixels; no workspace. Immutable."""
 
     name: str = "direct"
 
@@ -106,12 +108,12 @@ class FusedDirect:
         """The one unit, which is for all types."""
         return (_UNIT,)
 
-    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer:
+    def offer(self, problem: FusedConvolutionProblem | ImageConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What it takes; it computes everything that is legal."""
         return Offer(_seconds(problem, figures), partial(_calls, problem, figures), math="fp64")
 
 
-def _seconds(problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
+def _seconds(problem: FusedConvolutionProblem | ImageConvolutionProblem, figures: DeviceFigures) -> float:
     """Time of all products, or of the tensors, on a busy device; or of what one thread adds up where threads are few."""
     num_taps, channels = math.prod(problem.w.shape[2:]), problem.w.shape[1]
     busy = problem.y.size * num_taps * channels / (figures.products_per_second(Maths.FP64) * _OF_PRODUCTS)
@@ -121,9 +123,12 @@ def _seconds(problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
     return _LAUNCHES * figures.launch_seconds + max(busy, memory, cycles / figures.clock_hz)
 
 
-def _calls(problem: FusedConvolutionProblem, figures: DeviceFigures) -> Calls:
-    fields = in_order("x", "w", *fields_of(problem.input_names[2:]), "y")
-    return kernel_call(_UNIT, blocks_for(figures, problem.y.size, _THREADS), _THREADS, _params(problem), fields)
+def _calls(problem: FusedConvolutionProblem | ImageConvolutionProblem, figures: DeviceFigures) -> Calls:
+    fused = problem.fused if isinstance(problem, ImageConvolutionProblem) else problem
+    further = problem.input_names[len(fused.input_names) :]  # the table of pixels
+    fields = in_order("x", "w", *fields_of(fused.input_names[2:]), *further, "y")
+    params = _params(fused, problem.x)
+    return kernel_call(_UNIT, blocks_for(figures, problem.y.size, _THREADS), _THREADS, params, fields)
 
 
 FUSED_DIRECT = FusedDirect()

@@ -1,7 +1,8 @@
 """Rows of channels-last images of few channels as chunks of 8 values, which threads lay out for the matrix units. Pure.
 
 What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times
-channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/image_rows.cuh`.
+channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/image_rows.cuh`. What is read is
+x, or pixels of 8 bits that become x when threads look them up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 from dnncore.cuda.params import ADDRESS, record, struct
 from dnncore.cuda.tensor_map import BoxMap
 from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem
 
 __all__ = [
@@ -28,6 +30,9 @@ __all__ = [
 CHUNK = 8
 """Values of a filter's row that are laid out together: 16 bytes."""
 
+_WORD_BYTES = 4
+"""What threads load at a time where they can."""
+
 PLACE_OUTPUTS = 8
 PLACE_BYTES = 16 * PLACE_OUTPUTS
 """Of a stage: a chunk of each of the outputs that are neighbours in a row."""
@@ -39,7 +44,7 @@ IMAGE_ROWS = struct(
     *((name, "<i4") for name in ("chunks", "pitch", "stage_rows", "rows_at_once", "height", "row_values")),
     *((name, "<i4") for name in ("row_step", "value_step", "rows_before", "values_before")),
     ("tail", "<u4", CHUNK // 2),
-    ("even", "<u4"),
+    ("in_words", "<u4"),
 )
 """`wgmma::ImageRows`."""
 
@@ -48,14 +53,16 @@ _FARTHEST_BYTES = 2**40
 """Of a box along each dimension; what every stride is less than."""
 
 # Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers on an H200
-# (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole pairs are read value by value.
+# (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole words are read value by value,
+# and of pixels each is looked up [assumed].
 _LAYING_OUT_CLOCKS, _CHUNK_CLOCKS = 219, 68
 _SINGLE_VALUES = 2.0
+_LOOKUPS = 1.25
 
 
-def why_no_rows(problem: ConvolutionProblem) -> str | None:
-    """None where what a row of a filter meets are neighbours in x, else the reason."""
-    x, conv, channels = problem.x, problem.convolution, problem.x.shape[1]
+def why_no_rows(problem: ConvolutionProblem, x: TensorDescriptor) -> str | None:
+    """None where what a row of a filter meets are neighbours in x, which is what is read, else the reason."""
+    conv, channels = problem.convolution, x.shape[1]
     if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, problem.w.shape[2:], strict=True)):
         return f"dilation {conv.dilation}; the values of a row are neighbours"
     if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
@@ -69,22 +76,29 @@ def row_values(problem: ConvolutionProblem) -> int:
 
 
 def image_rows(
-    problem: ConvolutionProblem, *, chunks: int, pitch: int, stage_rows: int, rows_at_once: int, used: int | None = None
+    problem: ConvolutionProblem,
+    x: TensorDescriptor,
+    *,
+    chunks: int,
+    pitch: int,
+    stage_rows: int,
+    rows_at_once: int,
+    used: int | None = None,
 ) -> np.ndarray:
     """The struct IMAGE_ROWS, all but the address.
 
     Args:
         problem: Of which x is laid out.
+        x: What is read.
         chunks: Of a row of a filter.
         pitch: Places from a row of a stage to the next.
         stage_rows: Rows of a stage.
         rows_at_once: Of these, that a warpgroup lays out.
         used: Values of these chunks; what follows in the last one is filled up with zeros. All where it does not matter.
     """
-    x, conv = problem.x, problem.convolution
-    _, channels, height, width = x.shape
+    conv, (_, channels, height, width) = problem.convolution, x.shape
     left_over = (chunks * CHUNK if used is None else used) - (chunks - 1) * CHUNK
-    steps = _steps(problem)
+    steps = _steps(x)
     return record(
         IMAGE_ROWS,
         strides=steps,
@@ -100,7 +114,7 @@ def image_rows(
         rows_before=conv.padding[0][0],
         values_before=conv.padding[1][0] * channels,
         tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(CHUNK // 2)],
-        even=_is_even(problem),
+        in_words=_is_in_words(x),
     )
 
 
@@ -123,17 +137,20 @@ def runs_map(x: TensorDescriptor, values: int, rows: int) -> BoxMap | None:
     return BoxMap(x.dtype, (length, height, n), steps_bytes, (values, rows, 1), swizzles=False)
 
 
-def laying_out_clocks(problem: ConvolutionProblem, chunks: int) -> float:
-    """Of a multiprocessor that lays out so many chunks of x, those of a rectangle of outputs."""
-    return _LAYING_OUT_CLOCKS + chunks / 32 * _CHUNK_CLOCKS * (1.0 if _is_even(problem) else _SINGLE_VALUES)
+def laying_out_clocks(x: TensorDescriptor, chunks: int) -> float:
+    """Of a multiprocessor that reads x and lays out so many chunks, those of a rectangle of outputs."""
+    clocks = (
+        _CHUNK_CLOCKS * (1.0 if _is_in_words(x) else _SINGLE_VALUES) * (_LOOKUPS if x.dtype is DType.UINT8 else 1.0)
+    )
+    return _LAYING_OUT_CLOCKS + chunks / 32 * clocks
 
 
-def _steps(problem: ConvolutionProblem) -> tuple[int, int]:
+def _steps(x: TensorDescriptor) -> tuple[int, int]:
     """Values from image to image and from row to row."""
-    x = problem.x
     return x.strides[0] if x.shape[0] > 1 else 0, x.strides[2] if x.shape[2] > 1 else 0
 
 
-def _is_even(problem: ConvolutionProblem) -> bool:
-    """Whether all rows begin and end at pairs of values, if the first one does."""
-    return all(step % 2 == 0 for step in (*_steps(problem), problem.x.shape[3] * problem.x.shape[1]))
+def _is_in_words(x: TensorDescriptor) -> bool:
+    """Whether all rows begin and end at words of 4 bytes, if the first one does."""
+    values = _WORD_BYTES // x.dtype.itemsize
+    return all(step % values == 0 for step in (*_steps(x), x.shape[3] * x.shape[1]))

@@ -1,8 +1,7 @@
 """Forward convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
 
 Rows of x are laid out in chunks (`image_rows`); the picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, sums are in
-fp32, padding is zeros that are multiplied, and where y or a residual does not begin at a multiple of 16 bytes `implicit_gemm`
-computes.
+fp32, padding is zeros that are multiplied. Where x is pixels of 8 bits, they are looked up on their way into shared memory.
 """
 
 from __future__ import annotations
@@ -46,9 +45,11 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, ImageConvolutionProblem
 
 __all__ = ["WgmmaRows"]
+
+Problem = ConvolutionProblem | FusedConvolutionProblem | ImageConvolutionProblem
 
 assert RECTANGLE[1] == PLACE_OUTPUTS
 _MOST_CHUNKS = WARPGROUP // PLACE_OUTPUTS
@@ -63,6 +64,9 @@ _PAIRS = 2
 """Of a producer and a consumer, which take turns: a stage must always be the same pair's, so that stages are a multiple of them."""
 
 _LEAST_STAGES, _MOST_STAGES = 2, 6
+_TABLE_BYTES = 256 * 4 * 4
+"""Of a channel, for pixels: 4 copies of a word each; PixelTable of convolution/pixel_table.cuh."""
+
 _BOXES = 2
 _BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
 _MOST_STEP_BYTES = (2**14 - 1) * 16
@@ -83,6 +87,7 @@ def _params() -> np.dtype:
     own = struct(
         ("rows", IMAGE_ROWS),
         ("filters_begin", ADDRESS),
+        ("table", ADDRESS),
         ("w_strides", "<i8", 4),
         *((name, SMALL_DIVISOR) for name in ("across", "down")),
         *((name, "<i4") for name in ("rectangles", "blocks_of_filters", "stages", "steps")),
@@ -109,15 +114,16 @@ _PARAMS = _params()
 
 
 @cache
-def _unit(dtype: DType) -> Unit:
-    entry = f"convolution_wgmma_rows_{c_type(dtype)}"
+def _unit(dtype: DType, read: DType) -> Unit:
+    """The kernel that multiplies one dtype and reads another, or the same."""
+    entry = f"convolution_wgmma_rows_{c_type(dtype)}" + ("" if read is dtype else f"_{c_type(read)}")
     source = (
         '#include "dnncore/convolution/wgmma_rows.cuh"\n'
         "using namespace dnncore;\n"
         f'static_assert(sizeof(wgmma::RowsParams) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
         f"{entry}(const __grid_constant__ wgmma::RowsParams params) {{\n"
-        f"  wgmma::RowsKernel<{c_type(dtype)}>::run(params);\n"
+        f"  wgmma::RowsKernel<{c_type(dtype)}, {c_type(read)}>::run(params);\n"
         "}\n"
     )
     return Unit(source, entry, (ARCHITECTURE,))
@@ -129,47 +135,48 @@ class WgmmaRows:
 
     Args:
         name: See `backend.Algorithm`.
-        elsewhere: What computes where y or a residual does not begin at a multiple of 16 bytes.
+        elsewhere: What computes the same problems where y or a residual does not begin at a multiple of 16 bytes.
     """
 
     name: str
     elsewhere: CudaAlgorithm
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype."""
-        return tuple(_unit(dtype) for dtype in DTYPES)
+        """For each dtype one that reads it, and one that reads pixels."""
+        return tuple(_unit(dtype, read) for dtype in DTYPES for read in (dtype, DType.UINT8))
 
-    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""
-        plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        reason = _why_not(plain, figures) or why_not_finished(problem, why_not_copied)
+        finished = problem.fused if isinstance(problem, ImageConvolutionProblem) else problem
+        plain = finished if isinstance(finished, ConvolutionProblem) else finished.plain
+        rows = _Rows(plain, problem.x)
+        reason = _why_not(rows, figures) or why_not_finished(finished, why_not_copied)
         if reason is not None:
             return reason
-        rows = _Rows(plain)
         if not rows.stages(figures):
             return f"it takes {rows.shared_bytes(_LEAST_STAGES)} B of shared memory; at most {figures.shared_bytes}"
         elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        calls = partial(_calls, problem, rows, figures, elsewhere)
+        calls = partial(_calls, problem, finished, rows, figures, elsewhere)
         return Offer(rows.seconds(operand_bytes(problem), figures), calls, elsewhere.workspace_bytes)
 
 
-def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     """None where the kernel takes the convolution, else the reason."""
-    x, y, w = problem.x, problem.y, problem.w
+    problem, x = rows.problem, rows.x
+    y, w = problem.y, problem.w
     if problem.direction is not Direction.FORWARD:
         return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0]))
+    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], DTYPES[0]))
     if reason is not None:
         return reason
-    if y.dtype is not x.dtype:
-        return f"y is {y.dtype.value}; it stores {x.dtype.value}, as x is"
-    reason = why_no_rows(problem)
+    if y.dtype is not w.dtype:
+        return f"y is {y.dtype.value}; it stores {w.dtype.value}, as w is"
+    reason = why_no_rows(problem, x)
     if reason is not None:
         return reason
     conv, channels = problem.convolution, x.shape[1]
-    rows = _Rows(problem)
     if rows.chunks > _MOST_CHUNKS or rows.steps > _MOST_STEPS:
         return (
             f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
@@ -193,9 +200,15 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A convolution as chunks of the rows of its filters. Immutable."""
+    """A convolution as chunks of the rows of its filters. Immutable.
+
+    Args:
+        problem: What is multiplied.
+        x: What is read: x of the problem, or the pixels that become it.
+    """
 
     problem: ConvolutionProblem
+    x: TensorDescriptor
 
     @property
     def filter_values(self) -> int:
@@ -216,6 +229,11 @@ class _Rows:
     def pitch(self) -> int:
         """Chunks from a row of a stage to the next: with one of zeros where their number is odd."""
         return self.chunks + self.problem.w.shape[2] * self.chunks % 2
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether what is read is pixels."""
+        return self.x.dtype is DType.UINT8
 
     @property
     def stage_rows(self) -> int:
@@ -244,9 +262,11 @@ class _Rows:
         return self.problem.y.shape[0] * math.prod(self.rectangles_of_image)
 
     def shared_bytes(self, stages: int) -> int:
-        """The consumers' boxes, filters, stages; a barrier for each box and two for each stage."""
+        """The consumers' boxes, filters, a table, stages; a barrier for each box and two for each stage."""
         stage_bytes = self.stage_rows * self.pitch * PLACE_BYTES + 2 * 8
-        return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + 2 * self.steps * BOX_FILTERS * 16 + stages * stage_bytes
+        filter_bytes = 2 * self.steps * BOX_FILTERS * 16
+        table_bytes = self.x.shape[1] * _TABLE_BYTES if self.looks_up else 0
+        return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + filter_bytes + table_bytes + stages * stage_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
         """As many as fit; 0 where they are too few."""
@@ -258,7 +278,7 @@ class _Rows:
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""
         chunks = self.stage_rows * self.chunks * RECTANGLE[1]
-        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, laying_out_clocks(self.problem, chunks))
+        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, laying_out_clocks(self.x, chunks))
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         start = _LAUNCHES * figures.launch_seconds + self.steps * _FILTER_CLOCKS / figures.clock_hz
@@ -294,6 +314,7 @@ class _Rows:
         )
         params["rows"] = image_rows(
             self.problem,
+            self.x,
             chunks=self.chunks,
             pitch=self.pitch,
             stage_rows=self.stage_rows,
@@ -306,17 +327,23 @@ class _Rows:
 
 
 def _calls(
-    problem: ConvolutionProblem | FusedConvolutionProblem, rows: _Rows, figures: DeviceFigures, elsewhere: Offer
+    problem: Problem,
+    finished: ConvolutionProblem | FusedConvolutionProblem,
+    rows: _Rows,
+    figures: DeviceFigures,
+    elsewhere: Offer,
 ) -> Calls:
     y, stages, tiles = rows.problem.y, rows.stages(figures), rows.filter_tiles
     blocks = min(figures.multiprocessors // tiles, rows.rectangles) * tiles  # a block keeps its filters
     params = rows.params(blocks, stages)
     of_y = Place(len(problem.inputs))
-    others, maps = finish(params, problem, _output_map)
+    others, maps = finish(params, finished, _output_map)
     others |= {("rows", "images"): Place(0), "filters_begin": Place(1)}
+    if rows.looks_up:
+        others["table"] = Place(problem.input_names.index("table"))
     maps["phases", 0, "y"] = of_y, _output_map(y)
     calls = kernel_call(
-        _unit(y.dtype),
+        _unit(y.dtype, rows.x.dtype),
         blocks,
         _THREADS,
         params,

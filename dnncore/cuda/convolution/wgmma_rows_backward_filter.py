@@ -220,7 +220,7 @@ class _Schedule:
         kernel, down = self.kernel, self.outputs_down
         chunks = _stage_rows(self.problem, kernel, down) * kernel.chunks * _COLUMNS
         products = down * kernel.filter_rows * (_DY_CLOCKS + kernel.chunks * _CHUNK_CLOCKS)
-        clocks = max(products + _RECTANGLE_CLOCKS, laying_out_clocks(self.problem, chunks))
+        clocks = max(products + _RECTANGLE_CLOCKS, laying_out_clocks(self.problem.x, chunks))
         waves = math.ceil(self.filter_tiles * self.blocks / figures.multiprocessors)
         clocks *= math.ceil(self.rectangles / self.blocks) * waves
         memory = operand_bytes(self.problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -273,7 +273,7 @@ def _schedule(problem: ConvolutionProblem, figures: DeviceFigures) -> _Schedule 
     if problem.direction is not Direction.BACKWARD_FILTER:
         return f"it has no {problem.direction.value}"
     reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], KERNELS[0]))
-    reason = reason or why_no_rows(problem) or why_not_copied("dy", problem.y)
+    reason = reason or why_no_rows(problem, problem.x) or why_not_copied("dy", problem.y)
     if reason is not None:
         return reason
     rows, values = problem.w.shape[2], row_values(problem)
@@ -367,6 +367,7 @@ def _params(problem: ConvolutionProblem, schedule: _Schedule) -> np.ndarray:
     )
     params["x"] = image_rows(
         problem,
+        problem.x,
         chunks=kernel.chunks,
         pitch=_GROUPS * kernel.chunks,
         stage_rows=_stage_rows(problem, kernel, down),

@@ -15,6 +15,7 @@ from dnncore.nn.operators.convolution import (
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     FusedConvolution,
+    ImageConvolution,
 )
 from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
 from dnncore.nn.operators.dropout import Dropout, DropoutTraining
@@ -73,6 +74,7 @@ __all__ = [
     "GlobalPooling",
     "GroupNorm",
     "Identity",
+    "ImageConvolution",
     "ImageNormalization",
     "InnerProduct",
     "LayerNorm",
@@ -127,6 +129,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     GlobalPooling,
     GroupNorm,
     Identity,
+    ImageConvolution,
     ImageNormalization,
     InnerProduct,
     InnerProductBackwardData,

@@ -9,13 +9,20 @@ from typing import ClassVar
 
 from dnncore import ops
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
 from dnncore.tensor import Tensor
 
-__all__ = ["Convolution", "ConvolutionBackwardData", "ConvolutionBackwardFilter", "FusedConvolution"]
+__all__ = [
+    "Convolution",
+    "ConvolutionBackwardData",
+    "ConvolutionBackwardFilter",
+    "FusedConvolution",
+    "ImageConvolution",
+]
 
 Extents = int | tuple[int, ...]
 Padding = int | tuple[int | tuple[int, int], ...]
@@ -93,9 +100,7 @@ class Convolution(_Geometry):
         return (dx, dw, db)
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
-        w = inputs[1]
-        assert w is not None
-        return outputs[0].size * math.prod(w.shape[1:])
+        return _macs(inputs[1], outputs[0])
 
 
 @dataclass(frozen=True)
@@ -121,22 +126,70 @@ class FusedConvolution(Convolution):
         residual = (*inputs, None, None)[3]
         if residual is not None and residual != y:
             raise BadParamError(f"residual {residual} must be as the output, {y}")
-        _ = self._activation()
+        _ = _as_activation(self.activation, self.coefficient)
         return (y,)
-
-    def _activation(self) -> ActivationDescriptor | None:
-        return None if self.activation is None else ActivationDescriptor.make(self.activation, self.coefficient)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
         x, w, bias, residual = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
         channels = None if bias is None else as_channels(bias, x.ndim)
-        conv, activation = self._descriptor(x.ndim), self._activation()
+        conv, activation = self._descriptor(x.ndim), _as_activation(self.activation, self.coefficient)
         ops.convolution_bias_activation_forward(handle, 1.0, x, w, conv, channels, activation, outputs[0], z=residual)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         raise BadParamError(f"{self.kind} has no gradient: differentiate a graph before its convolutions are fused")
+
+
+@dataclass(frozen=True)
+class ImageConvolution(_Geometry):
+    """activation(conv(table[c, x], weight) + bias) of pixels x, uint8 [N, H, W, C]; a pass makes it (dnncore/nn/passes/pixels.py).
+
+    `table` is float32 [C, 256], what each value of a pixel becomes, rounded to the weight's dtype. There is one group.
+
+    Args:
+        activation: Name of a mode of `ActivationMode`; None for the identity.
+        coefficient: Of the activation.
+    """
+
+    kind: ClassVar[str] = "image_convolution"
+    input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "table", "bias")
+    optional: ClassVar[int] = 1
+    batched: ClassVar[frozenset[int]] = frozenset({0})
+
+    activation: str | None = None
+    coefficient: float = 0.0
+
+    def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        x, w, table, bias = (*inputs, None)[:4]
+        assert x is not None
+        assert w is not None
+        if x.dtype is not DType.UINT8 or len(x.shape) != 4 or len(w.shape) != 4:
+            raise BadParamError(f"{self.kind} reads uint8 [N, H, W, C] and a weight [K, C, R, S], not {x} and {w}")
+        batch, height, width, channels = x.shape
+        if table != Spec(DType.FLOAT32, (channels, 256)):
+            raise BadParamError(
+                f"{self.kind} of {channels} channels needs a table float32[{channels}, 256], not {table}"
+            )
+        if bias is not None and bias.shape != w.shape[:1]:
+            raise BadParamError(f"bias {bias} must have the shape [{w.shape[0]}]")
+        _ = _as_activation(self.activation, self.coefficient)
+        return (Spec(w.dtype, self._descriptor(4).output_shape((batch, channels, height, width), w.shape)),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        x, w, table, bias = (*inputs, None)[:4]
+        assert x is not None
+        assert w is not None
+        assert table is not None
+        channels, activation = (
+            None if bias is None else as_channels(bias, 4),
+            _as_activation(self.activation, self.coefficient),
+        )
+        pixels = x.view(x.descriptor.transposed(0, 3, 1, 2))
+        ops.image_convolution(handle, 1.0, pixels, table, w, self._descriptor(4), channels, activation, 0.0, outputs[0])
+
+    def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
+        return _macs(inputs[1], outputs[0])
 
 
 @dataclass(frozen=True)
@@ -198,3 +251,12 @@ class ConvolutionBackwardFilter(_Geometry):
 def as_channels(vector: Tensor, ndim: int) -> Tensor:
     """A [K] as [1, K, 1, ...]."""
     return vector.reshape(1, vector.shape[0], *(1,) * (ndim - 2))
+
+
+def _as_activation(mode: str | None, coefficient: float) -> ActivationDescriptor | None:
+    return None if mode is None else ActivationDescriptor.make(mode, coefficient)
+
+
+def _macs(w: Spec | None, y: Spec) -> int:
+    assert w is not None
+    return y.size * math.prod(w.shape[1:])

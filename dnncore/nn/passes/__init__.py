@@ -16,12 +16,13 @@ from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.inner_products import fuse_inner_products
 from dnncore.nn.passes.layouts import channels_last
-from dnncore.nn.passes.pixels import from_pixels
+from dnncore.nn.passes.pixels import from_pixels, fuse_pixels
 from dnncore.nn.passes.precision import in_precision
 from dnncore.nn.passes.quantization import quantize
 from dnncore.nn.passes.ranking import rank_classes
 from dnncore.nn.passes.siblings import merge_siblings
 from dnncore.nn.passes.unused import drop_unused
+from dnncore.preprocessing import Normalization
 
 __all__ = [
     "CHOICES",
@@ -35,6 +36,7 @@ __all__ = [
     "from_pixels",
     "fuse_convolutions",
     "fuse_inner_products",
+    "fuse_pixels",
     "in_precision",
     "merge_siblings",
     "quantize",
@@ -55,7 +57,7 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 """What every net that is run goes through, by name and in this order."""
 
 
-CHOICES = (*PASSES, quantize.__name__, channels_last.__name__)
+CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_pixels.__name__)
 """Passes that can be left out."""
 
 
@@ -64,6 +66,7 @@ def for_inference(
     precision: DType = DType.FLOAT32,
     without: Collection[str] = (),
     calibration: Calibration | None = None,
+    normalization: Normalization | None = None,
 ) -> Model:
     """The model that is run in place of one that was trained.
 
@@ -73,11 +76,12 @@ def for_inference(
             bits it lies channels-last, as tensor cores need.
         without: Names of passes to leave out, those of `CHOICES`.
         calibration: What INT8 needs to know.
+        normalization: That of its preprocessing, for a net that shall read pixels; None for one that reads what it did.
 
     Raises:
-        BadParamError: there is no pass of that name, or no calibration.
+        BadParamError: there is no pass of that name, no calibration, or as `from_pixels`.
     """
-    for _, changed in applied_passes(model, precision, without, calibration):
+    for _, changed in applied_passes(model, precision, without, calibration, normalization):
         model = changed
     return model
 
@@ -87,6 +91,7 @@ def applied_passes(
     precision: DType = DType.FLOAT32,
     without: Collection[str] = (),
     calibration: Calibration | None = None,
+    normalization: Normalization | None = None,
 ) -> Iterator[tuple[str, Model]]:
     """What `for_inference` does, step by step: the name of each pass, and the model behind it.
 
@@ -110,4 +115,10 @@ def applied_passes(
         model = in_precision(model, precision)
         yield in_precision.__name__, model
         if channels_last.__name__ not in without:
-            yield channels_last.__name__, channels_last(model)
+            model = channels_last(model)
+            yield channels_last.__name__, model
+    if normalization is not None:
+        model = from_pixels(model, normalization)
+        yield from_pixels.__name__, model
+        if fuse_pixels.__name__ not in without:
+            yield fuse_pixels.__name__, fuse_pixels(model)

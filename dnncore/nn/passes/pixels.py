@@ -1,4 +1,8 @@
-"""A net that reads pixels of 8 bits: its first node does the arithmetic, and a quarter of the bytes go to the device."""
+"""A net that reads pixels of 8 bits: its first node does the arithmetic, and a quarter of the bytes go to the device.
+
+pixels --> image_normalization --> convolution        from_pixels
+pixels --> image_convolution                          fuse_pixels, in 16 bits
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import Constant, Graph, Node, Role, Value
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Cast, ImageNormalization
+from dnncore.nn.operators import Cast, Convolution, FusedConvolution, ImageConvolution, ImageNormalization
 from dnncore.preprocessing import Normalization
 
-__all__ = ["from_pixels"]
+__all__ = ["from_pixels", "fuse_pixels"]
+
+_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def from_pixels(model: Model, normalization: Normalization) -> Model:
@@ -60,6 +66,40 @@ def from_pixels(model: Model, normalization: Normalization) -> Model:
     return Model(rewritten, {**model.weights, **names})
 
 
+def fuse_pixels(model: Model) -> Model:
+    """Let a convolution of 16 bits look pixels up while it loads them, where it alone reads what they become.
+
+    The bits stay the same. Not in float32, for which no kernel does that; nor with a mean image, a residual or groups.
+    """
+    graph = model.graph
+    heads = {taker.name: node for node in graph.nodes if (taker := _taker(graph, node)) is not None}
+    gone = {head.name for head in heads.values()}
+    nodes = [
+        _fused(heads[node.name], node) if node.name in heads else node for node in graph.nodes if node.name not in gone
+    ]
+    return Model(graph.rewritten(nodes), model.weights)
+
+
+def _taker(graph: Graph, node: Node) -> Node | None:
+    """The convolution that can do what a normalisation of pixels does; None where there is none."""
+    if not isinstance(node.operator, ImageNormalization) or node.operator.order or len(node.reads) != 2:
+        return None
+    (image,) = node.outputs
+    readers = graph.consumers[image]
+    if len(readers) != 1 or image in graph.outputs or graph.values[image].dtype not in _NARROW:
+        return None
+    (reader,) = readers
+    conv, residual = reader.operator, (*reader.inputs, None, None)[3]
+    is_plain = type(conv) in (Convolution, FusedConvolution) and conv.attributes["groups"] == 1 and residual is None
+    return reader if is_plain and reader.inputs[0] == image else None
+
+
+def _fused(head: Node, reader: Node) -> Node:
+    (pixels, table), (_, weight, *others), conv = head.reads, reader.inputs, reader.operator
+    operator = ImageConvolution(**conv.attributes)  # those of a convolution, fused or not
+    return Node(reader.name, operator, (pixels, weight, table, *others[:1]), reader.outputs)
+
+
 def _operands(normalization: Normalization) -> dict[str, np.ndarray]:
     table, mean = normalization.operands()
     return {"table": table} if mean is None else {"table": table, "mean": mean}
@@ -71,5 +111,5 @@ def _only_cast(graph: Graph, name: str) -> Node | None:
     if len(readers) != 1 or not isinstance(readers[0].operator, Cast):
         return None
     (result,) = readers[0].outputs
-    known = graph.values[result].dtype in (DType.FLOAT16, DType.BFLOAT16) and result not in graph.outputs
+    known = graph.values[result].dtype in _NARROW and result not in graph.outputs
     return readers[0] if known else None

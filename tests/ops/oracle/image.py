@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from dnncore.problems import ImageNormalizationProblem, ImageResizeProblem
+from dnncore.problems import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
 from tests.ops.oracle.answer import Tensor, Terms, answers, draw, draw_inputs
 
 __all__: list[str] = []
@@ -29,6 +29,16 @@ def _(problem: ImageNormalizationProblem, x: Tensor, table: Tensor, mean: Tensor
         value[n, c, p, q] = table[c, pixel] - minus
         magnitude[n, c, p, q] = abs(table[c, pixel]) + abs(minus)
     return value, magnitude, 1
+
+
+@answers.register
+def _(problem: ImageConvolutionProblem, x: Tensor, w: Tensor, *others: Tensor) -> Terms:
+    *bias, table = others
+    dtype = getattr(torch, problem.w.dtype.value)
+    images = torch.stack([table[c].to(dtype)[x[:, c].long()].double() for c in range(x.shape[1])], dim=1)
+    found = answers(problem.fused, images, w, *bias)
+    assert isinstance(found, tuple)
+    return found
 
 
 @draw_inputs.register

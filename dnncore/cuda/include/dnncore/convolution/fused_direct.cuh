@@ -3,6 +3,8 @@
 // workspace and no tiled kernel comes here.
 //
 //    y = activation(alpha1 * (x correlated with w) * scale[k] + bias[k] + alpha2 * z)
+//
+// x may be pixels of 8 bits, which stand for what a table has for them, rounded to w's type.
 #pragma once
 
 #include "dnncore/common/element.cuh"
@@ -25,6 +27,7 @@ struct Params {
   const void* x;
   const void* w;
   void* y;
+  const float* table;  // [c][256]; null where x is what is multiplied
   Strides x_strides;  // n, c
   Strides w_strides;  // k, c; of a true convolution the spatial ones are negative
   Strides y_strides;  // n, k
@@ -39,6 +42,16 @@ struct Params {
   ElementType output_type;
   ElementType parameter_type;
 };
+
+__device__ __forceinline__ double rounded(float value, ElementType type) {
+  if (type == ElementType::kFloat16) return widen(narrow<float16>(value));
+  return type == ElementType::kBfloat16 ? widen(narrow<bfloat16>(value)) : value;
+}
+
+__device__ __forceinline__ double image_of(const Params& params, int64 channel, int64 offset) {
+  if (params.table == nullptr) return element_of(params.x, offset, params.type);
+  return rounded(params.table[channel * 256 + static_cast<const uint8*>(params.x)[offset]], params.type);
+}
 
 // A thread computes one element of y at a time.
 __device__ void fused_direct(const Params& params) {
@@ -59,7 +72,7 @@ __device__ void fused_direct(const Params& params) {
       for (int64 c = 0; c < params.channels; ++c) {
         const int64 pixel = of_place(params.x_strides, n, first_channel + c, input);
         const double weight = element_of(params.w, params.w_offset + of_place(params.w_strides, k, c, at), params.type);
-        sum += (inside ? element_of(params.x, pixel, params.type) : 0.0) * weight;
+        sum += (inside ? image_of(params, first_channel + c, pixel) : 0.0) * weight;
       }
     });
     double scale = 1, bias = 0, z = 0;

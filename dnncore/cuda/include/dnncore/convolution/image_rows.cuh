@@ -10,7 +10,7 @@
 //       output 0 and output 1, 6 values on            ...
 //
 // The next row of outputs begins `row_step` rows of the stage further on, so that a row of x is laid out once for all rows of the
-// filters that meet it.
+// filters that meet it. Where x is pixels of 8 bits, a chunk is what they become: pixel_table.cuh.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -38,14 +38,32 @@ struct ImageRows {
   int32 rows_before;        // padding, and the same in values
   int32 values_before;
   uint32 tail[kChunk / 2];  // bits of the last chunk that are values
-  uint32 even;              // whether rows begin and end at pairs of values
+  uint32 in_words;          // whether rows begin and end at words of 4 bytes
+};
+
+__device__ __forceinline__ uint32 bits_of(uint8 value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ uint32 bits_of(T value) {
+  return value.bits;
+}
+
+// What chunks become where x is what is multiplied: themselves. Zeros that stand for what is not in x stay zeros.
+struct AsRead {
+  static constexpr bool kKeepsZeros = true;
+  __device__ __forceinline__ AsRead from(int) const { return *this; }
+  __device__ __forceinline__ void convert(const uint32 (&words)[kChunk / 2], uint32 (&chunk)[kChunk / 2]) const {
+#pragma unroll
+    for (int j = 0; j < kChunk / 2; ++j) chunk[j] = words[j];
+  }
 };
 
 // The chunks of a warpgroup on their way from x into a stage. A thread has one chunk of one of kGroups * 8 neighbouring outputs, in
-// every so-manyeth row.
-template <typename T, int kGroups>
+// every so-manyeth row. Read is what x consists of: 16 bits that are multiplied, or uint8.
+template <typename Read, int kGroups>
 class ChunkLoads {
   static constexpr int kAtOnce = 7, kOutputs = kGroups * kChunkOutputs;
+  static constexpr int kBits = 8 * sizeof(Read), kOfWord = 32 / kBits, kWords = kChunk / kOfWord;
 
 public:
   __device__ __forceinline__ explicit ChunkLoads(const ImageRows& x) {
@@ -59,42 +77,52 @@ public:
   // From the stage's row `start` on; `first` is an output with `outputs` neighbours, itself among them: others meet zeros.
   template <typename Pixel>
   __device__ __forceinline__ void begin(const ImageRows& x, const Pixel& first, int start, int outputs = kOutputs) {
-    const int32 left = (first.column + output()) * x.value_step - x.values_before + chunk_ * kChunk;
-    const int32 top = first.row * x.row_step - x.rows_before;
-    const bool in_pairs = x.even && reinterpret_cast<uint64>(x.images) % sizeof(uint32) == 0;
-    const T* from = static_cast<const T*>(x.images) + first.image * x.strides[0] + (top + start + row_) * x.strides[1] +
-                    (in_pairs ? left & ~1 : left);
-    shift_ = in_pairs ? (left & 1) * 16 : 0;  // the first value may be the second of a pair
-    const auto row_values = static_cast<uint32>(output() < outputs ? x.row_values : 0);
+    left_ = (first.column + output()) * x.value_step - x.values_before + chunk_ * kChunk;
+    top_ = first.row * x.row_step - x.rows_before;
+    row_values_ = static_cast<uint32>(output() < outputs ? x.row_values : 0);
+    const bool in_words = x.in_words && reinterpret_cast<uint64>(x.images) % sizeof(uint32) == 0;
+    const int32 left = in_words ? left_ & ~(kOfWord - 1) : left_;
+    const Read* from =
+        static_cast<const Read*>(x.images) + first.image * x.strides[0] + (top_ + start + row_) * x.strides[1] + left;
+    shift_ = (left_ - left) * kBits;  // the first value may be within a word
     const auto each_row = [&](const auto& load) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i, from += x.step) {
         const int32 row = start + row_ + i * x.rows_at_once;
         if (row >= x.stage_rows) break;
-        load(words_[i], from, static_cast<uint32>(top + row) < static_cast<uint32>(x.height) ? row_values : 0);
+        load(words_[i], from, is_inside(x, row) ? row_values_ : 0);
       }
     };
-    if (in_pairs) {
-      each_row([&](auto& words, const T* from, uint32 values) { load_pairs(words, from, left & ~1, values); });
+    if (in_words) {
+      each_row([&](auto& words, const Read* from, uint32 values) { load_words(words, from, left, values); });
     } else {
-      each_row([&](auto& words, const T* from, uint32 values) { load_each(words, from, left, values); });
+      each_row([&](auto& words, const Read* from, uint32 values) { load_each(words, from, left, values); });
     }
   }
 
-  __device__ __forceinline__ void lay_out(const ImageRows& x, int start, uint4* stage) const {
+  // What was begun, as `values` has it: AsRead or a PixelTable.
+  template <typename Values = AsRead>
+  __device__ __forceinline__ void lay_out(const ImageRows& x, int start, uint4* stage, const Values& values = {}) const {
     const int group = output() / kChunkOutputs;
     uint4* to = stage + ((start + row_) * x.pitch + group * x.chunks + chunk_) * kChunkOutputs + output() % kChunkOutputs;
+    const auto conversion = values.from(chunk_ * kChunk);
     uint32 kept[kChunk / 2];
 #pragma unroll
-    for (int j = 0; j < kChunk / 2; ++j) kept[j] = chunk_ + 1 == x.chunks ? x.tail[j] : ~0U;
+    for (int j = 0; j < kChunk / 2; ++j) {
+      kept[j] = chunk_ + 1 == x.chunks ? x.tail[j] : ~0U;
+      if constexpr (!Values::kKeepsZeros) kept[j] &= (exists(2 * j) ? 0xffffU : 0U) | (exists(2 * j + 1) ? 0xffff0000U : 0U);
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i, to += x.rows_at_once * x.pitch * kChunkOutputs) {
-      if (start + row_ + i * x.rows_at_once >= x.stage_rows) break;
-      uint32 chunk[kChunk / 2];
+      const int32 row = start + row_ + i * x.rows_at_once;
+      if (row >= x.stage_rows) break;
+      const uint32 row_kept = Values::kKeepsZeros || is_inside(x, row) ? ~0U : 0U;
+      uint32 words[kWords], chunk[kChunk / 2];
 #pragma unroll
-      for (int j = 0; j < kChunk / 2; ++j) {
-        chunk[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_) & kept[j];
-      }
+      for (int j = 0; j < kWords; ++j) words[j] = __funnelshift_r(words_[i][j], words_[i][j + 1], shift_);
+      conversion.convert(words, chunk);
+#pragma unroll
+      for (int j = 0; j < kChunk / 2; ++j) chunk[j] &= kept[j] & row_kept;
       *to = {chunk[0], chunk[1], chunk[2], chunk[3]};
     }
   }
@@ -102,27 +130,38 @@ public:
 private:
   static __device__ __forceinline__ int output() { return static_cast<int>(threadIdx.x) % kOutputs; }
 
-  // The pairs from one on, which begins at a place of a row of so many values; zeros beyond it. Rows are whole pairs.
-  static __device__ __forceinline__ void load_pairs(
-      uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
+  // Whether a value of a row, counted from the chunk's first, and whether a row of the stage is one of x.
+  __device__ __forceinline__ bool exists(int value) const { return static_cast<uint32>(left_ + value) < row_values_; }
+  __device__ __forceinline__ bool is_inside(const ImageRows& x, int32 row) const {
+    return static_cast<uint32>(top_ + row) < static_cast<uint32>(x.height);
+  }
+
+  // The words from one on, which begins at a place of a row of so many values; zeros beyond it. Rows are whole words.
+  static __device__ __forceinline__ void load_words(uint32 (&words)[kWords + 1], const Read* from, int32 place, uint32 values) {
 #pragma unroll
-    for (int j = 0; j < kChunk / 2 + 1; ++j) {
-      const bool exists = static_cast<uint32>(place + 2 * j) < values;
+    for (int j = 0; j < kWords + 1; ++j) {
+      const bool exists = static_cast<uint32>(place + kOfWord * j) < values;
       words[j] = exists ? reinterpret_cast<const uint32*>(from)[j] : 0;
     }
   }
 
   // The values themselves, of any row.
-  static __device__ __forceinline__ void load_each(
-      uint32 (&words)[kChunk / 2 + 1], const T* from, int32 place, uint32 values) {
-    const auto value = [&](int i) { return static_cast<uint32>(place + i) < values ? uint32{from[i].bits} : 0; };
+  static __device__ __forceinline__ void load_each(uint32 (&words)[kWords + 1], const Read* from, int32 place, uint32 values) {
+    const auto value = [&](int i) { return static_cast<uint32>(place + i) < values ? bits_of(from[i]) : 0; };
 #pragma unroll
-    for (int j = 0; j < kChunk / 2; ++j) words[j] = value(2 * j) | value(2 * j + 1) << 16;
-    words[kChunk / 2] = 0;
+    for (int j = 0; j < kWords; ++j) {
+      words[j] = 0;
+#pragma unroll
+      for (int i = 0; i < kOfWord; ++i) words[j] |= value(j * kOfWord + i) << i * kBits;
+    }
+    words[kWords] = 0;
   }
 
-  uint32 words_[kAtOnce][kChunk / 2 + 1];
+  uint32 words_[kAtOnce][kWords + 1];
   uint32 shift_;
+  int32 left_;         // of the first value, and of the stage's first row, in x
+  int32 top_;
+  uint32 row_values_;  // that there are for this output
   int chunk_;
   int row_;
 };

@@ -1,6 +1,7 @@
 // Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, 16 bits, sums
 // in fp32, and whatever follows. What a row of a filter meets is laid out in chunks of 8 values, the last of them filled up with
-// zeros, as image_rows.cuh draws it: 8 rows of 16 bytes are one chunk of 8 neighbouring outputs.
+// zeros, as image_rows.cuh draws it: 8 rows of 16 bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are
+// looked up in a table while they are laid out.
 //
 //       stage   rows of x that 8 x 14 outputs meet: [chunk 0] [chunk 1] [chunk 2] [zeros]
 //       w       all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
@@ -14,6 +15,7 @@
 #pragma once
 
 #include "dnncore/convolution/image_rows.cuh"
+#include "dnncore/convolution/pixel_table.cuh"
 #include "dnncore/convolution/wgmma_output.cuh"
 #include "dnncore/ptx/early_launch.cuh"
 
@@ -25,6 +27,7 @@ inline constexpr int kMostSteps = 40;
 struct RowsParams : Params<false> {
   ImageRows rows;
   const void* filters_begin;
+  const float* table;         // [channel][256]: what pixels become; null where x is not pixels
   int64 w_strides[4];         // k, c, r, s
   SmallDivisor across;        // rectangles of an image
   SmallDivisor down;
@@ -38,11 +41,13 @@ struct RowsParams : Params<false> {
   uint32 places[kMostSteps];  // what a step adds to the descriptor of a stage: where its chunks are
 };
 
-template <typename T>
+// T is what is multiplied, Read what x consists of: the same, or uint8.
+template <typename T, typename Read>
 struct RowsKernel {
   using Params = RowsParams;
   using Box = wgmma::Box<T, Rectangles>;
-  using Loads = ChunkLoads<T, 1>;
+  using Loads = ChunkLoads<Read, 1>;
+  static constexpr bool kLooksUp = sizeof(Read) < sizeof(T);
   static constexpr int kOutputs = Rectangles::kWidth, kSums = Rectangles::kPixels / 2;
   static_assert(kOutputs == kChunkOutputs);
 
@@ -50,6 +55,7 @@ struct RowsKernel {
   struct Shared {
     Box (*boxes)[kBoxes];
     uint4* w;
+    uint32* table;
     uint4* stages;
     Mbarrier* filled;
     Mbarrier* free;
@@ -60,7 +66,8 @@ struct RowsKernel {
         : stage_chunks(params.rows.stage_rows * params.rows.pitch * kOutputs) {
       boxes = reinterpret_cast<Box(*)[kBoxes]>(memory);
       w = reinterpret_cast<uint4*>(boxes + kConsumers);
-      stages = w + 2 * params.steps * kConsumerFilters;
+      table = reinterpret_cast<uint32*>(w + 2 * params.steps * kConsumerFilters);
+      stages = reinterpret_cast<uint4*>(table + (kLooksUp ? PixelTable<T>::words(params.channels) : 0));
       filled = reinterpret_cast<Mbarrier*>(stages + params.stages * stage_chunks);
       free = filled + params.stages;
       landed = reinterpret_cast<Mbarrier(*)[kBoxes]>(free + params.stages);
@@ -86,6 +93,8 @@ struct RowsKernel {
     load_filters(params, filter, shared.w);
     clear_chunks_behind_rows(params, shared);
     publish_to_engine();
+    // Behind the wait: the kernel before may have written it.
+    if constexpr (kLooksUp) PixelTable<T>(shared.table, params.channels).load(params.table);
     __syncthreads();
     // Uniform, which the compiler knows of what comes out of a shuffle.
     const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -140,6 +149,13 @@ private:
     Loads even(params.rows), odd(params.rows);
     Walk walk(params, producer);
     if (walk.any()) even.begin(params.rows, walk.first(), 0);
+    const auto lay_out = [&](const Loads& loads, int start, int stage) {
+      if constexpr (kLooksUp) {
+        loads.lay_out(params.rows, start, shared.stage(stage), PixelTable<T>(shared.table, params.channels));
+      } else {
+        loads.lay_out(params.rows, start, shared.stage(stage));
+      }
+    };
     // Lays out what was begun, while the chunks of the next rectangle are on their way.
     const auto fill = [&](Loads& loads, Loads& next_loads) {
       const int stage = walk.stage();
@@ -148,10 +164,10 @@ private:
       walk.next();
       if (walk.any()) next_loads.begin(params.rows, walk.first(), 0);
       wait(shared.free[stage], parity ^ 1);
-      loads.lay_out(params.rows, 0, shared.stage(stage));
+      lay_out(loads, 0, stage);
       for (int start = Loads::rows(params.rows); start < params.rows.stage_rows; start += Loads::rows(params.rows)) {
         loads.begin(params.rows, first, start);
-        loads.lay_out(params.rows, start, shared.stage(stage));
+        lay_out(loads, start, stage);
       }
       publish_to_engine();
       arrive(shared.filled[stage]);
