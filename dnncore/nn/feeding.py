@@ -45,10 +45,10 @@ class Feed:
 
 
 def find_feeds(graph: Graph, placement: Placement, batch: int) -> Mapping[str, Feed]:
-    """Those that are too large to be made at once, by the names of the nodes that read them."""
+    """Those that are too large to be made at once, by the names of the nodes that read them; not what multiplies."""
     given = {value.name for value in graph.inputs}
     numbers = {node.name: number for number, node in enumerate(graph.nodes)}
-    alone = _alone(placement)
+    alone, specs = _alone(placement), graph.specs(batch)
     found: dict[str, Feed] = {}
     for node in graph.nodes:
         (value, *others), readers = node.outputs, graph.consumers[node.outputs[0]]
@@ -56,7 +56,9 @@ def find_feeds(graph: Graph, placement: Placement, batch: int) -> Mapping[str, F
             continue
         (reader,), parts = readers, -(-placement.lifetimes[value].nbytes // _MOST_BYTES)
         reads_rows = reader.inputs.count(value) == 1 and reader.inputs[0] == value and 0 in reader.operator.batched
-        makes_rows = node.inputs[0] in given and node.operator.batched == {0}
+        given_specs = [None if name is None else specs[name] for name in node.inputs]
+        multiplies = node.operator.macs(given_specs, [specs[value]]) > 0
+        makes_rows = node.inputs[0] in given and node.operator.batched == {0} and not multiplies
         if reads_rows and makes_rows and 1 < parts <= batch and reader.name not in placement.idle:
             found[reader.name] = Feed(node, numbers[reader.name], parts)
     return found

@@ -9,7 +9,9 @@ from dnncore import Handle
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
+from dnncore.figures import H200
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
+from dnncore.nn.estimate import estimate
 from dnncore.nn.graph import Value
 from dnncore.nn.graph_json import from_document, to_document
 from dnncore.nn.model import Model
@@ -129,6 +131,15 @@ def test_on_the_zoo_it_changes_no_bit_and_leaves_float32_alone(name: str) -> Non
     with Handle("cpu") as handle:
         assert np.array_equal(logits(handle, fused, pixels), logits(handle, apart, pixels))
     assert kinds(for_inference(model, normalization=TORCHVISION))[0] == "image_normalization"
+
+
+def test_a_convolution_that_looks_up_is_computed_at_once_and_takes_little_beside() -> None:
+    """It is no cast, to be made part by part before who reads it; and where nothing is unaligned, nothing is normalised."""
+    graph = ZOO["mobilenet_v2"](10, (3, 224, 224))
+    fused = for_inference(Model(graph, graph.initialize(0)), DType.FLOAT16, normalization=TORCHVISION)
+    first = estimate(fused.graph, H200, batch=256).computations[0]
+    assert (first.algorithms, first.parts) == ("implicit_gemm_wgmma_rows", 1)
+    assert first.scratch_bytes < 3e6
 
 
 def test_what_the_lookups_cannot_say_stays_apart() -> None:

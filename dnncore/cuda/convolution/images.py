@@ -13,6 +13,7 @@ A part is still in the second-level cache when it is convolved.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -34,27 +35,38 @@ __all__ = ["IMAGES"]
 _MOST_BYTES = 24 << 20
 """Of a part, normalised: about half of an H200's second-level cache."""
 
+_LEAST_BYTES = 2 << 20
+"""Of a part where hardly anybody comes by: the workspace is there for everybody."""
+
 
 @dataclass(frozen=True, slots=True)
 class NormalizedFirst:
-    """Normalisation, then a fused convolution, part by part. Immutable."""
+    """Normalisation, then a fused convolution, part by part. Immutable.
 
+    Args:
+        most_bytes: Of a part, normalised; one image may have more.
+        name: See `backend.Algorithm`.
+    """
+
+    most_bytes: int
     name: str = "normalized_first"
 
     def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What both take; it computes everything that is legal."""
         batch = problem.x.shape[0]
-        num_parts = max(min(-(-problem.images.nbytes // _MOST_BYTES), batch), 1)
-        cuts = itertools.pairwise(batch * i // num_parts for i in range(num_parts + 1))
-        parts = [_Part.of(problem, begin, end, figures) for begin, end in cuts]
-        own_bytes = max(aligned(part.problem.images.nbytes) for part in parts)
+        num_parts = max(min(-(-problem.images.nbytes // self.most_bytes), batch), 1)
+        cuts = list(itertools.pairwise(batch * i // num_parts for i in range(num_parts + 1)))
+        sizes = [end - begin for begin, end in cuts]  # two at most
+        parts = {size: _Part.of(problem, size, figures) for size in set(sizes)}
+        own_bytes = max(aligned(part.problem.images.nbytes) for part in parts.values())
+        convolution = parts[max(sizes)].convolution
         return Offer(
-            sum(part.normalization.seconds + part.convolution.seconds for part in parts),
-            partial(_calls, parts, own_bytes),
-            own_bytes + max(part.convolution.workspace_bytes for part in parts),
-            all(part.convolution.deterministic for part in parts),
-            parts[0].convolution.math,
-            parts[0].convolution.error_factor,
+            sum(parts[size].seconds for size in sizes),
+            partial(_calls, problem, cuts, parts, own_bytes),
+            own_bytes + max(part.convolution.workspace_bytes for part in parts.values()),
+            convolution.deterministic,
+            convolution.math,
+            convolution.error_factor,
         )
 
     def units(self) -> tuple[Unit, ...]:
@@ -64,57 +76,63 @@ class NormalizedFirst:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some images. Immutable.
+    """So many images. Immutable.
 
     Args:
         problem: Of these images.
-        first: Which is the first.
         normalization: Offer of the lookups.
         convolution: Offer of what follows them.
     """
 
     problem: ImageConvolutionProblem
-    first: int
     normalization: Offer
     convolution: Offer
 
     @classmethod
-    def of(cls, whole: ImageConvolutionProblem, begin: int, end: int, figures: DeviceFigures) -> _Part:
-        """Images of a problem, from one on until before another."""
-        problem = replace(whole, x=_images(whole.x, begin, end), y=_images(whole.y, begin, end))
+    def of(cls, whole: ImageConvolutionProblem, size: int, figures: DeviceFigures) -> _Part:
+        """So many images of a problem."""
+        problem = replace(whole, x=_images(whole.x, size), y=_images(whole.y, size))
         normalization = fastest(NORMALIZATION, problem.normalization, figures)
         convolution = fastest(FUSED, problem.fused, figures)
         assert normalization is not None, "the last algorithm supports everything"
         assert convolution is not None, "the last algorithm supports everything"
-        return cls(problem, begin, normalization[1], convolution[1])
+        return cls(problem, normalization[1], convolution[1])
+
+    @property
+    def seconds(self) -> float:
+        """Of both."""
+        return self.normalization.seconds + self.convolution.seconds
 
     def calls(self, own_bytes: int) -> Calls:
-        """Both steps, the normalised images being at the beginning of the workspace."""
-        names = self.problem.input_names
-        x, y, normalized = Place(0), Place(len(names)), Place(WORKSPACE)
-        x = x.plus(self.first * self.problem.x.strides[0] * self.problem.x.dtype.itemsize)
-        y = y.plus(self.first * self.problem.y.strides[0] * self.problem.y.dtype.itemsize)
-        others = [Place(i) for i in range(1, names.index("table"))]
+        """Both steps, for the first images; normalised they are at the beginning of the workspace."""
+        names, normalized = self.problem.input_names, Place(WORKSPACE)
+        table, y = names.index("table"), len(names)
+        others = [Place(i) for i in range(1, table)]
+        lookups = rewired(self.normalization.prepare(), (Place(0), Place(table), normalized), alpha=1.0, beta=0.0)
         rest = Place(WORKSPACE, own_bytes)
-        lookups = rewired(
-            self.normalization.prepare(), (x, Place(names.index("table")), normalized), alpha=1.0, beta=0.0
-        )
-        return *lookups, *rewired(self.convolution.prepare(), (normalized, *others, y), rest)
+        return *lookups, *rewired(self.convolution.prepare(), (normalized, *others, Place(y)), rest)
 
 
-def _images(tensor: TensorDescriptor, begin: int, end: int) -> TensorDescriptor:
-    return tensor.with_shape((end - begin, *tensor.shape[1:]))
+def _images(tensor: TensorDescriptor, size: int) -> TensorDescriptor:
+    return tensor.with_shape((size, *tensor.shape[1:]))
 
 
-def _calls(parts: list[_Part], own_bytes: int) -> Calls:
-    return tuple(call for part in parts for call in part.calls(own_bytes))
+def _calls(
+    problem: ImageConvolutionProblem, cuts: Sequence[tuple[int, int]], parts: Mapping[int, _Part], own_bytes: int
+) -> Calls:
+    first = {size: part.calls(own_bytes) for size, part in parts.items()}
+    x, y, places = problem.x, problem.y, [Place(i) for i in range(len(problem.inputs) + 1)]
+    found: list[Calls] = []
+    for begin, end in cuts:
+        places[0] = Place(0, begin * x.strides[0] * x.dtype.itemsize)
+        places[-1] = Place(len(problem.inputs), begin * y.strides[0] * y.dtype.itemsize)
+        found.append(rewired(first[end - begin], places))
+    return tuple(itertools.chain.from_iterable(found))
 
-
-_NORMALIZED_FIRST = NormalizedFirst()
 
 IMAGES: tuple[CudaAlgorithm, ...] = (
-    WgmmaRows("implicit_gemm_wgmma_rows", _NORMALIZED_FIRST),
-    _NORMALIZED_FIRST,
+    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(_LEAST_BYTES)),
+    NormalizedFirst(_MOST_BYTES),
     FUSED_DIRECT,
 )
 """Of equal estimates the first is taken; the last supports everything that is legal."""
