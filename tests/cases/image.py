@@ -9,7 +9,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
 from tests.cases.case import Case, describe
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "CONVOLUTIONS"]
 
 F16, BF16, F32 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 BGR = (2, 1, 0)

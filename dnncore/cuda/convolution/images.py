@@ -30,7 +30,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ImageConvolutionProblem
 
-__all__ = ["IMAGES"]
+__all__ = ["IMAGES", "NormalizedFirst"]
 
 _MOST_BYTES = 24 << 20
 """Of a part, normalised: about half of an H200's second-level cache."""
