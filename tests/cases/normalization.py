@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from dnncore.descriptors import BatchNormMode, LRNDescriptor, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, BatchNormMode, LRNDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import (
     BatchNormBackwardProblem,
@@ -16,7 +17,6 @@ from dnncore.problems import (
     LayerNormForwardProblem,
     LRNBackwardProblem,
     LRNForwardProblem,
-    Problem,
 )
 from dnncore.problems.normalization.batch_norm import batch_norm_parameters
 from tests.cases.case import Case, describe
@@ -135,6 +135,25 @@ BATCHES = (
     (ACTIVATION, Statistic("parts-of-a-large-batch", (1100, 5, 3))),
 )
 
+# Of those, what is followed by a ReLU too, after a residual and without one.
+ACTIVATED = (
+    "images",
+    "odd-planes",
+    "gaps",
+    "fp16-nhwc",
+    "all-fp16-odd-nhwc",
+    "no-channels",
+    "parts-of-planes",
+    "parts-of-planes-fp64-blend",
+    "parts-of-planes-fp16",
+    "parts-of-rows",
+    "parts-of-rows-all-fp16",
+    "parts-of-whole-packs-fp16",
+    "parts-of-whole-packs-bf16",
+    "parts-of-whole-packs-all-bf16",
+)
+RELU = ActivationDescriptor.make("relu")
+
 # first normalised dimension, scale, bias
 LAYERS = (
     (1, True, True, Statistic("tokens", (9, 33))),
@@ -236,13 +255,21 @@ def _batch_norm() -> list[Case]:
         x, p, s = of.x, of.parameter(shape), of.saved(shape)
         label = f"{mode.value}-{of.name}"
         old = p if of.parameters[1] else None
-        problems: dict[str, Problem] = {
+        problems: dict[str, Any] = {
             "inference": BatchNormInferenceProblem(x, p, p, p, p, x, mode, of.epsilon),
             "forward": BatchNormForwardProblem(x, p, p, x, s, s, mode, of.epsilon),
             "backward": BatchNormBackwardProblem(x, x, p, s, s, x, p, p, mode, *of.parameters, old, old),
         }
         if not of.name.startswith("parts") or of.dtype is BF16:
             problems["running"] = BatchNormForwardProblem(x, p, p, x, s, s, mode, of.epsilon, 0.3, p, p, p, p)
+        if mode is SPATIAL and of.name in ACTIVATED:
+            forward, backward = problems["forward"], problems["backward"]
+            problems |= {
+                "relu-forward": replace(forward, activation=RELU),
+                "add-relu-forward": replace(forward, activation=RELU, z=x),
+                "relu-backward": replace(backward, activation=RELU, y=x, bias=p),
+                "add-relu-backward": replace(backward, activation=RELU, y=x, dz=x),
+            }
         cases += [Case(f"batch-norm-{what}-{label}", problem, of.alpha, of.beta) for what, problem in problems.items()]
     alone = Statistic("alone", (1, 5))
     x, p = alone.x, alone.parameter((1, 5))
@@ -271,6 +298,14 @@ def _batch_norm() -> list[Case]:
         Case(
             "batch-norm-backward-two-dtypes",
             BatchNormBackwardProblem(half, half, q, q, q, half, h, q, SPATIAL, *BLENDED, h, h),
+        ),
+        Case(
+            "batch-norm-add-relu-forward-nhwc-and-nchw",
+            BatchNormForwardProblem(wide, q, q, wide, q, q, SPATIAL, 1e-5, z=narrow, activation=RELU),
+        ),
+        Case(
+            "batch-norm-add-relu-backward-nhwc-and-nchw",
+            BatchNormBackwardProblem(wide, narrow, q, q, q, wide, q, q, SPATIAL, y=narrow, dz=wide, activation=RELU),
         ),
         Case("batch-norm-forward-one-element-a-channel", forward),
         Case("batch-norm-backward-one-element-a-channel", backward),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dnncore import LRNDescriptor, TensorDescriptor
+from dnncore import ActivationDescriptor, LRNDescriptor, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.cuda import cross_entropy, dropout, normalization, softmax
 from dnncore.cuda.calls import KernelCall, WhereAligned
@@ -100,6 +101,47 @@ def lrn(what: str) -> Problem:
         if what == "forward"
         else LRNBackwardProblem(x, x, x, x, LRNDescriptor())
     )
+
+
+def activated(what: str, residual: bool, dtype: str, layout: str) -> Problem:
+    plain, relu = batch_norm(what, LARGE, dtype, layout), ActivationDescriptor.make("relu")
+    x, p = plain.inputs[0], packed((1, LARGE[1], 1, 1))
+    if isinstance(plain, BatchNormForwardProblem):
+        return replace(plain, activation=relu, z=x if residual else None)
+    assert isinstance(plain, BatchNormBackwardProblem)
+    return replace(plain, activation=relu, y=x, bias=None if residual else p, dz=x if residual else None)
+
+
+@pytest.mark.parametrize(
+    ("what", "residual", "kernels"),
+    [
+        ("forward", False, ("channels_moments", "channels_normalize")),
+        ("forward", True, ("channels_moments", "channels_normalize_added")),
+        ("backward", False, ("channels_sums_by_line", "channels_gradient_by_line")),
+        ("backward", True, ("channels_sums_by_y", "channels_gradient")),
+    ],
+)
+def test_an_activation_has_kernels_of_channels(what: str, residual: bool, kernels: tuple[str, str]) -> None:
+    offer = offers(activated(what, residual, "float16", "NHWC"))["parts"]
+    calls = offer.prepare()
+    aligned = [call.aligned[0] for call in calls if isinstance(call, WhereAligned)]
+    assert [call.unit.entry for call in aligned if isinstance(call, KernelCall)] == [
+        f"normalization_{kernel}_float16" for kernel in kernels
+    ]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_what_follows_takes_less_together_than_apart(residual: bool, dtype: str, layout: str) -> None:
+    """Where a sum and a ReLU are passes of their own, each reads and writes what it could have had."""
+    nbytes = math.prod(LARGE) * packed(LARGE, dtype).dtype.itemsize
+    for what, passes in {"forward": 2 + 3 * residual, "backward": 3}.items():
+        plain, fused = (
+            min(offer.seconds for offer in offers(problem).values())
+            for problem in (batch_norm(what, LARGE, dtype, layout), activated(what, residual, dtype, layout))
+        )
+        assert fused < plain + passes * nbytes / H200.bytes_per_second
 
 
 # The algorithm and its microseconds in benchmarks/results: where these are many, so that calls from Python do not count.

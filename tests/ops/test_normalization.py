@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dnncore import BatchNormMode, DType, Handle, LRNDescriptor, TensorDescriptor, ops
+from dnncore import ActivationDescriptor, BatchNormMode, DType, Handle, LRNDescriptor, TensorDescriptor, ops
 from dnncore.errors import BadParamError
 from dnncore.plan import Preference, rank
 from dnncore.problems import (
@@ -422,6 +422,20 @@ def test_what_disagrees_is_named() -> None:
         BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, -1.0)
     with pytest.raises(BadParamError, match=r"old_dscale is None but parameter_beta is 1.0"):
         BatchNormBackwardProblem(x, x, p, p, p, x, p, p, SPATIAL, 1.0, 1.0)
+    relu = ActivationDescriptor.make("relu")
+    for wrong_activation in (
+        {"z": x},
+        {"activation": ActivationDescriptor.make("tanh")},
+        {"activation": ActivationDescriptor.make("clipped_relu")},
+    ):
+        with pytest.raises(BadParamError, match="activation"):
+            BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, 1e-5, **wrong_activation)
+    backward = BatchNormBackwardProblem(x, x, p, p, p, x, p, p, SPATIAL)
+    for without in ({"y": x}, {"dz": x}, {"activation": relu}, {"y": x, "activation": relu, "bias": p, "dz": x}):
+        with pytest.raises(BadParamError, match=r"no activation|no y|both given"):
+            replace(backward, **without)
+    with pytest.raises(BadParamError, match="z"):
+        BatchNormForwardProblem(x, p, p, x, p, p, SPATIAL, 1e-5, z=half, activation=relu)
     with pytest.raises(BadParamError, match=r"3 groups do not divide the channels of x \(2, 4, 3\)"):
         GroupNormForwardProblem(x, x, p, p, 3, 1e-5)
     with pytest.raises(BadParamError, match=r"axis 3 is none of x \(2, 4, 3\)"):

@@ -53,6 +53,8 @@ class Operand(IntEnum):
     SECOND_OLD = 8
     FIRST_NEW = 9
     SECOND_NEW = 10
+    Y = 11
+    Z = 12
 
 
 class Switch(IntFlag):
@@ -66,11 +68,12 @@ class Switch(IntFlag):
     WEIGHTED = 32
     UNCENTRED = 64
     GIVES_VARIANCE = 128
+    RECTIFIES = 256
 
 
 _FRAME = struct(("extents", DIVISOR, MAX_NDIM), ("strides", "<i8", (len(Operand), MAX_NDIM)), ("ndim", "<i4"))
 
-LIKE_X = (Operand.X, Operand.DY, Operand.OUTPUT)
+LIKE_X = (Operand.X, Operand.DY, Operand.OUTPUT, Operand.Y, Operand.Z)
 """Operands of x's dtype; the others are of its compute type, and some may be of either (is_narrow in frame.cuh)."""
 
 _WALKED = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,24 +14,36 @@ from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.problems import Problem
 
-__all__ = ["CHANNELS_ITEM_BYTES", "CHANNEL_KERNELS", "FIELDS", "Pass", "Scratch", "all_passes", "calls_of"]
+__all__ = ["CHANNELS_ITEM_BYTES", "Pass", "Scratch", "all_passes", "calls_of", "places_of"]
 
 _MAX_BLOCKS = 1 << 20
 
 CHANNELS_ITEM_BYTES = 2
 """Of the elements that there are kernels of channels for."""
 
-CHANNEL_KERNELS = {
-    "forward": ("channels_moments", "channels_normalize"),
-    "backward": ("channels_sums", "channels_gradient"),
+_CHANNEL_KERNELS = {
+    "forward": {
+        "channels_moments": ("moments", False, ""),
+        "channels_normalize": ("normalize", True, ""),
+        "channels_normalize_added": ("normalize", True, ", true"),
+    },
+    "backward": {
+        "channels_sums": ("sums", False, ""),
+        "channels_sums_by_line": ("sums", True, ", Mask::kByLine"),
+        "channels_sums_by_y": ("sums", False, ", {compute}, Mask::kByY"),
+        "channels_gradient": ("gradient", True, ""),
+        "channels_gradient_by_line": ("gradient", True, ", Mask::kByLine"),
+    },
 }
-"""Those that reduce, and those that write the output."""
+"""Of each kernel of `normalization/channels.cuh`: the function, whether it reads parameters, and further template arguments."""
 
-FIELDS = {
+_FIELDS = {
     "x": Operand.X,
     "dy": Operand.DY,
     "y": Operand.OUTPUT,
     "dx": Operand.OUTPUT,
+    "z": Operand.Z,
+    "dz": Operand.Z,
     "scale": Operand.SCALE,
     "bias": Operand.BIAS,
     "mean": Operand.MEAN,
@@ -47,7 +59,13 @@ FIELDS = {
     "dscale": Operand.FIRST_NEW,
     "dbias": Operand.SECOND_NEW,
 }
-"""Which operand a problem's field is."""
+"""Which operand a problem's field is; but for y where it is read."""
+
+
+def places_of(problem: Problem) -> dict[Operand, int]:
+    """Places of a problem's operands among its inputs and outputs."""
+    read = {Operand.Y if name == "y" else _FIELDS[name]: place for place, name in enumerate(problem.input_names)}
+    return read | {_FIELDS[name]: place for place, name in enumerate(problem.output_names, len(problem.input_names))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,7 @@ class Pass:
         totals: Where groups' sums are.
         aligned_kernel: The one in its place where addresses are multiples of 16 bytes; None if there is none.
         starts_early: Whether the kernels may be launched so; those of channels may, and those that finish.
+        in_place_of: Operands that are given to it as others: what the launch before left in one is read as the other.
     """
 
     kernel: str
@@ -88,6 +107,7 @@ class Pass:
     totals: Scratch | None = None
     aligned_kernel: str | None = None
     starts_early: bool = False
+    in_place_of: Mapping[Operand, Operand] = field(default_factory=dict)
 
     @property
     def workspace_end(self) -> int:
@@ -120,14 +140,18 @@ def _units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
 
 def _channel_units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
     """The kernels of `normalization/channels.cuh`, compiled together whatever parameters are stored in."""
-    element, (reduces, applies) = c_type(dtype), CHANNEL_KERNELS[direction]
-    functions = {f"normalization_{reduces}_{element}": f"normalization_{reduces}<{element}>"}
-    for stored, suffix in ((dtype.compute, element), (dtype, f"{element}_narrow")):
-        functions[f"normalization_{applies}_{suffix}"] = f"normalization_{applies}<{element}, {c_type(stored)}>"
-    first, wide, narrow = generate_together(
-        "dnncore/normalization/channels.cuh", functions, "NormalizationParams", PARAMS, THREADS
-    ).values()
-    return {reduces: first, applies: wide if parameters is dtype.compute else narrow}
+    element, compute = c_type(dtype), c_type(dtype.compute)
+    functions: dict[str, str] = {}
+    wanted: dict[str, str] = {}
+    for name, (function, has_parameters, further) in _CHANNEL_KERNELS[direction].items():
+        for stored in dict.fromkeys((dtype.compute, dtype) if has_parameters else (dtype.compute,)):
+            entry = f"normalization_{name}_{element}{'' if stored is dtype.compute else '_narrow'}"
+            types = f"{element}, {c_type(stored)}" if has_parameters else element
+            functions[entry] = f"normalization_channels_{function}<{types}{further.format(compute=compute)}>"
+            if stored is parameters or not has_parameters:
+                wanted[name] = entry
+    units = generate_together("dnncore/normalization/channels.cuh", functions, "NormalizationParams", PARAMS, THREADS)
+    return {name: units[entry] for name, entry in wanted.items()}
 
 
 def all_passes(direction: str) -> tuple[Unit, ...]:
@@ -143,10 +167,10 @@ def all_passes(direction: str) -> tuple[Unit, ...]:
 
 def calls_of(passes: Sequence[Pass], problem: Problem, direction: str, dtype: DType) -> Calls:
     """Wire the problem's operands to the passes' parameters; where there are kernels for aligned addresses, these choose."""
-    names = (*problem.input_names, *problem.output_names)
-    places = {FIELDS[name]: Place(place) for place, name in enumerate(names)}
-    tensors = zip(names, (*problem.inputs, *problem.outputs), strict=True)
-    narrow = {FIELDS[name] for name, tensor in tensors if tensor.dtype is not dtype.compute}.difference(LIKE_X)
+    places = {operand: Place(place) for operand, place in places_of(problem).items()}
+    tensors = (*problem.inputs, *problem.outputs)
+    stored = {operand for operand, place in places_of(problem).items() if tensors[place].dtype is not dtype.compute}
+    narrow = stored.difference(LIKE_X)
     calls: list[Call] = []
     for one in passes:
         params = one.params()
@@ -157,7 +181,7 @@ def calls_of(passes: Sequence[Pass], problem: Problem, direction: str, dtype: DT
 
 
 def _calls(one: Pass, params: np.ndarray, units: Mapping[str, Unit], places: Mapping[Operand, Place]) -> Calls:
-    wanted = {operand: place for operand, place in places.items() if operand in one.operands}
+    wanted = {operand: places[one.in_place_of.get(operand, operand)] for operand in sorted(one.operands)}
     scratch = {"partials": one.partials, "totals": one.totals}
     addresses: dict[FieldPath, Place] = {
         **{("operands", int(operand)): place for operand, place in wanted.items()},

@@ -17,13 +17,12 @@ import numpy as np
 from dnncore.backend import Offer
 from dnncore.cuda.normalization.frame import PACK_BYTES, THREADS, Cut, Operand, Partition, Switch
 from dnncore.cuda.normalization.passes import (
-    CHANNEL_KERNELS,
     CHANNELS_ITEM_BYTES,
-    FIELDS,
     Pass,
     Scratch,
     all_passes,
     calls_of,
+    places_of,
 )
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -54,8 +53,9 @@ _WARP = 32
 _FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
-_CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 8
-"""Of the kernels of channels: blocks per multiprocessor, as many as fit, and packs that a thread has under way."""
+_CHANNEL_BLOCKS, _MASKED_CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 4, 8
+"""Of the kernels of channels: blocks per multiprocessor, as many as fit, and as fit of those that mask dy; packs that a thread has
+under way."""
 
 _WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
 """What the kernels of channels do not know."""
@@ -80,6 +80,9 @@ _BLOCKS_AT_FULL_RATE = 5
 
 _SAVED = frozenset({Operand.MEAN, Operand.INV_STD})
 _FURTHER = frozenset({Operand.FIRST_OLD, Operand.SECOND_OLD, Operand.FIRST_NEW, Operand.SECOND_NEW})
+_OF_ACTIVATION = frozenset({Operand.BIAS, Operand.Y, Operand.Z})
+"""Which a gradient goes by where an activation followed."""
+
 _WRITTEN = {"forward": _SAVED | _FURTHER, "backward": _FURTHER}
 """Operands that are read or written only where a group's parts are together."""
 
@@ -108,8 +111,8 @@ def _parameter_cut(problem: LayerNormBackwardProblem | _GroupNorm) -> Cut:
 
 
 def _operands(problem: _Normalization) -> dict[Operand, TensorDescriptor]:
-    names = (*problem.input_names, *problem.output_names)
-    return {FIELDS[name]: tensor for name, tensor in zip(names, (*problem.inputs, *problem.outputs), strict=True)}
+    tensors = (*problem.inputs, *problem.outputs)
+    return {operand: tensors[place] for operand, place in places_of(problem).items()}
 
 
 class _Sequence:
@@ -146,8 +149,15 @@ class _Sequence:
         if Switch.APPLIES in switches and self._direction == "backward":
             totals = self._scratch(numbers)
         self._finish(self.partition(cut, operands, width_bytes=0), parts, switches, there, partials, totals)
-        if Switch.APPLIES in switches:
-            self.apply(partition, switches & ~Switch.REDUCES, there - _FURTHER, totals)
+        if Switch.APPLIES not in switches:
+            return
+        switches &= ~Switch.REDUCES
+        if self._direction == "backward" and Operand.Z in there:  # where the masked dy is
+            rest = {**_only(operands, there - _OF_ACTIVATION), Operand.DY: operands[Operand.Z]}
+            wanted, in_place_of = frozenset(rest) - _FURTHER, {Operand.DY: Operand.Z}
+            self.apply(self.partition(cut, rest), switches, wanted, totals, in_place_of=in_place_of)
+        else:
+            self.apply(partition, switches, there - _FURTHER, totals)
 
     def add_channels(self, problem: _GroupNorm, operands: Mapping[Operand, TensorDescriptor]) -> None:
         """Group normalisation by way of what each image's channels have: unlike the groups, they may be neighbours in memory.
@@ -212,17 +222,21 @@ class _Sequence:
         totals: Scratch | None = None,
         sharing: int = 1,
         steps: Mapping[Operand, int] | None = None,
+        in_place_of: Mapping[Operand, Operand] | None = None,
     ) -> None:
         """Write the output from statistics, or sums, that are there."""
         parts = self._most_parts(partition, switches, sharing)
         if not self._goes_by_channels(partition, switches, sharing):
             parts = max(partition.parts(_APPLY_PACKS, partition.element_packs), parts)
-        self._append(partition, parts, switches, wanted, None, totals, sharing, steps)
+        self._append(partition, parts, switches, wanted, None, totals, sharing, steps, in_place_of)
 
     def _most_parts(self, partition: Partition, switches: Switch, sharing: int = 1) -> int:
         """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
-        by_channels = self._goes_by_channels(partition, switches, sharing)
-        per_multiprocessor, packs = (_CHANNEL_BLOCKS, _CHANNEL_PACKS) if by_channels else (_BLOCKS, _STATISTICS_PACKS)
+        per_multiprocessor, packs = _BLOCKS, _STATISTICS_PACKS
+        if self._goes_by_channels(partition, switches, sharing):
+            there = _operands(self._problem)
+            masks = Operand.Y in there and not (Switch.REDUCES not in switches and Operand.Z in there)
+            per_multiprocessor, packs = _MASKED_CHANNEL_BLOCKS if masks else _CHANNEL_BLOCKS, _CHANNEL_PACKS
         return partition.parts(packs, self._figures.multiprocessors * per_multiprocessor // max(partition.tiles, 1))
 
     def _append(
@@ -235,21 +249,40 @@ class _Sequence:
         totals: Scratch | None = None,
         sharing: int = 1,
         steps: Mapping[Operand, int] | None = None,
+        in_place_of: Mapping[Operand, Operand] | None = None,
     ) -> None:
         reduces, applies = Switch.REDUCES in switches, Switch.APPLIES in switches
-        keeps = reduces and applies and parts == 1 and partition.keeps
+        adds = self._direction == "forward" and Operand.Z in wanted
+        keeps = reduces and applies and parts == 1 and partition.keeps and not adds
         aligned = f"{self._direction}_{'kept' if keeps else 'aligned'}" if partition.is_aligned else None
         is_half = reduces != applies and reduces == (partials is not None)
         by_channels = is_half and self._goes_by_channels(partition, switches, sharing)
         if by_channels:
-            aligned = CHANNEL_KERNELS[self._direction][applies]
+            aligned = self._channel_kernel(applies, wanted)
         params = self._params(partition, parts, switches, sharing, steps, {"length": partition.length * sharing})
         blocks = partition.tiles * parts if reduces or partition.length else 0
-        read = (1 + (Operand.DY in wanted)) * (reduces + applies - keeps)
-        nbytes = (read + applies) * self._problem.x.size * self._problem.x.dtype.itemsize
-        seconds = self._seconds(nbytes, blocks, _REACH_OF_CHANNELS if by_channels else self._reach(partition))
+        goes_by_y = Operand.Y in wanted and not (by_channels and Operand.BIAS in wanted)
+        read = (1 + (Operand.DY in wanted) + goes_by_y) * (reduces + applies - keeps)
+        once = applies + (Operand.Z in wanted and (applies if adds else reduces))
+        nbytes = (read + once) * self._problem.x.size * self._problem.x.dtype.itemsize
+        reach = self._reach(partition)
+        if by_channels:  # whose masking ones, assumed, need no more blocks than fit
+            masks = self._direction == "backward" and Operand.Y in wanted
+            reach = _REACH_OF_CHANNELS * (_BLOCKS_AT_FULL_RATE / _MASKED_CHANNEL_BLOCKS if masks else 1.0)
+        seconds = self._seconds(nbytes, blocks, reach)
         early = by_channels and self._figures.starts_early
-        self.passes.append(Pass(self._direction, blocks, seconds, params, wanted, partials, totals, aligned, early))
+        self.passes.append(
+            Pass(self._direction, blocks, seconds, params, wanted, partials, totals, aligned, early, in_place_of or {})
+        )
+
+    def _channel_kernel(self, applies: bool, wanted: Set[Operand]) -> str:
+        """The last words of the name of the kernel of channels for a pass."""
+        if self._direction == "forward":
+            if not applies:
+                return "channels_moments"
+            return "channels_normalize_added" if Operand.Z in wanted else "channels_normalize"
+        mask = "" if Operand.Y not in wanted else "_by_line" if Operand.BIAS in wanted else "_by_y"
+        return f"channels_{'gradient' if applies else 'sums'}{mask}"
 
     def _finish(
         self,
@@ -271,7 +304,10 @@ class _Sequence:
         """Whether there are kernels of channels for such passes: their groups are neighbours, and each row has all of them."""
         is_dense = partition.is_aligned and partition.packs_groups and len(partition.elements[0]) == 1
         is_narrow = self._problem.x.dtype.itemsize == CHANNELS_ITEM_BYTES
-        return is_dense and is_narrow and sharing == 1 and not switches & _WITHIN_GROUPS
+        # A mask that follows neither from bias nor from what dz holds is known to the other kernels alone.
+        there = _OF_ACTIVATION & _operands(self._problem).keys()
+        is_known = self._direction == "forward" or there != {Operand.Y}
+        return is_dense and is_narrow and is_known and sharing == 1 and not switches & _WITHIN_GROUPS
 
     def _params(
         self,
@@ -388,7 +424,8 @@ def _sequence(problem: _Statistics, figures: DeviceFigures, in_parts: bool) -> l
             sequence.add(_parameter_cut(problem), _only(operands, wanted), Switch.REDUCES)
         sequence.add(_cut(problem), _only(operands, operands.keys() - _FURTHER), both | Switch.WEIGHTED)
     else:
-        sequence.add(_cut(problem), operands, both)
+        has_relu = isinstance(problem, BatchNormForwardProblem) and problem.activation is not None
+        sequence.add(_cut(problem), operands, both | Switch.RECTIFIES if has_relu else both)
     return sequence.passes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import BatchNormMode
+from dnncore.descriptors import ActivationDescriptor, BatchNormMode
 from dnncore.descriptors.settings import member, number
 from dnncore.handle import Handle
 from dnncore.ops.normalization.optional import described, go_back, there
@@ -51,8 +51,10 @@ def batch_norm_forward(
     running_variance: Tensor | None = None,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
+    z: Tensor | None = None,
+    activation: ActivationDescriptor | None = None,
 ) -> None:
-    """y = scale * (x - m) / sqrt(v + epsilon) + bias with mean m and variance v of the batch; y may be x.
+    """y = activation(scale * (x - m) / sqrt(v + epsilon) + bias + z), m and v of the batch, rounded once; y may be x.
 
     Args:
         scale: Like bias, saved and running statistics [1, C, 1, ...], or [1, C, *spatial] per activation.
@@ -61,9 +63,13 @@ def batch_norm_forward(
         running_mean: Updated in place: (1 - momentum) * itself + momentum * m; left as it is where x has no elements.
         running_variance: Likewise with the unbiased variance, divided by the number of elements less one.
         momentum: Weight of this batch, cuDNN's exponentialAverageFactor.
+        z: A residual like x, with an activation only.
+        activation: ReLU, or None for the identity.
 
     Raises:
         BadParamError: also where running statistics are to be updated from a single element.
+
+    Source: cuDNN's cudnnBatchNormalizationForwardTrainingEx.
     """
     running, saved = (running_mean, running_variance), (saved_mean, saved_inv_std)
     arguments = (
@@ -71,10 +77,11 @@ def batch_norm_forward(
         member(BatchNormMode, mode),
         number(epsilon, "epsilon"),
         0.0 if running_mean is None else number(momentum, "momentum"),
-        *map(described, (*running, *running)),
+        *map(described, (*running, *running, z)),
+        activation,
     )
     updated = there(*running)
-    inputs, outputs = (x, scale, bias, *updated), (y, *saved, *updated)
+    inputs, outputs = (x, scale, bias, *there(z), *updated), (y, *saved, *updated)
     handle.execute(BatchNormForwardProblem, arguments, alpha, inputs, beta, outputs)
 
 
@@ -93,14 +100,26 @@ def batch_norm_backward(
     dbias: Tensor,
     saved_mean: Tensor,
     saved_inv_std: Tensor,
+    *,
+    activation: ActivationDescriptor | None = None,
+    y: Tensor | None = None,
+    bias: Tensor | None = None,
+    dz: Tensor | None = None,
 ) -> None:
     """dx, dscale and dbias from what the forward operation read and saved, and from dy; dx may be dy.
 
     Args:
         alpha: With beta for dx.
         parameter_alpha: With parameter_beta for dscale and dbias.
+        activation: The forward operation's.
+        y: What it wrote, with alpha 1 and beta 0; with an activation only, which needs it.
+        bias: Its own, where it had an activation and no z: less may have to be read then.
+        dz: Overwritten with the gradient of z, dy where y > 0.
+
+    Source: cuDNN's cudnnBatchNormalizationBackwardEx.
     """
     inputs, outputs = (x, dy, scale, saved_mean, saved_inv_std), (dx, dscale, dbias)
     arguments = (*map(described, (*inputs, *outputs)), member(BatchNormMode, mode))
     factors = (alpha, beta, parameter_alpha, parameter_beta)
-    go_back(handle, BatchNormBackwardProblem, arguments, factors, inputs, outputs)
+    further = (*map(described, (bias, y, dz)), activation)
+    go_back(handle, BatchNormBackwardProblem, arguments, factors, (*inputs, bias, y), (*outputs, dz), further)

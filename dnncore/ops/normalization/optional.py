@@ -15,11 +15,11 @@ __all__ = ["described", "go_back", "there"]
 Factors = tuple[float, float, float, float]
 """alpha and beta of dx, then those of the parameters' gradients."""
 
-Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
-"""x, dy, scale, saved_mean, saved_inv_std."""
+Inputs = tuple[Tensor | None, ...]
+"""x, dy, scale, saved_mean, saved_inv_std, and what only some operations have."""
 
-Outputs = tuple[Tensor, Tensor | None, Tensor | None]
-"""dx, dscale, dbias."""
+Outputs = tuple[Tensor | None, ...]
+"""dx, dscale, dbias, likewise."""
 
 
 def described(tensor: Tensor | None) -> TensorDescriptor | None:
@@ -39,6 +39,7 @@ def go_back(
     factors: Factors,
     inputs: Inputs,
     outputs: Outputs,
+    further: tuple[Hashable, ...] = (),
 ) -> None:
     """Run a backward operation, which blends the gradients of parameters in place.
 
@@ -49,9 +50,10 @@ def go_back(
         factors: All four.
         inputs: In this order, whichever the operation.
         outputs: Likewise.
+        further: Arguments behind the descriptors of old gradients.
     """
     alpha, beta, parameter_alpha, parameter_beta = factors
-    old = outputs[1:] if parameter_beta else (None, None)
+    old = outputs[1:3] if parameter_beta else (None, None)
     blend = number(parameter_alpha, "parameter_alpha"), number(parameter_beta, "parameter_beta")
-    arguments = (*arguments, *blend, *map(described, old))
+    arguments = (*arguments, *blend, *map(described, old), *further)
     handle.execute(kind, arguments, alpha, there(*inputs, *old), beta, there(*outputs))

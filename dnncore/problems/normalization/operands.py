@@ -12,7 +12,7 @@ from dnncore.problems.problem import Problem, same_dtype, same_shape, writable
 
 __all__ = ["NormalizationGradients", "OptionalOperands", "has_elements", "is_epsilon", "operands_fit", "together"]
 
-_LIKE_X = ("x", "dy", "y", "dx")
+_LIKE_X = ("x", "z", "dy", "y", "dx", "dz")
 _PARAMETERS = ("scale", "bias", "dscale", "dbias", "old_dscale", "old_dbias")
 _SAVED = ("saved_mean", "saved_inv_std")
 

@@ -25,7 +25,10 @@ def _forward(problem: BatchNormForwardProblem, *arrays: Array) -> tuple[Array, .
     given = named(problem, arrays)
     x, axes = given["x"], batch_norm_axes(problem.x, problem.mode)
     normalized, mean, inv_std, variance = normalize(x, axes, problem.epsilon)
-    outputs = [given["scale"] * normalized + given["bias"], mean, inv_std]
+    y = given["scale"] * normalized + given["bias"]
+    if problem.activation is not None:
+        y = np.maximum(y + given.get("z", 0.0), 0.0)
+    outputs = [y, mean, inv_std]
     if problem.running_mean is not None and not x.size:
         outputs += [given["running_mean"], given["running_variance"]]
     elif problem.running_mean is not None:
@@ -41,11 +44,14 @@ def _forward(problem: BatchNormForwardProblem, *arrays: Array) -> tuple[Array, .
 def _backward(problem: BatchNormBackwardProblem, *arrays: Array) -> tuple[Array, ...]:
     given = named(problem, arrays)
     dy, axes = given["dy"], batch_norm_axes(problem.x, problem.mode)
+    if problem.activation is not None:
+        dy = np.where(given["y"] > 0, dy, 0.0)
     normalized = (given["x"] - given["saved_mean"]) * given["saved_inv_std"]
     factors = problem.parameter_alpha, problem.parameter_beta
     return (
         gradient(normalized, dy * given["scale"], given["saved_inv_std"], axes),
         *parameter_gradients(normalized, dy, axes, factors, given, ("dscale", "dbias")),
+        *(() if problem.dz is None else (dy,)),
     )
 
 

@@ -139,6 +139,9 @@ def _(problem: _Forward, *inputs: Tensor) -> list[Terms]:
     spread = _Spread(groups, x, problem.epsilon, centred=_is_centred(problem))
     y = _function(problem, problem.epsilon)(x, scale, bias)
     magnitude = _one(scale) * spread.normalized_magnitude + (0.0 if bias is None else bias.abs())
+    if isinstance(problem, BatchNormForwardProblem) and problem.activation is not None:
+        z = given.get("z", torch.zeros_like(x))
+        y, magnitude = torch.relu(y + z), magnitude + z.abs()
     found: list[Terms] = [(y, magnitude.expand(x.shape), n)]
     if _is_centred(problem):
         found.append((groups.each(spread.mean), groups.each(spread.mean_magnitude), n))
@@ -187,6 +190,11 @@ def _(problem: _Backward, rng: np.random.Generator) -> list[np.ndarray]:
     values["saved_inv_std"] = groups.each(spread.inv_std).numpy().astype(dtype)
     if _is_centred(problem):
         values["saved_mean"] = groups.each(spread.mean).numpy().astype(dtype)
+    if "y" in values:
+        y = from_numpy(values["y"])
+        if "bias" in values:  # of which and x the sign follows
+            y = _function(problem, _EPSILON)(*(from_numpy(values[name]) for name in ("x", "scale", "bias")))
+        values["y"] = torch.relu(y).numpy().astype(problem.x.dtype.numpy)
     return list(values.values())
 
 
@@ -196,8 +204,10 @@ def _(problem: _Backward, rng: np.random.Generator) -> list[np.ndarray]:
 def _(problem: _Backward, *inputs: Tensor) -> list[Terms]:
     given = dict(zip(problem.input_names, inputs, strict=True))
     x, dy, scale = given["x"], given["dy"], given.get("scale")
+    if "y" in given:
+        dy = torch.where(given["y"] > 0, dy, 0.0)
     leaves = {"dx": x.clone().requires_grad_()}
-    asked = problem.output_names[1:]
+    asked = tuple(name for name in problem.output_names if name in ("dscale", "dbias"))
     shapes = {name: getattr(problem, name).shape for name in asked}
     wanted = torch.ones(shapes["dscale"], dtype=torch.float64) if "dscale" in asked and scale is None else scale
     if wanted is not None:
@@ -224,6 +234,8 @@ def _(problem: _Backward, *inputs: Tensor) -> list[Terms]:
                 magnitude + abs(problem.parameter_beta) * old.abs(),
             )
         found.append((value, magnitude, x.numel() // max(value.numel(), 1)))
+    if "dz" in problem.output_names:
+        found.append((dy, dy.abs(), 1))
     return found
 
 

@@ -4,6 +4,9 @@
 //  dx = inv_std * (w dy - mean(w dy) - n mean(w dy n))      (without the second term where x is not centred)
 //  dscale = sum of dy n, dbias = sum of dy                  (over all elements that share a scale)
 //
+// Where a ReLU followed forward, dy is masked by its y as it is loaded; the first to read it leaves the masked dy where
+// the gradient of z is asked for, and a launch after that reads it there.
+//
 // It is memory-bound: x and dy are read for the sums, and once more for dx. In batch normalisation a group is what
 // shares a scale, so that one pair of sums serves both formulas. In layer and group normalisation the gradients of the
 // parameters are sums over other elements: the same kernel over another description of the tensor. Launches are as in
@@ -20,9 +23,10 @@ namespace dnncore {
 
 constexpr int kBackwardPacks = 2;
 
-// Call visit(element, x, dy, lanes, offset of the output) for each of this thread's packs of the task.
+// Call visit(element, x, masked dy, lanes, offset of the output) for each of this thread's packs of the task.
 template <typename T, typename Visit>
 __device__ __forceinline__ void visit_packs(const NormalizationParams& params, const Team& team, const Task<T>& task, const Visit& visit) {
+  const T* y = static_cast<const T*>(params.operands[kY]);
   for (int64 first = task.begin + team.lane; first < task.end; first += static_cast<int64>(kBackwardPacks) * team.lanes) {
     Pack<T> x[kBackwardPacks], dy[kBackwardPacks];
     int64 outputs[kBackwardPacks];
@@ -37,6 +41,10 @@ __device__ __forceinline__ void visit_packs(const NormalizationParams& params, c
         x[k] = load_pack(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
         dy[k] = load_pack(static_cast<const T*>(params.operands[kDy]) + at[kDy], params.steps[kDy], lanes[k]);
         outputs[k] = at[kOutput];
+        if (y != nullptr) {
+          task.template place_parameters<kY>(params, element, at);
+          mask(dy[k], load_pack(y + at[kY], params.steps[kY], lanes[k]));
+        }
       }
     }
 #pragma unroll
@@ -67,7 +75,13 @@ __device__ __forceinline__ void collect_sums(
 ) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
+  T* dz = static_cast<T*>(params.operands[kZ]);
   visit_packs<T>(params, team, task, [&](int64 element, const Pack<T>& x, const Pack<T>& dy, int lanes, int64) {
+    if (dz != nullptr) {
+      int64 at[kOperands];
+      task.template place_parameters<kZ>(params, element, at);
+      store_pack(dy, dz + at[kZ], params.steps[kZ], lanes);
+    }
     if (is_on(params, kVaryingStatistics)) {
       int64 at[kOperands];
       task.template place_parameters<kMean, kInvStd>(params, element, at);

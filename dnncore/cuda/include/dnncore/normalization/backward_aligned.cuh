@@ -10,21 +10,20 @@ namespace dnncore {
 
 constexpr int kKeptPairs = 8;  // packs of x, and of dy, that a thread can keep of its group; _KEPT_PACKS in frame.py
 
-// Where a group is: x, dy and dx lie alike, and the others are used only where they vary within the group.
+// Where a group is: x, dy, dx, y and dz lie alike, so that one offset serves them all, and their beginnings stay among the parameters
+// of the launch, which take no registers; the others are used only where they vary within the group.
 template <typename T, typename P>
 struct Places {
   using C = Compute<T>;
-  const T* x;
-  const T* dy;
-  T* dx;
+  const NormalizationParams& params;
+  int64 offset;
   Parameter<P> scale;
   const C* mean;
   const C* inv_std;
 
   __device__ __forceinline__ Places(const NormalizationParams& params, const Task<T>& task)
-      : x(static_cast<const T*>(params.operands[kX]) + task.offsets[kX]),
-        dy(static_cast<const T*>(params.operands[kDy]) + task.offsets[kX]),
-        dx(static_cast<T*>(params.operands[kOutput]) + task.offsets[kX]),
+      : params(params),
+        offset(task.offsets[kX]),
         mean(nullptr),
         inv_std(nullptr) {
     if (!task.exists) return;
@@ -35,10 +34,24 @@ struct Places {
     inv_std = find_statistic<C>(params, kInvStd, at);
   }
 
+  __device__ __forceinline__ T* place(Operand operand, const PackWalk& walk) const {
+    return static_cast<T*>(params.operands[operand]) + (offset + walk.at(kWalkedX));
+  }
+
+  // dy of a pack, masked where a ReLU followed; with kKeeps it is left for the gradient of z, from a last pack perhaps several times.
+  template <bool kKeeps>
+  __device__ __forceinline__ uint4 load_dy(const PackWalk& walk) const {
+    uint4 found = load_raw(place(kDy, walk));
+    if (params.operands[kY] != nullptr) {
+      const uint4 of_y = load_raw(place(kY, walk));
+      mask(reinterpret_cast<Pack<T>&>(found), reinterpret_cast<const Pack<T>&>(of_y));
+    }
+    if (kKeeps && params.operands[kZ] != nullptr) *reinterpret_cast<uint4*>(place(kZ, walk)) = found;
+    return found;
+  }
+
   // dy of a pack, times scale where that is asked for.
-  __device__ __forceinline__ void weigh(
-      const NormalizationParams& params, const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]
-  ) const {
+  __device__ __forceinline__ void weigh(const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]) const {
     take_apart<T>(raw, values);
     if (!weighted) return;
     C scales[Task<T>::kWidth];
@@ -49,7 +62,6 @@ struct Places {
 
   // dx of a pack.
   __device__ __forceinline__ void write(
-      const NormalizationParams& params,
       const uint4& from_x,
       const uint4& from_dy,
       const PackWalk& walk,
@@ -57,13 +69,13 @@ struct Places {
       const Coefficients<C> (&by)[Task<T>::kWidth]
   ) const {
     C values[Task<T>::kWidth], middle[Task<T>::kWidth];
-    weigh(params, from_dy, walk, is_on(params, kVaryingParameters), values);
+    weigh(from_dy, walk, is_on(params, kVaryingParameters), values);
     take_apart<T>(from_x, middle);
 #pragma unroll
     for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
       values[lane] = by[lane].a * values[lane] - by[lane].b * (middle[lane] - mean[lane]) - by[lane].c;
     }
-    store_whole<T>(params, values, dx + walk.at(kWalkedX));
+    store_whole<T>(params, values, place(kOutput, walk));
   }
 };
 
@@ -89,8 +101,8 @@ __device__ __forceinline__ void collect_sums_aligned(
     C middles[kBackwardPacks], inverses[kBackwardPacks];
 #pragma unroll
     for (int k = 0; k < kBackwardPacks; ++k) {
-      x[k] = load_raw(places.x + ahead.at(kWalkedX));
-      dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+      x[k] = load_raw(places.place(kX, ahead));
+      dy[k] = places.template load_dy<true>(ahead);
       middles[k] = single && places.mean != nullptr ? __ldg(places.mean + ahead.at(kWalkedStatistics)) : C(0);
       inverses[k] = single ? __ldg(places.inv_std + ahead.at(kWalkedStatistics)) : C(1);
       ahead.next(params);
@@ -106,7 +118,7 @@ __device__ __forceinline__ void collect_sums_aligned(
           load_varying(inv_std, places.inv_std, walk.at(kWalkedStatistics), params.steps[kInvStd], C(1));
         }
         C values[kWidth], from[kWidth];
-        places.weigh(params, dy[k], walk, weighted, values);
+        places.weigh(dy[k], walk, weighted, values);
         take_apart<T>(x[k], from);
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) {
@@ -149,13 +161,13 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
       uint4 x[kBackwardPacks], dy[kBackwardPacks];
 #pragma unroll
       for (int k = 0; k < kBackwardPacks; ++k) {
-        x[k] = load_raw(places.x + ahead.at(kWalkedX));
-        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+        x[k] = load_raw(places.place(kX, ahead));
+        dy[k] = places.template load_dy<false>(ahead);
         ahead.next(params);
       }
 #pragma unroll
       for (int k = 0; k < kBackwardPacks; ++k) {
-        if (walk.left() > 0) places.write(params, x[k], dy[k], walk, mean, by);
+        if (walk.left() > 0) places.write(x[k], dy[k], walk, mean, by);
         walk.next(params);
       }
     }
@@ -177,8 +189,8 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
 #pragma unroll
     for (int k = 0; k < kKeptPairs; ++k) {
       if (k < there) {
-        x[k] = load_raw(places.x + ahead.at(kWalkedX));
-        dy[k] = load_raw(places.dy + ahead.at(kWalkedX));
+        x[k] = load_raw(places.place(kX, ahead));
+        dy[k] = places.template load_dy<true>(ahead);
       }
       ahead.next(params);
     }
@@ -192,7 +204,7 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     for (int k = 0; k < kKeptPairs; ++k) {
       if (k < there) {
         C values[kWidth], from[kWidth];
-        places.weigh(params, dy[k], ahead, is_on(params, kWeighted), values);
+        places.weigh(dy[k], ahead, is_on(params, kWeighted), values);
         take_apart<T>(x[k], from);
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) {
@@ -213,7 +225,7 @@ __device__ void normalization_backward_kept(const NormalizationParams& params) {
     for (int lane = 1; lane < kWidth; ++lane) by[lane] = by[0];  // they belong to one group
 #pragma unroll
     for (int k = 0; k < kKeptPairs; ++k) {
-      if (k < there) places.write(params, x[k], dy[k], walk, mean, by);
+      if (k < there) places.write(x[k], dy[k], walk, mean, by);
       walk.next(params);
     }
   }

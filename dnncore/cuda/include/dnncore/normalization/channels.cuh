@@ -8,6 +8,10 @@
 //    second     normalization_finish_forward                   normalization_finish_backward
 //    third      x -> y = factor x + added                      x, dy -> dx = a dy - b x + added
 //
+// Where a ReLU followed forward, y > 0 is where factor x + added > 0: the backward launches work that out again from the x
+// that they read anyway, with the same roundings. Where z was added before the ReLU they do not know, and the first one
+// masks dy by y instead and leaves it as dz, which the third one reads for dy.
+//
 // Blocks take chunks of rows in turn, so that all of them together go through memory from its beginning to its end; the third
 // launch goes the other way, and finds in the second-level cache what the first one has read last.
 #pragma once
@@ -68,6 +72,28 @@ struct Chunks {
   __device__ __forceinline__ int32 offset(int32 row, int k) const { return (row + k * lanes) * row_step; }
 };
 
+// factor and added of a thread's channels, from their statistics.
+template <typename P, typename T>
+__device__ __forceinline__ void find_line(
+    const NormalizationParams& params,
+    const Task<T>& task,
+    const Compute<T> (&mean)[Task<T>::kWidth],
+    const Compute<T> (&inv_std)[Task<T>::kWidth],
+    Compute<T> (&factor)[Task<T>::kWidth],
+    Compute<T> (&added)[Task<T>::kWidth]
+) {
+  using C = Compute<T>;
+  int64 at[kOperands];
+  task.template place_group<kScale, kBias>(params, at);
+  load_parameter<P>(factor, params, kScale, at, task.group_lanes, C(1));
+  load_parameter<P>(added, params, kBias, at, task.group_lanes, C(0));
+#pragma unroll
+  for (int lane = 0; lane < Task<T>::kWidth; ++lane) {
+    factor[lane] *= inv_std[lane];
+    added[lane] -= mean[lane] * factor[lane];
+  }
+}
+
 // Write a pack of the output, whose values alpha is part of.
 template <typename T>
 __device__ __forceinline__ void add_and_store(const NormalizationParams& params, Compute<T> (&values)[Pack<T>::kWidth], T* place) {
@@ -125,8 +151,8 @@ __device__ void normalization_channels_moments(const NormalizationParams& params
   store_partials(params, team, task, blockIdx.x, moments);
 }
 
-// y from statistics that are there; P as in frame.cuh.
-template <typename T, typename P>
+// y from statistics that are there, and with kAdds from z; P as in frame.cuh.
+template <typename T, typename P, bool kAdds = false>
 __device__ void normalization_channels_normalize(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -134,44 +160,49 @@ __device__ void normalization_channels_normalize(const NormalizationParams& para
   let_next_start();
   const Team team(params, true);
   const Task<T> task(params, team, blockIdx.x);
-  const Chunks<8> chunks(params, team, task);
+  constexpr int kAtOnce = kAdds ? 4 : 8;
+  const Chunks<kAtOnce> chunks(params, team, task);
   if (chunks.rows == 0) return;
   C factor[kWidth], added[kWidth];
   {
-    C mean[kWidth], scale[kWidth];
-    load_statistics<P>(params, task, mean, factor);
-    int64 at[kOperands];
-    task.template place_group<kScale, kBias>(params, at);
-    load_parameter<P>(scale, params, kScale, at, task.group_lanes, C(1));
-    load_parameter<P>(added, params, kBias, at, task.group_lanes, C(0));
-    const C alpha = static_cast<C>(params.blend.alpha);
-#pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) {
-      factor[lane] *= scale[lane];
-      added[lane] = alpha * (added[lane] - mean[lane] * factor[lane]);
-      factor[lane] *= alpha;
-    }
+    C mean[kWidth], inv_std[kWidth];
+    load_statistics<P>(params, task, mean, inv_std);
+    find_line<P>(params, task, mean, inv_std, factor, added);
   }
+  const C alpha = static_cast<C>(params.blend.alpha), floor = floor_of<C>(params);
+  const T* z = static_cast<const T*>(params.operands[kZ]) + task.offsets[kX];
   const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
   T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
   chunks.template for_each<true>([&](int32 row, int32 there) {
-    uint4 raw[8];
+    uint4 raw[kAtOnce], raw_z[kAtOnce];
     chunks.load(raw, x, row, there, uint4{});
+    if (kAdds) chunks.load(raw_z, z, row, there, uint4{});
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < kAtOnce; ++k) {
       if (k < there) {
-        C values[kWidth];
+        C values[kWidth], addends[kWidth] = {};
         take_apart<T>(raw[k], values);
+        if (kAdds) take_apart<T>(raw_z[k], addends);
 #pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) values[lane] = factor[lane] * values[lane] + added[lane];
+        for (int lane = 0; lane < kWidth; ++lane) {
+          const C value = factor[lane] * values[lane] + added[lane];
+          values[lane] = alpha * rectify(kAdds ? value + addends[lane] : value, floor);
+        }
         add_and_store(params, values, y + chunks.offset(row, k));
       }
     }
   });
 }
 
-// Sums of dy, and of dy times the normalised x.
-template <typename T>
+// What the backward launches know of a ReLU that followed forward.
+enum class Mask {
+  kNone,    // there was none
+  kByLine,  // dy counts where factor x + added > 0
+  kByY,     // dy counts where y > 0
+};
+
+// Sums of dy, and of dy times the normalised x; P is that of scale and bias where they are read, kByLine.
+template <typename T, typename P = Compute<T>, Mask kMask = Mask::kNone>
 __device__ void normalization_channels_sums(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -182,13 +213,25 @@ __device__ void normalization_channels_sums(const NormalizationParams& params) {
   const Chunks<4> chunks(params, team, task);
   const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
   const T* dy = static_cast<const T*>(params.operands[kDy]) + task.offsets[kX];
-  C mean[kWidth] = {}, inv_std[kWidth] = {};
+  const T* y = static_cast<const T*>(params.operands[kY]) + task.offsets[kX];
+  T* dz = static_cast<T*>(params.operands[kZ]) + task.offsets[kX];
+  C mean[kWidth] = {}, inv_std[kWidth] = {}, factor[kWidth], added[kWidth];
   load_saved(params, task, mean, inv_std);
+  if (kMask == Mask::kByLine && task.exists) find_line<P>(params, task, mean, inv_std, factor, added);
   Sums<C> sums[kWidth] = {};
   chunks.template for_each<false>([&](int32 row, int32 there) {
     uint4 of_x[4], of_dy[4];
     chunks.load(of_x, x, row, there, uint4{});
     chunks.load(of_dy, dy, row, there, uint4{});
+    if constexpr (kMask == Mask::kByY) {
+      uint4 of_y[4];
+      chunks.load(of_y, y, row, there, uint4{});
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        mask(reinterpret_cast<Pack<T>&>(of_dy[k]), reinterpret_cast<const Pack<T>&>(of_y[k]));
+        if (k < there) *reinterpret_cast<uint4*>(dz + chunks.offset(row, k)) = of_dy[k];
+      }
+    }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       C values[kWidth], weights[kWidth];
@@ -196,19 +239,21 @@ __device__ void normalization_channels_sums(const NormalizationParams& params) {
       take_apart<T>(of_dy[k], weights);
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) {
+        if (kMask == Mask::kByLine && !(factor[lane] * values[lane] + added[lane] > C(0))) weights[lane] = C(0);
         sums[lane].plain += weights[lane];
         sums[lane].normalized += weights[lane] * (values[lane] - mean[lane]);
       }
     }
   });
+  load_saved(params, task, mean, inv_std);  // once more: to keep it would take eight registers
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) sums[lane].normalized *= inv_std[lane];
   merge_team(team, sums);
   store_partials(params, team, task, blockIdx.x, sums);
 }
 
-// dx from sums that are there.
-template <typename T, typename P>
+// dx from sums that are there; kMask is kNone or kByLine.
+template <typename T, typename P, Mask kMask = Mask::kNone>
 __device__ void normalization_channels_gradient(const NormalizationParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
@@ -218,10 +263,11 @@ __device__ void normalization_channels_gradient(const NormalizationParams& param
   const Task<T> task(params, team, blockIdx.x);
   const Chunks<4> chunks(params, team, task);
   if (chunks.rows == 0) return;
-  C a[kWidth], b[kWidth], added[kWidth];
+  C a[kWidth], b[kWidth], added[kWidth], factor[kWidth], threshold[kWidth];
   {
     C mean[kWidth], inv_std[kWidth];
     load_saved(params, task, mean, inv_std);
+    if (kMask == Mask::kByLine) find_line<P>(params, task, mean, inv_std, factor, threshold);
     Sums<C> sums[kWidth];
     load_totals(params, team, task, sums);
     Coefficients<C> by[kWidth];
@@ -248,7 +294,10 @@ __device__ void normalization_channels_gradient(const NormalizationParams& param
         take_apart<T>(of_x[k], values);
         take_apart<T>(of_dy[k], weights);
 #pragma unroll
-        for (int lane = 0; lane < kWidth; ++lane) values[lane] = a[lane] * weights[lane] - b[lane] * values[lane] + added[lane];
+        for (int lane = 0; lane < kWidth; ++lane) {
+          if (kMask == Mask::kByLine && !(factor[lane] * values[lane] + threshold[lane] > C(0))) weights[lane] = C(0);
+          values[lane] = a[lane] * weights[lane] - b[lane] * values[lane] + added[lane];
+        }
         add_and_store(params, values, dx + chunks.offset(row, k));
       }
     }

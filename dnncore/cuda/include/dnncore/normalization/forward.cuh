@@ -1,7 +1,8 @@
 // Batch, layer and group normalisation, forward: statistics of a group, then y = scale * (x - mean) * inv_std + bias
-// with inv_std = 1 / sqrt(variance + epsilon). It is memory-bound. Where there are many groups, a block computes the
-// statistics of a tile of them and writes their outputs: it reads x twice, the second time mostly from a cache. Few
-// groups are cut into parts, so that every multiprocessor has work, and take three launches.
+// with inv_std = 1 / sqrt(variance + epsilon), and after a batch normalisation max(y + z, 0) where that is asked for. It
+// is memory-bound. Where there are many groups, a block computes the statistics of a tile of them and writes their
+// outputs: it reads x twice, the second time mostly from a cache. Few groups are cut into parts, so that every
+// multiprocessor has work, and take three launches.
 //
 //    many groups    x -> moments -> mean, inv_std;  x -> y                               a block per tile of groups
 //
@@ -163,6 +164,7 @@ __device__ __forceinline__ void apply(
   using C = Compute<T>;
   constexpr int kWidth = Task<T>::kWidth;
   const bool varying = is_on(params, kVaryingParameters);
+  const C floor = floor_of<C>(params);
   C factor[kWidth], bias[kWidth] = {};
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane];
@@ -203,6 +205,14 @@ __device__ __forceinline__ void apply(
       }
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[0].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
+      if (params.operands[kZ] != nullptr) {
+        task.template place_parameters<kZ>(params, element, at);
+        const Pack<T> z = load_pack(static_cast<const T*>(params.operands[kZ]) + at[kZ], params.steps[kZ], lanes[0]);
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) values[lane] += widen(z.lanes[lane]);
+      }
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] = rectify(values[lane], floor);
       store_lanes<T>(params, values, outputs[0], lanes[0]);
 #pragma unroll
       for (int k = 1; k < kApplyPacks; ++k) packs[k - 1] = packs[k], outputs[k - 1] = outputs[k], lanes[k - 1] = lanes[k];

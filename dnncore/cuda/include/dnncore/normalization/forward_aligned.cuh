@@ -70,7 +70,7 @@ __device__ __forceinline__ void collect_aligned(
 }
 
 // A group's inv_std, times its scale where that does not vary, and its bias; where they vary, the places at which they
-// begin.
+// begin. Then what y is not below, and where z is, which is added before.
 template <typename T, typename P>
 struct Affine {
   using C = Compute<T>;
@@ -80,9 +80,13 @@ struct Affine {
   Parameter<P> bias;
   C factor[kWidth];
   C added[kWidth];
+  C floor;
+  const T* z;
 
   __device__ __forceinline__ Affine(const NormalizationParams& params, const Team& team, const Task<T>& task, const C (&inv_std)[kWidth])
-      : varies(is_on(params, kVaryingParameters)) {
+      : varies(is_on(params, kVaryingParameters)),
+        floor(floor_of<C>(params)),
+        z(static_cast<const T*>(params.operands[kZ]) + task.offsets[kX]) {
     int64 at[kOperands];
     if (task.exists) task.template place_group<kScale, kBias>(params, at);
     if (task.exists && varies) {
@@ -102,9 +106,15 @@ struct Affine {
     for (int lane = 0; lane < kWidth; ++lane) factor[lane] = inv_std[lane] * scales[lane];
   }
 
-  // Normalise a pack and write it.
+  // A pack of z.
+  __device__ __forceinline__ uint4 load_z(const PackWalk& walk) const {
+    return load_raw(z + walk.at(kWalkedX));
+  }
+
+  // Normalise a pack, add one of z with kAdds, and write it.
+  template <bool kAdds>
   __device__ __forceinline__ void write(
-      const NormalizationParams& params, const uint4& raw, const PackWalk& walk, const C (&mean)[kWidth], T* y
+      const NormalizationParams& params, const uint4& raw, const uint4& raw_z, const PackWalk& walk, const C (&mean)[kWidth], T* y
   ) const {
     C values[kWidth];
     take_apart<T>(raw, values);
@@ -118,9 +128,46 @@ struct Affine {
 #pragma unroll
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (values[lane] - mean[lane]) * factor[lane] + added[lane];
     }
+    if (kAdds) {
+      C addends[kWidth];
+      take_apart<T>(raw_z, addends);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) values[lane] += addends[lane];
+    }
+#pragma unroll
+    for (int lane = 0; lane < kWidth; ++lane) values[lane] = rectify(values[lane], floor);
     store_whole<T>(params, values, y + walk.at(kWalkedX));
   }
 };
+
+// y of a task, after z is added with kAdds. As many packs are under way in either case.
+template <bool kAdds, typename T, typename P>
+__device__ __forceinline__ void apply_aligned(
+    const NormalizationParams& params,
+    const Team& team,
+    const Task<T>& task,
+    const Affine<T, P>& affine,
+    const Compute<T> (&mean)[Task<T>::kWidth]
+) {
+  constexpr int kPacks = kAdds ? kApplyPacks / 2 : kApplyPacks;
+  const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
+  T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
+  PackWalk walk(params, team, task), ahead = walk;
+  while (walk.left() > 0) {
+    uint4 raw[kPacks], raw_z[kPacks];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      raw[k] = load_raw(x + ahead.at(kWalkedX));
+      if (kAdds) raw_z[k] = affine.load_z(ahead);
+      ahead.next(params);
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if (walk.left() > 0) affine.template write<kAdds>(params, raw[k], raw_z[k], walk, mean, y);
+      walk.next(params);
+    }
+  }
+}
 
 template <typename T, typename P>
 __device__ void normalization_forward_aligned(const NormalizationParams& params) {
@@ -144,26 +191,15 @@ __device__ void normalization_forward_aligned(const NormalizationParams& params)
     }
     if (!is_on(params, kApplies)) continue;
     const Affine<T, P> affine(params, team, task, inv_std);
-    const T* x = static_cast<const T*>(params.operands[kX]) + task.offsets[kX];
-    T* y = static_cast<T*>(params.operands[kOutput]) + task.offsets[kX];
-    PackWalk walk(params, team, task), ahead = walk;
-    while (walk.left() > 0) {
-      uint4 raw[kApplyPacks];
-#pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        raw[k] = load_raw(x + ahead.at(kWalkedX));
-        ahead.next(params);
-      }
-#pragma unroll
-      for (int k = 0; k < kApplyPacks; ++k) {
-        if (walk.left() > 0) affine.write(params, raw[k], walk, mean, y);
-        walk.next(params);
-      }
+    if (params.operands[kZ] == nullptr) {
+      apply_aligned<false>(params, team, task, affine, mean);
+    } else {
+      apply_aligned<true>(params, team, task, affine, mean);
     }
   }
 }
 
-// Packs are elements, and each thread has at most kKeptPacks of its group.
+// Packs are elements, each thread has at most kKeptPacks of its group, and nothing is added.
 template <typename T, typename P>
 __device__ void normalization_forward_kept(const NormalizationParams& params) {
   using C = Compute<T>;
@@ -211,7 +247,7 @@ __device__ void normalization_forward_kept(const NormalizationParams& params) {
     const Affine<T, P> affine(params, team, task, inv_std);
 #pragma unroll
     for (int k = 0; k < kKeptPacks; ++k) {
-      if (k < there) affine.write(params, raw[k], walk, mean, y);
+      if (k < there) affine.template write<false>(params, raw[k], uint4{}, walk, mean, y);
       walk.next(params);
     }
   }

@@ -17,7 +17,8 @@
 namespace dnncore {
 
 // Mirrored by Operand in dnncore/cuda/normalization/frame.py. Of the last four, forward takes running mean and
-// variance, backward the gradients of scale and bias.
+// variance, backward the gradients of scale and bias. kZ is what is added before the activation; backward, its gradient,
+// and kY what the activation gave.
 enum Operand : int {
   kX,
   kDy,
@@ -30,6 +31,8 @@ enum Operand : int {
   kSecondOld,
   kFirstNew,
   kSecondNew,
+  kY,
+  kZ,
   kOperands,
 };
 
@@ -43,6 +46,7 @@ enum Switch : int32 {
   kWeighted = 32,           // dy is multiplied by scale before it is summed
   kUncentred = 64,          // the mean is 0
   kGivesVariance = 128,     // kInvStd holds a variance
+  kRectifies = 256,         // y is what ReLU gives
 };
 
 constexpr int kNormalizationThreads = 128;  // THREADS in frame.py
@@ -91,6 +95,25 @@ struct NormalizationParams {
 };
 
 __device__ __forceinline__ bool is_on(const NormalizationParams& params, Switch what) { return (params.switches & what) != 0; }
+
+// What no y is below: max(y, floor) is y where there is no ReLU.
+template <typename C>
+__device__ __forceinline__ C floor_of(const NormalizationParams& params) {
+  return is_on(params, kRectifies) ? C(0) : -C(INFINITY);
+}
+
+// The maximum of both; NaN stays NaN.
+template <typename C>
+__device__ __forceinline__ C rectify(C value, C floor) {
+  return value < floor ? floor : value;
+}
+
+// dy where ReLU gave a positive y, and 0 elsewhere.
+template <typename T>
+__device__ __forceinline__ void mask(Pack<T>& dy, const Pack<T>& y) {
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) dy.lanes[lane] = widen(y.lanes[lane]) > Compute<T>(0) ? dy.lanes[lane] : T{};
+}
 
 // The place of this thread in its block: which of the tile's groups it works for, and as which of how many threads.
 struct Team {
