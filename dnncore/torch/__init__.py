@@ -22,6 +22,7 @@ from dnncore.torch.conversion import Conversion, convert
 from dnncore.torch.export import CompiledModel, save_package, to_model
 from dnncore.torch.export import compile_model as compile
 from dnncore.torch.functions.batch_norm import batch_norm
+from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
 from dnncore.torch.functions.convolution import convolution
 from dnncore.torch.functions.cross_entropy import cross_entropy
 from dnncore.torch.functions.elementwise import activation, dropout
@@ -36,6 +37,7 @@ __all__ = [
     "activation",
     "avg_pool",
     "batch_norm",
+    "batch_norm_relu",
     "compile",
     "convert",
     "convolution",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from dnncore.torch.fusion import fuse as fuse_in
 from dnncore.torch.modules import MODULES
 
 __all__ = ["Conversion", "convert"]
@@ -19,20 +20,29 @@ class Conversion:
         model: The model that was given.
         converted: Names of the modules that compute with our kernels now.
         shortened: Names of those that still compute with PyTorch's, which ours do not beat, and cost the host less (`ReLU`).
-        left: Names of the modules of a kind that we have, each with the setting for which it was left as it was.
+        left: Names of the modules of a kind that we have, each with the setting for which it was left as it was; and what could
+            not be fused where that was asked for, each with the reason.
+        fused: Names of the batch normalisations that take the ReLU behind them into their own operation in training.
     """
 
     model: nn.Module
     converted: tuple[str, ...]
     shortened: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
+    fused: tuple[str, ...] = ()
 
 
-def convert(model: nn.Module) -> Conversion:
+def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
     """Swap every module that we have for ours, in place: parameters, buffers, hooks and state_dict stay what they were.
 
     Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations overwrite
     their argument where no gradient is wanted, and are computed out of place elsewhere, but for ReLU, which is PyTorch's.
+
+    Args:
+        model: The model.
+        fuse: Whether batch normalisation in training takes the ReLU behind it, and a residual that is added before that, into one
+            operation. They are looked for with torch.fx in each module's own forward, which must not branch on what it is given,
+            nor on attributes that change later.
     """
     converted: list[str] = []
     shortened: list[str] = []
@@ -47,4 +57,8 @@ def convert(model: nn.Module) -> Conversion:
             (converted if ours.kernel_is_ours else shortened).append(name)
         else:
             left.append((name, reason))
-    return Conversion(model, tuple(converted), tuple(shortened), tuple(left))
+    fused: tuple[str, ...] = ()
+    if fuse:
+        fused, not_fused = fuse_in(model)
+        left += not_fused
+    return Conversion(model, tuple(converted), tuple(shortened), tuple(left), fused)

@@ -65,6 +65,18 @@ FUNCTIONS: tuple[tuple[str, Callable[..., Tensor], Callable[..., Tensor], tuple[
         ((3, 2, 4, 3), (2,), (2,)),
     ),
     (
+        "batch-norm-relu",
+        lambda x, w, b: dt.batch_norm_relu(x, None, None, w, b),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True).relu(),
+        ((3, 2, 4, 3), (2,), (2,)),
+    ),
+    (
+        "batch-norm-add-relu",
+        lambda x, w, b, r: dt.batch_norm_relu(x, None, None, w, b, residual=r),
+        lambda x, w, b, r: (F.batch_norm(x, None, None, w, b, training=True) + r).relu(),
+        ((3, 2, 4, 3), (2,), (2,), (3, 2, 4, 3)),
+    ),
+    (
         "batch-norm-inference",
         lambda x, w, b: dt.batch_norm(x, torch.full((2,), 0.3).double(), torch.full((2,), 2.0).double(), w, b),
         lambda x, w, b: F.batch_norm(x, torch.full((2,), 0.3).double(), torch.full((2,), 2.0).double(), w, b),

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dnncore.descriptors import BatchNormMode, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, BatchNormMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems import (
@@ -30,7 +30,7 @@ from dnncore.torch.functions.formats import (
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.operation import Operation
 
-__all__ = ["batch_norm"]
+__all__ = ["batch_norm", "gradients", "trained", "update"]
 
 
 def _per_channel(x: TensorDescriptor, dtype: DType) -> TensorDescriptor:
@@ -48,17 +48,19 @@ def _parameter(
     return made, draft.constant(default, made)
 
 
-def _trained(
+def trained(
     momentum: float,
     epsilon: float,
+    activation: ActivationDescriptor | None,
     x: TensorDescriptor,
     weight: TensorDescriptor | None,
     bias: TensorDescriptor | None,
     running_mean: TensorDescriptor | None,
     running_variance: TensorDescriptor | None,
+    residual: TensorDescriptor | None,
 ) -> Operation:
-    """(x, weight, bias, running statistics, which are updated) -> y, `statistics`. An empty batch has none."""
-    draft, y, statistic = Draft(5), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    """(x, weight, bias, running statistics, which are updated, residual) -> y, `statistics`. An empty batch has none."""
+    draft, y, statistic = Draft(6), new(x.shape, x), _per_channel(x, x.dtype.compute)
     both = statistics(statistic)
     outputs = draft.make(y), *mean_and_inv_std(both, draft.make(both))
     if x.size == 0:
@@ -84,28 +86,45 @@ def _trained(
         running_variance=variance,
         new_running_mean=mean,
         new_running_variance=variance,
+        z=residual,
+        activation=activation,
     )
-    draft.step(problem, 0, scale_at, offset_at, *running_at, *outputs, *running_at)
+    residual_at = () if residual is None else (5,)
+    draft.step(problem, 0, scale_at, offset_at, *residual_at, *running_at, *outputs, *running_at)
     return draft.operation()
 
 
-def _gradients(
+def gradients(
     bias_is_like_x: bool,
+    activation: ActivationDescriptor | None,
+    has_residual: bool,
     x: TensorDescriptor,
     weight: TensorDescriptor | None,
+    bias: TensorDescriptor | None,
     both: TensorDescriptor,
+    y: TensorDescriptor | None,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, weight, `statistics`, dy) -> dx, dweight, dbias in the dtypes of their parameters; an empty batch has gradients of 0."""
-    draft, dx, statistic = Draft(4), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    """(x, weight, bias, `statistics`, y, dy) -> dx, dweight, dbias in the dtypes of their parameters, and the residual's.
+
+    y is there where an activation followed, and bias where no residual came before that. An empty batch has gradients of 0.
+    """
+    draft, dx, statistic = Draft(6), new(x.shape, x), _per_channel(x, x.dtype.compute)
     dscale = statistic if weight is None else _per_channel(x, weight.dtype)
     dbias = _per_channel(x, x.dtype) if bias_is_like_x else statistic
     outputs = (draft.make(dx), *(draft.make(vector(each.dtype, x.shape[1])) for each in (dscale, dbias)))
+    if has_residual:
+        outputs = (*outputs, draft.make(dx))
     if x.size == 0:
-        for place, gradient in zip(outputs[1:], (dscale, dbias), strict=True):
+        for place, gradient in zip(outputs[1:3], (dscale, dbias), strict=True):
             draft.step(FillProblem(gradient), place, alpha=0.0)
         return draft.operation()
     scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
+    offset: TensorDescriptor | None = None
+    of_activation: tuple[int, ...] = () if y is None else (4,)
+    if y is not None and not has_residual:
+        offset, offset_at = _parameter(draft, x, bias, 2, 0.0)
+        of_activation = (offset_at, 4)
     problem = BatchNormBackwardProblem(
         x=x,
         dy=dy,
@@ -116,8 +135,12 @@ def _gradients(
         dscale=dscale,
         dbias=dbias,
         mode=BatchNormMode.SPATIAL,
+        bias=offset,
+        y=y,
+        dz=dx if has_residual else None,
+        activation=activation,
     )
-    draft.step(problem, 0, 3, scale_at, *mean_and_inv_std(both, 2), *outputs)
+    draft.step(problem, 0, 5, scale_at, *mean_and_inv_std(both, 3), *of_activation, *outputs)
     return draft.operation()
 
 
@@ -156,17 +179,17 @@ class _BatchNorm(Function):
         weight: Tensor | None,
         bias: Tensor | None,
         running: tuple[Tensor | None, Tensor | None],
-        settings: tuple[float, float],
+        settings: tuple[float, float, None],
     ) -> Tensor:
-        y, both, *_ = operate(_trained, settings, (x, weight, bias, *running))
-        ctx.save_for_backward(x, weight, both)
+        y, both, *_ = operate(trained, settings, (x, weight, bias, *running, None))
+        ctx.save_for_backward(x, weight, None, both, None)
         ctx.bias_is_like_x = bias is not None and bias.dtype is x.dtype
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias, *_ = operate(_gradients, (ctx.bias_is_like_x,), (*ctx.saved_tensors, dy))
+        dx, dweight, dbias, *_ = operate(gradients, (ctx.bias_is_like_x, None, False), (*ctx.saved_tensors, dy))
         needed = ctx.needs_input_grad
         return dx, dweight if needed[1] else None, dbias if needed[2] else None, None, None
 
@@ -234,11 +257,15 @@ def batch_norm(
             return y
         return operate(_inferred, (eps,), (x, scale, offset, mean, variance))[0]
     if wants_gradient(x, scale, offset):
-        y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps))
+        y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps, None))
     else:
-        y = operate(_trained, (momentum, eps), (x, scale, offset, mean, variance))[0]
-    if mean is not running_mean or variance is not running_var:
-        for statistic, updated in ((running_mean, mean), (running_var, variance)):
-            if statistic is not None and updated is not None and statistic is not updated:
-                statistic.copy_(updated)
+        y = operate(trained, (momentum, eps, None), (x, scale, offset, mean, variance, None))[0]
+    update(running_mean, mean)
+    update(running_var, variance)
     return y
+
+
+def update(statistic: Tensor | None, updated: Tensor | None) -> None:
+    """Copy a running statistic back that a launch has updated in another dtype."""
+    if statistic is not updated and statistic is not None and updated is not None:
+        statistic.copy_(updated)

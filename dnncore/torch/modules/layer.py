@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 
 from dnncore.errors import BadParamError
 
-__all__ = ["Layer", "ours", "remembered", "weight_and_bias"]
+__all__ = ["Layer", "is_watched", "ours", "remembered", "weight_and_bias"]
 
 _PACKAGE = __name__.rpartition(".")[0]
 _MOST_DESCRIPTORS = 256
@@ -29,6 +29,23 @@ _MODULE_CALL = nn.Module.__call__
 _Descriptor = TypeVar("_Descriptor")
 
 
+def is_watched(module: nn.Module) -> bool:
+    """Whether somebody takes part in a module's calls: a hook, a compiler, a tracer."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _global_forward_hooks
+        or _global_forward_pre_hooks
+        or _global_backward_hooks
+        or _global_backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or torch._C._get_tracing_state() is not None
+        or nn.Module.__call__ is not _MODULE_CALL
+    )
+
+
 class Layer:
     """Mixed into a class of PyTorch's."""
 
@@ -37,19 +54,7 @@ class Layer:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """As nn.Module's, in one frame in place of two where nothing hangs on a call: half a microsecond of ten."""
-        if (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-            or _global_forward_hooks
-            or _global_forward_pre_hooks
-            or _global_backward_hooks
-            or _global_backward_pre_hooks
-            or self._compiled_call_impl is not None
-            or torch._C._get_tracing_state() is not None
-            or nn.Module.__call__ is not _MODULE_CALL
-        ):
+        if is_watched(self):
             return nn.Module.__call__(self, *args, **kwargs)
         return self.forward(*args, **kwargs)
 

@@ -9,17 +9,36 @@ from torch import Tensor, nn
 from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.torch.functions import normalization
 from dnncore.torch.functions.batch_norm import batch_norm
+from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
 from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
 
-__all__ = ["MODULES"]
+__all__ = ["MODULES", "BatchNorm"]
 
 
-class _BatchNorm(Layer):
+class BatchNorm(Layer):
+    """Batch normalisation, and what may follow it."""
+
     @staticmethod
     def why_not(module: Any) -> str | None:
+        """A momentum that depends on the number of batches."""
         return "momentum None, a cumulative average" if module.momentum is None else None
 
     def forward(self: Any, x: Tensor) -> Tensor:
+        """As PyTorch's."""
+        (mean, variance), training = self._prepare(x)
+        return batch_norm(x, mean, variance, *weight_and_bias(self), training, self.momentum, self.eps)
+
+    def forward_relu(self: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """relu(forward(x) + residual): in one operation where the statistics are the batch's and the residual is like x."""
+        (mean, variance), training = self._prepare(x)
+        is_like_x = residual is None or (residual.shape == x.shape and residual.dtype is x.dtype)
+        if training and is_like_x:
+            return batch_norm_relu(x, mean, variance, *weight_and_bias(self), self.momentum, self.eps, residual)
+        y = batch_norm(x, mean, variance, *weight_and_bias(self), training, self.momentum, self.eps)
+        return (y if residual is None else y + residual).relu()
+
+    def _prepare(self: Any, x: Tensor) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
+        """Check and count a batch: the running statistics that it goes by or into, and whether those of the batch are taken."""
         self._check_input_dim(x)
         buffers, training = self._buffers, self.training
         running = buffers["running_mean"], buffers["running_var"]
@@ -30,7 +49,7 @@ class _BatchNorm(Layer):
             running = None, None
         else:
             training = running[0] is None and running[1] is None
-        return batch_norm(x, *running, *weight_and_bias(self), training, self.momentum, self.eps)
+        return running, training
 
 
 class _LayerNorm(Layer):
@@ -59,9 +78,9 @@ class _LocalResponseNorm(Layer):
 
 
 _BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
-    nn.BatchNorm1d: _BatchNorm,
-    nn.BatchNorm2d: _BatchNorm,
-    nn.BatchNorm3d: _BatchNorm,
+    nn.BatchNorm1d: BatchNorm,
+    nn.BatchNorm2d: BatchNorm,
+    nn.BatchNorm3d: BatchNorm,
     nn.LayerNorm: _LayerNorm,
     nn.GroupNorm: _GroupNorm,
     nn.LocalResponseNorm: _LocalResponseNorm,

@@ -1,0 +1,283 @@
+"""Batch normalisation that takes the residual and the ReLU behind it into its own operation, in training.
+
+    bn -> relu                 y = relu(bn(x))
+    bn -> add -> relu          y = relu(bn(x) + residual)
+
+Which of a module's calls follow each other is known from `torch.fx`, which runs its forward once with every submodule as one node:
+module by module, so that the tree, the names in the state_dict and whatever a model's other modules do stay as they are. A module
+in which something was found gets a subclass of its class, whose forward in training is what `torch.fx` made of the rewritten nodes,
+and in evaluation the one that it had.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dnncore.torch.modules import MODULES
+from dnncore.torch.modules.layer import is_watched
+from dnncore.torch.modules.normalization import BatchNorm
+
+__all__ = ["fuse"]
+
+_RELU_MODULES = (nn.ReLU, MODULES[nn.ReLU])
+_RELU_FUNCTIONS = (torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_")
+_SUMS = (operator.add, torch.add, "add")
+_SUMS_IN_PLACE = (operator.iadd, "add_")
+"""Whose first operand is overwritten: it has to be the batch normalisation's result, which nobody else reads."""
+
+_KEPT = "_dnncore_fused"
+"""The attribute of a module that has its `_Forward`."""
+
+Left = tuple[str, str]
+"""A module's name, and why it was left as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Nodes that become one. Immutable."""
+
+    norm: fx.Node
+    sum: fx.Node | None
+    relu: fx.Node
+
+    @property
+    def residual(self) -> fx.Node | None:
+        """What is added; another pattern's rewriting may replace it."""
+        return None if self.sum is None else next(node for node in self.sum.args if node is not self.norm)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """What a module does in training. Immutable.
+
+    Args:
+        run: run(module, *arguments).
+        num_children: That the module had when it was traced; with more or fewer, it is traced again.
+        fused: Names of the batch normalisations that are fused.
+        left: Those that could be, but are not.
+    """
+
+    run: Callable[..., Any]
+    num_children: int
+    fused: tuple[str, ...]
+    left: tuple[Left, ...]
+
+
+def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
+    """Fuse what can be in a model whose layers are ours, in place; a model that is fused already is looked through again.
+
+    A module's forward is read now: it must not branch on what it is given or on attributes that change later, nor overwrite what a
+    batch normalisation has read by way of a view of that.
+
+    Returns:
+        Names of the batch normalisations that are fused, and what was left: of these modules, or of whole modules around them.
+    """
+    fused: list[str] = []
+    left: list[Left] = []
+    for name, module in list(model.named_modules()):
+        if not any(isinstance(child, BatchNorm) for child in module.children()):
+            continue
+        theirs: Any = getattr(module, "_theirs", type(module))
+        reason = _why_not(module, theirs)
+        if reason is None:
+            module.__class__ = _fused_class(theirs)
+            try:
+                found = module.__dict__[_KEPT] = _trace(module)
+            except Exception as error:  # noqa: BLE001 (whatever a forward raises that is not made for a tracer's arguments)
+                message = f"{type(error).__name__}: {error}".splitlines()[0]
+                reason = f"its forward cannot be traced: {message}"
+            else:
+                prefix = f"{name}." if name else ""
+                fused += [prefix + each for each in found.fused]
+                left += [(prefix + each, why) for each, why in found.left]
+                if found.fused:
+                    continue
+            module.__class__ = theirs
+            module.__dict__.pop(_KEPT, None)
+        if reason is not None:
+            left.append((name, reason))
+    return tuple(fused), tuple(left)
+
+
+def _why_not(module: nn.Module, theirs: type[nn.Module]) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule) or "forward" in module.__dict__:
+        return "its forward is not its class's"
+    if "__reduce_ex__" in {name for each in theirs.__mro__[:-1] for name in vars(each)}:
+        return "its class says itself how it is pickled"
+    for parameter in list(inspect.signature(theirs.forward).parameters.values())[1:]:
+        if parameter.default is not parameter.empty or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            return f"its forward need not be given {parameter.name}, and may branch on that"
+    return None
+
+
+_IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+"""Operators that Python has in place too."""
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, f"i{name}")
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+_Proxy: Any = type("_Proxy", (fx.Proxy,), {f"__i{name}__": _in_place(name) for name in _IN_PLACE})
+"""One whose `x += y` overwrites x, as a tensor's does; PyTorch's own makes x = x + y of it."""
+
+
+class _Tracer(fx.Tracer):
+    """Records a module's own calls; the first forward that it had is `_unfused_forward`."""
+
+    traced_func_name = "_unfused_forward"
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for a node's value."""
+        return _Proxy(node, self)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002 (PyTorch's names)
+        """Every submodule is one node."""
+        return True
+
+    def create_arg(self, a: Any) -> Any:
+        """As PyTorch's, which would add a tensor to the module where the forward makes one of numbers."""
+        if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and not any(a is b for b in self.root.buffers()):
+            raise TypeError("it makes a tensor that depends on no input")
+        return super().create_arg(a)
+
+
+def _trace(module: nn.Module) -> _Forward:
+    mode = module.training
+    module.training = True
+    try:
+        graph = _Tracer().trace(module)
+    finally:
+        module.training = mode
+    fused: list[str] = []
+    left: list[Left] = []
+    for pattern in list(_patterns(graph, module)):
+        name = str(pattern.norm.target)
+        reason = _why_not_fused(pattern, module)
+        if reason is None:
+            _rewrite(graph, pattern)
+            fused.append(name)
+        else:
+            left.append((name, reason))
+    code = graph.python_code("self")
+    names = dict(code.globals)
+    exec(code.src, names)
+    return _Forward(names["forward"], len(module._modules), tuple(fused), tuple(left))
+
+
+def _patterns(graph: fx.Graph, module: nn.Module) -> Iterator[_Pattern]:
+    for relu in graph.nodes:
+        if not _is_relu(relu, module) or not relu.args or not _is_read_once(relu.args[0]):
+            continue
+        source = relu.args[0]
+        if _is_norm(source, module):
+            yield _Pattern(source, None, relu)
+        elif source.target in (*_SUMS, *_SUMS_IN_PLACE) and len(source.args) == 2 and not source.kwargs:
+            orders = [source.args] if source.target in _SUMS_IN_PLACE else [source.args, source.args[::-1]]
+            for norm, residual in orders:
+                if _is_norm(norm, module) and _is_read_once(norm) and isinstance(residual, fx.Node):
+                    yield _Pattern(norm, source, relu)
+                    break
+
+
+def _is_read_once(node: Any) -> bool:
+    return isinstance(node, fx.Node) and len(node.users) == 1
+
+
+def _is_norm(node: Any, module: nn.Module) -> bool:
+    if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        return False
+    return isinstance(module.get_submodule(str(node.target)), BatchNorm)
+
+
+def _is_relu(node: fx.Node, module: nn.Module) -> bool:
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))) in _RELU_MODULES
+    return node.target in _RELU_FUNCTIONS
+
+
+def _why_not_fused(pattern: _Pattern, module: nn.Module) -> str | None:
+    """The fused operation takes place where the ReLU did: what it reads must not have changed since."""
+    called = [node for node in (pattern.norm, pattern.relu) if node.op == "call_module"]
+    if any(is_watched(module.get_submodule(str(node.target))) for node in called):
+        return "a hook is registered on it, or on the ReLU behind it"
+    last = pattern.relu if pattern.sum is None else pattern.sum
+    if pattern.sum is not None and pattern.sum.next is not pattern.relu:
+        return "something is computed between the sum and the ReLU behind it"
+    node = pattern.norm.next
+    while node is not last:
+        if pattern.norm.args[0] in node.all_input_nodes:
+            return "its input is read again before the ReLU, by what may change it"
+        node = node.next
+    return None
+
+
+def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
+    norm, relu = pattern.norm, pattern.relu
+    with graph.inserting_before(relu):
+        modules = [graph.create_node("get_attr", norm.target)]
+        modules.append(graph.create_node("get_attr", relu.target) if relu.op == "call_module" else None)
+        fused = graph.call_function(_norm_relu, (*modules, norm.args[0], pattern.residual))
+    relu.replace_all_uses_with(fused)
+    for node in (relu, pattern.sum, norm):
+        if node is not None:
+            graph.erase_node(node)
+
+
+def _norm_relu(norm: Any, relu: Any, x: Tensor, residual: Tensor | None) -> Tensor:
+    """relu(norm(x) + residual), one after the other where a module has been replaced or a hook registered since."""
+    if (
+        isinstance(norm, BatchNorm)
+        and not is_watched(norm)
+        and (relu is None or (type(relu) in _RELU_MODULES and not is_watched(relu)))
+    ):
+        return norm.forward_relu(x, residual)
+    y: Tensor = norm(x)
+    if residual is not None:
+        y = y + residual
+    return y.relu() if relu is None else relu(y)
+
+
+@cache
+def _fused_class(theirs: Any) -> type[nn.Module]:
+    """A subclass of a module's class that looks like it."""
+
+    @wraps(theirs.forward)  # torch.export looks at its parameters
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            return theirs.forward(self, *args, **kwargs)
+        kept = self.__dict__.get(_KEPT)
+        if kept is None or kept.num_children != len(self._modules):  # a copy, or one that has been changed
+            kept = self.__dict__[_KEPT] = _trace(self)
+        return kept.run(self, *args, **kwargs)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        parts: Any = object.__reduce_ex__(self, protocol)
+        _, _, state, *rest = parts
+        return _new, (theirs,), {name: value for name, value in state.items() if name != _KEPT}, *rest
+
+    attributes = {
+        "__module__": theirs.__module__,
+        "__qualname__": theirs.__qualname__,
+        "__doc__": theirs.__doc__,
+        "_theirs": theirs,
+        "_unfused_forward": theirs.forward,
+        "forward": forward,
+        "__reduce_ex__": reduce,
+    }
+    return type(theirs.__name__, (theirs,), attributes)
+
+
+def _new(theirs: Any) -> nn.Module:
+    """An empty module, for pickle and copy to fill."""
+    module: nn.Module = object.__new__(_fused_class(theirs))
+    return module
