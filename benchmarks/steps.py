@@ -1,0 +1,149 @@
+"""Training steps of torchvision's nets in PyTorch, after `convert`, and fused: wall, kernels and host in one run.
+
+    python -m benchmarks.steps --out benchmarks/results [--nets resnet50 ...] [--batches 128] [--layouts NHWC NCHW]
+
+Under autocast in fp16, 224 x 224, SGD with momentum; the contestants take steps in turn. The host's time is that in which a step is
+enqueued on an idle device. Unscaling is left out: it waits for the device, and would hide what the host takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import dnncore.torch
+from benchmarks.document import Document
+from benchmarks.twins import twin
+
+__all__ = ["enqueue_ms", "kernel_ms", "training_step", "wall_ms"]
+
+_ROUNDS = 7
+_CALLS = 5
+_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+
+
+def training_step(
+    net: nn.Module, batch: int, autocast: bool = True, memory_format: torch.memory_format = torch.contiguous_format
+) -> Callable[[], torch.Tensor]:
+    """What makes a step of a net on the device, on the same images every time, and returns its loss."""
+    x = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=memory_format)
+    labels = torch.randint(1000, (batch,), device="cuda")
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+    scaler = torch.amp.GradScaler("cuda", enabled=autocast)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16, enabled=autocast):
+            outputs = net(x)
+            loss: torch.Tensor = loss_of(outputs if isinstance(outputs, torch.Tensor) else outputs[0], labels)
+        scaler.scale(loss).backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def wall_ms(contestants: Sequence[Callable[[], Any]], calls: int = _CALLS) -> list[float]:
+    """Median milliseconds of the wall for one of so many calls, of several in turn."""
+
+    def sample(call: Callable[[], Any]) -> float:
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) / calls * 1e3
+
+    for call in contestants:
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    rounds = [[sample(call) for call in contestants] for _ in range(_ROUNDS)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def enqueue_ms(call: Callable[[], Any]) -> float:
+    """Median milliseconds in which a call returns that starts on an idle device."""
+
+    def sample() -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        call()
+        return (time.perf_counter() - started) * 1e3
+
+    return statistics.median(sample() for _ in range(_ROUNDS))
+
+
+def kernel_ms(call: Callable[[], Any]) -> float:
+    """Milliseconds that the kernels of one call take together."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+    return float(sum(event.self_device_time_total for event in profile.key_averages())) / 3e3
+
+
+def _rows(name: str, batch: int, layout: str) -> Iterator[dict[str, Any]]:
+    memory_format = _FORMATS[layout]
+    torch.manual_seed(0)
+    theirs = twin(name)
+    nets = {
+        "PyTorch": theirs,
+        "converted": dnncore.torch.convert(twin(name)).model,
+        "fused": dnncore.torch.convert(twin(name), fuse=True).model,
+    }
+    steps = {}
+    for how, net in nets.items():
+        net.load_state_dict(theirs.state_dict())
+        steps[how] = training_step(
+            net.cuda().to(memory_format=memory_format).train(), batch, memory_format=memory_format
+        )
+    walls = wall_ms(list(steps.values()))
+    for (how, step), wall in zip(steps.items(), walls, strict=True):
+        yield {
+            "net": name,
+            "batch": batch,
+            "layout": layout,
+            "how": how,
+            "ms": wall,
+            "images_per_s": batch / wall * 1e3,
+            "ratio": walls[0] / wall,
+            "kernels_ms": kernel_ms(step),
+            "host_ms": enqueue_ms(step),
+        }
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    wall = f"{row['ms']:7.2f} ms = {row['images_per_s']:6.0f} images/s, {row['ratio']:.2f} times PyTorch"
+    parts = f"kernels {row['kernels_ms']:6.2f}, host {row['host_ms']:6.2f} ms"
+    return f"{row['net']:10s} {row['batch']:4d} {row['layout']} {row['how']:10s} {wall}; {parts}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the JSON file")
+    parser.add_argument("--nets", nargs="+", default=("resnet50", "googlenet", "alexnet"))
+    parser.add_argument("--batches", nargs="+", type=int, default=[128])
+    parser.add_argument("--layouts", nargs="+", default=["NHWC"], choices=_FORMATS)
+    arguments = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    document = Document(arguments.out / "steps.json", ("net", "batch", "layout", "how"))
+    for name in arguments.nets:
+        for batch in arguments.batches:
+            for layout in arguments.layouts:
+                for row in _rows(name, batch, layout):
+                    document.add([row])
+                    print(_line(row), flush=True)
+                torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
