@@ -237,12 +237,14 @@ class Bound:
         alpha: Factor of the result.
         beta: Factor of what the outputs held.
         addresses: As `Launch` takes them.
+        constants: Operands, by number, that nothing in the program writes, as far as that is known.
     """
 
     work: Work
     alpha: float
     beta: float
     addresses: Sequence[Address]
+    constants: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

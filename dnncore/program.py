@@ -6,9 +6,11 @@ as a CUDA graph, which costs the host one call however long it is.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from dnncore.backend import TICKET_BYTES, Address, Bound, BoundGraph, Memory, Move, Stream
@@ -141,6 +143,28 @@ class Program:
         return "\n".join(lines)
 
 
+def _constants(program: Program) -> list[frozenset[int]]:
+    """For each step the operands that no step writes, by number; none where addresses are no numbers."""
+    steps = program.steps
+    if not program.handle.device.addresses_are_pointers:
+        return [frozenset()] * len(steps)
+    spans = [
+        [(start, start + nbytes) for start, nbytes in zip(step.addresses, step.plan.nbytes, strict=True)]
+        for step in steps
+    ]
+    written = sorted(
+        span for step, of_step in zip(steps, spans, strict=True) for span in of_step[len(step.plan.problem.inputs) :]
+    )
+    starts = [start for start, _ in written]
+    ends = list(accumulate((end for _, end in written), max))  # of those up to each
+
+    def is_written(start: int, end: int) -> bool:
+        before = bisect_left(starts, end)
+        return before > 0 and ends[before - 1] > start
+
+    return [frozenset(i for i, span in enumerate(of_step) if not is_written(*span)) for of_step in spans]
+
+
 class CapturedProgram:
     """A program as one launch, at addresses that stay. Owned by one thread; its handle checks. Made by `Program.capture`.
 
@@ -171,8 +195,9 @@ class CapturedProgram:
                     step.alpha,
                     step.beta,
                     (*step.addresses, scratch if step.plan.workspace_bytes else None),
+                    constants,
                 )
-                for step in program.steps
+                for step, constants in zip(program.steps, _constants(program), strict=True)
             ]
             self._graph: BoundGraph | None = handle.device.capture(steps)
             undo.callback(self._graph.close)

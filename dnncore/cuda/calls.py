@@ -27,6 +27,7 @@ __all__ = [
     "WORKSPACE",
     "Call",
     "Calls",
+    "ConstantSlot",
     "Copy",
     "KernelCall",
     "MapSlot",
@@ -87,6 +88,22 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstantSlot:
+    """Four bytes of a parameter block that say whether an operand is constant while the kernel before runs: 1, else 0. Immutable.
+
+    A kernel that starts early may read such an operand before that kernel has ended. Only a graph knows: an operand is constant
+    there if nothing in the graph writes it.
+
+    Args:
+        field: Bytes from the block's beginning.
+        place: Where the operand begins.
+    """
+
+    field: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class MapSlot:
     """Where a parameter block takes a tensor map, which is encoded once the address of its tensor is known. Immutable.
 
@@ -117,6 +134,7 @@ class KernelCall:
         maps: Where tensor maps go.
         starts_early: Whether its blocks may begin while the kernel before it still runs (programmatic dependent launch): each
             thread waits for the end of that kernel before it touches memory (ptx/early_launch.cuh). From sm_90 on.
+        constants: Where it learns of operands that it may read before that.
     """
 
     unit: Unit
@@ -129,6 +147,7 @@ class KernelCall:
     shared_bytes: int = 0
     maps: tuple[MapSlot, ...] = ()
     starts_early: bool = False
+    constants: tuple[ConstantSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +235,7 @@ def kernel_call(
     shared_bytes: int = 0,
     maps: Mapping[FieldPath, tuple[Place, TensorMap]] | None = None,
     starts_early: bool = False,
+    constants: Mapping[FieldPath, Place] | None = None,
 ) -> tuple[KernelCall, ...]:
     """The call of a kernel; none where its grid is empty.
 
@@ -229,6 +249,7 @@ def kernel_call(
         shared_bytes: Dynamic shared memory per block.
         maps: Its fields that take tensor maps: whose, and how it is seen.
         starts_early: See `KernelCall`.
+        constants: Its fields that say whether an operand is constant (`ConstantSlot`).
     """
     blocks = (grid, 1, 1) if isinstance(grid, int) else grid
     if not math.prod(blocks):
@@ -240,9 +261,23 @@ def kernel_call(
         MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
         for path, (place, tensor) in (maps or {}).items()
     )
-    block = threads, 1, 1
+    constant_slots = tuple(
+        ConstantSlot(_field_offset(dtype, path, 4), place) for path, place in (constants or {}).items()
+    )
     return (
-        KernelCall(unit, blocks, block, params.tobytes(), slots, alpha, beta, shared_bytes, map_slots, starts_early),
+        KernelCall(
+            unit,
+            blocks,
+            (threads, 1, 1),
+            params.tobytes(),
+            slots,
+            alpha,
+            beta,
+            shared_bytes,
+            map_slots,
+            starts_early,
+            constant_slots,
+        ),
     )
 
 
@@ -284,7 +319,10 @@ def rewired(
             params, at_beta = _with_factor(params, call.beta, beta)
             slots = tuple(Slot(slot.field, place(slot.place)) for slot in call.slots)
             maps = tuple(replace(slot, place=place(slot.place)) for slot in call.maps)
-            return replace(call, params=params, slots=slots, alpha=at_alpha, beta=at_beta, maps=maps)
+            constants = tuple(replace(slot, place=place(slot.place)) for slot in call.constants)
+            return replace(
+                call, params=params, slots=slots, alpha=at_alpha, beta=at_beta, maps=maps, constants=constants
+            )
         if isinstance(call, Memset):
             return replace(call, place=place(call.place))
         return replace(call, destination=place(call.destination), source=place(call.source))

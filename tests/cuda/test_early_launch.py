@@ -10,18 +10,21 @@ import pytest
 
 from dnncore.backend import Bound
 from dnncore.cuda import device
-from dnncore.cuda.calls import Calls, KernelCall, Memset, Place, Slot, described
+from dnncore.cuda.calls import Calls, ConstantSlot, KernelCall, Memset, Place, Slot, described, rewired
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.unit import Unit
 from tests.cuda.test_context import PRELUDE, run_python
 
 THREADS = 64
 SOURCE = """#include "dnncore/ptx/early_launch.cuh"
-struct EarlyParams { const int* from; int* to; };
+struct EarlyParams { const int* from; int* to; int constant; };
 extern "C" __global__ void early_step(const __grid_constant__ EarlyParams params) {
   dnncore::let_next_start();
   dnncore::wait_for_previous();
   params.to[threadIdx.x] = params.from[blockDim.x - 1 - threadIdx.x] + 1;
+}
+extern "C" __global__ void told_step(const __grid_constant__ EarlyParams params) {
+  params.to[threadIdx.x] = params.constant;
 }
 extern "C" __global__ void hasty_step(const __grid_constant__ EarlyParams params) {
   params.to[threadIdx.x] = params.from[blockDim.x - 1 - threadIdx.x] + 1;
@@ -35,17 +38,20 @@ def steps(entry: str, *, starts_early: bool = True) -> Calls:
 
     def step(source: int, target: int) -> KernelCall:
         slots = Slot(0, Place(source)), Slot(8, Place(target))
-        return KernelCall(unit, (1, 1, 1), (THREADS, 1, 1), bytes(16), slots, starts_early=starts_early)
+        constants = (ConstantSlot(16, Place(source)),)
+        return KernelCall(
+            unit, (1, 1, 1), (THREADS, 1, 1), bytes(24), slots, starts_early=starts_early, constants=constants
+        )
 
     return (Memset(Place(0), 0, 4 * THREADS), step(0, 1), step(1, 0), step(0, 1))
 
 
-def run(gpu: CudaDevice, calls: Calls, *, in_graph: bool) -> np.ndarray:
+def run(gpu: CudaDevice, calls: Calls, *, in_graph: bool, constants: frozenset[int] = frozenset()) -> np.ndarray:
     """What the second operand holds at the end."""
     memories, stream = [gpu.allocate(4 * THREADS) for _ in range(2)], gpu.create_stream()
     addresses = [memory.at(0) for memory in memories]
     if in_graph:
-        graph = gpu.capture([Bound(calls, 1.0, 0.0, addresses)])
+        graph = gpu.capture([Bound(calls, 1.0, 0.0, addresses, constants)])
         for _ in range(2):
             graph.launch(stream)
     else:
@@ -77,6 +83,17 @@ def test_a_description_says_which_kernels_start_early() -> None:
 @pytest.mark.parametrize("in_graph", [False, True], ids=["stream", "graph"])
 def test_a_chain_of_early_kernels_computes_what_one_after_the_other_would(gpu: CudaDevice, in_graph: bool) -> None:
     assert (run(gpu, steps("early_step"), in_graph=in_graph) == 3).all()
+
+
+@pytest.mark.cuda
+def test_a_kernel_is_told_of_constants_in_a_graph_alone(gpu: CudaDevice) -> None:
+    told = steps("told_step")
+    assert (run(gpu, told, in_graph=True, constants=frozenset({0})) == 1).all()
+    assert (run(gpu, told, in_graph=True, constants=frozenset({1})) == 0).all()
+    assert (run(gpu, told, in_graph=False) == 0).all()
+    moved = rewired(told, (Place(1), Place(0)))  # and back: what was the first operand is the second
+    assert (run(gpu, rewired(moved, (Place(1), Place(0))), in_graph=True, constants=frozenset({0})) == 1).all()
+    assert (run(gpu, moved + told[-1:], in_graph=True, constants=frozenset({1})) == 0).all()
 
 
 @pytest.mark.cuda

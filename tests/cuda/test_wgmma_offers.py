@@ -83,7 +83,7 @@ def _kernel(offer: Offer | str) -> KernelCall:
         (Layer(dtype=DType.FLOAT64), "x is float64; it takes float16, bfloat16, int8, float32"),
         (Layer(dtype=DType.FLOAT32), "x is float32 and math strict: it would round x and w, which tf32 permits"),
         (Layer((2, 62, 14, 14), (128, 62, 3, 3), TF32, DType.FLOAT32), "x .* strides that are multiples of 4"),
-        (Layer((2, 64, 14), (128, 64, 3), {}), "1 spatial dimensions"),
+        (Layer((2, 64, 14, 4, 4), (128, 64, 3, 1, 1), {}), "3 spatial dimensions"),
         (Layer((2, 64, 14, 14), (128, 32, 3, 3), {"groups": 2}), "2 groups"),
         (Layer(settings={"mode": "convolution"}), "1 groups, convolution"),
         (Layer(layouts=("NCHW", "NHWC", "NHWC")), "x .* needs neighbouring channels"),
@@ -139,7 +139,11 @@ def test_of_activations_it_knows_those_that_are_comparisons() -> None:
         (Layer((64, 64, 56, 56), (256, 64, 1, 1), {}), "128x192"),
         (Layer((64, 256, 14, 14), (256, 256, 3, 3)), "128x192"),
         (Layer((64, 512, 7, 7), (512, 512, 3, 3)), "128x96"),
-        (Layer((1, 256, 14, 14), (256, 256, 3, 3)), "128x96"),
+        (Layer((1, 256, 14, 14), (256, 256, 3, 3)), "64x64_by_8"),
+        (Layer((1, 512, 7, 7), (512, 512, 3, 3)), "64x64_by_8"),
+        (Layer((1, 1024, 14, 14), (256, 1024, 1, 1), {}), "64x64_by_4"),
+        (Layer((1, 256, 14, 14), (1024, 256, 1, 1), {}), "64x64_by_1"),
+        (Layer((1, 2048, 1), (1000, 2048, 1), {}), "64x64_by_8"),
     ],
 )
 def test_the_tile_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Layer, tile: str) -> None:

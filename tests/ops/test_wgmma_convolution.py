@@ -101,6 +101,16 @@ FORWARD = (
     Layer(F32, 2, (13, 11), (1, 1), TF32_ONE_TAP, "convolution_wgmma_float_128x192", True, 1.0, -2.0),
     Layer(F32, 3, (7, 14), (3, 1), TF32_ROWS, "convolution_wgmma_float_64x192"),
     Layer(F32, 2, (16, 14), (3, 2), TF32_STRIDED, "convolution_wgmma_float_128x96", True, -0.5),
+    Layer(F16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_float16_64x64_by_1", True, -0.5, 2.0, blocks=132),
+    Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x64_by_2", True, filters=72, blocks=132),
+    Layer(F16, 2, (9, 7), (3, 3), SAME, "convolution_wgmma_float16_64x64_by_4", beta=2.0, filters=72, blocks=132),
+    Layer(
+        F16, 1, (9, 7), (3, 3), SAME, "convolution_wgmma_float16_64x64_by_8", True, channels=264, filters=72, blocks=132
+    ),
+    Layer(BF16, 2, (7, 14), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_64x64_by_1", filters=72, blocks=132),
+    Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_64x64_by_2", filters=72, blocks=132),
+    Layer(BF16, 1, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_64x64_by_4", True, filters=72, blocks=132),
+    Layer(BF16, 2, (7, 5), (3, 3), HALVED, "convolution_wgmma_bfloat16_64x64_by_8", beta=-1.0, filters=72, blocks=132),
 )
 """One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
 
@@ -179,13 +189,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Handle:
 
 def _ending(tile: Tile) -> str:
     """Of the names of its kernels."""
-    return f"_{tile.rows}x{tile.columns}" + ("_narrow" if getattr(tile, "row_bytes", 128) < 128 else "")
+    cluster = getattr(tile, "cluster", 0)
+    by = f"_by_{cluster}" if cluster else ""
+    return f"_{tile.rows}x{tile.columns}" + ("_narrow" if getattr(tile, "row_bytes", 128) < 128 else "") + by
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kernel)
 def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     for tiles in (
         "wgmma_launch.TILES",
+        "wgmma_launch.TILES_OF_CLUSTERS",
         "wgmma_launch.TILES_OF_INT8",
         "wgmma_launch.TILES_OF_TF32",
         "wgmma_backward_filter.TILES",
@@ -222,6 +235,25 @@ def test_operands_of_tf32_are_rounded_to_the_nearest_and_sums_are_not_rounded() 
 def test_operands_that_start_anywhere_are_computed_elsewhere(small: Handle) -> None:
     with small:
         check(small, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
+
+
+def test_filters_that_the_kernel_before_writes_are_waited_for() -> None:
+    """In a graph, kernels for few outputs read others before; the emulator would report that."""
+    rng = np.random.default_rng(0)
+    images, weights = (rng.uniform(-1, 1, shape).astype(np.float16) for shape in ((1, 64, 5, 6), (8, 64, 3, 3)))
+    with Handle(CUDA_DEVICES[0]) as own:
+        x, given = own.upload(images, "NHWC"), own.upload(weights, "NHWC")
+        w, y = own.tensor(given.descriptor), own.tensor(TensorDescriptor.packed((1, 8, 5, 6), F16, "NHWC"))
+        with own.record() as program:
+            ops.transform(own, 2.0, given, 0.0, w)
+            ops.convolution_forward(own, 1.0, x, w, SAME, 0.0, y, algorithm=ALGORITHM)
+        assert "_64x64_by_" in program.describe()
+        program.run()
+        expected = y.numpy()
+        for tensor in (w, y):
+            tensor.assign(np.full(tensor.shape, np.nan, np.float16))
+        program.capture().run()
+        np.testing.assert_array_equal(y.numpy(), expected)
 
 
 def test_other_buffers_have_other_tensor_maps() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.arena import Arena
+from dnncore.backend import Bound, BoundGraph
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.driver_graph import DriverGraph
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
@@ -61,6 +62,30 @@ def test_a_captured_program_gives_what_its_steps_give(own: Handle) -> None:
     x.assign(-X)
     captured.run()
     np.testing.assert_array_equal(arena["y"].numpy(), _expected(own, -X, W))
+
+
+def test_a_capture_knows_the_operands_that_no_step_writes(own: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the filters is written by a later step: the next launch's convolution reads it."""
+    taken: list[Bound] = []
+    capture = own.device.capture
+
+    def watched(steps: Sequence[Bound]) -> BoundGraph:
+        taken.extend(steps)
+        return capture(steps)
+
+    monkeypatch.setattr(own.device, "capture", watched)
+    x, w, arena = own.upload(X), own.upload(W), _arena(own)
+    last = w.view(TensorDescriptor.packed((1, 4, 1, 1)), w.descriptor.size - 4)
+    program = _net(own, x, w, arena)
+    program.capture()
+    with own.record() as more:
+        ops.transform(own, 1.0, arena["total"], 0.0, last)
+    Program(own, program.steps + more.steps).capture()
+    found = [bound.constants for bound in taken]
+    if not own.device.addresses_are_pointers:
+        assert not any(found)
+        return
+    assert found == [frozenset({0, 1}), frozenset(), frozenset(), frozenset({0}), *[frozenset()] * 3]
 
 
 def test_inputs_and_outputs_are_exchanged_without_capturing_again(own: Handle) -> None:

@@ -24,6 +24,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
+from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
@@ -62,15 +63,16 @@ class WgmmaConvolution:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
-        return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype))
+        return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype, backward=False))
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
+        elsewhere = self.elsewhere.offer(problem, figures)
+        problem = with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
         reason = _why_not(plain, figures) or why_not_finished(problem, why_no_matrix)
         if reason is not None:
             return reason
-        elsewhere = self.elsewhere.offer(problem, figures)
         if isinstance(elsewhere, str):
             return elsewhere
         choices = {
@@ -89,7 +91,7 @@ def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launc
     """One for each tile that suits the convolution."""
     x, w = problem.x, problem.w
     if x.dtype is DType.INT8:
-        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype))
+        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
         return [Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases]
     phase = _phase(problem, ROW_BYTES // x.dtype.itemsize)
     return launches(x, w, [phase], figures.multiprocessors, backward=False)

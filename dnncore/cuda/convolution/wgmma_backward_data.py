@@ -139,7 +139,7 @@ class WgmmaBackwardData:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
-        return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype))
+        return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype, backward=True))
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""

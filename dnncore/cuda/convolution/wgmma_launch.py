@@ -31,12 +31,11 @@ from dnncore.cuda.convolution.wgmma_tile import (
     RECTANGLE,
     ROW_BYTES,
     SLAB,
-    THREADS,
     TILES,
+    TILES_OF_CLUSTERS,
     TILES_OF_INT8,
     TILES_OF_TF32,
     Tile,
-    box_pixels,
     params_dtype,
     unit,
 )
@@ -53,15 +52,23 @@ _NO_PHASE = 2**31 - 1
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
 # second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
 # gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
-# multiply, or to store. Phases of strides write every second pixel: the clocks and the share of those. All are of fp16, and
-# assumed of tf32.
+# multiply, or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the
+# clocks and the share of those. All are of fp16, and assumed of tf32.
 _OF_PRODUCTS = 0.84
 _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
 _GATHERED_BYTES = 24.5
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
+_LEAST_TURN = 0.2
 _LEAST_ROW_BYTES = 104
 """A shorter row of a stage takes as long as one of so many bytes."""
+
+# Of clusters, fitted to the layers of ResNet-50, GoogLeNet and MobileNetV2 at batch 1 on an H200: clocks of a launch, of a step, of
+# one block on every multiprocessor, and of exchanging sums with so many blocks. And how many blocks a multiprocessor has at most:
+# with more of clusters than these, no room is left for the next kernel's.
+_CLUSTER_CLOCKS, _CLUSTER_STEP_CLOCKS, _CLUSTER_WAVE_CLOCKS = 2470, 380, 2200
+_EXCHANGE_CLOCKS = {1: 0, 2: 1070, 4: 1410, 8: 1750}
+_MOST_BLOCKS_ALONE, _MOST_BLOCKS = 2.0, 1.6
 
 _OUTPUT_CLOCKS_OF_INT8 = 0.15
 """Of a tile whose products take less: converting each output to fp32, finishing it, and converting it to int8."""
@@ -96,7 +103,12 @@ class Phase:
     @property
     def summands(self) -> int:
         """Of each output, those of incomplete slabs included."""
-        return math.prod(self.taps) * (self.slabs[1] - self.slabs[0]) * self.slab
+        return self.steps * self.slab
+
+    @property
+    def steps(self) -> int:
+        """Slabs of taps that are added up."""
+        return math.prod(self.taps) * (self.slabs[1] - self.slabs[0])
 
     def patches(self) -> tuple[int, int]:
         """How many there are, down and across an image."""
@@ -161,12 +173,23 @@ class Launch:
         return sum(phase.tiles(self.tile) for phase in self.phases)
 
     def suits(self, multiprocessors: int) -> bool:
-        """Whether the tile is for such phases: patches are for one by dense filters over few channels."""
+        """Whether the tile is for such phases: patches are for one by dense filters over few channels, clusters for few outputs."""
+        if self.tile.cluster:
+            most = _MOST_BLOCKS_ALONE if self.tile.cluster == 1 else _MOST_BLOCKS
+            return self.tile.cluster <= self.phases[0].steps and self.blocks(multiprocessors) <= most * multiprocessors
         if not self.tile.in_patches:
             return True
         first = self.phases[0]
         is_dense = first.taps == PATCH_TAPS and first.dilation == first.window.steps == (1, 1)
         return len(self.phases) == 1 and is_dense and first.slabs == (0, 1) and self.filter_tiles <= multiprocessors
+
+    def blocks(self, multiprocessors: int) -> int:
+        """How many are launched: a cluster for each tile, or as many blocks as stay for the whole launch."""
+        tiles = self.pixel_tiles * self.filter_tiles
+        if self.tile.cluster:
+            return tiles * self.tile.cluster
+        blocks = min(tiles, multiprocessors)
+        return blocks - blocks % self.filter_tiles if self.tile.in_patches else blocks  # a block keeps its filters
 
     def estimate(self, nbytes: int, figures: DeviceFigures) -> Estimate:
         """Time of the turns that the blocks take, of gathering x, or of so many bytes of operands on their way through memory.
@@ -175,6 +198,8 @@ class Launch:
         them.
         """
         tile, phases = self.tile, self.phases
+        if tile.cluster:
+            return self._estimate_of_clusters(figures)
         maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
         rate = figures.products_per_second(maths) / figures.multiprocessors * _OF_PRODUCTS
         scatters = any(not is_matrix(phase.y) for phase in phases)
@@ -189,10 +214,18 @@ class Launch:
             busy += shares * turn
             gathered += phase.gathered_bytes(tile)
         busy += (math.ceil(turns) - turns) * turn
-        start = figures.launch_seconds * min(turns, 1.0)
+        start = figures.launch_seconds * min(turns + _LEAST_TURN, 1.0)
         gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
         memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
         return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
+
+    def _estimate_of_clusters(self, figures: DeviceFigures) -> Estimate:
+        """Time of what follows one another in a block, and of what blocks take from each other."""
+        steps = -(-self.phases[0].steps // self.tile.cluster)
+        waves = self.blocks(figures.multiprocessors) / figures.multiprocessors
+        clocks = _CLUSTER_CLOCKS + steps * _CLUSTER_STEP_CLOCKS + waves * _CLUSTER_WAVE_CLOCKS
+        seconds = (clocks + _EXCHANGE_CLOCKS[self.tile.cluster]) / figures.clock_hz
+        return Estimate(seconds, seconds * waves)
 
     def params(self) -> np.ndarray:
         """The parameter struct, all but addresses and what follows a convolution."""
@@ -222,7 +255,7 @@ class Launch:
         if self.tile.in_patches:
             return patches_map(images, SLAB, *RECTANGLE)
         filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
-        return output_map(images, filters, box_pixels(images.dtype))
+        return output_map(images, filters, self.tile.box_pixels(images.dtype))
 
     def calls(
         self,
@@ -246,13 +279,16 @@ class Launch:
         for i, phase in enumerate(self.phases):
             maps["phases", i, "x"] = of_x, self._input_map(phase)
             maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), self.output_map(phase.y)
-        blocks = min(self.pixel_tiles * self.filter_tiles, figures.multiprocessors)
-        if tile.in_patches:  # a block keeps its filters
-            blocks -= blocks % self.filter_tiles
-        kernel = unit(self.w.dtype, tile, backward=self.backward)
-        shared_bytes = tile.shared_bytes(self.w.dtype)
         return kernel_call(
-            kernel, blocks, THREADS, params, others, shared_bytes=shared_bytes, maps=maps, starts_early=True
+            unit(self.w.dtype, tile, backward=self.backward),
+            self.blocks(figures.multiprocessors),
+            tile.threads,
+            params,
+            others,
+            shared_bytes=tile.shared_bytes(self.w.dtype),
+            maps=maps,
+            starts_early=True,
+            constants={"reads_filters_early": of_w} if tile.cluster else {},
         )
 
     def _input_map(self, phase: Phase) -> TensorMap:
@@ -272,16 +308,18 @@ def _rounded(operand: TensorMap) -> TensorMap:
     return replace(operand, rounds=operand.dtype is DType.FLOAT32)
 
 
-def tiles(dtype: DType) -> tuple[Tile, ...]:
+def tiles(dtype: DType, *, backward: bool) -> tuple[Tile, ...]:
     """Those that there are kernels for."""
     if dtype is DType.INT8:
         return TILES_OF_INT8
-    return TILES_OF_TF32 if dtype is DType.FLOAT32 else TILES
+    if dtype is DType.FLOAT32:
+        return TILES_OF_TF32
+    return TILES if backward else (*TILES, *TILES_OF_CLUSTERS)
 
 
 def launches(
     images: TensorDescriptor, w: TensorDescriptor, phases: Sequence[Phase], multiprocessors: int, *, backward: bool
 ) -> list[Launch]:
     """One for each tile that suits the phases."""
-    made = (Launch(images, w, tuple(phases), tile, backward) for tile in tiles(w.dtype))
+    made = (Launch(images, w, tuple(phases), tile, backward) for tile in tiles(w.dtype, backward=backward))
     return [launch for launch in made if launch.suits(multiprocessors)]

@@ -32,11 +32,11 @@ __all__ = [
     "SLAB",
     "THREADS",
     "TILES",
+    "TILES_OF_CLUSTERS",
     "TILES_OF_INT8",
     "TILES_OF_TF32",
     "WARPGROUP",
     "Tile",
-    "box_pixels",
     "params_dtype",
     "unit",
     "why_no_wgmma",
@@ -56,8 +56,13 @@ _CONSUMERS = _BOXES = 2
 THREADS = (_CONSUMERS + 1) * WARPGROUP
 """Of a block: the consumers' and the producer's."""
 
+_WARP = 32
+
 ROW_BYTES = SLAB * 2
 """Of shared memory: 64 elements of 16 bits."""
+
+_LEAST_PART = 16
+"""Of the pixels of a cluster's tile, those that a block finishes at least."""
 
 MOST = 2**31 - 2**16
 """What coordinates of 32 bits hold, those of the last tile included."""
@@ -77,11 +82,6 @@ READ_PATCH = (PATCH[0] + PATCH_TAPS[0] - 1, PATCH[1] + PATCH_TAPS[1] - 1)
 """A box, the outputs of a patch, and what their taps meet."""
 
 
-def box_pixels(dtype: DType) -> int:
-    """Pixels that are stored at a time."""
-    return 48 if dtype is DType.FLOAT32 else 96
-
-
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Rows (filters; of dx: channels) and columns (pixels) of a block's tile, and stages of its ring: as many as fit. Immutable.
@@ -92,6 +92,8 @@ class Tile:
         stages: Of the ring.
         in_patches: Whether a stage is a patch of pixels that all taps read.
         row_bytes: Of a row of a stage.
+        cluster: Blocks that share out the sums of a tile, of which a launch has one wave (`convolution/wgmma_clusters.cuh`); 0
+            where a block takes tiles in turn.
     """
 
     rows: int
@@ -99,24 +101,44 @@ class Tile:
     stages: int
     in_patches: bool = False
     row_bytes: int = ROW_BYTES
+    cluster: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the consumers', and a producer's, which has as many where registers move between them."""
+        return WARPGROUP + _WARP if self.cluster else THREADS
+
+    def box_pixels(self, dtype: DType) -> int:
+        """Pixels that are stored at a time; of a cluster's block, all that it finishes."""
+        if self.cluster:
+            return max(self.columns // self.cluster, _LEAST_PART)
+        return 48 if dtype is DType.FLOAT32 else 96
 
     def slab(self, dtype: DType) -> int:
         """Channels that are added up at a time."""
         return self.row_bytes // dtype.itemsize
 
     def shared_bytes(self, dtype: DType) -> int:
-        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters."""
+        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters.
+
+        A cluster's block has one box, the sums of it that all blocks have, and a barrier at which these arrive.
+        """
+        stage_bytes = (self.columns + self.rows) * self.row_bytes
+        box_bytes = self.box_pixels(dtype) * BOX_FILTERS * dtype.itemsize
+        if self.cluster:
+            sums = self.cluster * self.box_pixels(dtype) * self.rows * 4
+            return self.stages * (stage_bytes + 2 * 8) + sums + box_bytes + 2 * 8
         boxes = _CONSUMERS * _BOXES
         if self.in_patches:
             patch = -(-math.prod(READ_PATCH) // 8) * 8
             rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
             return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
-        stage_bytes = (self.columns + self.rows) * self.row_bytes
-        box_bytes = box_pixels(dtype) * BOX_FILTERS * dtype.itemsize
         return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
 TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
+TILES_OF_CLUSTERS = (*(Tile(64, 64, 5, cluster=blocks) for blocks in (1, 2, 4)), Tile(64, 64, 4, cluster=8))
+"""Of 16 bits, forward: as many stages as two blocks on a multiprocessor have room for."""
 TILES_OF_TF32 = TILES[:3]
 TILES_OF_INT8 = (Tile(128, 192, 5), Tile(128, 96, 7), Tile(64, 192, 6), Tile(64, 192, 12, row_bytes=64))
 
@@ -139,7 +161,7 @@ def params_dtype(*, backward: bool) -> np.dtype:
         ("phases", _PHASE, (MOST_PHASES if backward else 1,)),
         *BLEND,
         ("epilogue", EPILOGUE),
-        *((name, "<i4") for name in ("filters", "pixel_tiles", "filter_tiles")),
+        *((name, "<i4") for name in ("filters", "pixel_tiles", "filter_tiles", "reads_filters_early")),
         alignment=64,
     )
 
@@ -156,14 +178,18 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
     header, kernel = "wgmma", f"Kernel<{arguments}>"
     if tile.in_patches:
         header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}>"
+    attributes = f"__launch_bounds__({tile.threads}, 1)"
+    if tile.cluster:
+        header, kernel = "wgmma_clusters", f"ClusterKernel<{c_type(dtype)}, {tile.cluster}, {tile.stages}>"
+        entry += f"_by_{tile.cluster}"
+        attributes = f"__cluster_dims__({tile.cluster}, 1, 1) __launch_bounds__({tile.threads}, 2)"
     source = (
         f'#include "dnncore/convolution/{header}.cuh"\n'
         "using namespace dnncore;\n"
         f"using Kernel = wgmma::{kernel};\n"
         f'static_assert(sizeof(Kernel::Params) == {params.itemsize}, "dnncore/cuda/convolution disagrees");\n'
         f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes(dtype)}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) '
-        f"{entry}(const __grid_constant__ Kernel::Params params) {{\n"
+        f'extern "C" __global__ void {attributes} {entry}(const __grid_constant__ Kernel::Params params) {{\n'
         "  Kernel::run(params);\n"
         "}\n"
     )

@@ -29,6 +29,7 @@ from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
@@ -59,6 +60,11 @@ tensor cores compute. It takes longer where stores are single elements."""
 _OF_MEMORY_RATE = 0.6
 """What is reached at most of the memory's rate where the tensor cores have little to do [measured on an H200: filters of one tap
 from 256 to 64 channels; from 64 to 256 it is 0.3]."""
+
+_OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
+_LEAST_LAUNCHES, _LEAST_EXTENDED_LAUNCHES = 1.0, 1.4
+"""What a launch takes of them at least, however little there is to do: the second with an epilogue [measured on an H200: layers of
+ResNet-50 and MobileNetV2 at batch 1, in a graph]."""
 
 ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
@@ -187,6 +193,9 @@ class TiledGemm(Bounded):
             return reason
         seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
         seconds = max(seconds, memory_seconds(problem, product, figures))
+        if product.dtype in _OF_16_BITS:
+            least = _LEAST_EXTENDED_LAUNCHES if extended else _LEAST_LAUNCHES
+            seconds = max(seconds, least * figures.launch_seconds)
         if self.yields and product.longest_sum > LONGEST_SUM:
             split = _split_schedule(product, figures)
             seconds = seconds if split is None else max(seconds, split.seconds)

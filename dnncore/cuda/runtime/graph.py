@@ -58,10 +58,23 @@ class CopyNode:
 Node = KernelNode | MemsetNode | CopyNode
 
 
-def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Address]) -> Iterator[Node]:
+def nodes_of(
+    calls: Calls,
+    alpha: float,
+    beta: float,
+    addresses: Sequence[Address],
+    constants: frozenset[int] = frozenset(),
+) -> Iterator[Node]:
     """Calls with their factors and addresses filled in, and the choices that depend on alignment made.
 
     Where calls have tensor maps, the driver encodes them, and a context is current.
+
+    Args:
+        calls: What runs.
+        alpha: As of `Bound`, like the others.
+        beta: Likewise.
+        addresses: Likewise.
+        constants: Likewise.
     """
 
     def at(place: Place) -> int:
@@ -78,10 +91,12 @@ def nodes_of(calls: Calls, alpha: float, beta: float, addresses: Sequence[Addres
             for field, factor in ((call.alpha, alpha), (call.beta, beta)):
                 if field is not None:
                     pack_into("<d", params, field, factor)
+            for constant in call.constants:
+                pack_into("<i", params, constant.field, constant.place.operand in constants)
             yield KernelNode(call.unit, call.grid, call.block, bytes(params), call.shared_bytes, call.starts_early)
         elif isinstance(call, WhereAligned):
             fits = all(at(place) % multiple == 0 for place, multiple in call.alignments)
-            yield from nodes_of(call.aligned if fits else call.otherwise, alpha, beta, addresses)
+            yield from nodes_of(call.aligned if fits else call.otherwise, alpha, beta, addresses, constants)
         elif isinstance(call, Memset):
             yield MemsetNode(at(call.place), call.value, call.nbytes)
         elif isinstance(call, Copy):
@@ -132,7 +147,7 @@ class CudaGraph:
 
     @staticmethod
     def _nodes_of(step: Bound, addresses: Sequence[Address]) -> list[Node]:
-        return list(nodes_of(step.work, step.alpha, step.beta, addresses))
+        return list(nodes_of(step.work, step.alpha, step.beta, addresses, step.constants))
 
     def _built(self, steps: Sequence[list[Node]]) -> tuple[DriverGraph, list[int]]:
         """A graph of the nodes of all steps, and the place of each step's first one in it."""

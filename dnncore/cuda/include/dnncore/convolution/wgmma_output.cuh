@@ -43,6 +43,7 @@ struct alignas(64) Params {
   int32 filters;
   int32 pixel_tiles;
   int32 filter_tiles;
+  int32 reads_filters_early;  // whether w is there before the kernel before has ended
 };
 
 inline constexpr int kBoxes = 2;  // of a consumer
