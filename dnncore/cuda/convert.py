@@ -38,7 +38,9 @@ _PARAMS = struct(
     ("c_type", "<i4"),
 )
 
-_UNIT = generate("dnncore/convert.cuh", "convert", "dnncore::convert", "ConvertParams", _PARAMS, _THREADS)
+_UNIT = generate(
+    "dnncore/convert.cuh", "convert", "dnncore::convert", "ConvertParams", _PARAMS, _THREADS, starts_early=True
+)
 
 _OF_MEMORY_RATE = 0.54
 """Of the memory rate; as the strided kernel of `elementwise`."""
@@ -85,4 +87,5 @@ def _prepare(problem: AddProblem, figures: DeviceFigures, layout: Layout) -> Cal
         a_type=ELEMENT_TYPES.index(a.dtype),
         c_type=ELEMENT_TYPES.index(c.dtype),
     )
-    return kernel_call(_UNIT, blocks_for(figures, c.size, _THREADS), _THREADS, params, in_order("a", "c"))
+    blocks = blocks_for(figures, c.size, _THREADS)
+    return kernel_call(_UNIT, blocks, _THREADS, params, in_order("a", "c"), starts_early=figures.starts_early)

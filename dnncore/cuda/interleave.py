@@ -83,8 +83,15 @@ def _prepare(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
         output_batch=view(extents, c_strides),
     )
     shared = _PIXELS * matrices.rows * DType.FLOAT32.itemsize
-    blocks = blocks_for(figures, tiles, 1)
-    return kernel_call(_unit(dtype), blocks, _THREADS, params, in_order("x", "output"), shared_bytes=shared)
+    return kernel_call(
+        _unit(dtype),
+        blocks_for(figures, tiles, 1),
+        _THREADS,
+        params,
+        in_order("x", "output"),
+        shared_bytes=shared,
+        starts_early=figures.starts_early,
+    )
 
 
 def _unit(dtype: DType) -> Unit:
@@ -95,4 +102,5 @@ def _unit(dtype: DType) -> Unit:
         struct_name="InterleaveParams",
         dtype=_PARAMS,
         threads=_THREADS,
+        starts_early=True,
     )

@@ -197,7 +197,16 @@ def c_type(dtype: DType) -> str:
     return _C_TYPES[dtype]
 
 
-def generate(header: str, entry: str, function: str, struct_name: str, dtype: np.dtype, threads: int) -> Unit:
+def generate(
+    header: str,
+    entry: str,
+    function: str,
+    struct_name: str,
+    dtype: np.dtype,
+    threads: int,
+    *,
+    starts_early: bool = False,
+) -> Unit:
     """Generate a unit of one kernel.
 
     Args:
@@ -207,27 +216,39 @@ def generate(header: str, entry: str, function: str, struct_name: str, dtype: np
         struct_name: Its parameter struct, in namespace dnncore.
         dtype: That struct's NumPy twin.
         threads: Most threads per block that it is launched with.
+        starts_early: Whether its threads wait for the kernel before as the first thing, so that launches of it may start early
+            (ptx/early_launch.cuh).
     """
-    (unit,) = generate_together(header, {entry: function}, struct_name, dtype, threads).values()
+    functions = {entry: function}
+    (unit,) = generate_together(header, functions, struct_name, dtype, threads, starts_early=starts_early).values()
     return unit
 
 
 def generate_together(
-    header: str, functions: Mapping[str, str], struct_name: str, dtype: np.dtype, threads: int
+    header: str,
+    functions: Mapping[str, str],
+    struct_name: str,
+    dtype: np.dtype,
+    threads: int,
+    *,
+    starts_early: bool = False,
 ) -> dict[str, Unit]:
     """Generate the units of several kernels that are compiled, and loaded, at once; the arguments as of `generate`.
 
     Args:
         functions: The function behind each entry.
     """
+    include, waiting = "", ""
+    if starts_early:
+        include, waiting = '#include "dnncore/ptx/early_launch.cuh"\n', "  let_next_start();\n  wait_for_previous();\n"
     # "At least one block per multiprocessor": without it, ptxas spills loop invariants to fit one block more.
     source = (
-        f'#include "{header}"\n'
+        f'#include "{header}"\n{include}'
         "using namespace dnncore;\n"
         f'static_assert(sizeof({struct_name}) == {dtype.itemsize}, "dnncore/cuda and {header} disagree");\n'
     ) + "".join(
         f'extern "C" __global__ void __launch_bounds__({threads}, 1) {entry}(const __grid_constant__ {struct_name} params) {{\n'
-        f"  {function}(params);\n}}\n"
+        f"{waiting}  {function}(params);\n}}\n"
         for entry, function in functions.items()
     )
     return {entry: Unit(source, entry) for entry in functions}

@@ -85,6 +85,7 @@ def _unit(dtype: DType, *, vectors: bool) -> Unit:
         struct_name="depthwise::DataParams",
         dtype=_PARAMS,
         threads=_THREADS,
+        starts_early=True,
     )
 
 
@@ -117,7 +118,8 @@ def _prepare_strips(problem: ConvolutionProblem, plane: Plane, figures: DeviceFi
     fields = in_order("w", "source", "output") if backward else in_order("source", "w", "output")
     if not plane.vectors:
         params["count"] = count = images * channels * strips * places
-        return kernel_call(unit, blocks_for(figures, count, _THREADS), _THREADS, params, fields)
+        blocks = blocks_for(figures, count, _THREADS)
+        return kernel_call(unit, blocks, _THREADS, params, fields, starts_early=figures.starts_early)
     width = plane.vectors * vector_width(dtype)
     count, chunks = images * strips, -(-channels // width)
     groups = -(-count // (_THREADS // plane.vectors))
@@ -126,7 +128,7 @@ def _prepare_strips(problem: ConvolutionProblem, plane: Plane, figures: DeviceFi
     params["vectors"], params["rows"] = plane.vectors, rows
     blocks = chunks * groups * -(-places // rows)
     shared = math.prod(w.shape[2:]) * width * dtype.compute.itemsize
-    return kernel_call(unit, blocks, _THREADS, params, fields, shared_bytes=shared)
+    return kernel_call(unit, blocks, _THREADS, params, fields, shared_bytes=shared, starts_early=figures.starts_early)
 
 
 def _prepare(problem: ConvolutionProblem, figures: DeviceFigures) -> Calls:

@@ -82,6 +82,7 @@ _PARAMS = struct(
     ("vectors", "<i4"),
     ("groups", "<i4"),
     ("walk", "<i4"),
+    ("reads_filters_early", "<i4"),
 )
 
 
@@ -235,7 +236,8 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigu
     places = in_order("w", "source", "output") if backward else in_order("source", "w", "output")
     if not tiles.vectors:
         params["count"] = tiles.count
-        return kernel_call(unit, -(-tiles.count // _THREADS), _THREADS, params, places)
+        blocks = -(-tiles.count // _THREADS)
+        return kernel_call(unit, blocks, _THREADS, params, places, starts_early=figures.starts_early)
     width = tiles.vectors * vector_width(source.dtype)
     count, chunks = output.shape[0] * tiles.strips, -(-output.shape[1] // width)
     groups = -(-count // (_THREADS // tiles.vectors))
@@ -244,7 +246,16 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigu
     params["vectors"], params["walk"] = tiles.vectors, walk
     blocks = chunks * groups * -(-tiles.row_tiles // walk)
     shared = math.prod(w.shape[2:]) * width * source.dtype.compute.itemsize
-    return kernel_call(unit, blocks, _THREADS, params, places, shared_bytes=shared)
+    return kernel_call(
+        unit,
+        blocks,
+        _THREADS,
+        params,
+        places,
+        shared_bytes=shared,
+        starts_early=figures.starts_early,
+        constants={"reads_filters_early": places["w"]},
+    )
 
 
 def step(tensor: TensorDescriptor, axis: int) -> int:

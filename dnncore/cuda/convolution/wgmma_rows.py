@@ -351,6 +351,7 @@ def _calls(
         shared_bytes=rows.shared_bytes(stages),
         maps=maps,
         starts_early=True,
+        constants={"reads_filters_early": Place(1)},
     )
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

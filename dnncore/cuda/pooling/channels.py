@@ -75,7 +75,7 @@ class ChannelPooling:
             operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
             window_places(problem) * _WINDOW_PLACE / figures.products_per_second(Maths.FP32),
         )
-        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, anywhere))
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, anywhere, figures))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode and dtype; where addresses are not aligned, those of planar pooling."""
@@ -106,7 +106,7 @@ def _width(dtype: DType) -> int:
     return _VECTOR_BYTES // dtype.itemsize
 
 
-def _prepare(problem: PoolingProblem, anywhere: Offer) -> Calls:
+def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -> Calls:
     x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
     (rows, columns), width = y.shape[2:], _width(x.dtype)
     square = pooling.window[0] == pooling.window[1] and pooling.stride[0] == pooling.stride[1]
@@ -133,7 +133,8 @@ def _prepare(problem: PoolingProblem, anywhere: Offer) -> Calls:
         propagates_nan=pooling.propagate_nan,
     )
     unit = _unit(mode_of(problem), x.dtype)
-    vectorized = kernel_call(unit, -(-items // _THREADS), _THREADS, params, in_order("x", "output"))
+    blocks = -(-items // _THREADS)
+    vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
     alignments = tuple((Place(operand), _VECTOR_BYTES) for operand in (0, 1))
     return (WhereAligned(alignments, vectorized, anywhere.prepare()),)
 
@@ -151,4 +152,5 @@ def _unit(mode: str, dtype: DType) -> Unit:
         struct_name="ChannelPoolingParams",
         dtype=_PARAMS,
         threads=_THREADS,
+        starts_early=True,
     )

@@ -137,14 +137,19 @@ __device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
       }
     }
   } else {
+    constexpr int kAtOnce = 8;  // loads under way: all of a row of a 7 x 7 window
+    const int last = min(params.window[1], params.x_extent[1] - left);
     for (int r = max(-top, 0); r < min(params.window[0], params.x_extent[0] - top); ++r) {
-#pragma unroll 4
-      for (int s = max(-left, 0); s < min(params.window[1], params.x_extent[1] - left); ++s) {
-        Loaded<T, kVector> loaded;
-        C values[kVector];
-        loaded.load_if(true, place_of(r, s));
-        loaded.widen_into(values);
-        outputs.take(0, values);
+      for (int s = max(-left, 0); s < last; s += kAtOnce) {
+        Loaded<T, kVector> loaded[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) loaded[i].load_if(s + i < last, place_of(r, s + i));
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          C values[kVector];
+          loaded[i].widen_into(values);
+          if (s + i < last) outputs.take(0, values);
+        }
       }
     }
   }

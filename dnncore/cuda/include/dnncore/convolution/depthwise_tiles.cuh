@@ -17,6 +17,7 @@
 #pragma once
 
 #include "dnncore/convolution/depthwise.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore::depthwise {
 
@@ -56,6 +57,7 @@ struct TileParams {
   int32 vectors;
   int32 groups;
   int32 walk;               // rows of tiles that a block walks over
+  int32 reads_filters_early;  // whether w is there before the kernel before has ended
 };
 
 // What a tile reads of one row of an image whose columns are innermost, as it is stored: kWide elements in pieces of
@@ -213,6 +215,8 @@ __device__ __forceinline__ void plane_tile(const TileParams& params) {
 // Columns are innermost; a thread takes one tile.
 template <typename T, int kFilter, int kStride>
 __device__ void tiles_of_planes(const TileParams& params) {
+  let_next_start();
+  wait_for_previous();
   if (params.piece == 16) {
     plane_tile<T, kFilter, kStride, 16>(params);
   } else {
@@ -230,11 +234,14 @@ __device__ void tiles_of_channels(const TileParams& params) {
   const int32 chunk = blockIdx.x % params.chunks, group = blockIdx.x / params.chunks % params.groups;
   const int32 part = blockIdx.x / params.chunks / params.groups;
   const int32 channels = params.channels.value, width = params.vectors * kVector;
+  let_next_start();
+  if (!params.reads_filters_early) wait_for_previous();
   for (int32 i = threadIdx.x; i < kFilter * kFilter * width; i += blockDim.x) {
     const int32 channel = chunk * width + i % width, tap = i / width;
     const T* const w = static_cast<const T*>(params.w) + params.w_offset + channel * params.w_filter;
     weights[i] = channel < channels ? widen(w[tap / kFilter * params.w_row + tap % kFilter * params.w_column]) : C(0);
   }
+  wait_for_previous();
   __syncthreads();
 
   const int32 lane = threadIdx.x % params.vectors, channel = chunk * width + lane * kVector;

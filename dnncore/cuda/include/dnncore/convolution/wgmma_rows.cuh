@@ -87,12 +87,13 @@ struct RowsKernel {
       for (int i = 0; i < kConsumers * kBoxes; ++i) make_barrier(shared.landed[i / kBoxes][i % kBoxes], 1);
       publish_barriers();
     }
-    wait_for_previous();
+    if (!params.reads_filters_early) wait_for_previous();
     // A block keeps its filters. The host sees to it that blocks are a multiple of the tiles of filters.
     const int32 filter = static_cast<int32>(blockIdx.x) % params.filter_tiles * kConsumerFilters;
     load_filters(params, filter, shared.w);
     clear_chunks_behind_rows(params, shared);
     publish_to_engine();
+    wait_for_previous();
     // Behind the wait: the kernel before may have written it.
     if constexpr (kLooksUp) PixelTable<T>(shared.table, params.channels).load(params.table);
     __syncthreads();
