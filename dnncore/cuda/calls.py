@@ -133,8 +133,9 @@ class KernelCall:
         shared_bytes: Dynamic shared memory per block.
         maps: Where tensor maps go.
         starts_early: Whether its blocks may begin while the kernel before it still runs (programmatic dependent launch): each
-            thread waits for the end of that kernel before it touches memory (ptx/early_launch.cuh). From sm_90 on.
-        constants: Where it learns of operands that it may read before that.
+            thread waits for the end of that kernel before it touches memory other than constants (ptx/early_launch.cuh). From
+            sm_90 on.
+        constants: Where it learns which operands are constant.
     """
 
     unit: Unit

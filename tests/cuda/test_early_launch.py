@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dnncore import ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.backend import Bound
 from dnncore.cuda import device
 from dnncore.cuda.calls import Calls, ConstantSlot, KernelCall, Memset, Place, Slot, described, rewired
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.unit import Unit
+from tests.conftest import CUDA_DEVICES
 from tests.cuda.test_context import PRELUDE, run_python
 
 THREADS = 64
@@ -94,6 +96,41 @@ def test_a_kernel_is_told_of_constants_in_a_graph_alone(gpu: CudaDevice) -> None
     moved = rewired(told, (Place(1), Place(0)))  # and back: what was the first operand is the second
     assert (run(gpu, rewired(moved, (Place(1), Place(0))), in_graph=True, constants=frozenset({0})) == 1).all()
     assert (run(gpu, moved + told[-1:], in_graph=True, constants=frozenset({1})) == 0).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("algorithm", "kernel", "channels", "w"),
+    [
+        ("implicit_gemm_wgmma", "_64x64_by_", 72, (8, 72, 3, 3)),
+        ("implicit_gemm_wgmma_rows", "_rows_", 3, (8, 3, 3, 3)),
+        ("depthwise", "_tiles_channels_", 16, (16, 1, 3, 3)),
+    ],
+)
+def test_filters_are_read_early_unless_the_graph_writes_them(
+    algorithm: str, kernel: str, channels: int, w: tuple[int, ...]
+) -> None:
+    """A kernel right behind the one that writes its filters waits: the emulator would report that it does not."""
+    conv = ConvolutionDescriptor.make(padding=1, groups=channels if w[1] == 1 else 1)
+    rng = np.random.default_rng(0)
+    images, weights = (rng.uniform(-1, 1, shape).astype(np.float16) for shape in ((1, channels, 5, 6), w))
+    with Handle(CUDA_DEVICES[0]) as own:
+        x, given = own.upload(images, "NHWC"), own.upload(weights, "NHWC")
+        written = own.tensor(given.descriptor)
+        outputs = [own.tensor(TensorDescriptor.packed((1, w[0], 5, 6), "float16", "NHWC")) for _ in range(2)]
+        with own.record() as program:
+            ops.transform(own, -1.0, given, 0.0, written)
+            for filters, y in zip((written, given), outputs, strict=True):
+                ops.convolution_forward(own, 1.0, x, filters, conv, 0.0, y, algorithm=algorithm)
+        assert program.describe().count(kernel) == 2
+        captured = program.capture()
+        for _ in range(2):
+            for tensor in (written, *outputs):
+                tensor.assign(np.full(tensor.shape, np.nan, np.float16))
+            captured.run()
+            first, second = (y.numpy() for y in outputs)
+            assert np.isfinite(first).all()
+            np.testing.assert_array_equal(first, -second)
 
 
 @pytest.mark.cuda

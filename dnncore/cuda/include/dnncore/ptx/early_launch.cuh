@@ -8,6 +8,9 @@
 // Until wait_for_previous() has returned, a thread may touch no memory of the device: neither read what the kernel before wrote nor
 // write what that reads. It has ended with all it waited for itself, so that the same holds of every kernel before it. In a launch
 // that did not start early, and before sm_90, both do nothing.
+//
+// But an operand that nothing in the same graph writes, as a served net's filters, is there before: kernels that are told so
+// (`ConstantSlot` of dnncore/cuda/calls.py) load it first and wait then.
 #pragma once
 
 namespace dnncore {
