@@ -75,6 +75,7 @@ TF32_ONE_TAP, TF32_ROWS, TF32_STRIDED = (replace(conv, math=MathType.TF32) for c
 FORWARD = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x192", True),
+    Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x96", alpha=2.0),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
     Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_bfloat16_64x192"),
@@ -112,7 +113,7 @@ FORWARD = (
     Layer(BF16, 1, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_64x64_by_4", True, filters=72, blocks=132),
     Layer(BF16, 2, (7, 5), (3, 3), HALVED, "convolution_wgmma_bfloat16_64x64_by_8", beta=-1.0, filters=72, blocks=132),
 )
-"""One for each kernel; that of float16 in tiles of 128 x 96 has cases among all others, `fp16-nhwc`."""
+"""One for each kernel."""
 
 
 BACKWARD_DATA = (
