@@ -43,6 +43,9 @@ _SUM_BYTES = 4
 _MOST_WORK = 2**32
 """Of the steps of all tiles times the blocks, so that 32 bits hold it."""
 
+_MOST_SHARED_TILES = 65535
+"""Rows of a grid: one for each tile whose parts are added."""
+
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md). Products, loads and memory are
 # in each other's way, so that their times are added as the sides of a right angle. Bytes that a multiprocessor loads in a clock;
 # how much longer those take that are gathered, and those of images of one slab of channels, whose taps meet the same bytes; what
@@ -231,9 +234,11 @@ class Schedule:
         return self.filter_tiles * self.column_tiles
 
     @property
-    def work(self) -> int:
-        """What 32 bits must hold."""
-        return self.tiles * self.steps * (self.blocks + 1)
+    def fits(self) -> bool:
+        """Whether 32 bits hold the line times the blocks, and a grid the tiles that are shared."""
+        return self.tiles * self.steps * (self.blocks + 1) < _MOST_WORK and (
+            self.is_whole or self.tiles <= _MOST_SHARED_TILES
+        )
 
     @property
     def longest(self) -> int:
@@ -279,7 +284,8 @@ class Schedule:
         seconds += _LAUNCHES * figures.launch_seconds
         if self.is_whole:
             return seconds
-        part_bytes, slots = self.tile.sums * _SUM_BYTES, self.blocks if self.is_in_step else self.blocks + self.tiles
+        part_bytes = self.tile.sums * _SUM_BYTES
+        slots = self.blocks if self.is_in_step else min(self.blocks + self.tiles, 2 * self.blocks)
         left = (1 if self.is_in_step else 2) * -(-self.blocks // figures.multiprocessors) * part_bytes / _LEFT_BYTES
         added = slots * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
         return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
@@ -329,9 +335,10 @@ def offer(
     if isinstance(other, str):
         return other
     schedules = [schedule for tile in kernels.tiles for schedule in Schedule.of(problem, tile, figures)]
-    fitting = [each for each in schedules if each.work < _MOST_WORK]
+    fitting = [each for each in schedules if each.fits]
     if not fitting:
-        return f"{min(each.work for each in schedules)} steps of all tiles times blocks; at most {_MOST_WORK}"
+        most = max((each.tiles for each in schedules), default=0)
+        return f"{most} tiles; neither they nor their steps times the blocks fit into a grid and 32 bits"
     seconds, schedule = min(
         ((each.seconds(problem, figures, kernels), each) for each in fitting), key=lambda pair: pair[0]
     )

@@ -1,9 +1,9 @@
 """Backward-filter convolution of float32 channels-last images by tensor cores and the copy engine of sm_90.
 
 `implicit_gemm_tf32` is for those who permit tf32 (`ConvolutionDescriptor.math`), to which the copy engine rounds x and dy.
-`implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, which are as precise as
-those of fp32. The sums are in fp32; their parts are added in order. The pictures are in `convolution/filter_feed.cuh` and
-`convolution/tf32_filter.cuh`. dw may lie in memory in any way.
+`implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, whose sums are as precise
+as those of fp32 (docs/numerics.md has the limits). The sums are in fp32; their parts are added in order. The pictures are in
+`convolution/filter_feed.cuh` and `convolution/tf32_filter.cuh`. dw may lie in memory in any way.
 
 `implicit_gemm` computes where an operand does not begin at a multiple of 16 bytes.
 
@@ -33,6 +33,7 @@ _OF_RATE = {1: 0.6, 3: 0.125}
 """What is reached of the rate of `wgmma`, by the products that make one; splitting operands takes as long as half a product."""
 
 _MOST_SUMS_OF_3XTF32 = 128 * 128
+_FEWEST_SUMMANDS = 16
 
 _PREFIX = {1: "tf32", 3: "3xtf32"}
 """By the products that make one."""
@@ -93,5 +94,10 @@ class Tf32BackwardFilter:
         reason = why_no_wgmma(problem, figures.architecture, any_unit, (DType.FLOAT32,), rounds=rounds)
         if reason is not None:
             return reason
+        pixels = problem.y.size // problem.y.shape[1]
+        if not rounds and pixels < _FEWEST_SUMMANDS:
+            return (
+                f"sums of {pixels} products; at least {_FEWEST_SUMMANDS}, among which what is left out does not count"
+            )
         kernels = Kernels(self._tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
         return offer(problem, figures, kernels, self.elsewhere)

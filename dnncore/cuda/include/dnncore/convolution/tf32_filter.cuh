@@ -38,7 +38,8 @@ inline constexpr int kSteps = kPixels / 8;
 
 using Columns = filter::Columns<kSlab>;
 
-// The nearest of tf32 to an element of fp32, and what is left. Beyond the largest of tf32 there is nothing left: infinities stay.
+// The nearest of tf32 to an element of fp32, and what is left. Beyond the largest of tf32 all of it is left, so that an infinity meets
+// one part of a finite factor, the nearest, and no difference; a NaN stays one, whatever its last bits are.
 struct Split {
   uint32 nearest;
   uint32 rest;
@@ -47,8 +48,8 @@ struct Split {
     constexpr uint32 kBits = 0xffffe000U, kHalf = 0x1000U, kLargest = 0x7f7fe000U;
     const float value = __uint_as_float(element);
     const bool is_ordinary = fabsf(value) <= __uint_as_float(kLargest);
-    nearest = (is_ordinary ? element + kHalf : element) & kBits;
-    rest = is_ordinary ? __float_as_uint(value - __uint_as_float(nearest)) : 0U;
+    nearest = is_ordinary ? (element + kHalf) & kBits : 0U;
+    rest = __float_as_uint(value - __uint_as_float(nearest));
   }
 };
 
