@@ -1,9 +1,9 @@
 """Backward-filter convolution of float32 channels-last images by tensor cores and the copy engine of sm_90.
 
 `implicit_gemm_tf32` is for those who permit tf32 (`ConvolutionDescriptor.math`), to which the copy engine rounds x and dy.
-`implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, whose sums are as precise
-as those of fp32 (docs/numerics.md has the limits). The sums are in fp32; their parts are added in order. The pictures are in
-`convolution/filter_feed.cuh` and `convolution/tf32_filter.cuh`. dw may lie in memory in any way.
+`implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, whose sums are as
+precise as those of fp32 (docs/numerics.md has the limits). The sums are in fp32; their parts are added in order. The pictures
+are in `convolution/filter_feed.cuh` and `convolution/tf32_filter.cuh`. dw may lie in memory in any way.
 
 `implicit_gemm` computes where an operand does not begin at a multiple of 16 bytes.
 
