@@ -79,6 +79,8 @@ class Layout(NamedTuple):
 class Signature:
     """Inputs and outputs of a model, in its order. Immutable.
 
+    What is found out of them stays in this process: one thread may send a signature while others ask for layouts.
+
     Args:
         inputs: At least one.
         outputs: Likewise.
@@ -89,6 +91,9 @@ class Signature:
     _layouts: dict[tuple[int, bool, tuple[int, ...]], Layout] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def __reduce__(self) -> tuple[type[Signature], tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]:
+        return Signature, (self.inputs, self.outputs)
 
     @cached_property
     def pixels(self) -> tuple[TensorSpec, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -58,6 +59,16 @@ def test_blocks_never_overlap_and_are_whole_again_when_all_are_back(steps: list[
     for offset in out:
         blocks.give_back(offset)
     assert blocks.take(total) == 0
+
+
+def test_a_signature_travels_without_what_this_process_has_found_out_of_it() -> None:
+    """Other threads find out more while one sends it."""
+    used, fresh = make_spec().signature, make_spec().signature
+    used.layout(3, pixels=True, wanted=(0,))
+    assert pickle.dumps(used) == pickle.dumps(fresh)
+    arrived = pickle.loads(pickle.dumps(used))
+    assert arrived == used
+    assert arrived.layout(3, pixels=True, wanted=(0,)) == used.layout(3, pixels=True, wanted=(0,))
 
 
 class Ends:

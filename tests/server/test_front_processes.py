@@ -10,7 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
+from dnnserve.channel import messages
 from dnnserve.errors import StartError
+from dnnserve.front.process import FrontProcess
 from dnnserve.front.processes import FrontProcesses
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
@@ -79,6 +81,24 @@ def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up()
         assert fronts_of(server).restarts == 1
         wait_until(lambda: shared_files() == before)
         assert front._child.link.closed
+
+
+def test_whatever_keeps_a_front_end_from_its_start_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, failed = FrontProcess.start, list[FrontProcess]()
+
+    def fail_once(front: FrontProcess, models: messages.Models) -> None:
+        if not failed:
+            failed.append(front)
+            raise RuntimeError("nobody has thought of this")
+        start(front, models)
+
+    with serving(Lab(), front_ends=1) as (server, client):
+        monkeypatch.setattr(FrontProcess, "start", fail_once)
+        os.kill(fronts_of(server)._fronts[0].pid, signal.SIGKILL)
+        answer = client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
+        assert scores(answer) == [[3.0, 6.0, 9.0]]
+        assert fronts_of(server).restarts == 2
+        assert failed[0].ended
 
 
 def test_a_front_end_that_is_started_again_logs_from_the_level_that_holds_now(

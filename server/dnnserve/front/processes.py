@@ -240,9 +240,13 @@ class FrontProcesses:
 
     def _begin(self, number: int) -> FrontProcess:
         child = self._children.take()
-        with self._lock, contextlib.suppress(OSError):  # it has ended, as the listener finds out
-            child.tell(self._parcel)
-        return FrontProcess(child, self._shared, number, self._lost)
+        try:
+            with self._lock, contextlib.suppress(OSError):  # it has ended, as the listener finds out
+                child.tell(self._parcel)
+            return FrontProcess(child, self._shared, number, self._lost)
+        except BaseException:
+            child.close()
+            raise
 
     def _lost(self, front: FrontProcess, how: str, seconds: float) -> None:
         """Start another one in the place of a process that has ended; called by the thread that listened to it."""
@@ -258,8 +262,8 @@ class FrontProcesses:
             seconds = 0.0
             try:
                 successor = self._begin(front.number)
-            except OSError as error:  # no more processes, or descriptors, for now
-                _log.error("front end %d cannot be started again: %s", front.number, error)
+            except Exception:  # noqa: BLE001 - no more processes, descriptors or threads, for now
+                _log.exception("front end %d cannot be started again", front.number)
                 continue
             with self._serving:
                 try:
@@ -268,8 +272,8 @@ class FrontProcesses:
                     if self._models is not None:
                         successor.start(self._models)
                         successor.wait_started()
-                except StartError as error:
-                    _log.error("front end %d cannot be started again: %s", front.number, error)
+                except Exception:  # noqa: BLE001 - whatever it is, nobody else would try again
+                    _log.exception("front end %d cannot be started again", front.number)
                     successor.close(0.0)
                     continue
                 with self._lock:
