@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 import threading
@@ -166,7 +167,7 @@ def test_a_call_is_a_line_of_the_access_log_which_a_client_cannot_forge(
 
     with caplog.at_level(logging.INFO, "dnnserve.access"), serving(lab, access_log=True) as (_, client):
         request = infer_request(1.0, 2, model="toy")
-        request.id = "a\nb"
+        request.id = "a\nb" + "x" * 1000
         request.parameters["priority"].uint64_param = 3
         client.infer.ModelInfer(request, timeout=PATIENCE_S)
         status(lambda: client.infer.ModelInfer(infer_request(model="nope")))
@@ -174,11 +175,12 @@ def test_a_call_is_a_line_of_the_access_log_which_a_client_cannot_forge(
     first, second = (record.getMessage() for record in records())
     trace = tmp_path / "traffic.jsonl"
     trace.write_text("".join(JsonFormatter().format(record) + "\n" for record in records()))
+    assert [json.loads(line)["id"] for line in trace.read_text().splitlines()] == ["a\nb" + "x" * 125, ""]
     (arrival,) = read_trace(trace)
     assert arrival.slack_ns is not None
     assert 0 < arrival.slack_ns <= PATIENCE_S * 1e9
     assert (arrival.at_ns, arrival.model.name, arrival.rows, arrival.priority) == (0, "toy", 2, 3)
-    assert re.fullmatch(r"ipv\d:\S+ ModelInfer toy/1 id='a\\nb' OK \d+\.\d{3} ms", first)
+    assert re.fullmatch(r"ipv\d:\S+ ModelInfer toy/1 id='a\\nbx{77}\.\.\.' OK \d+\.\d{3} ms", first)
     assert re.search(r" ModelInfer - id='' NOT_FOUND \d+\.\d{3} ms: model 'nope' is not loaded", second)
 
 

@@ -38,6 +38,9 @@ __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queu
 
 _access = logging.getLogger("dnnserve.access")
 
+_LONGEST_ID = 128
+"""Characters of a request's id in traces and in the log's fields; a client may send as many as a message has."""
+
 _OK = Status(grpc.StatusCode.OK, "")
 
 CallsObserver = Callable[[ModelKey | None, str, str, Sequence[int]], None]
@@ -352,7 +355,7 @@ class Service:
         """Trace and log a call; before its answer is sent, as it is counted, so that whoever has the answer also finds it told."""
         call, key = exchange.call, exchange.key
         if self._tracer is not None:
-            self._tracer.record(call, key, exchange.request_id, status, exchange.completion)
+            self._tracer.record(call, key, exchange.request_id[:_LONGEST_ID], status, exchange.completion)
         if _access.isEnabledFor(self._access_level):
             _access.log(
                 self._access_level,
@@ -376,7 +379,7 @@ def _fields(exchange: Exchange, status: Status, now_ns: int) -> Mapping[str, str
         "client": call.peer(),
         "method": call.method,
         "model": None if key is None else str(key),
-        "id": exchange.request_id,
+        "id": exchange.request_id[:_LONGEST_ID],
         "status": status.code.name,
         "arrived": round(time.time() - seconds, 6),
         "milliseconds": round(seconds * 1e3, 3),
