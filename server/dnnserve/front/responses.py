@@ -133,11 +133,24 @@ def classify_response(
 
 def top_k(outputs: np.ndarray, classes: int) -> np.ndarray:
     """Indices [n, classes] of the largest values of each row, in the order of `dnncore.ops.top_k`, as devices rank them: largest
-    first, equal ones by index, NaN before all.
+    first, equal ones by index, NaN before all. A row has at least so many.
     """
     if outputs.itemsize == 2:  # bfloat16 has no order where there is NaN
         outputs = outputs.astype(np.float32)
+    candidates = _largest(outputs, classes)
+    values = np.take_along_axis(outputs, candidates, -1)
     # Ascending and stable, NaN behind all, of rows from behind; read from behind again.
-    backwards = np.argsort(outputs[:, ::-1], axis=-1, kind="stable")[:, ::-1]
-    best: np.ndarray = outputs.shape[-1] - 1 - backwards[:, :classes]
+    backwards = np.argsort(values[:, ::-1], axis=-1, kind="stable")[:, ::-1]
+    best: np.ndarray = np.take_along_axis(candidates, classes - 1 - backwards, -1)
     return best
+
+
+def _largest(outputs: np.ndarray, classes: int) -> np.ndarray:
+    """Indices [n, classes], ascending, of the largest values of each row, without sorting it; of equal ones the first."""
+    place = outputs.shape[-1] - classes
+    last = np.partition(outputs, place, axis=-1)[:, place, None]  # the smallest that is among them; NaN is the largest
+    above = ~(outputs <= last) & ~np.isnan(last)
+    level = (outputs == last) | (np.isnan(outputs) & np.isnan(last))
+    room = classes - above.sum(-1, keepdims=True)
+    chosen = above | (level & (level.cumsum(-1) <= room))
+    return np.nonzero(chosen)[1].reshape(-1, classes)
