@@ -11,7 +11,7 @@ from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.parameters import Wanted
-from dnnserve.front.requests import InferenceInput, parse_classify, parse_infer
+from dnnserve.front.requests import ClassifyRequest, InferenceInput, InferRequest, parse_classify, parse_infer
 from dnnserve.front.sources import Images
 from PIL import Image
 
@@ -191,6 +191,29 @@ def test_the_priority_parameter_is_read() -> None:
 @pytest.mark.parametrize(("sent", "found"), [(1, 1), (3, 3), (2**40, 3)])
 def test_classification_asks_for_at_most_all_classes(sent: int, found: int) -> None:
     assert read(with_output(int64_param=sent)).wanted == (Wanted(0, found),)
+
+
+def test_classes_of_all_rows_have_a_bound() -> None:
+    most = (1 << 16) // 3
+    spec = make_spec(max_batch_rows=1 << 20)
+    for rows in (most, most + 1):
+        tensor = np.zeros((rows, 3, 2, 4), np.uint8)
+        infer = infer_request("UINT8", (rows, 2, 4, 3), tensor.tobytes())
+        infer.outputs.add(name="scores").parameters["classification"].int64_param = 3
+        pixels = classifier.Tensor(datatype="UINT8", shape=(rows, 2, 4, 3), contents=tensor.tobytes())
+        classify = classifier.ClassifyRequest(model_name="toy", tensor=pixels)
+        files = classifier.ClassifyRequest(model_name="toy", images=[b""] * rows)
+        requests: list[InferRequest | ClassifyRequest] = [
+            parse_infer(infer.SerializeToString()),
+            parse_classify(classify.SerializeToString()),
+            parse_classify(files.SerializeToString()),
+        ]
+        for request in requests:
+            if rows == most:
+                request.read(spec)
+            else:
+                with pytest.raises(InvalidRequestError, match=r"65538 classes in all 21846 rows; .* at most 65536"):
+                    request.read(spec)
 
 
 CLASSIFY_ACCEPTED = {

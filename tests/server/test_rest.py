@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from dnnserve.app import Server
 from dnnserve.errors import QueueFullError, StartError
+from dnnserve.front import parameters
 from dnnserve.front.gate import Gate
 from dnnserve.front.rest import connection, transcoding
 from PIL import Image
@@ -27,6 +28,7 @@ from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
 from tests.server.serving import Client, make_config, scores, serving
 
 INFER = "/v2/models/toy/infer"
+REGISTER = "/v2/systemsharedmemory/region/x/register"
 SHAPE = [1, 3, 2, 4]
 
 
@@ -155,6 +157,7 @@ def test_pixels_and_image_files_come_in_both_forms(client: Client) -> None:
 
 
 BINARY = binary_request(make_rows(1.0).tobytes())
+AS_BYTES = {"parameters": {"binary_data_output": True}}
 NO_DATA = {"inputs": [{"name": "data", "datatype": "FP32", "shape": SHAPE}]}
 REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "unknown path": ("/v3", None, {}, 404, "there is no '/v3'"),
@@ -176,6 +179,8 @@ REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "shape of text": (INFER, json_request(shape=["a"]), {}, 400, "cannot be read"),
     "enormous extent": (INFER, json_request(shape=[10**40]), {}, 400, "cannot be read"),
     "enormous shape": (INFER, json_request(shape=[2**62, 3, 2, 4]), {}, 400, "elements; its shape has"),
+    "many dimensions": (INFER, json_request(shape=[9] * 33), {}, 400, "33 dimensions; at most 32"),
+    "large extents": (INFER, json_request(shape=[2**63 - 1] * 32, data=[1.0]), {}, 400, "elements; its shape has"),
     "no data": (INFER, NO_DATA, {}, 400, "1 of .* no contents.*bytes of 0"),
     "ragged": (INFER, json_request(data=[[[[1.0] * 4, [1.0] * 3]] * 3]), {}, 400, "neither flat nor nested"),
     "text among numbers": (INFER, json_request(data=["1"] * 24), {}, 400, "cannot be read"),
@@ -197,6 +202,9 @@ REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "length beyond the body": (INFER, b"{}", {"Inference_Header_Content_Length": "3"}, 400, "is 3; the body has 2"),
     "length of text": (INFER, b"{}", {"Inference_Header_Content_Length": "-1"}, 400, "'-1'; send the bytes"),
     "compressed": (INFER, b"{}", {"Content_Encoding": "gzip"}, 415, "compressed"),
+    "key with a surrogate": (REGISTER, b'{"key": "\\ud800", "byte_size": 1}', {}, 400, "region cannot be read"),
+    "large region": (REGISTER, b" " * ((64 << 10) + 1), {}, 400, "65537 bytes of JSON; at most 65536"),
+    "large index": ("/v2/repository/index", b" " * ((64 << 10) + 1), {}, 400, "65537 bytes of JSON; at most 65536"),
     "too large": (INFER, b" " * ((1 << 20) + 1), {}, 413, "1048577 bytes; at most 1048576"),
 }  # fmt: skip
 
@@ -220,6 +228,29 @@ def test_json_has_a_bound_of_its_own(client: Client, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(transcoding, "MAX_JSON_BYTES", 100)
     reply = ask(client, INFER, json_request())
     assert (reply.status, "binary data" in reply.json["error"]) == (400, True)
+
+
+def test_tensors_of_answers_that_become_json_have_a_bound(
+    lab: Lab, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "_MAX_JSON_TENSOR_BYTES", 24)
+    as_bytes: dict[str, Any] = {"name": "scores", "parameters": {"binary_data": True}}
+    as_json: dict[str, Any] = {"name": "scores", "parameters": {"binary_data": False}}
+    written: list[dict[str, Any]] = [{}, {"outputs": [{"name": "scores"}]}, {"outputs": [as_json], **AS_BYTES}]
+    for members in written:
+        assert ask(client, INFER, {**json_request(1.0, 2), **members}).status == 200
+        ran = len(lab.batches)
+        reply = ask(client, INFER, {**json_request(1.0, 3), **members})
+        assert (reply.status, "36 bytes" in reply.json["error"], "binary_data" in reply.json["error"]) == (
+            400,
+            True,
+            True,
+        )
+        assert len(lab.batches) == ran
+    classes = {"name": "scores", "parameters": {"classification": 3}}
+    unwritten: list[dict[str, Any]] = [AS_BYTES, {"outputs": [as_bytes]}, {"outputs": [classes]}]
+    for members in unwritten:
+        assert ask(client, INFER, {**json_request(1.0, 3), **members}).status == 200
 
 
 def test_a_connection_serves_one_request_after_another_also_when_they_come_at_once(client: Client) -> None:

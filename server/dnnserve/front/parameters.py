@@ -5,6 +5,7 @@ Sequences are refused; other parameters are left alone, as Triton does. Those of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,28 @@ from dnnserve.errors import InvalidRequestError
 from dnnserve.shared_memory.regions import Destination
 from dnnserve.signature import TensorSpec
 
-__all__ = ["Wanted", "integer_of", "numbers_of", "priority_of", "ranking_of", "timeout_us_of", "wanted_of"]
+__all__ = [
+    "AS_JSON",
+    "Wanted",
+    "check_json",
+    "check_ranked",
+    "integer_of",
+    "numbers_of",
+    "priority_of",
+    "ranking_of",
+    "timeout_us_of",
+    "wanted_of",
+]
+
+AS_JSON = "dnnserve_as_json"
+"""Parameter of an output that becomes JSON on its way to the client, or of a request that names no outputs, and all of its do."""
+
+_MAX_JSON_TENSOR_BYTES = 1 << 20
+"""Of the tensors of an answer that become JSON, which has up to five times as many bytes, written in up to 0.2 s in
+which the process does nothing else."""
+
+_MAX_RANKED = 1 << 16
+"""Classes of all rows of an answer: each becomes a text, or a message."""
 
 
 class Wanted(NamedTuple):
@@ -45,6 +67,34 @@ def wanted_of(request: Any, spec: ModelSpec) -> Sequence[Wanted]:
         Wanted(places[output.name], _classes_of(output.parameters, outputs[places[output.name]]))
         for output in request.outputs
     )
+
+
+def check_ranked(wanted: Sequence[Wanted], rows: int) -> None:
+    """Raise for a request of so many rows that wants more classes than an answer has."""
+    ranked = rows * sum(each.classes for each in wanted)
+    if ranked > _MAX_RANKED:
+        raise InvalidRequestError(
+            f"the request asks for {ranked} classes in all {rows} rows; an answer has at most {_MAX_RANKED}: send fewer rows, ask "
+            "for fewer classes, or for the tensor"
+        )
+
+
+def check_json(request: Any, spec: ModelSpec, wanted: Sequence[Wanted], rows: int) -> None:
+    """Raise for a request of so many rows that wants larger tensors as JSON than an answer has."""
+    written = [AS_JSON in request.parameters] * len(wanted)
+    if request.outputs:
+        written = [
+            AS_JSON in each.parameters and "shared_memory_region" not in each.parameters for each in request.outputs
+        ]
+    tensors = [
+        spec.outputs[each.place] for each, json in zip(wanted, written, strict=True) if json and not each.classes
+    ]
+    nbytes = rows * sum(math.prod(each.shape) * each.dtype.itemsize for each in tensors)
+    if nbytes > _MAX_JSON_TENSOR_BYTES:
+        raise InvalidRequestError(
+            f"the answer has tensors of {nbytes} bytes to be written as JSON; at most {_MAX_JSON_TENSOR_BYTES} are: ask for them "
+            "as binary data (binary_data, binary_data_output)"
+        )
 
 
 def numbers_of(wanted: Sequence[Wanted], spec: ModelSpec) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.areas import area_of, check_area, destinations_of, held, read_area
 from dnnserve.front.envelope_scanner import take_apart
-from dnnserve.front.parameters import Wanted, priority_of, timeout_us_of, wanted_of
+from dnnserve.front.parameters import Wanted, check_json, check_ranked, priority_of, timeout_us_of, wanted_of
 from dnnserve.front.sources import Images
 from dnnserve.front.tensors import DATATYPES, Given, check_count, images, images_of, rows_of
 from dnnserve.shared_memory.regions import Regions
@@ -191,11 +191,14 @@ class ClassifyRequest(NamedTuple):
         if request.images:
             count = len(request.images)
             check_count(count, spec)
+            check_ranked(wanted, count)
             return InferenceInput(images(request.images, count, spec), True, wanted)
         tensor, (expected,) = request.tensor, spec.signature.inputs
         if tensor.datatype == "BYTES":
             raise InvalidRequestError("image files are no tensor of a ClassifyRequest; send them as its images")
-        rows = rows_of(Given.of(tensor, 0, expected, spec), [tensor.contents])
+        given = Given.of(tensor, 0, expected, spec)
+        check_ranked(wanted, given.shape[0])
+        rows = rows_of(given, [tensor.contents])
         return InferenceInput([rows], tensor.datatype != DATATYPES[expected.dtype], wanted)
 
 
@@ -250,7 +253,9 @@ _kept_form = lru_cache(_KEPT_FORMS)(_read_form)
 def _fit(message: Any, spec: ModelSpec) -> _Fit:
     inputs, areas = _inputs(message, spec)
     parameters, datatype = message.parameters, inputs[0].tensor.datatype
-    wanted = wanted_of(message, spec)
+    wanted, rows = wanted_of(message, spec), inputs[0].shape[0]
+    check_ranked(wanted, rows)
+    check_json(message, spec, wanted, rows)
     return _Fit(
         spec,
         inputs,
@@ -259,7 +264,7 @@ def _fit(message: Any, spec: ModelSpec) -> _Fit:
         datatype == "BYTES",
         datatype != DATATYPES[spec.signature.inputs[0].dtype],
         wanted,
-        destinations_of(message, spec, wanted, inputs[0].shape[0]),
+        destinations_of(message, spec, wanted, rows),
         timeout_us_of(parameters),
         priority_of(parameters),
     )

@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 
 from dnnserve.catalog import shorten
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.parameters import AS_JSON
 from dnnserve.front.responses import varint
 from dnnserve.front.rest.routes import Route
 from dnnserve.front.tensors import CONTENTS, DTYPES
@@ -42,6 +43,12 @@ __all__ = [
 MAX_JSON_BYTES = 4 << 20
 """Reading JSON holds the interpreter's lock for 35 to 50 ms per MiB, and takes up to 30 times its memory. An image of 224 x 224 in
 FP32 has 3 MiB."""
+
+_MAX_SETTINGS_BYTES = 64 << 10
+"""Of the JSON of every other request, which has a few words and numbers."""
+
+_MAX_DIMENSIONS = 32
+"""Of a tensor: arrays of NumPy 1 have no more, and the product of so many extents stays a number of 2048 bits."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -93,12 +100,13 @@ def region_message(route: Route, body: bytes) -> bytes:
     """
     if route.method != "SystemSharedMemoryRegister":
         return route_message(route)
-    document = _document(body)
-    message = inference.SystemSharedMemoryRegisterRequest(name=route.model, key=_member(document, "key", str))
+    document = _settings(body)
+    message = inference.SystemSharedMemoryRegisterRequest(name=route.model)
     try:
+        message.key = _member(document, "key", str)
         message.offset = _member(document, "offset", int, 0)
         message.byte_size = _member(document, "byte_size", int)
-    except ValueError as error:  # protobuf's, of a number that is none of these
+    except ValueError as error:  # protobuf's, of a number or a text that is none of these
         raise InvalidRequestError(f"the region cannot be read: {shorten(str(error))}") from error
     return message.SerializeToString()
 
@@ -109,7 +117,7 @@ def repository_message(route: Route, body: bytes) -> bytes:
     Raises:
         InvalidRequestError: the body is not as the protocol has it.
     """
-    document = _document(body) if body else {}
+    document = _settings(body) if body else {}
     if route.method == "RepositoryIndex":
         return inference.RepositoryIndexRequest(ready=_member(document, "ready", bool, False)).SerializeToString()
     kind: Any = getattr(inference, f"{route.method}Request")
@@ -157,7 +165,12 @@ def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, Binar
     behind = memoryview(body)[length:]
     for given in _objects(document, "inputs"):
         tensor = message.inputs.add(name=_member(given, "name", str), datatype=_member(given, "datatype", str))
-        tensor.shape.extend(_member(given, "shape", list))
+        shape = _member(given, "shape", list)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise InvalidRequestError(
+                f"shape of input {shorten(tensor.name)} has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are read"
+            )
+        tensor.shape.extend(shape)
         parameters = _set_parameters(tensor, given)
         if "data" in given:
             _set_contents(tensor, _member(given, "data", list))
@@ -175,7 +188,12 @@ def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, Binar
     outputs = {}
     for given in _objects(document, "outputs", ()):
         name = _member(given, "name", str)
-        outputs[name] = _member(_set_parameters(message.outputs.add(name=name), given), "binary_data", bool, default)
+        output = message.outputs.add(name=name)
+        outputs[name] = _member(_set_parameters(output, given), "binary_data", bool, default)
+        if not outputs[name]:
+            output.parameters[AS_JSON].bool_param = True
+    if not (outputs or default):
+        message.parameters[AS_JSON].bool_param = True
     return _joined(message, contents), Binary(default, outputs)
 
 
@@ -212,6 +230,13 @@ def plain_body(serialized: bytes, method: str) -> Body:
     if method == "CudaSharedMemoryStatus":
         return Body(_written([]))
     return Body(_written(_plain(message.config if method == "ModelConfig" else message)))
+
+
+def _settings(body: bytes) -> dict[str, Any]:
+    """The body of a request that has no tensors."""
+    if len(body) > _MAX_SETTINGS_BYTES:
+        raise InvalidRequestError(f"the request has {len(body)} bytes of JSON; at most {_MAX_SETTINGS_BYTES} are read")
+    return _document(body)
 
 
 def _document(text: bytes) -> dict[str, Any]:
