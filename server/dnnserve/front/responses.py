@@ -23,6 +23,7 @@ _BYTES = 2  # wire type of what stands behind its length
 _ID_TAG = bytes([inference.ModelInferResponse.ID_FIELD_NUMBER << 3 | _BYTES])
 _RAW_TAG = bytes([inference.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | _BYTES])
 
+_SORTED_WHOLE = 256  # values of a row; for fewer the sort takes less time than choosing what is sorted
 
 _Described = tuple[str, str, tuple[int, ...], Area | None]
 """Of a tensor: name, datatype, shape, and where it was written."""
@@ -137,12 +138,18 @@ def top_k(outputs: np.ndarray, classes: int) -> np.ndarray:
     """
     if outputs.itemsize == 2:  # bfloat16 has no order where there is NaN
         outputs = outputs.astype(np.float32)
+    if outputs.shape[-1] <= _SORTED_WHOLE:
+        return _ranked(outputs)[:, :classes]
     candidates = _largest(outputs, classes)
-    values = np.take_along_axis(outputs, candidates, -1)
+    return np.take_along_axis(candidates, _ranked(np.take_along_axis(outputs, candidates, -1)), -1)
+
+
+def _ranked(values: np.ndarray) -> np.ndarray:
+    """Indices of each row's values, largest first, equal ones by index."""
     # Ascending and stable, NaN behind all, of rows from behind; read from behind again.
     backwards = np.argsort(values[:, ::-1], axis=-1, kind="stable")[:, ::-1]
-    best: np.ndarray = np.take_along_axis(candidates, classes - 1 - backwards, -1)
-    return best
+    indices: np.ndarray = values.shape[-1] - 1 - backwards
+    return indices
 
 
 def _largest(outputs: np.ndarray, classes: int) -> np.ndarray:
