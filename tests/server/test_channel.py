@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -269,6 +270,21 @@ def test_when_the_scheduler_goes_what_waits_is_unavailable_and_when_the_front_en
     assert ends.scheduler.in_flight == 0
 
 
+@pytest.mark.parametrize("end", [0, 1], ids=["request", "answer"])
+def test_what_cannot_be_sent_for_want_of_a_descriptor_leaves_nobody_waiting(
+    ends: Ends, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note(*_: object, **__: object) -> bool:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(ends.links[end], "note", note)
+    request = ends.submit(make_rows(1.0))
+    if end:
+        ends.scheduler.complete(take(ends), [Answer("cpu", 1, BatchTimes(1, 2, 3, 4))])
+    ends.inbox.wait(1)
+    assert isinstance(ends.inbox.of(request).outcome, UnavailableError)
+
+
 def test_that_a_block_is_free_may_be_heard_before_the_refusal_of_its_request() -> None:
     """Whoever completes the request and the device that lets go are two threads, and neither waits for the other."""
     here, there = map(Link, Link.pair())
@@ -308,5 +324,22 @@ def test_a_message_of_any_size_arrives_with_its_files() -> None:
             assert message == b"x" * size
             (fd,) = fds
             os.close(fd)
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("count", [1, 1 << 14, 1 << 20])
+def test_a_note_of_any_size_arrives_or_is_not_sent_where_it_would_have_to_wait(count: int) -> None:
+    here, there = map(Link, Link.pair())
+    note = tuple(range(count))
+    for wait in (True, False):
+        assert here.note(note, wait=wait)
+        received = there.receive()
+        assert received is not None
+        assert received[0] == note
+        assert not received[1]
+    while here.note((0,), wait=False):
+        pass
+    assert not here.note(note, wait=False)
     here.close()
     there.close()

@@ -159,8 +159,9 @@ class RemoteScheduler:
             cancels = tuple(item for item in items if isinstance(item, int))
             try:
                 self._link.note(tuple(messages.Requests(submits, cancels)))
-            except OSError:
-                return  # it has ended, and whoever listens finds out
+            except OSError:  # the other process has ended, or there is no descriptor for what is large
+                self._link.shut_down()  # whoever listens finds out, and nobody waits for what was not sent
+                return
             if None in items:
                 return
             if len(self._waiting) >= _CROWD:

@@ -1,13 +1,14 @@
 """Messages between two processes of the server: small values over a socket that keeps their boundaries, and files with them.
 
-A message is any value that can be pickled; a large one goes as a file, because a socket takes only so much at once. A note is one
-of numbers, texts, None and tuples of these, which takes a tenth of the time.
+A message is any value that can be pickled. A note is one of numbers, texts, None and tuples of these, which takes a tenth of the
+time. What is large goes as a file, because a socket takes only so much at once.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import marshal
 import os
 import pickle
@@ -18,8 +19,8 @@ from typing import Any
 __all__ = ["Link"]
 
 _LARGEST = 1 << 18
-_INLINE = 1 << 16  # bytes of a pickle beyond which it goes as a file
-_MESSAGE, _FILE, _NOTE = b"m", b"f", b"n"
+_INLINE = 1 << 16  # bytes beyond which a message or a note goes as a file
+_MESSAGE, _NOTE, _FILE = b"m", b"n", b"f"  # a file says behind that what is in it
 _SEND = socket.MSG_NOSIGNAL
 _ROOM_FOR_FDS = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 
@@ -44,23 +45,26 @@ class Link:
         """Send a message, and files with it; waits while the other end has too much to read.
 
         Raises:
-            OSError: the other end is closed.
+            OSError: the other end is closed, or there is no descriptor for what is large.
         """
         data = pickle.dumps(message)
         if len(data) <= _INLINE:
-            self._send([_MESSAGE, data], fds)
-            return
+            self._send([_MESSAGE, data], fds, _SEND)
+        else:
+            self._send_file(_MESSAGE, data, fds, _SEND)
+
+    def _send_file(self, kind: bytes, data: bytes, fds: Sequence[int], flags: int) -> None:
         fd = os.memfd_create("dnnserve-message")
         try:
             with os.fdopen(fd, "wb", closefd=False) as file:
                 file.write(data)
-            self._send([_FILE], [*fds, fd])
+            self._send([_FILE, kind], [fd, *fds], flags)  # first: should there be room for some alone, it is there
         finally:
             os.close(fd)
 
-    def _send(self, data: Sequence[bytes], fds: Sequence[int]) -> None:
+    def _send(self, data: Sequence[bytes], fds: Sequence[int], flags: int) -> None:
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self._socket.sendmsg(data, files, socket.MSG_NOSIGNAL)
+        self._socket.sendmsg(data, files, flags)
 
     def note(self, note: tuple[Any, ...], *, wait: bool = True) -> bool:
         """Send a note.
@@ -73,16 +77,24 @@ class Link:
             Whether it was sent, which it is not where it would have had to wait.
 
         Raises:
-            OSError: the other end is closed.
+            OSError: the other end is closed, or there is no descriptor for what is large.
         """
+        data, flags = marshal.dumps(note), _SEND if wait else _SEND | socket.MSG_DONTWAIT
         try:
-            self._socket.send(_NOTE + marshal.dumps(note), _SEND if wait else _SEND | socket.MSG_DONTWAIT)
+            if len(data) <= _INLINE:
+                self._socket.send(_NOTE + data, flags)
+            else:
+                self._send_file(_NOTE, data, (), flags)
         except BlockingIOError:
             return False
         return True
 
     def receive(self) -> tuple[Any, Sequence[int]] | None:
-        """Wait for a message or a note, and its files; None: the other end is closed."""
+        """Wait for a message or a note, and its files, but for those that there are no descriptors for; None: the other end is closed.
+
+        Raises:
+            OSError: there is no descriptor for what is large.
+        """
         try:
             length, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _ROOM_FOR_FDS)
         except OSError:  # it ended without having read everything, or this end was shut down
@@ -96,10 +108,12 @@ class Link:
         for _, _, numbers in ancillary:
             fds.frombytes(numbers[: len(numbers) - len(numbers) % fds.itemsize])
         if kind == _FILE[0]:
-            with os.fdopen(fds.pop(), "rb") as file:
+            if not fds:
+                raise OSError(errno.EMFILE, "no descriptor for a large message")
+            with os.fdopen(fds.pop(0), "rb") as file:
                 file.seek(0)
-                return pickle.load(file), fds
-        return pickle.loads(data), fds
+                kind, data = data[0], memoryview(file.read())
+        return (marshal if kind == _NOTE[0] else pickle).loads(data), fds
 
     @property
     def closed(self) -> bool:

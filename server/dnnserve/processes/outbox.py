@@ -6,7 +6,6 @@ that reads there wait likewise, for this one to read, both wait for ever. So who
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from typing import Any
@@ -21,7 +20,8 @@ class Outbox:
 
     What the link takes no more of is kept, and sent by a thread of this one's own. It is bounded by what it answers: the other end
     asks, and has read the answer before it asks again, or gives up and asks in seconds; of requests there are as many as have
-    blocks. What is sent once the other end has gone is lost: whoever receives from the link finds out.
+    blocks. What is sent once the other end has gone is lost: whoever receives from the link finds out. A link that does not take
+    what it is given, for want of a descriptor, is shut down: nobody waits for an answer that does not come.
 
     Args:
         link: Where to.
@@ -40,9 +40,11 @@ class Outbox:
 
     def note(self, note: tuple[Any, ...]) -> None:
         """Send a note: at once where the link has room, so that it may overtake others."""
-        with contextlib.suppress(OSError):
+        try:
             if not self._link.note(note, wait=False):
                 self._kept.put((note, True))
+        except OSError:
+            self._link.shut_down()
 
     def close(self) -> None:
         """Send what is kept, and end the thread. The other end reads, or has gone."""
@@ -52,9 +54,11 @@ class Outbox:
     def _send(self) -> None:
         while (kept := self._kept.get()) is not None:
             what, is_note = kept
-            with contextlib.suppress(OSError):
+            try:
                 if is_note:
                     assert isinstance(what, tuple)
                     self._link.note(what)
                 else:
                     self._link.send(what)
+            except OSError:
+                self._link.shut_down()
