@@ -250,9 +250,15 @@ class RemoveRegion(NamedTuple):
 
 
 class Known(NamedTuple):
-    """It is so. Immutable."""
+    """It is so, or cannot be. Immutable.
+
+    Args:
+        ticket: Of what was told.
+        failure: Why it cannot be; empty where it is so.
+    """
 
     ticket: int
+    failure: str = ""
 
 
 class Forget(NamedTuple):

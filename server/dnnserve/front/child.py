@@ -5,16 +5,20 @@ It knows the protocol and no device: requests go to the scheduler's process, who
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import queue
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dnncore.errors import DnncoreError
 from dnnserve.allocator import keep_freed_memory
+from dnnserve.catalog import shorten
 from dnnserve.channel import messages
 from dnnserve.channel.remote import RemoteControl, RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
@@ -25,8 +29,11 @@ from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import begin, told
 from dnnserve.processes.link import Link
 from dnnserve.processes.outbox import Outbox
+from dnnserve.shared_memory.requests import Registration
 
 __all__ = ["FrontAssignment", "main"]
+
+_log = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 1e-4  # the thread that polls must not wait 5 ms for one that decodes
 
@@ -90,10 +97,7 @@ class _Process:
             elif isinstance(message, messages.Holds):
                 self._outbox.send(messages.Held(message.model, self._front.holds(message.model)))
             elif isinstance(message, messages.AddRegion):
-                (fd,) = fds
-                self._front.add_region(message.registration, fd)
-                os.close(fd)
-                self._outbox.send(messages.Known(message.ticket))
+                self._outbox.send(messages.Known(message.ticket, self._add_region(message.registration, fds)))
             elif isinstance(message, messages.RemoveRegion):
                 self._front.remove_region(message.name)
                 self._outbox.send(messages.Known(message.ticket))
@@ -109,6 +113,20 @@ class _Process:
             else:
                 self._orders.put(message)
         self._scheduler.lose("the server has ended")
+
+    def _add_region(self, registration: Registration, fds: Sequence[int]) -> str:
+        """Let requests speak of a region; why they cannot, or nothing."""
+        failure = "" if fds else os.strerror(errno.EMFILE)  # for want of descriptors the file has not come
+        for fd in fds:
+            try:
+                self._front.add_region(registration, fd)
+            except OSError as error:
+                failure = str(error)
+            finally:
+                os.close(fd)
+        if failure:
+            _log.error("shared memory: %s cannot be registered here: %s", shorten(registration.name), failure)
+        return failure
 
     def _work(self) -> None:
         while True:

@@ -67,7 +67,7 @@ class FrontEnd(Protocol):
         """Let requests speak of a region of shared memory, whose descriptor is duplicated; when this returns they may.
 
         Raises:
-            UnavailableError: a process does not answer; then they may nowhere.
+            UnavailableError: a process does not answer, or has no descriptor left; then they may nowhere.
         """
         ...
 

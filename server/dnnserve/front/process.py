@@ -123,14 +123,16 @@ class FrontProcess:
         """
         self._wait(messages.Served, _ANSWER_S)
 
-    def knows(self, ticket: int) -> bool:
-        """Wait until it has said that it knows what it was told by this ticket; False: it does not say so."""
-        try:
-            while self._wait(messages.Known, _ANSWER_S).ticket != ticket:
-                pass  # of something that was given up, or that it was told at its start
-        except StartError:
-            return False
-        return True
+    def wait_known(self, ticket: int) -> None:
+        """Wait until it has said that it knows what it was told by this ticket.
+
+        Raises:
+            StartError: it has ended, does not answer, or cannot know it.
+        """
+        while (known := self._wait(messages.Known, _ANSWER_S)).ticket != ticket:
+            pass  # of something that was given up, or that it was told at its start
+        if known.failure:
+            raise StartError(f"front end {self.number} cannot: {known.failure}")
 
     def holds(self, model: ModelKey) -> bool:
         """Whether a request of its was given to a model, and has no answer yet."""
@@ -169,6 +171,7 @@ class FrontProcess:
         except queue.Empty:
             raise StartError(f"front end {self.number} does not answer") from None
         if not isinstance(answer, kind):
+            self._answers[kind].put(answer)  # whoever asks next hears the same, at once
             raise StartError(self._why or f"front end {self.number} has ended")
         return answer
 

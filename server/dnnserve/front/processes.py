@@ -148,32 +148,39 @@ class FrontProcesses:
         """Let requests speak of a region of shared memory, in every process.
 
         Raises:
-            UnavailableError: one does not answer; then they may nowhere.
+            UnavailableError: one does not answer, or has no descriptor left; then they may nowhere.
         """
         with self._serving:
             self._regions.add(registration, fd)
-            silent = self._make_known(lambda ticket: messages.AddRegion(ticket, registration), [fd])
-            if not silent:
+            failures = self._make_known(lambda ticket: messages.AddRegion(ticket, registration), [fd])
+            if not failures:
                 return
             self._regions.remove(registration.name)
             self._make_known(lambda ticket: messages.RemoveRegion(ticket, registration.name))
-        raise UnavailableError(f"front end {silent[0].number} does not answer; the region is not registered: retry")
+        raise UnavailableError(f"{failures[0]}; the region is not registered: retry")
 
     def remove_region(self, name: str) -> None:
         """Let no further request speak of a region, in any process."""
         with self._serving:
             self._regions.remove(name)
-            for front in self._make_known(lambda ticket: messages.RemoveRegion(ticket, name)):
-                _log.warning("front end %d has not said that it knows region %s no more", front.number, shorten(name))
+            for failure in self._make_known(lambda ticket: messages.RemoveRegion(ticket, name)):
+                _log.warning("region %s may be known still: %s", shorten(name), failure)
 
-    def _make_known(self, message: Callable[[int], object], fds: Sequence[int] = ()) -> list[FrontProcess]:
-        """Tell all processes something of a region; those that have not said in time that they know. One that has ended need not:
-        its successor learns of the regions that there are then.
+    def _make_known(self, message: Callable[[int], object], fds: Sequence[int] = ()) -> list[StartError]:
+        """Tell all processes something of a region; why some do not know it. One that has ended need not: its successor learns of
+        the regions that there are then.
         """
         ticket, fronts = next(self._tickets), self._all()
         for front in fronts:
             front.tell(message(ticket), fds)
-        return [front for front in fronts if not front.knows(ticket) and not front.ended]
+        failures = []
+        for front in fronts:
+            try:
+                front.wait_known(ticket)
+            except StartError as failure:
+                if not front.ended:
+                    failures.append(failure)
+        return failures
 
     def set_log_level(self, level: str) -> None:
         """Log from this level up; those that are started again do so from their start."""

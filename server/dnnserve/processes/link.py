@@ -90,7 +90,7 @@ class Link:
         return True
 
     def receive(self) -> tuple[Any, Sequence[int]] | None:
-        """Wait for a message or a note, and its files, but for those that there are no descriptors for; None: the other end is closed.
+        """Wait for a message or a note, and its files, as many as there are descriptors for; None: the other end is closed.
 
         Raises:
             OSError: there is no descriptor for what is large.

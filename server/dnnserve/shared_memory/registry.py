@@ -37,7 +37,7 @@ class RegionDoor(Protocol):
         """Let requests speak of a region; when this returns they may, everywhere.
 
         Raises:
-            UnavailableError: a process does not answer; then they may nowhere.
+            UnavailableError: a process does not answer, or has no descriptor left; then they may nowhere.
         """
         ...
 
