@@ -176,6 +176,13 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument(
         "--max-shared-memory-mib", type=int, default=4096, metavar="MIB", help="of all regions together"
     )
+    shared.add_argument(
+        "--max-shared-memory-input-mib",
+        type=int,
+        default=1024,
+        metavar="MIB",
+        help="of the inputs there whose requests wait or run, in each process that takes calls",
+    )
     images = parser.add_argument_group("images")
     images.add_argument(
         "--max-request-megapixels", type=float, default=400.0, metavar="MP", help="of all images of a request"

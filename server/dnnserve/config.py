@@ -130,6 +130,7 @@ class ServerConfig:
         shared_memory: Whether clients of this machine may register regions of POSIX shared memory for inputs and outputs.
         max_shared_memory_regions: Registered at the same time.
         max_shared_memory_mib: That these may have together.
+        max_shared_memory_input_mib: Of the inputs there whose requests wait or run, in each process that takes calls.
         max_request_megapixels: Millions of pixels that the images of a request may have.
         max_decoding_megapixels: Millions of pixels that may be decoded at the same time.
         max_message_mib: Largest message that is read or sent.
@@ -192,6 +193,7 @@ class ServerConfig:
     shared_memory: bool = False
     max_shared_memory_regions: int = 64
     max_shared_memory_mib: int = 4096
+    max_shared_memory_input_mib: int = 1024
     max_request_megapixels: float = 400.0
     max_decoding_megapixels: float = 800.0
     max_message_mib: int = 64
@@ -262,6 +264,7 @@ class ServerConfig:
             ("--front-memory-mib", self.front_memory_mib, 1, 65_536),
             ("--max-shared-memory-regions", self.max_shared_memory_regions, 1, 1024),
             ("--max-shared-memory-mib", self.max_shared_memory_mib, 1, 1 << 20),
+            ("--max-shared-memory-input-mib", self.max_shared_memory_input_mib, 1, 1 << 20),
             ("--max-message-mib", self.max_message_mib, 1, 2047),
             ("--max-decoding-megapixels", self.max_decoding_megapixels, 0.001, 1_000_000),
             ("--max-request-megapixels", self.max_request_megapixels, 0.001, self.max_decoding_megapixels),

@@ -253,7 +253,8 @@ def test_every_flag_reaches_the_configuration() -> None:
             "--max-queue-delay-us 5 --hold-until-requests 4 --grpc-threads 7 --max-message-mib 8 --drain-seconds 9 "
             "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models --front-end public "
             "--max-calls 11 --max-connections 12 --max-connection-age-seconds 13 --max-connection-idle-seconds 14 "
-            "--max-request-megapixels 15 --max-decoding-megapixels 16 --lame-duck-seconds 17 --access-log"
+            "--max-request-megapixels 15 --max-decoding-megapixels 16 --lame-duck-seconds 17 --access-log "
+            "--max-shared-memory-input-mib 18"
         )
     )
     assert parse_arguments(arguments.split()) == ServerConfig(
@@ -284,6 +285,7 @@ def test_every_flag_reaches_the_configuration() -> None:
         max_decoding_megapixels=16,
         lame_duck_seconds=17,
         access_log=True,
+        max_shared_memory_input_mib=18,
     )
 
 

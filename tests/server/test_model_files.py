@@ -15,7 +15,6 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import InvalidRequestError, StartError
 from dnnserve.front.model_info import metadata_message
 from dnnserve.front.requests import parse_infer
-from dnnserve.front.sources import Images
 from dnnserve.lifecycle.reading import model_spec
 from dnnserve.repository import import_model_file
 from onnx import helper
@@ -91,7 +90,7 @@ def test_what_comes_without_preprocessing_takes_tensors_alone(folder: Path) -> N
     rows = np.zeros((2, 1, 28, 28), np.float32)
     tensor = infer_request("FP32", rows.shape, rows.tobytes())
     asked = parse_infer(tensor.SerializeToString()).read(spec)
-    assert not isinstance(asked.source, Images)
+    assert isinstance(asked.source, list)
     assert [each.shape for each in asked.source] == [rows.shape]
     for refused in (infer_request("UINT8", (1, 28, 28, 1), bytes(784)), infer_request("BYTES", (1,), b"\1\0\0\0x")):
         with pytest.raises(

@@ -10,6 +10,7 @@ import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.errors import InvalidRequestError
+from dnnserve.front.areas import SharedImages, SharedRows
 from dnnserve.front.parameters import Wanted
 from dnnserve.front.requests import ClassifyRequest, InferenceInput, InferRequest, parse_classify, parse_infer
 from dnnserve.front.sources import Images
@@ -25,6 +26,7 @@ ROWS = SPEC.preprocessing.normalize(PIXELS)
 
 def rows_of(read: InferenceInput) -> np.ndarray:
     """What the device makes of it: it normalises pixels."""
+    assert not isinstance(read.source, (SharedRows, SharedImages))
     (rows,) = read.source.rows(lambda: None) if isinstance(read.source, Images) else read.source
     assert read.pixels == (rows.dtype == np.uint8)
     assert SPEC.preprocessing is not None

@@ -19,7 +19,7 @@ from dnnserve.command_line import parse_arguments
 from dnnserve.engine.net import NetHost, ServedModel, Terms
 from dnnserve.envelope import ModelKey, OwnBlock
 from dnnserve.errors import InvalidRequestError
-from dnnserve.front.areas import release
+from dnnserve.front.areas import SharedRows, release
 from dnnserve.front.model_info import config_message, metadata_message
 from dnnserve.front.parameters import Wanted
 from dnnserve.front.requests import parse_classify, parse_infer
@@ -132,12 +132,13 @@ def test_some_of_them_may_lie_in_shared_memory(spec: Any) -> None:
             place(output, expected[name].nbytes + 5, offset)
             offset += 1000
     read = parse_infer(request.SerializeToString(), regions).read(spec)
-    for found, sent in zip(read.source, tensors.values(), strict=True):  # type: ignore[arg-type]
+    assert isinstance(read.source, SharedRows)
+    for found, sent in zip(read.source.rows(), tensors.values(), strict=True):
         np.testing.assert_array_equal(found, sent)
     answer = inference.ModelInferResponse.FromString(
         infer_response("", spec, dict(enumerate(expected.values())), read.wanted)
     )
-    release(read.wanted)
+    release(read.wanted, read.origins)
     assert answer.raw_output_contents == [b"", expected["sums"].tobytes(), b""]
     for written in (answer.outputs[0], answer.outputs[2]):
         nbytes, where = (written.parameters[f"shared_memory_{name}"].int64_param for name in ("byte_size", "offset"))

@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnserve.errors import InvalidRequestError, UnavailableError
+from dnnserve.front.areas import SharedImages, release
 from dnnserve.front.processes import FrontProcesses
+from dnnserve.front.requests import parse_infer
 from dnnserve.shared_memory.posix import open_object
-from dnnserve.shared_memory.regions import Region
+from dnnserve.shared_memory.regions import Region, Regions
 from dnnserve.shared_memory.requests import Area, Registration
 from PIL import Image
 
-from tests.server.fakes import PATIENCE_S, Lab, make_rows, wait_until
+from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
 from tests.server.serving import Client, front_end, infer_request, serving, status  # noqa: F401 - a fixture
 from tests.server.test_front_processes import channels
 from tests.server.test_rest import INFER, ask
@@ -159,17 +161,96 @@ def test_a_region_is_known_to_all_front_ends_or_to_none_and_to_those_that_are_st
             channel.close()
 
 
-def test_images_may_lie_there(memory: SharedMemory) -> None:
+def image_tensor(padding: int = 0) -> bytes:
+    """A BYTES tensor of an image whose score is 48, with bytes behind it that no decoder reads."""
     file = io.BytesIO()
     Image.new("RGB", (4, 2), (1, 2, 3)).save(file, "png")
-    content = struct.pack("<I", len(file.getvalue())) + file.getvalue()
+    content = file.getvalue() + bytes(padding)
+    return struct.pack("<I", len(content)) + content
+
+
+def images_request(nbytes: int) -> Any:
+    request = inference.ModelInferRequest(model_name="toy")
+    place(request.inputs.add(name="data", datatype="BYTES", shape=[1]), nbytes)
+    return request
+
+
+def score(answer: Any) -> float:
+    return float(np.frombuffer(answer.raw_output_contents[0], "<f4")[0])
+
+
+def test_images_may_lie_there(memory: SharedMemory) -> None:
+    content = image_tensor()
     with serving(Lab(), shared_memory=True) as (_, client):
         register(client, memory.name).result(PATIENCE_S)
         write(memory, content)
-        request = inference.ModelInferRequest(model_name="toy")
-        place(request.inputs.add(name="data", datatype="BYTES", shape=[1]), len(content))
-        answer = client.infer.ModelInfer(request, timeout=PATIENCE_S)
-        assert np.frombuffer(answer.raw_output_contents[0], "<f4")[0] == 8 * (1 + 2 + 3)
+        assert score(client.infer.ModelInfer(images_request(len(content)), timeout=PATIENCE_S)) == 48
+
+
+def test_images_are_copied_once_when_they_are_decoded(memory: SharedMemory) -> None:
+    regions, content = Regions(taken=True, most_image_bytes=8192), image_tensor()
+    fd = open_object(memory.name)
+    regions.add(Registration("mine", memory.name, 0, 8192), fd)
+    os.close(fd)
+    read = parse_infer(images_request(len(content)).SerializeToString(), regions).read(make_spec())
+    regions.close()  # the request holds the region
+    write(memory, content)
+    assert isinstance(read.source, SharedImages)
+    assert read.source.count_pixels(lambda: None) == 8
+    write(memory, b"junk" * 16)
+    (rows,) = read.source.rows(lambda: None)
+    assert rows.tolist() == [[[[1, 2, 3]] * 4] * 2]
+    before = open_files(memory)
+    release(read.wanted, read.origins)
+    assert open_files(memory) == before - 1
+
+
+def test_inputs_have_a_budget_which_every_end_of_a_request_gives_back() -> None:
+    lab, content = Lab(), image_tensor(600 << 10)
+    with (
+        shared(2 << 20) as memory,
+        serving(lab, shared_memory=True, max_message_mib=2, max_shared_memory_input_mib=1) as (server, client),
+    ):
+        register(client, memory.name, nbytes=2 << 20).result(PATIENCE_S)
+
+        def ask_for(nbytes: int = len(content)) -> Any:
+            return client.infer.ModelInfer.future(images_request(nbytes), timeout=PATIENCE_S)
+
+        write(memory, content)
+        lab.pause("cpu")
+        for cancel in (False, True):
+            waiting = ask_for()
+            wait_until(lambda: server.scheduler.in_flight == 1)
+            code, text = status(ask_for())
+            assert (code, "--max-shared-memory-input-mib" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+            if cancel:
+                waiting.cancel()
+                wait_until(lambda: server.scheduler.in_flight == 0)
+            else:
+                lab.resume()
+                assert score(waiting.result(PATIENCE_S)) == 48
+                lab.pause("cpu")
+        lab.resume()
+        unplaced = images_request(len(content))
+        place(unplaced.outputs.add(name="scores"), 12, region="nowhere")
+        wait_until(lambda: status(client.infer.ModelInfer.future(unplaced))[0] is CODE.NOT_FOUND)  # no more exhausted
+        write(memory, content[:4] + bytes(64))
+        assert status(ask_for())[0] is CODE.INVALID_ARGUMENT  # no image
+        code, text = status(ask_for((1 << 20) + 1))
+        assert (code, "--max-shared-memory-input-mib" in text) == (CODE.INVALID_ARGUMENT, True)
+        write(memory, content)
+        assert score(ask_for().result(PATIENCE_S)) == 48
+
+
+def test_nothing_is_read_for_a_request_that_is_late(memory: SharedMemory) -> None:
+    with serving(Lab(), shared_memory=True) as (_, client):
+        register(client, memory.name).result(PATIENCE_S)
+        path = Path("/dev/shm", memory.name.lstrip("/"))
+        os.truncate(path, 0)  # whoever reads gets another error
+        request = request_of(wanted=False)
+        request.parameters["timeout"].int64_param = 1
+        assert status(client.infer.ModelInfer.future(request, timeout=PATIENCE_S))[0] is CODE.DEADLINE_EXCEEDED
+        os.truncate(path, 8192)
 
 
 def open_files(memory: SharedMemory) -> int:

@@ -1,19 +1,89 @@
-"""Tensors of a request that lie in shared memory: what its form says of them is checked once, what lies there is read each time."""
+"""Tensors of a request that lie in shared memory: what its form says of them is checked once, what lies there is read each time.
+
+A request takes hold of its areas when it comes. They are read later, when it is known that it is worth it: image files by the
+thread that decodes them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
 from dnnserve.front.parameters import Wanted, integer_of
-from dnnserve.front.tensors import Given
-from dnnserve.shared_memory.regions import Regions
+from dnnserve.front.sources import Checkpoint, Images
+from dnnserve.front.tensors import Given, images_of, rows_of
+from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.shared_memory.requests import Area
 
-__all__ = ["area_of", "check_area", "destinations_of", "held", "read_area", "release"]
+__all__ = [
+    "SharedImages",
+    "SharedRows",
+    "area_of",
+    "check_area",
+    "destinations_of",
+    "held",
+    "origins_of",
+    "release",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRows:
+    """Rows of inputs some of which lie in shared memory, to be read once. Immutable.
+
+    Args:
+        inputs: In the model's order.
+        contents: Of those whose bytes are in the request.
+        origins: Of the others, whose places come behind theirs.
+    """
+
+    inputs: Sequence[Given]
+    contents: Sequence[bytes | memoryview]
+    origins: Sequence[Origin]
+
+    def rows(self) -> Sequence[np.ndarray]:
+        """The rows of each input.
+
+        Raises:
+            InvalidRequestError: a client has cut its memory off.
+        """
+        contents = [*self.contents, *(origin.read() for origin in self.origins)]
+        return [rows_of(each, contents) for each in self.inputs]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedImages:
+    """Image files in shared memory. Owned by one thread at a time: the first who asks for anything reads them.
+
+    Args:
+        given: The model's only input.
+        origin: Where its BYTES tensor lies.
+        spec: The model's.
+    """
+
+    given: Given
+    origin: Origin
+    spec: ModelSpec
+
+    def count_pixels(self, checkpoint: Checkpoint) -> int:
+        """Pixels of all files, before they are resized."""
+        return self._images.count_pixels(checkpoint)
+
+    def rows(self, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
+        """The files' pixels at the net's size."""
+        return self._images.rows(checkpoint)
+
+    @cached_property
+    def _images(self) -> Images:
+        # Once: files whose pixels were counted are those that are decoded, whatever the client writes over them.
+        return images_of(self.given, [self.origin.read()], self.spec)
 
 
 def area_of(parameters: Any) -> Area | None:
@@ -48,18 +118,26 @@ def check_area(given: Given, area: Area | None) -> None:
         )
 
 
-def read_area(regions: Regions, area: Area, *, images: bool) -> memoryview:
-    """A copy of what lies in an area: as many bytes as a model says, or of images as many as a message may have.
+def origins_of(regions: Regions, areas: Sequence[Area], *, images: bool) -> Sequence[Origin]:
+    """Areas of inputs, which are held until `release`: as many bytes as a model says, or of images as many as a message may have.
 
     Raises:
-        RegionNotFoundError: there is no such region.
-        InvalidRequestError: the area is not in it, or the images are too large.
+        RegionNotFoundError: there is no such region; nothing is held.
+        InvalidRequestError: an area is not in it, or an input is too large; likewise.
+        QueueFullError: there is no room for a copy of it now; likewise.
     """
-    if images and area.nbytes > regions.most_image_bytes:
+    if images and (nbytes := sum(area.nbytes for area in areas)) > regions.most_image_bytes:
         raise InvalidRequestError(
-            f"the images in shared memory have {area.nbytes} bytes; at most {regions.most_image_bytes} are read (--max-message-mib)"
+            f"the images in shared memory have {nbytes} bytes; at most {regions.most_image_bytes} are read (--max-message-mib)"
         )
-    return regions.read(area)
+    origins: list[Origin] = []
+    try:
+        for area in areas:
+            origins.append(regions.origin(area))  # noqa: PERF401 - those before one that fails are released
+    except BaseException:
+        release(origins=origins)
+        raise
+    return origins
 
 
 def destinations_of(message: Any, spec: ModelSpec, wanted: Sequence[Wanted], rows: int) -> Sequence[Area | None]:
@@ -94,8 +172,10 @@ def held(regions: Regions, wanted: Sequence[Wanted], areas: Sequence[Area | None
     return placed
 
 
-def release(wanted: Sequence[Wanted]) -> None:
-    """Let go of destinations."""
+def release(wanted: Sequence[Wanted] = (), origins: Sequence[Origin] = ()) -> None:
+    """Let go of destinations and origins."""
+    for origin in origins:
+        origin.release()
     for each in wanted:
         if each.destination is not None:
             each.destination.release()

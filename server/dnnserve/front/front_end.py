@@ -144,7 +144,11 @@ class LocalFrontEnd:
             except StartError:
                 self._server.stop(0.0)
                 raise
-        self._regions = Regions(taken=config.shared_memory, most_image_bytes=config.max_message_mib << 20)
+        self._regions = Regions(
+            taken=config.shared_memory,
+            most_image_bytes=config.max_message_mib << 20,
+            most_copied_bytes=config.max_shared_memory_input_mib << 20,
+        )
         limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
         self._decoder = DecodePool(limits, config.max_queue_requests)
 

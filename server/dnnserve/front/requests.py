@@ -26,12 +26,21 @@ from google.protobuf.message import DecodeError, Message
 
 from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.errors import InvalidRequestError
-from dnnserve.front.areas import area_of, check_area, destinations_of, held, read_area
+from dnnserve.front.areas import (
+    SharedImages,
+    SharedRows,
+    area_of,
+    check_area,
+    destinations_of,
+    held,
+    origins_of,
+    release,
+)
 from dnnserve.front.envelope_scanner import take_apart
 from dnnserve.front.parameters import Wanted, check_json, check_ranked, priority_of, timeout_us_of, wanted_of
 from dnnserve.front.sources import Images
 from dnnserve.front.tensors import DATATYPES, Given, check_count, images, images_of, rows_of
-from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.shared_memory.requests import Area
 
 __all__ = ["ClassifyRequest", "InferRequest", "InferenceInput", "parse", "parse_classify", "parse_infer"]
@@ -47,18 +56,20 @@ class InferenceInput(NamedTuple):
     """A request whose sizes were checked. Immutable; a tuple, because one is made for each request.
 
     Args:
-        source: The rows of each input, [n, ...]; or images, of which rows are made.
+        source: The rows of each input, [n, ...]; or what they are made of: images, or what lies in shared memory.
         pixels: Whether the rows are uint8 [n, H, W, C] in place of the only input.
         wanted: Of the outputs.
         timeout_us: The request's own time limit; None: it has none.
         priority: As `InferenceRequest` has it; 0: the model's.
+        origins: Of the inputs in shared memory.
     """
 
-    source: Sequence[np.ndarray] | Images
+    source: Sequence[np.ndarray] | Images | SharedRows | SharedImages
     pixels: bool
     wanted: Sequence[Wanted]
     timeout_us: int | None = None
     priority: int = 0
+    origins: Sequence[Origin] = ()
 
 
 class _Fit(NamedTuple):
@@ -133,11 +144,12 @@ class InferRequest(NamedTuple):
         return self.form.model
 
     def read(self, spec: ModelSpec) -> InferenceInput:
-        """Check the request against the model; destinations of its outputs are held, for the caller to release.
+        """Check the request against the model; origins and destinations are held, for the caller to release.
 
         Raises:
             InvalidRequestError: it does not fit; the message names the value and what would fit.
             RegionNotFoundError: a region of shared memory is not registered.
+            QueueFullError: there is no room now for what lies there.
         """
         fit, contents = self.form.fit(spec), self.contents
         if len(contents) != fit.raw:
@@ -145,13 +157,14 @@ class InferRequest(NamedTuple):
                 f"{fit.raw} of the request's inputs have no contents, and it has the bytes of {len(contents)} (raw_input_contents, "
                 "over HTTP binary data); each input needs one of the two"
             )
-        if fit.areas:
-            contents = [*contents, *(read_area(self.regions, area, images=fit.images) for area in fit.areas)]
-        source = (
-            images_of(fit.inputs[0], contents, spec) if fit.images else [rows_of(each, contents) for each in fit.inputs]
-        )
-        wanted = held(self.regions, fit.wanted, fit.destinations) if fit.destinations else fit.wanted
-        return InferenceInput(source, fit.pixels, wanted, fit.timeout_us, fit.priority)
+        origins = origins_of(self.regions, fit.areas, images=fit.images) if fit.areas else ()
+        try:
+            source = _source_of(fit, contents, origins)
+            wanted = held(self.regions, fit.wanted, fit.destinations) if fit.destinations else fit.wanted
+        except BaseException:
+            release(origins=origins)
+            raise
+        return InferenceInput(source, fit.pixels, wanted, fit.timeout_us, fit.priority, origins)
 
 
 class ClassifyRequest(NamedTuple):
@@ -268,6 +281,16 @@ def _fit(message: Any, spec: ModelSpec) -> _Fit:
         timeout_us_of(parameters),
         priority_of(parameters),
     )
+
+
+def _source_of(
+    fit: _Fit, contents: Sequence[bytes | memoryview], origins: Sequence[Origin]
+) -> Sequence[np.ndarray] | Images | SharedRows | SharedImages:
+    """What the rows are, or what they are made of."""
+    inputs = fit.inputs
+    if origins:
+        return SharedImages(inputs[0], origins[0], fit.spec) if fit.images else SharedRows(inputs, contents, origins)
+    return images_of(inputs[0], contents, fit.spec) if fit.images else [rows_of(each, contents) for each in inputs]
 
 
 def _inputs(message: Any, spec: ModelSpec) -> tuple[Sequence[Given], Sequence[Area]]:

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
-from dnnserve.front.areas import release
+from dnnserve.front.areas import SharedImages, SharedRows, release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.parameters import Wanted, numbers_of
@@ -31,7 +31,7 @@ from dnnserve.front.tracing import CallTracer
 from dnnserve.questions import Answer as Answered
 from dnnserve.questions import Control
 from dnnserve.questions import Question as ControlQuestion
-from dnnserve.shared_memory.regions import Regions
+from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
@@ -105,7 +105,7 @@ class Exchange:
         spec: The model that it names; None: not known yet, or none that is loaded.
         request_id: The client's name for it.
         submitted: Whether the scheduler has it, which then counts how it ends.
-        wanted: As `InferenceInput` has it.
+        wanted, origins: As `InferenceInput` has them.
         encode: Makes the response to an inference.
         completion: What the scheduler said.
     """
@@ -115,6 +115,7 @@ class Exchange:
     request_id: str = ""
     submitted: bool = False
     wanted: Sequence[Wanted] = ()
+    origins: Sequence[Origin] = ()
     encode: Encoder | None = None
     completion: Completion | None = None
 
@@ -124,9 +125,10 @@ class Exchange:
         return None if self.spec is None else self.spec.key
 
     def let_go(self) -> None:
-        """Release what the outputs' destinations hold; the call has ended. A second call does nothing."""
+        """Release what is held in shared memory; the call has ended. A second call does nothing."""
         wanted, self.wanted = self.wanted, ()
-        release(wanted)
+        origins, self.origins = self.origins, ()
+        release(wanted, origins)
 
 
 class Service:
@@ -248,10 +250,13 @@ class Service:
         exchange.spec = spec = self.catalog.find(*question.model)
         exchange.request_id = question.id
         exchange.encode = encode
-        source, pixels, exchange.wanted, timeout_us, priority = question.read(spec)
+        source, pixels, exchange.wanted, timeout_us, priority, exchange.origins = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
         priority = priority or spec.priority
-        if isinstance(source, Images):
+        if isinstance(source, SharedRows):  # copying them may take long, and nobody else's call is taken meanwhile
+            self._check_wanted(exchange.call, deadline_ns)
+            source = source.rows()
+        if isinstance(source, (Images, SharedImages)):
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
             submit = partial(self._submit, exchange, spec, deadline_ns, priority, pixels)
             self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
@@ -312,9 +317,7 @@ class Service:
 
     def _check_wanted(self, call: Call, deadline_ns: int | None) -> None:
         if deadline_ns is not None and (late_ns := self._clock() - deadline_ns) >= 0:
-            raise DeadlineExpiredError(
-                f"the deadline passed {late_ns / 1e6:.1f} ms before the request could be queued: allow more time"
-            )
+            raise DeadlineExpiredError(f"the deadline passed {late_ns / 1e6:.1f} ms before the request could be queued: allow more time")
         if call.cancelled:
             raise RequestCancelledError("the request was cancelled by its client")
 

@@ -1,8 +1,8 @@
 """The regions that a front end knows, and how tensors are read and written there.
 
-A tensor is copied out of a region when its request comes, and into one when it is answered, by `preadv` and `pwritev` on the
-descriptor. So a client that changes its memory meanwhile changes nothing that was read, and one that makes it shorter gets an
-error.
+A tensor is copied out of a region once, before anything is made of it, and into one when its request is answered, by `preadv` and
+`pwritev` on the descriptor. So a client that changes its memory afterwards changes nothing that was read, and one that makes it
+shorter gets an error.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import numpy as np
 
 from dnnserve.catalog import shorten
 from dnnserve.errors import InvalidRequestError, RegionNotFoundError, UnsupportedError
+from dnnserve.shared_memory.copies import CopyBudget
 from dnnserve.shared_memory.posix import size_of
 from dnnserve.shared_memory.requests import Area, Registration
 
-__all__ = ["Destination", "Region", "Regions"]
+__all__ = ["Destination", "Origin", "Region", "Regions"]
+
+_MOST_COPIED_BYTES = 1 << 30
 
 
 class Region:
     """An object's part that was registered. Thread-safe: `_lock` guards `_users`.
 
-    It is kept open by those who use it: the table of regions, until it is unregistered, and requests whose outputs go there.
+    It is kept open by those who use it: the table of regions, until it is unregistered, and requests with tensors there.
 
     Args:
         registration: What the client has said of it.
@@ -133,17 +136,47 @@ class Destination:
         self._region.release()
 
 
+class Origin:
+    """Where an input comes from: an area of a region that is held until the request has ended, and room for a copy of it. Owned by
+    one thread at a time.
+    """
+
+    __slots__ = ("_area", "_budget", "_region")
+
+    def __init__(self, region: Region, area: Area, budget: CopyBudget) -> None:
+        self._region = region
+        self._area = area
+        self._budget = budget
+
+    def read(self) -> memoryview:
+        """A copy of what lies there now.
+
+        Raises:
+            InvalidRequestError: the object ends before it.
+        """
+        return self._region.read(self._area)
+
+    def release(self) -> None:
+        """The request has ended, and its copy with it."""
+        self._budget.give_back(self._area.nbytes)
+        self._region.release()
+
+
 class Regions:
     """Regions by name. Thread-safe: `_lock` guards `_regions`.
 
     Args:
         taken: Whether the server takes any.
         most_image_bytes: That are read at once where no model says how many there are.
+        most_copied_bytes: Of all inputs that were read for requests which have not ended.
     """
 
-    def __init__(self, *, taken: bool = False, most_image_bytes: int = 0) -> None:
+    def __init__(
+        self, *, taken: bool = False, most_image_bytes: int = 0, most_copied_bytes: int = _MOST_COPIED_BYTES
+    ) -> None:
         self.taken = taken
         self.most_image_bytes = most_image_bytes
+        self._budget = CopyBudget(most_copied_bytes)
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
 
@@ -195,18 +228,21 @@ class Regions:
             raise _unknown(name)
         return found
 
-    def read(self, area: Area) -> memoryview:
-        """A copy of what lies in an area.
+    def origin(self, area: Area) -> Origin:
+        """Where an input may be read until it is released; nothing is read yet.
 
         Raises:
             RegionNotFoundError: there is no such region.
-            InvalidRequestError: the area is not in it.
+            InvalidRequestError: the area is not in it, or larger than inputs may be.
+            QueueFullError: there is no room for a copy of it now.
         """
         region = self._hold(area, written=False)
         try:
-            return region.read(area)
-        finally:
+            self._budget.take(area.nbytes)
+        except BaseException:
             region.release()
+            raise
+        return Origin(region, area, self._budget)
 
     def destination(self, area: Area) -> Destination:
         """Where an output may go until it is released.
