@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.shared_memory import SharedMemory
@@ -251,6 +252,24 @@ def test_nothing_is_read_for_a_request_that_is_late(memory: SharedMemory) -> Non
         request.parameters["timeout"].int64_param = 1
         assert status(client.infer.ModelInfer.future(request, timeout=PATIENCE_S))[0] is CODE.DEADLINE_EXCEEDED
         os.truncate(path, 8192)
+
+
+def test_nothing_is_written_for_a_client_that_has_gone_away(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, gone = Lab(), threading.Event()
+    with serving(lab, shared_memory=True) as (server, client):
+        register(client, memory.name).result(PATIENCE_S)
+        put(memory, 5.0)
+        monkeypatch.setattr(server.scheduler, "cancel", lambda _ticket: gone.set())  # it comes when the batch has ended
+        lab.pause("cpu")
+        cancelled = client.infer.ModelInfer.future(request_of(), timeout=PATIENCE_S)
+        wait_until(lambda: server.scheduler.in_flight == 1)
+        cancelled.cancel()
+        assert gone.wait(PATIENCE_S)
+        lab.resume()
+        client.send(4.0).result(PATIENCE_S)
+        assert scores_in(memory) == [[0.0, 0.0, 0.0]]
 
 
 def open_files(memory: SharedMemory) -> int:

@@ -299,6 +299,11 @@ class Service:
                     spec, encode = exchange.spec, exchange.encode
                     assert spec is not None
                     assert encode is not None
+                    if any(each.destination is not None for each in exchange.wanted):
+                        # A client that was told that its call is over may use its memory for something else.
+                        self._check_wanted(
+                            exchange.call, completion.request.deadline_ns, "its outputs could be written"
+                        )
                     answered.append((exchange, encode(exchange.request_id, spec, block.outputs, exchange.wanted)))
                 else:
                     self._refuse(exchange, outcome)
@@ -315,9 +320,9 @@ class Service:
             return call.arrival_ns + spec.default_deadline_ns
         return deadline_ns
 
-    def _check_wanted(self, call: Call, deadline_ns: int | None) -> None:
+    def _check_wanted(self, call: Call, deadline_ns: int | None, undone: str = "the request could be queued") -> None:
         if deadline_ns is not None and (late_ns := self._clock() - deadline_ns) >= 0:
-            raise DeadlineExpiredError(f"the deadline passed {late_ns / 1e6:.1f} ms before the request could be queued: allow more time")
+            raise DeadlineExpiredError(f"the deadline passed {late_ns / 1e6:.1f} ms before {undone}: allow more time")
         if call.cancelled:
             raise RequestCancelledError("the request was cancelled by its client")
 
