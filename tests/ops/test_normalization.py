@@ -87,7 +87,7 @@ def _widened(problem: Problem) -> Problem:
         for name, tensor in zip(
             (*problem.input_names, *problem.output_names), (*problem.inputs, *problem.outputs), strict=True
         )
-        if name not in ("x", "dy", "y", "dx")
+        if name not in ("x", "z", "dy", "y", "dx", "dz")
     }
     return replace(problem, **wide)  # type: ignore[type-var]
 
