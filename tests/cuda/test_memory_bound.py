@@ -93,7 +93,7 @@ TRANSFORMS = (
     (packed(LARGE), packed(LARGE), "contiguous"),
     (TensorDescriptor(DType.FLOAT32, (1 << 24,), (2,)), packed((1 << 24,)), "rows"),
     (packed((1, 64, 1, 1)), packed(LARGE), "rows"),
-    (packed(LARGE, "float16"), packed(LARGE), "convert"),
+    (packed(LARGE, "float16"), packed(LARGE), "convert_dense"),
 )
 
 
