@@ -87,6 +87,14 @@ class Client:
 
 
 @contextmanager
+def connected_anew(server: Server) -> Iterator[Client]:
+    """A client on a connection of its own. Once a front end is dead, a call on an older channel may still be put on its
+    broken connection, and is answered UNAVAILABLE even where it waits for a ready one."""
+    with grpc.insecure_channel(server.addresses.grpc, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        yield Client(server, channel)
+
+
+@contextmanager
 def serving(
     lab: Lab, devices: Sequence[str] = ("cpu",), specs: Sequence[ModelSpec] = (make_spec(),), **settings: Any
 ) -> Iterator[tuple[Server, Client]]:

@@ -27,7 +27,7 @@ from dnnserve.scheduling.entry import Limits
 
 from tests.server.engines import toy_engines
 from tests.server.fakes import PATIENCE_S, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
-from tests.server.serving import Client, infer_request, make_config, scores, status
+from tests.server.serving import Client, connected_anew, infer_request, make_config, scores, status
 from tests.server.test_front_processes import fronts_of
 
 SPEC = make_spec()
@@ -203,6 +203,7 @@ def test_a_front_end_that_is_killed_while_an_engine_has_its_rows_harms_nobody(tm
         assert status(lost)[0] is grpc.StatusCode.UNAVAILABLE
         wait_until(lambda: server.scheduler.in_flight == 0)
         orders.take_back("pause")
-        answer = client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
+        with connected_anew(server) as again:
+            answer = again.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
         assert scores(answer) == [[3.0, 6.0, 9.0]]
         assert server.drain()

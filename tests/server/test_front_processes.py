@@ -16,7 +16,7 @@ from dnnserve.front.process import FrontProcess
 from dnnserve.front.processes import FrontProcesses
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
-from tests.server.serving import Client, infer_request, make_config, scores, serving, status
+from tests.server.serving import Client, connected_anew, infer_request, make_config, scores, serving, status
 from tests.server.test_rest import INFER, ask, json_request
 
 FRONTS = 2
@@ -75,8 +75,8 @@ def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up()
         assert status(waiting)[0] is grpc.StatusCode.UNAVAILABLE
         wait_until(lambda: server.scheduler.in_flight == 0)
         lab.resume()
-        request = infer_request(3.0)
-        answer = client.infer.ModelInfer(request, timeout=PATIENCE_S, wait_for_ready=True)
+        with connected_anew(server) as again:
+            answer = again.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
         assert scores(answer) == [[3.0, 6.0, 9.0]]
         assert fronts_of(server).restarts == 1
         wait_until(lambda: shared_files() == before)
@@ -92,25 +92,34 @@ def test_whatever_keeps_a_front_end_from_its_start_it_is_tried_again(monkeypatch
             raise RuntimeError("nobody has thought of this")
         start(front, models)
 
-    with serving(Lab(), front_ends=1) as (server, client):
+    with serving(Lab(), front_ends=1) as (server, _):
         monkeypatch.setattr(FrontProcess, "start", fail_once)
         os.kill(fronts_of(server)._fronts[0].pid, signal.SIGKILL)
-        answer = client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
+        wait_until(lambda: fronts_of(server).restarts == 2)
+        with connected_anew(server) as client:
+            answer = client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
         assert scores(answer) == [[3.0, 6.0, 9.0]]
-        assert fronts_of(server).restarts == 2
         assert failed[0].ended
 
 
 def test_a_front_end_that_is_started_again_logs_from_the_level_that_holds_now(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with serving(Lab(), front_ends=1) as (server, client):
+    with serving(Lab(), front_ends=1) as (server, _):
         fronts = fronts_of(server)
         fronts.set_log_level("debug")
         os.kill(fronts._fronts[0].pid, signal.SIGKILL)
         wait_until(lambda: fronts.restarts == 1)
-        client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
-        assert "DEBUG dnnserve.access" in capfd.readouterr().err
+        with connected_anew(server) as client:
+            client.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
+        logged = ""
+
+        def access_is_logged() -> bool:
+            nonlocal logged
+            logged += capfd.readouterr().err
+            return "DEBUG dnnserve.access" in logged
+
+        wait_until(access_is_logged)
 
 
 def test_another_server_does_not_get_a_port_that_is_shared() -> None:
