@@ -14,7 +14,7 @@ from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.runtime import jit
 from dnncore.cuda.runtime.jit import Compiler
 from dnncore.cuda.unit import Unit
-from dnncore.errors import BackendUnavailableError, DnncoreError
+from dnncore.errors import BackendUnavailableError, CompilationError, DnncoreError
 
 __all__ = ["build", "main"]
 
@@ -22,34 +22,76 @@ ARCHITECTURES = ("sm_80", "sm_90a")
 """What is built when nothing is asked for: the oldest supported one and the one that kernels are tuned for."""
 
 
+_INDEX = "index.json"
+_MACHINE_AT, _CUDA_MACHINE = slice(18, 20), b"\xbe\x00"
+"""Where an ELF file says which machine it is for, and the number of NVIDIA's GPUs, 190."""
+
+_Entry = dict[str, str | int]
+"""file, entry, arch and nbytes of a cubin."""
+
+
 def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, jobs: int, compiler: Compiler) -> None:
     """Write a cubin of every unit for each architecture that it has, and an index.json of them; warnings are errors.
 
+    What the folder has by the same compiler and of the same source is kept; what it has for these architectures of other sources
+    is removed. A build that is broken off goes on where it was.
+
     Raises:
-        CompilationError: a unit does not compile, warns or spills; the message ends with nvcc's output.
+        CompilationError: a unit does not compile, warns or spills, or what came of it is no machine code of a GPU; the message ends
+            with nvcc's output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = {unit.source: unit for unit in units}.values()
     work = [(unit, arch) for arch in architectures for unit in sources if unit.why_not_on(arch) is None]
+    known = _built_before(folder, compiler)
+    built = {name: entry for name, entry in known.items() if entry["arch"] not in architectures}
 
-    def compile_one(item: tuple[Unit, str]) -> dict[str, str | int]:
+    def build_one(item: tuple[Unit, str]) -> _Entry:
         unit, arch = item
-        image = compiler.compile(unit, arch, folder, jit.STRICT_FLAGS)
         name = f"{jit.prebuilt_key(unit, arch, compiler.include)}.cubin"
+        if name in known and (folder / name).is_file():
+            return known[name]
+        image = compiler.compile(unit, arch, folder, jit.STRICT_FLAGS)
+        _check_machine(image, unit, compiler)
         jit.write_atomically(folder / name, image)
         return {"file": name, "entry": unit.entry, "arch": arch, "nbytes": len(image)}
 
-    entries = []
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for entry in pool.map(compile_one, work):
-                entries.append(entry)
-                print(f"[{len(entries)}/{len(work)}] {entry['arch']} {entry['entry']}: {entry['nbytes']} B", flush=True)
+            for number, entry in enumerate(pool.map(build_one, work), start=1):
+                built[str(entry["file"])] = entry
+                kept = ", kept" if entry["file"] in known else ""
+                print(f"[{number}/{len(work)}] {entry['arch']} {entry['entry']}: {entry['nbytes']} B{kept}", flush=True)
         except BaseException:
             pool.shutdown(cancel_futures=True)
+            _write_index(folder, compiler, known | built)
             raise
-    index = {"compiler": compiler.version, "flags": compiler.flags, "cubins": entries}
-    jit.write_atomically(folder / "index.json", json.dumps(index, indent=1).encode())
+    _write_index(folder, compiler, built)
+    for name in known.keys() - built.keys():
+        (folder / name).unlink(missing_ok=True)
+
+
+def _built_before(folder: Path, compiler: Compiler) -> dict[str, _Entry]:
+    """Entries of the folder's index by their files; none where another compiler built them, or nobody has."""
+    try:
+        index = json.loads((folder / _INDEX).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    if (index["compiler"], index["flags"]) != (compiler.version, list(compiler.flags)):
+        return {}
+    return {entry["file"]: entry for entry in index["cubins"]}
+
+
+def _write_index(folder: Path, compiler: Compiler, entries: dict[str, _Entry]) -> None:
+    index = {"compiler": compiler.version, "flags": compiler.flags, "cubins": list(entries.values())}
+    jit.write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
+
+
+def _check_machine(image: bytes, unit: Unit, compiler: Compiler) -> None:
+    if image[:4] != b"\x7fELF" or image[_MACHINE_AT] != _CUDA_MACHINE:
+        raise CompilationError(
+            f"{unit.entry}: what {compiler.nvcc} wrote is no machine code of a GPU; is the emulator's nvcc the first one on PATH?"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

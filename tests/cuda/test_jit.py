@@ -35,19 +35,23 @@ source = pathlib.Path(next(a for a in sys.argv if a.endswith(".cu")))
 text = source.read_text()
 if "#error" in text or ("#warning" in text and "-Werror" in sys.argv):
     print("unit.cu(1): error: the fake does not like this", file=sys.stderr); sys.exit(2)
-source.with_suffix(".cubin").write_text(sys.argv[sys.argv.index("-arch") + 1] + text)
+machine = b"\x7fELF" + bytes(14) + ({machine}).to_bytes(2, "little")
+source.with_suffix(".cubin").write_bytes(machine + sys.argv[sys.argv.index("-arch") + 1].encode() + text.encode())
 """
+OF_A_GPU, OF_A_HOST = 190, 62
+"""What ELF files say that they are for."""
+HEADER_BYTES = 20
 
 
 class FakeCompiler:
     """A folder with an nvcc in it, and the number of times that it compiled. Owned by one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machine: int = OF_A_GPU) -> None:
         self.bin = folder / "toolkit" / "bin"
         self.log = folder / "log"
         self.bin.mkdir(parents=True)
         script = self.bin / "nvcc"
-        script.write_text(FAKE_NVCC.format(python=sys.executable, log=str(self.log)))
+        script.write_text(FAKE_NVCC.format(python=sys.executable, log=str(self.log), machine=machine))
         script.chmod(0o755)
 
     @property
@@ -93,7 +97,7 @@ def plain(text: str = "") -> Unit:
 def test_a_unit_is_compiled_once_and_then_read(nvcc: FakeCompiler) -> None:
     first = jit.cubin(plain(), "sm_80")
     assert first == jit.cubin(plain(), "sm_80")
-    assert first.startswith(b"sm_80")
+    assert first.startswith(b"sm_80", HEADER_BYTES)
     assert nvcc.runs == 1
 
 
@@ -213,7 +217,7 @@ def test_what_was_built_ahead_serves_a_machine_without_a_compiler(
     there = Compiler(fake.bin / "nvcc", "1.0")
     build.build([plain()], ["sm_80", "sm_90a"], tmp_path / "prebuilt", 2, there)
     request.getfixturevalue("no_nvcc")
-    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a")
+    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a", HEADER_BYTES)
     index = json.loads((tmp_path / "prebuilt" / "index.json").read_text())
     assert {(entry["entry"], entry["arch"]) for entry in index["cubins"]} == {("plain", "sm_80"), ("plain", "sm_90a")}
     assert all((tmp_path / "prebuilt" / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["cubins"])
@@ -227,9 +231,9 @@ def test_where_a_unit_was_built_ahead_no_compiler_runs(
     build.build([plain()], ["sm_80"], tmp_path / "prebuilt", 1, found)
     monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(tmp_path / "prebuilt"))
     before = nvcc.runs
-    assert jit.cubin(plain(), "sm_80").startswith(b"sm_80")
+    assert jit.cubin(plain(), "sm_80").startswith(b"sm_80", HEADER_BYTES)
     assert nvcc.runs == before
-    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a")
+    assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a", HEADER_BYTES)
     assert nvcc.runs == before + 1
 
 
@@ -239,6 +243,39 @@ def test_a_unit_is_built_only_for_the_architectures_it_exists_for(nvcc: FakeComp
     build.build([replace(plain(), architectures=("sm_90a",))], ["sm_80", "sm_90a"], tmp_path / "out", 1, found)
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert [(entry["entry"], entry["arch"]) for entry in index["cubins"]] == [("plain", "sm_90a")]
+
+
+def test_what_was_built_from_the_same_source_is_kept_and_what_was_built_from_another_is_removed(
+    nvcc: FakeCompiler, tmp_path: Path
+) -> None:
+    found, out = jit.find_compiler(), tmp_path / "out"
+    assert found is not None
+    build.build([plain("// one"), plain("// two")], ["sm_80", "sm_90a"], out, 1, found)
+    build.build([plain("// two"), plain("// three")], ["sm_80"], out, 1, found)
+    assert nvcc.runs == 5
+    index = json.loads((out / "index.json").read_text())
+    assert len(index["cubins"]) == 4  # for sm_90a those of before
+    assert {entry["file"] for entry in index["cubins"]} == {path.name for path in out.glob("*.cubin")}
+    build.build([plain("// two")], ["sm_80"], out, 1, replace(found, version="another"))
+    assert nvcc.runs == 6
+
+
+def test_a_build_that_is_broken_off_goes_on_where_it_was(nvcc: FakeCompiler, tmp_path: Path) -> None:
+    found, out = jit.find_compiler(), tmp_path / "out"
+    assert found is not None
+    build.build([plain("// one")], ["sm_80"], out, 1, found)
+    with pytest.raises(CompilationError):
+        build.build([plain("// two"), plain("#error"), plain("// one")], ["sm_80"], out, 1, found)
+    before = nvcc.runs
+    build.build([plain("// two"), plain("// one")], ["sm_80"], out, 1, found)
+    assert nvcc.runs == before
+
+
+def test_what_is_no_machine_code_of_a_gpu_is_not_built(tmp_path: Path) -> None:
+    there = Compiler(FakeCompiler(tmp_path, OF_A_HOST).bin / "nvcc", "1.0")
+    with pytest.raises(CompilationError, match=r"plain: what .*nvcc wrote is no machine code of a GPU"):
+        build.build([plain()], ["sm_80"], tmp_path / "out", 1, there)
+    assert not list((tmp_path / "out").glob("*.cubin"))
 
 
 @pytest.mark.cuda
