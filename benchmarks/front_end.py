@@ -2,7 +2,8 @@
 
 The server is a process of its own whose device copies rows, as every device does, and answers zeros. The client, in this process,
 keeps so many requests in flight over four connections, and sends bytes that were made once; then it sends half as many requests a
-second at equal intervals, for the 99th percentile of the time that each took.
+second at equal intervals, for the 99th percentile of the time that each took: of several servers half as many as the slowest took,
+the same number to each.
 
     python -m benchmarks.front_end
 
@@ -136,6 +137,7 @@ class Result:
     server_us: float
     p50_ms: float
     p99_ms: float
+    half_rate: float
     half_rate_p99_ms: float
     failed: int
 
@@ -265,27 +267,47 @@ def children_of(pid: int) -> Sequence[int]:
     return found
 
 
-def measure(server: Running, payload: Payload, in_flight: int, seconds: float) -> Result:
-    """One load after a short one that warms everything up, and one of half its rate."""
-    message = server.message(payload)
+@dataclass(frozen=True, slots=True)
+class Full:
+    """What a server took with as many requests in flight as there may be. Immutable."""
+
+    requests_per_s: float
+    server_us: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def full_load(server: Running, message: bytes, in_flight: int, seconds: float) -> Full:
+    """A load after a short one that warms everything up."""
     keep_in_flight(server.address, INFER, message, CONNECTIONS, in_flight, seconds / 4)
     before, started = processor_ns(server.pid), time.perf_counter()
     taken = keep_in_flight(server.address, INFER, message, CONNECTIONS, in_flight, seconds)
     elapsed, used_us = time.perf_counter() - started, (processor_ns(server.pid) - before) / 1e3
-    rate = len(taken.seconds) / elapsed
-    half = send_at_rate(server.address, INFER, message, min(CONNECTIONS, in_flight), rate / 2, seconds)
     p50_ms, p99_ms = (float(value) for value in np.percentile(taken.seconds, [50, 99]) * 1e3)
-    return Result(
-        server.front_end,
-        payload.name,
-        in_flight,
-        round(rate, 1),
-        round(used_us / len(taken.seconds), 1),
-        round(p50_ms, 3),
-        round(p99_ms, 3),
-        round(float(np.percentile(half.seconds, 99)) * 1e3, 3),
-        taken.failed + half.failed,
-    )
+    answered = len(taken.seconds)
+    return Full(answered / elapsed, used_us / answered, p50_ms, p99_ms, taken.failed)
+
+
+def measure(servers: Sequence[Running], payload: Payload, in_flight: int, seconds: float) -> Iterator[Result]:
+    """Servers in turns: each as much as it takes, then all half of what the slowest took."""
+    messages = [server.message(payload) for server in servers]
+    fulls = [full_load(*each, in_flight, seconds) for each in zip(servers, messages, strict=True)]
+    half_rate = min(full.requests_per_s for full in fulls) / 2
+    for server, message, full in zip(servers, messages, fulls, strict=True):
+        half = send_at_rate(server.address, INFER, message, min(CONNECTIONS, in_flight), half_rate, seconds)
+        yield Result(
+            server.front_end,
+            payload.name,
+            in_flight,
+            round(full.requests_per_s, 1),
+            round(full.server_us, 1),
+            round(full.p50_ms, 3),
+            round(full.p99_ms, 3),
+            round(half_rate, 1),
+            round(float(np.percentile(half.seconds, 99)) * 1e3, 3),
+            full.failed + half.failed,
+        )
 
 
 def line(result: Result) -> str:
@@ -323,11 +345,11 @@ def main() -> None:
             servers = [stack.enter_context(running(front_end))]
             if options.peer:
                 servers.append(stack.enter_context(running_peer(options.peer, options.peer_address)))
-            rows = itertools.product(PAYLOADS, options.in_flight or IN_FLIGHT, range(options.rounds), servers)
-            for payload, in_flight, _, server in rows:
-                result = measure(server, payload, in_flight, options.seconds)
-                results.append(asdict(result))
-                print(line(result), flush=True)
+            rows = itertools.product(PAYLOADS, options.in_flight or IN_FLIGHT, range(options.rounds))
+            for payload, in_flight, _ in rows:
+                for result in measure(servers, payload, in_flight, options.seconds):
+                    results.append(asdict(result))
+                    print(line(result), flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         document = {"environment": environment(), "connections": CONNECTIONS, "results": results}
