@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnserve.errors import InvalidRequestError, UnavailableError
+from dnnserve.front import service
 from dnnserve.front.areas import SharedImages, release
 from dnnserve.front.processes import FrontProcesses
 from dnnserve.front.requests import parse_infer
+from dnnserve.shared_memory import regions
 from dnnserve.shared_memory.posix import open_object
 from dnnserve.shared_memory.regions import Region, Regions
 from dnnserve.shared_memory.requests import Area, Registration
@@ -189,12 +191,12 @@ def test_images_may_lie_there(memory: SharedMemory) -> None:
 
 
 def test_images_are_copied_once_when_they_are_decoded(memory: SharedMemory) -> None:
-    regions, content = Regions(taken=True, most_image_bytes=8192), image_tensor()
+    known, content = Regions(taken=True, most_image_bytes=8192), image_tensor()
     fd = open_object(memory.name)
-    regions.add(Registration("mine", memory.name, 0, 8192), fd)
+    known.add(Registration("mine", memory.name, 0, 8192), fd)
     os.close(fd)
-    read = parse_infer(images_request(len(content)).SerializeToString(), regions).read(make_spec())
-    regions.close()  # the request holds the region
+    read = parse_infer(images_request(len(content)).SerializeToString(), known).read(make_spec())
+    known.close()  # the request holds the region
     write(memory, content)
     assert isinstance(read.source, SharedImages)
     assert read.source.count_pixels(lambda: None) == 8
@@ -254,6 +256,42 @@ def test_nothing_is_read_for_a_request_that_is_late(memory: SharedMemory) -> Non
         os.truncate(path, 8192)
 
 
+def test_calls_are_taken_and_answered_while_a_large_copy_goes_on(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_COPIED_AT_ONCE_BYTES", ROW)
+    copying, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    transfer = Region._transfer
+
+    def held(region: Region, act: Any, data: memoryview, area: Area, checkpoint: Any) -> None:
+        if area.nbytes > ROW:
+            copying.release()
+            assert go_on.acquire(timeout=PATIENCE_S)
+        transfer(region, act, data, area, checkpoint)
+
+    monkeypatch.setattr(Region, "_transfer", held)
+    with serving(Lab(), specs=[make_spec(max_batch_rows=16)], shared_memory=True) as (_, client):
+        register(client, memory.name).result(PATIENCE_S)
+        put(memory, 5.0, 16)
+        large = client.infer.ModelInfer.future(request_of(16), timeout=PATIENCE_S)
+        for _ in ("its input is read", "its output is written"):
+            assert copying.acquire(timeout=PATIENCE_S)
+            client.infer.ModelInfer(request_of(1), timeout=PATIENCE_S)
+            assert scores_in(memory) == [[5.0, 10.0, 15.0]]
+            assert not large.done()
+            go_on.release()
+        large.result(PATIENCE_S)
+        assert scores_in(memory, 16) == [[5.0, 10.0, 15.0]] * 16
+
+
+def test_a_copy_ends_where_nobody_waits_for_it_any_more(memory: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "_PIECE_BYTES", 1024)
+    region, looks = opened(memory), iter([None, None])
+    with pytest.raises(StopIteration):
+        region.read(Area("mine", 0, 4096), lambda: next(looks))
+    region.release()
+
+
 def test_nothing_is_written_for_a_client_that_has_gone_away(
     memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +308,13 @@ def test_nothing_is_written_for_a_client_that_has_gone_away(
         lab.resume()
         client.send(4.0).result(PATIENCE_S)
         assert scores_in(memory) == [[0.0, 0.0, 0.0]]
+
+
+def opened(memory: SharedMemory, flags: int = os.O_RDWR) -> Region:
+    fd = os.open(Path("/dev/shm", memory.name.lstrip("/")), flags)
+    region = Region(Registration("mine", memory.name, 0, 8192), fd)
+    os.close(fd)
+    return region
 
 
 def open_files(memory: SharedMemory) -> int:
@@ -420,12 +465,10 @@ def test_there_is_none_unless_the_operator_says_so(memory: SharedMemory) -> None
 
 
 def test_a_region_that_may_be_read_alone_takes_no_outputs(memory: SharedMemory) -> None:
-    fd = os.open(Path("/dev/shm", memory.name.lstrip("/")), os.O_RDONLY)
-    region, area = Region(Registration("mine", memory.name, 0, 64), fd), Area("mine", 0, 4)
-    os.close(fd)
+    region, area = opened(memory, os.O_RDONLY), Area("mine", 0, 4)
     write(memory, b"abcd")
     region.check(area, written=False)
-    assert bytes(region.read(area)) == b"abcd"
+    assert bytes(region.read(area, lambda: None)) == b"abcd"
     with pytest.raises(InvalidRequestError, match="for reading alone"):
         region.check(area, written=True)
     region.release()

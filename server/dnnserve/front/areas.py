@@ -1,15 +1,14 @@
 """Tensors of a request that lie in shared memory: what its form says of them is checked once, what lies there is read each time.
 
-A request takes hold of its areas when it comes. They are read later, when it is known that it is worth it: image files by the
-thread that decodes them.
+A request takes hold of its areas when it comes. They are read later, when it is known that it is worth it: image files, and
+what is large, by the threads that decode.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ __all__ = [
     "SharedImages",
     "SharedRows",
     "area_of",
+    "bytes_to_write",
     "check_area",
     "destinations_of",
     "held",
@@ -48,17 +48,26 @@ class SharedRows:
     contents: Sequence[bytes | memoryview]
     origins: Sequence[Origin]
 
-    def rows(self) -> Sequence[np.ndarray]:
+    @property
+    def nbytes(self) -> int:
+        """What is read."""
+        return sum(origin.nbytes for origin in self.origins)
+
+    def count_pixels(self, checkpoint: Checkpoint) -> int:  # noqa: ARG002 - RowSource's argument
+        """None: there is nothing to decode."""
+        return 0
+
+    def rows(self, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
         """The rows of each input.
 
         Raises:
             InvalidRequestError: a client has cut its memory off.
         """
-        contents = [*self.contents, *(origin.read() for origin in self.origins)]
+        contents = [*self.contents, *(origin.read(checkpoint) for origin in self.origins)]
         return [rows_of(each, contents) for each in self.inputs]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SharedImages:
     """Image files in shared memory. Owned by one thread at a time: the first who asks for anything reads them.
 
@@ -71,19 +80,21 @@ class SharedImages:
     given: Given
     origin: Origin
     spec: ModelSpec
+    _images: Images | None = field(default=None, init=False)
 
     def count_pixels(self, checkpoint: Checkpoint) -> int:
         """Pixels of all files, before they are resized."""
-        return self._images.count_pixels(checkpoint)
+        return self._read(checkpoint).count_pixels(checkpoint)
 
     def rows(self, checkpoint: Checkpoint) -> Sequence[np.ndarray]:
         """The files' pixels at the net's size."""
-        return self._images.rows(checkpoint)
+        return self._read(checkpoint).rows(checkpoint)
 
-    @cached_property
-    def _images(self) -> Images:
-        # Once: files whose pixels were counted are those that are decoded, whatever the client writes over them.
-        return images_of(self.given, [self.origin.read()], self.spec)
+    def _read(self, checkpoint: Checkpoint) -> Images:
+        if self._images is None:
+            # Once: files whose pixels were counted are those that are decoded, whatever the client writes over them.
+            self._images = images_of(self.given, [self.origin.read(checkpoint)], self.spec)
+        return self._images
 
 
 def area_of(parameters: Any) -> Area | None:
@@ -170,6 +181,11 @@ def held(regions: Regions, wanted: Sequence[Wanted], areas: Sequence[Area | None
         release(placed)
         raise
     return placed
+
+
+def bytes_to_write(wanted: Sequence[Wanted], outputs: Mapping[int, np.ndarray]) -> int:
+    """What goes to destinations, of a request's outputs by number."""
+    return sum([outputs[place].nbytes for place, classes, area in wanted if area is not None and not classes])
 
 
 def release(wanted: Sequence[Wanted] = (), origins: Sequence[Origin] = ()) -> None:

@@ -1,4 +1,5 @@
-"""Threads that make rows of images and pixels, as many as there are CPUs, and what they may spend on a request and altogether.
+"""Threads for what takes time, as many as there are CPUs, and what they may spend on a request and altogether: they decode images,
+and copy what is large between shared memory and the server.
 
 An image file's header says how many pixels it has, so a request is weighed before any of them is decoded. Between two images it is
 looked at again whether somebody still waits for them.
@@ -39,7 +40,8 @@ class PixelLimits:
 
 
 class DecodePool:
-    """Makes rows of what takes time. Thread-safe: `_lock` guards `_waiting` and `_pixels`.
+    """Does what takes time, so that threads which take calls or answer them do not. Thread-safe: `_lock` guards `_waiting` and
+    `_pixels`.
 
     Args:
         limits: Pixels of a request, and of those at work at the same time.
@@ -66,7 +68,7 @@ class DecodePool:
 
         Args:
             source: What the rows are made of.
-            checkpoint: Called before every image; what it raises ends the work.
+            checkpoint: Called before every image, and every piece of a copy; what it raises ends the work.
             done: Gets the rows, in that thread.
             failed: Gets the error, in that thread; also what `done` raised.
 
@@ -75,11 +77,17 @@ class DecodePool:
         """
         with self._lock:
             if self._waiting >= self._max_waiting:
-                error = QueueFullError(f"{self._waiting} requests wait to be decoded, as many as may; retry later")
+                error = QueueFullError(
+                    f"{self._waiting} requests wait to be decoded or copied, as many as may; retry later"
+                )
                 error.retry_after_ms = _RETRY_AFTER_MS
                 raise error
             self._waiting += 1
         self._pool.submit(self._work, source, checkpoint, done, failed)
+
+    def hand_over(self, act: Callable[[], None]) -> None:
+        """Have a thread of the pool do something for a request that was let in already, and whose number is bounded elsewhere."""
+        self._pool.submit(act)
 
     def close(self) -> None:
         """Take no more work; threads end when they have finished theirs."""

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
-from dnnserve.front.areas import SharedImages, SharedRows, release
+from dnnserve.front.areas import SharedImages, SharedRows, bytes_to_write, release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.parameters import Wanted, numbers_of
@@ -37,6 +37,9 @@ from dnnserve.statistics import ModelSnapshot
 __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
 
 _access = logging.getLogger("dnnserve.access")
+
+_COPIED_AT_ONCE_BYTES = 1 << 20
+"""Of shared memory, by the thread that takes calls or answers them, in a fraction of a millisecond; it has others to see to."""
 
 _LONGEST_ID = 128
 """Characters of a request's id in traces and in the log's fields; a client may send as many as a message has."""
@@ -253,13 +256,13 @@ class Service:
         source, pixels, exchange.wanted, timeout_us, priority, exchange.origins = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
         priority = priority or spec.priority
-        if isinstance(source, SharedRows):  # copying them may take long, and nobody else's call is taken meanwhile
-            self._check_wanted(exchange.call, deadline_ns)
-            source = source.rows()
-        if isinstance(source, (Images, SharedImages)):
+        if isinstance(source, (Images, SharedImages, SharedRows)):
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
             submit = partial(self._submit, exchange, spec, deadline_ns, priority, pixels)
-            self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
+            if isinstance(source, SharedRows) and source.nbytes <= _COPIED_AT_ONCE_BYTES:
+                submit(source.rows(checkpoint))
+            else:
+                self._decoder.submit(source, checkpoint, submit, partial(self._refuse, exchange))
         else:  # the queue refuses what is late
             self._submit(exchange, spec, deadline_ns, priority, pixels, source)
 
@@ -295,21 +298,34 @@ class Service:
             exchange, block = self._waiting.pop(completion.request.ticket)
             outcome, exchange.completion = completion.outcome, completion
             try:
-                if isinstance(outcome, Answer):
-                    spec, encode = exchange.spec, exchange.encode
-                    assert spec is not None
-                    assert encode is not None
-                    if any(each.destination is not None for each in exchange.wanted):
-                        # A client that was told that its call is over may use its memory for something else.
-                        self._check_wanted(
-                            exchange.call, completion.request.deadline_ns, "its outputs could be written"
-                        )
-                    answered.append((exchange, encode(exchange.request_id, spec, block.outputs, exchange.wanted)))
-                else:
+                if not isinstance(outcome, Answer):
                     self._refuse(exchange, outcome)
+                elif bytes_to_write(exchange.wanted, block.outputs) > _COPIED_AT_ONCE_BYTES:
+                    self._decoder.hand_over(partial(self._answer_alone, exchange, block))
+                else:
+                    answered.append((exchange, self._response(exchange, block)))
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
                 self._refuse(exchange, error)
         self._finish(answered)
+
+    def _answer_alone(self, exchange: Exchange, block: OwnBlock) -> None:
+        """End a call whose outputs take time to write."""
+        try:
+            response = self._response(exchange, block)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._refuse(exchange, error)
+        else:
+            self._finish([(exchange, response)])
+
+    def _response(self, exchange: Exchange, block: OwnBlock) -> bytes:
+        spec, encode, completion = exchange.spec, exchange.encode, exchange.completion
+        assert spec is not None
+        assert encode is not None
+        assert completion is not None
+        if any(each.destination is not None for each in exchange.wanted):
+            # A client that was told that its call is over may use its memory for something else.
+            self._check_wanted(exchange.call, completion.request.deadline_ns, "its outputs could be written")
+        return encode(exchange.request_id, spec, block.outputs, exchange.wanted)
 
     def _deadline_ns(self, call: Call, spec: ModelSpec, timeout_us: int | None) -> int | None:
         deadline_ns = call.deadline_ns

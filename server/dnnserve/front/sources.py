@@ -1,4 +1,4 @@
-"""What the rows of a request are made of that are not there yet: image files to be decoded."""
+"""What the rows of a request are made of that are not there yet: image files to be decoded, or shared memory to be copied."""
 
 from __future__ import annotations
 

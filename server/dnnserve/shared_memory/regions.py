@@ -23,6 +23,7 @@ from dnnserve.shared_memory.requests import Area, Registration
 __all__ = ["Destination", "Origin", "Region", "Regions"]
 
 _MOST_COPIED_BYTES = 1 << 30
+_PIECE_BYTES = 8 << 20  # a few milliseconds
 
 
 class Region:
@@ -72,14 +73,18 @@ class Region:
                 f"{shorten(self.registration.key)}"
             )
 
-    def read(self, area: Area) -> memoryview:
+    def read(self, area: Area, checkpoint: Callable[[], None]) -> memoryview:
         """A copy of an area.
+
+        Args:
+            area: Which.
+            checkpoint: Called before every piece of it; what it raises ends the work.
 
         Raises:
             InvalidRequestError: the object ends before it.
         """
         copy = np.empty(area.nbytes, np.uint8).data
-        self._transfer(os.preadv, copy, area)
+        self._transfer(os.preadv, copy, area, checkpoint)
         return copy
 
     def write(self, area: Area, data: memoryview) -> None:
@@ -90,13 +95,20 @@ class Region:
         """
         if size_of(self.fd) < self.registration.offset + area.offset + len(data):
             raise self._cut(area)  # it would grow
-        self._transfer(os.pwritev, data, area)
+        self._transfer(os.pwritev, data, area, lambda: None)
 
-    def _transfer(self, act: Callable[[int, Sequence[memoryview], int], int], data: memoryview, area: Area) -> None:
+    def _transfer(
+        self,
+        act: Callable[[int, Sequence[memoryview], int], int],
+        data: memoryview,
+        area: Area,
+        checkpoint: Callable[[], None],
+    ) -> None:
         position = self.registration.offset + area.offset
         while data:
+            checkpoint()
             try:
-                done = act(self.fd, [data], position)
+                done = act(self.fd, [data[:_PIECE_BYTES]], position)
             except OSError as error:
                 name = shorten(area.region)
                 raise InvalidRequestError(f"shared memory region {name} cannot be used: {error.strerror}") from error
@@ -148,13 +160,21 @@ class Origin:
         self._area = area
         self._budget = budget
 
-    def read(self) -> memoryview:
+    @property
+    def nbytes(self) -> int:
+        """What is read."""
+        return self._area.nbytes
+
+    def read(self, checkpoint: Callable[[], None]) -> memoryview:
         """A copy of what lies there now.
+
+        Args:
+            checkpoint: As `Region.read` has it.
 
         Raises:
             InvalidRequestError: the object ends before it.
         """
-        return self._region.read(self._area)
+        return self._region.read(self._area, checkpoint)
 
     def release(self) -> None:
         """The request has ended, and its copy with it."""
