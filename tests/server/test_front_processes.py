@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.server.serving import Client, connected_anew, infer_request, make_con
 from tests.server.test_rest import INFER, ask, json_request
 
 FRONTS = 2
+CROWD = 3000  # several times what a link takes
 
 
 def fronts_of(server: object) -> FrontProcesses:
@@ -81,6 +83,39 @@ def test_a_killed_front_end_is_started_again_and_what_it_asked_for_is_given_up()
         assert fronts_of(server).restarts == 1
         wait_until(lambda: shared_files() == before)
         assert front._child.link.closed
+
+
+def test_a_front_end_that_stands_still_holds_nobody_up_and_is_replaced() -> None:
+    with serving(Lab(), front_ends=FRONTS) as (server, _):
+        fronts = fronts_of(server)
+        still, other = fronts._fronts
+        os.kill(still.pid, signal.SIGSTOP)
+
+        def tell() -> None:
+            for _ in range(CROWD):
+                fronts.announce(True)
+
+        try:
+            telling = threading.Thread(target=tell, daemon=True)
+            telling.start()
+            telling.join(PATIENCE_S)
+            assert not telling.is_alive()
+            opened = channels(server.addresses.grpc, 16)
+            calls = [
+                Client(server, each).infer.ModelInfer.future(infer_request(), timeout=PATIENCE_S, wait_for_ready=True)
+                for each in opened
+            ]
+            wait_until(lambda: any(call.done() for call in calls))
+            while fronts._fronts[0] is still:
+                fronts.look()
+                wait_until(lambda: other.unanswered == 0)
+            for call in calls:
+                assert scores(call.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
+            assert fronts._fronts[1] is other
+            for channel in opened:
+                channel.close()
+        finally:
+            still._child.kill()
 
 
 def test_whatever_keeps_a_front_end_from_its_start_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ __all__ = [
     "LogLevel",
     "Models",
     "Outcomes",
+    "Ping",
+    "Pong",
     "Refusal",
     "Refused",
     "RemoveRegion",
@@ -314,6 +316,14 @@ class Inside(NamedTuple):
     """So many. Immutable."""
 
     calls: int
+
+
+class Ping(NamedTuple):
+    """Is anybody there? Immutable."""
+
+
+class Pong(NamedTuple):
+    """Who reads messages does so. Immutable."""
 
 
 class Stop(NamedTuple):

@@ -88,6 +88,8 @@ class _Process:
                 self._scheduler.complete(message)
             elif isinstance(message, messages.SnapshotOf):
                 self._statistics.deliver(message)
+            elif isinstance(message, messages.Ping):
+                self._outbox.send(messages.Pong())
             elif isinstance(message, messages.Count):
                 self._outbox.send(messages.Inside(self._front.inside))
             elif isinstance(message, messages.Serve):

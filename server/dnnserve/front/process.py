@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _ANSWER_S = 2.0
+_LOOKS = 10
 _Answer = TypeVar("_Answer")
 
 
@@ -59,6 +60,10 @@ class FrontProcess:
         shared: What it has in common with others.
         number: Its place among them.
         on_lost: Called by that thread when it has ended: with this, how it ended, and after how many seconds.
+
+    Attributes:
+        unanswered: Looks since it last gave a sign of life. They are counted, not timed: where all processes stood still for a
+            while, this one too, it has time to answer the next.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class FrontProcess:
         self._outbox = Outbox(child.link, f"dnnserve-outbox-{number}")
         self._port: Port | None = None
         self._ended = False
+        self._serves = False
+        self.unanswered = 0
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
             kind: queue.SimpleQueue()
             for kind in (
@@ -93,9 +100,22 @@ class FrontProcess:
         return self._ended
 
     def tell(self, message: object, fds: Sequence[int] = ()) -> None:
-        """Send a message, and files with it; not from the thread that listens."""
-        with contextlib.suppress(OSError):  # it has ended, and the listener finds out
-            self._child.link.send(message, fds)
+        """Send a message, and files with it, whose descriptors are duplicated; to one that has ended, nothing. Does not wait.
+
+        Raises:
+            OSError: there is no descriptor for a file.
+        """
+        self._outbox.send(message, fds)
+
+    def look(self) -> None:
+        """Ask for a sign of life, and kill a process that serves and has answered none of the last looks."""
+        if not self._serves or self._ended:
+            return
+        if self.unanswered >= _LOOKS:
+            _log.error("front end %d, process %d, does not answer: it is killed", self.number, self.pid)
+            self._child.kill()
+        self.unanswered += 1
+        self.tell(messages.Ping())
 
     def start(self, models: messages.Models) -> None:
         """Have it take calls for these models.
@@ -113,7 +133,9 @@ class FrontProcess:
         Raises:
             StartError: it has ended, or does not answer.
         """
-        return self._wait(messages.Started, _START_S).front_end
+        kind = self._wait(messages.Started, _START_S).front_end
+        self._serves = True
+        return kind
 
     def wait_served(self) -> None:
         """Wait until it gives requests to the models that it was told.
@@ -213,6 +235,8 @@ class FrontProcess:
             elif isinstance(message, messages.Snapshot):
                 counters = self._shared.statistics.snapshot(message.model)
                 self._outbox.send(messages.SnapshotOf(message.model, counters))
+            elif isinstance(message, messages.Pong):
+                self.unanswered = 0
             elif isinstance(message, messages.Asked):
                 self._ask(message)
             elif isinstance(message, messages.CannotStart):

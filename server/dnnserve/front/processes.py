@@ -36,6 +36,7 @@ __all__ = ["FrontProcesses"]
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
+_LOOK_S = 1.0
 
 
 class FrontProcesses:
@@ -90,6 +91,8 @@ class FrontProcesses:
         self._stopping = False
         self._restarts = [Restarts() for _ in range(config.front_ends)]
         self._fronts: list[FrontProcess] = []
+        self._leave = threading.Event()
+        self._watch = threading.Thread(target=self._look_again_and_again, name="dnnserve-front-watch", daemon=True)
         try:
             for number in range(config.front_ends):
                 self._fronts.append(self._begin(number))
@@ -121,6 +124,12 @@ class FrontProcesses:
                 front.start(models)
         for front in fronts:
             self.kind = front.wait_started()
+        self._watch.start()
+
+    def look(self) -> None:
+        """Ask all processes for signs of life; one that gives none is killed, and so started again."""
+        for front in self._all():
+            front.look()
 
     def serve(self, specs: Sequence[ModelSpec]) -> None:
         """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""
@@ -170,11 +179,15 @@ class FrontProcesses:
         """Tell all processes something of a region; why some do not know it. One that has ended need not: its successor learns of
         the regions that there are then.
         """
-        ticket, fronts = next(self._tickets), self._all()
-        for front in fronts:
-            front.tell(message(ticket), fds)
+        ticket, told = next(self._tickets), []
         failures = []
-        for front in fronts:
+        for front in self._all():
+            try:
+                front.tell(message(ticket), fds)
+                told.append(front)
+            except OSError as error:
+                failures.append(StartError(f"front end {front.number} cannot be told: {error.strerror}"))
+        for front in told:
             try:
                 front.wait_known(ticket)
             except StartError as failure:
@@ -231,6 +244,7 @@ class FrontProcesses:
         """End what is still open after so long, and give the port back."""
         with self._lock:
             self._stopping = True
+        self._leave.set()
         for front in self._fronts:
             front.tell(messages.Stop(grace_s))
         for front in self._fronts:
@@ -244,6 +258,10 @@ class FrontProcesses:
     def _all(self) -> list[FrontProcess]:
         with self._lock:
             return list(self._fronts)
+
+    def _look_again_and_again(self) -> None:
+        while not self._leave.wait(_LOOK_S):
+            self.look()
 
     def _begin(self, number: int) -> FrontProcess:
         child = self._children.take()
