@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -149,6 +150,28 @@ def test_a_killed_process_is_a_lost_device_and_another_one_can_be_started(engine
     again = engines("cpu")
     assert again.load(KEY, 4).max_batch_rows == 4
     again.close()
+
+
+def test_what_cannot_be_sent_for_want_of_descriptors_costs_a_batch_and_no_device(
+    engines: EngineProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = engines("cpu")
+    pipeline = host.load(KEY, 8)
+    expected = probabilities(make_package(), ROWS)
+    np.testing.assert_allclose(run(pipeline, ROWS), expected, rtol=1e-5, atol=1e-7)
+
+    def fail(*_arguments: object, **_options: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for _ in range(pipeline.depth + 1):
+        monkeypatch.setattr(host._child.link, "note", fail)
+        with pytest.raises(DnncoreError, match="Too many open files") as caught:
+            run(pipeline, ROWS)
+        monkeypatch.undo()
+        assert not isinstance(caught.value, DeviceFaultError)
+    np.testing.assert_allclose(run(pipeline, ROWS), expected, rtol=1e-5, atol=1e-7)
+    assert len(pipeline._arenas) == 1
+    host.close()
 
 
 def test_signals_for_the_server_do_not_end_an_engine(engines: EngineProcesses) -> None:

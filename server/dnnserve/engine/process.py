@@ -7,6 +7,7 @@ not the server. The process reads rows where the front end has put them, and wri
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import threading
 import weakref
@@ -47,6 +48,9 @@ from dnnserve.processes.parcel import Parcel
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
 
 _Wanted = TypeVar("_Wanted")
+
+_GONE = frozenset({errno.EBADF, errno.ENOTCONN})
+"""Beside the errors that are a ConnectionError: what a link that this process has closed says."""
 
 _Placed = tuple[Arena, int, int, bool, tuple[int, ...]]
 """A block: its arena, its offset there, its rows, whether they are pixels, and the outputs that are wanted."""
@@ -217,17 +221,19 @@ class ProcessHost:
 
         Raises:
             DeviceFaultError: the process ended.
+            DnncoreError: it could not be sent, and nothing of it was.
         """
         try:
             self._child.link.send(message, fds)
-        except OSError:
-            raise self._ended() from None
+        except OSError as error:
+            raise self._unsent(error) from error
 
     def run(self, model: ModelKey, blocks: Sequence[_Placed]) -> None:
         """Have the process run a batch of blocks.
 
         Raises:
             DeviceFaultError: the process ended.
+            DnncoreError: it could not be told; the batch is lost, and the process has not heard of it.
         """
         flat: list[Any] = []
         for arena, *fields in blocks:
@@ -236,8 +242,8 @@ class ProcessHost:
             flat += arena.number, *fields
         try:
             self._child.link.note(tuple(Run((model.name, model.version, model.load), tuple(flat))))
-        except OSError:
-            raise self._ended() from None
+        except OSError as error:
+            raise self._unsent(error) from error
 
     def answer(self, wanted: type[_Wanted] | tuple[type[_Wanted], ...]) -> _Wanted:
         """Wait for the answer to the oldest question.
@@ -295,6 +301,14 @@ class ProcessHost:
             self._on_end()
         self._answers.put(None)
         self._on_loss()
+
+    def _unsent(self, error: OSError) -> DnncoreError:
+        """What it means that nothing could be sent: the other end has gone, or this process lacks what it takes."""
+        if isinstance(error, ConnectionError) or error.errno in _GONE:
+            return self._ended()
+        return DnncoreError(
+            f"the engine process {self.pid} of {self._device} cannot be told anything: {error.strerror}"
+        )
 
     def _ended(self) -> DeviceFaultError:
         self.close()  # waits: when this is told, nobody there reads or writes a block any more
@@ -356,7 +370,11 @@ class ProcessPipeline:
     def begin(self) -> None:
         """Have the process stage and run the batch, after what was begun before; returns at once."""
         staged = self._staged.popleft()
-        self._host.run(self._model, staged.places)
+        try:
+            self._host.run(self._model, staged.places)
+        except BaseException:
+            self._give_back(staged)
+            raise
         self._begun.append(staged)
 
     def finish(self) -> Timing:
