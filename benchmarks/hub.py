@@ -139,7 +139,7 @@ class NoControl:
 
 def front(options: argparse.Namespace) -> None:
     """Be a front end until the hub closes its end."""
-    link = begin(options.front)
+    link = begin(options.front, "dnnserve-front")
     assignment: Any = told(link)
     Front(link, assignment, options.model, options.rows, options.in_flight).run()
 

@@ -205,10 +205,10 @@ class Misbehaving:
 
 
 def family(pid: int) -> dict[int, str]:
-    """Command lines of a process and all below it, by their numbers."""
+    """Names of a process and all below it, by their numbers."""
     found = {}
     with suppress(FileNotFoundError, ProcessLookupError):
-        found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        found[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 found |= family(int(child))
@@ -229,11 +229,11 @@ def sample(pid: int) -> dict[str, float]:
 
 async def faults(pid: int, every_s: float, until: float, seen: Seen) -> None:
     """Kill one of the server's processes each time, front ends and engines in turn."""
-    for kind in itertools.cycle(("dnnserve.engine.child", "dnnserve.front.child")):
+    for kind in itertools.cycle(("dnnserve-engine", "dnnserve-front")):
         await asyncio.sleep(every_s)
         if time.monotonic() >= until - _AFTERMATH_S:
             return
-        there = [one for one, command in family(pid).items() if kind in command]
+        there = [one for one, name in family(pid).items() if name == kind]
         if there:
             os.kill(random.choice(there), signal.SIGKILL)
             seen.last_fault_s = time.monotonic()

@@ -153,9 +153,9 @@ def _counters(server: RunningServer) -> tuple[float, float, float]:
 
 def _processor_ns(server: RunningServer, clients: Sequence[int]) -> dict[str, int]:
     """What the scheduler's process, the front ends, the engines and the clients have computed so far."""
-    children = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children_of(server.pid)}
-    fronts = [pid for pid, command in children.items() if "dnnserve.front.child" in command]
-    engines = [pid for pid, command in children.items() if "dnnserve.engine.child" in command]
+    children = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children_of(server.pid)}
+    fronts = [pid for pid, name in children.items() if name == "dnnserve-front"]
+    engines = [pid for pid, name in children.items() if name == "dnnserve-engine"]
     groups = {"front_ends": fronts, "engines": engines, "clients": clients}
     used = {group: sum(map(processor_ns, pids)) for group, pids in groups.items()}
     return {"scheduler": processor_ns(server.pid, children=False), **used}

@@ -25,7 +25,7 @@ from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
-from dnnserve.processes.child import FRONT_END, Children
+from dnnserve.processes.child import FRONT_END, Child, Children
 
 if TYPE_CHECKING:
     from dnnserve.app import Server
@@ -59,8 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
-    fronts = Children(FRONT_END, count=config.front_ends)  # they import what they need while this does
+    fronts = Children(FRONT_END)
     try:
+        if config.front_ends:
+            fronts = _begin_front_ends(config.front_ends)
         from dnnserve.assembly import make_server
     except ModuleNotFoundError as error:
         fronts.close()
@@ -91,6 +93,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.shutdown()
         os._exit(0 if clean else 1)
     return 0
+
+
+def _begin_front_ends(count: int) -> Children:
+    """Begin processes of front ends: as copies of this one, so that what all import is imported once, or as programs of their own
+    where somebody else has begun threads in this process, or may have used gRPC.
+    """
+    alone = threading.active_count() == 1 and "grpc" not in sys.modules
+    from dnnserve.front import child
+
+    return Children(
+        FRONT_END, begun=[Child.fork(child.main) if alone else Child.start(FRONT_END) for _ in range(count)]
+    )
 
 
 def _read_again(server: Server, arguments: Sequence[str] | None) -> None:

@@ -26,6 +26,7 @@ from dnnserve.repository import (
     load_package,
     load_package_folder,
     load_packages,
+    model_file,
     see_repository,
     stamp_of,
 )
@@ -137,7 +138,7 @@ def _model_package(config: ServerConfig) -> Mapping[ModelKey, Package]:
             f"model {str(config.model)!r} does not exist; give a model package, an .onnx file or a .prototxt"
         )
     if config.model.is_file():
-        return import_model_file(config.model_file())
+        return import_model_file(model_file(config))
     if config.file_arguments:
         raise StartError(
             f"{', '.join(config.file_arguments)}: {str(config.model)!r} is no file, and a model package has its own; "

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
-from dnncore.importers.model_file import ModelFile
-from dnncore.nn.graph import Extent
 
 __all__ = [
     "ENGINES",
@@ -155,7 +153,7 @@ class ServerConfig:
     model_repository: Path | None = None
     model: Path | None = None
     weights: Path | None = None
-    shape: Sequence[tuple[str, tuple[Extent, ...]]] = ()
+    shape: Sequence[tuple[str, tuple[int | str, ...]]] = ()
     name: str | None = None
     labels: Path | None = None
     preprocess: str | None = None
@@ -294,11 +292,6 @@ class ServerConfig:
         """Those arguments that say something of a model's file."""
         names = ("weights", "shape", "name", "labels", "preprocess")
         return tuple(f"--{name}" for name in names if getattr(self, name))
-
-    def model_file(self) -> ModelFile:
-        """The file to import, where `model` is one."""
-        assert self.model is not None
-        return ModelFile(self.model, self.weights, tuple(self.shape), self.name, self.labels, self.preprocess)
 
 
 def _check_precision(name: str, precision: str | None) -> None:

@@ -16,6 +16,7 @@ from dnncore.errors import DnncoreError, PackageError
 from dnncore.importers.loading import caffemodel_beside
 from dnncore.importers.model_file import ModelFile
 from dnncore.nn import Package
+from dnnserve.config import ServerConfig
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.lifecycle.sightings import Sight
@@ -27,6 +28,7 @@ __all__ = [
     "load_package",
     "load_package_folder",
     "load_packages",
+    "model_file",
     "see_repository",
     "stamp_of",
 ]
@@ -139,6 +141,12 @@ def load_package_folder(path: Path) -> Mapping[ModelKey, Package]:
     """
     package = load_package(path)
     return {_first_version(package, f"model package {str(path)!r}", "use"): package}
+
+
+def model_file(config: ServerConfig) -> ModelFile:
+    """The file to import, where that is what a configuration names."""
+    assert config.model is not None
+    return ModelFile(config.model, config.weights, tuple(config.shape), config.name, config.labels, config.preprocess)
 
 
 def import_model_file(file: ModelFile) -> Mapping[ModelKey, Package]:

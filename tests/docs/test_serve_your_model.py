@@ -12,6 +12,7 @@ import onnx
 import pytest
 from dnnclient.cli import main as dnnclient
 from dnnserve.command_line import parse_arguments
+from dnnserve.repository import model_file
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -100,5 +101,5 @@ def test_the_pages_packages_are_made_and_named(folder: Path) -> None:
 
 def test_the_pages_other_servers_find_what_they_name(folder: Path) -> None:
     _, caffe, _, repository = map(parse_arguments, _commands("dnnserve"))
-    assert caffe.model_file().package("dnnserve").labels == COLORS
+    assert model_file(caffe).package("dnnserve").labels == COLORS
     assert repository.precision == "fp16"

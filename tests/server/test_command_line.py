@@ -28,6 +28,7 @@ from PIL import Image
 
 from tests.server.fakes import PATIENCE_S, wait_until
 from tests.server.packages import LABELS, make_package, make_repository, probabilities
+from tests.server.test_engine_process import is_running
 
 COMMAND = (sys.executable, "-m", "dnnserve")
 
@@ -162,6 +163,56 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
     assert [line["level"] for line in lines] == ["INFO", "INFO", "INFO"]
     assert lines[0]["message"] == "calls come over the fast front end"
     assert not ready_file.exists()
+
+
+def front_ends_of(pid: int) -> set[int]:
+    """Processes of front ends that have begun."""
+    children = [int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
+    return {each for each in children if is_running(each) and name_of(each) == "dnnserve-front"}
+
+
+def name_of(pid: int) -> str:
+    """As the kernel has it; of a process that is not there, none."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def sockets_of(pid: int) -> set[Path]:
+    return {link for fd in Path(f"/proc/{pid}/fd").iterdir() if (link := fd.readlink()).name.startswith("socket:")}
+
+
+def test_front_ends_are_copies_of_the_server_which_has_imported_what_they_need(models: Path, tmp_path: Path) -> None:
+    request = inference.ModelConfigRequest(name="digits")
+
+    def ask(address: object) -> None:
+        with grpc.insecure_channel(str(address), [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub = inference_grpc.GRPCInferenceServiceStub(channel)
+            stub.ModelConfig(request, timeout=PATIENCE_S, wait_for_ready=True)
+
+    arguments = ("--model-repository", models, "--devices", "cpu", "--front-ends", 2)
+    with started(tmp_path / "ready.json", *arguments) as (process, ready):
+        copies = front_ends_of(process.pid)
+        assert len(copies) == 2
+        lost, left = copies
+        for pid in copies:
+            assert Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            assert not sockets_of(pid) & sockets_of(process.pid)  # it would keep another's link open
+        ask(ready["grpc"])
+        os.kill(lost, signal.SIGKILL)
+        found = set[int]()
+
+        def has_come() -> bool:
+            found.update(front_ends_of(process.pid) - copies)  # the kernel's list may lack some while a process ends
+            return bool(found)
+
+        wait_until(has_come)
+        (successor,) = found
+        assert b"dnnserve.front.child" in Path(f"/proc/{successor}/cmdline").read_bytes()  # there are threads by now
+        ask(ready["grpc"])
+        process.kill()
+        wait_until(lambda: not is_running(left) and not is_running(successor))
 
 
 def test_sighup_has_the_configuration_read_again_and_a_bad_one_changes_nothing(models: Path, tmp_path: Path) -> None:

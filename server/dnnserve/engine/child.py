@@ -130,7 +130,7 @@ class _Stager:
 
 def main(device: str, channel: str) -> int:
     """Serve until the runner closes its end; the exit status."""
-    link = begin(channel)
+    link = begin(channel, "dnnserve-engine")
     devices.limit_cpu_threads(1)
     with contextlib.suppress(DnncoreError):  # which comes again, to be told, when the device is opened
         devices.resolve(device)  # begins to use the driver, which takes a while, before there is anything to load

@@ -127,7 +127,7 @@ class EngineProcesses:
 
 
 def _child(device: str) -> Child:
-    return Child("dnnserve.engine.child", device)
+    return Child.start("dnnserve.engine.child", device)
 
 
 class ProcessHost:

@@ -148,7 +148,7 @@ class _Process:
 
 def main(channel: str) -> int:
     """Serve until the server closes its end; the exit status."""
-    link = begin(channel)
+    link = begin(channel, "dnnserve-front")
     assignment: FrontAssignment | None = told(link)
     if assignment is None:
         return 0

@@ -7,16 +7,22 @@ it ends when the server closes its end of their link, and the kernel kills it sh
 from __future__ import annotations
 
 import ctypes
+import gc
+import logging
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import Parcel, unpack
@@ -27,23 +33,95 @@ FRONT_END = "dnnserve.front.child"
 """What a front end's process runs; here, because processes are begun before what they run has been imported."""
 
 _END_S = 5.0
+_STDIN, _STDERR = 0, 2
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+class _Process(Protocol):
+    """What is used here of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class _Forked:
+    """A process that was forked, with as much of `subprocess.Popen` as is used here. Thread-safe: `_lock` guards `_fd`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._lock = threading.Lock()
+        self._fd = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        with self._lock:
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        ended = select.poll()
+        with self._lock:
+            if self._code is not None:
+                return self._code
+            fd = os.dup(self._fd)
+        try:
+            ended.register(fd, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1e3):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        finally:
+            os.close(fd)
+        with self._lock:
+            if self._code is None:
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                os.close(self._fd)
+                self._fd = -1
+            return self._code
 
 
 class Child:
     """A child process and our end of its link. Owned by one thread, but for `kill` and what `link` allows.
 
     Args:
-        module: What it runs; its `main` calls `begin` with its last argument, and then `told`.
-        arguments: What comes before that on its command line.
+        process: The process.
+        link: Our end.
     """
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, process: _Process, link: Link) -> None:
+        self._process = process
+        self.link = link
+
+    @classmethod
+    def start(cls, module: str, *arguments: str) -> Child:
+        """Start a program.
+
+        Args:
+            module: What it runs; its `main` calls `begin` with its last argument, and then `told`.
+            arguments: What comes before that on its command line.
+        """
         ours, theirs = Link.pair()
         command = [sys.executable, "-m", module, *arguments, str(theirs.fileno())]
         with theirs:
-            self._process = _starter().submit(_start, command, theirs.fileno()).result()
-        self.link = Link(ours)
+            process = _starter().submit(_start, command, theirs.fileno()).result()
+        return cls(process, Link(ours))
+
+    @classmethod
+    def fork(cls, main: Callable[[str], int]) -> Child:
+        """Have a copy of this process go on with a module's `main`, as `start` has it, but without importing anything again.
+
+        This process has one thread yet, which lasts, and has used nothing of gRPC, whose threads a copy would lack.
+        """
+        ours, theirs = Link.pair()
+        gc.freeze()  # who collects garbage would write to every page of what both have
+        with theirs:
+            pid = os.fork()  # noqa: TID251 - the ban is for tests, whose process has threads
+            if not pid:
+                _go_on(main, theirs.fileno())
+        return cls(_Forked(pid), Link(ours))
 
     def tell(self, parcel: Parcel) -> None:
         """Hand over what it waits for.
@@ -78,23 +156,23 @@ class Child:
 
 
 class Children:
-    """Processes of one program, begun before anybody needs them. Thread-safe.
+    """Processes of one program, some of them begun before anybody needs them. Thread-safe.
 
     Args:
-        program: What they run, as `Child` takes it.
-        count: How many are begun now.
+        program: What they run, as `Child.start` takes it.
+        begun: Those that were.
     """
 
-    def __init__(self, *program: str, count: int = 0) -> None:
+    def __init__(self, *program: str, begun: Iterable[Child] = ()) -> None:
         self._program = program
-        self._begun = deque(Child(*program) for _ in range(count))  # its operations are atomic
+        self._begun = deque(begun)  # its operations are atomic
 
     def take(self) -> Child:
         """One that was begun, or else a new one."""
         try:
             return self._begun.pop()
         except IndexError:
-            return Child(*self._program)
+            return Child.start(*self._program)
 
     def close(self) -> None:
         """End those that nobody took. A second call does nothing."""
@@ -112,12 +190,35 @@ def _start(command: Sequence[str], channel: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=(channel,), stdin=subprocess.DEVNULL)
 
 
-def begin(channel: str) -> Link:
-    """What a child does first; its end of the link."""
+def _go_on(main: Callable[[str], int], channel: int) -> NoReturn:
+    """What a forked process does, and nothing behind it: what stands on the stack is its parent's."""
+    status = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)
+        # Ends of other links, too: while a copy of one is open, nobody is told that it was closed.
+        os.closerange(_STDERR + 1, channel)
+        os.closerange(channel + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        status = main(str(channel))
+    except BaseException:  # noqa: BLE001 - it must not unwind its parent's stack
+        traceback.print_exc()
+    finally:
+        logging.shutdown()
+        os._exit(status)
+
+
+def begin(channel: str, name: str) -> Link:
+    """What a child does first; its end of the link.
+
+    Args:
+        channel: The descriptor, in decimal.
+        name: What the kernel calls the process, up to 15 characters: `ps -o comm` shows it.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server drains first
     # If the server is killed while a kernel here does not end, nobody else would end it.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_NAME, name.encode())
     return Link(socket.socket(fileno=int(channel)))
 
 
