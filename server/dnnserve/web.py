@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
-import socket
 import ssl
-import sys
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
-from dnnserve.errors import StartError
+import h11
+
+from dnnserve.http.connection import Connection, Desk, Refusal, Reply
+from dnnserve.http.server import HttpServer, Place
 from dnnserve.metrics import CONTENT_TYPE
 
 __all__ = ["WebServer"]
 
 _log = logging.getLogger(__name__)
 
+_MOST_CONNECTIONS = 256
+"""Far more than monitors and probes open, each of which is closed when it has been idle for a minute."""
+
 
 class WebServer:
     """Answers GET and HEAD on its own port. Thread-safe.
+
+    Pages are made by its one thread, in the order in which they are asked for.
 
     Args:
         host: Address to listen on.
@@ -30,6 +33,7 @@ class WebServer:
         ready: Whether /readyz says 200 or 503.
         tls: Gives the context of new connections; None: they are plain. Where it asks clients for certificates, /metrics is only
             for those that show one; health and readiness are for all, as Kubernetes' probes have none.
+        max_connections: Open at the same time; one more is closed again.
 
     Raises:
         StartError: the port cannot be had.
@@ -42,107 +46,77 @@ class WebServer:
         metrics: Callable[[], bytes],
         ready: Callable[[], bool],
         tls: Callable[[], ssl.SSLContext] | None = None,
+        max_connections: int = _MOST_CONNECTIONS,
     ) -> None:
-        class Handler(_Handler):
-            def setup(self) -> None:
-                if tls is not None:
-                    self.request.settimeout(self.timeout)
-                    self.request = tls().wrap_socket(self.request, server_side=True)  # in the connection's own thread
-                super().setup()
-
-            def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-                match path:
-                    case "/metrics" if self.lacks_certificate():
-                        return HTTPStatus.FORBIDDEN, "text/plain", b"metrics are for clients with a certificate\n"
-                    case "/metrics":
-                        return HTTPStatus.OK, CONTENT_TYPE, metrics()
-                    case "/healthz":
-                        return HTTPStatus.OK, "text/plain", b"alive\n"
-                    case "/readyz" if ready():
-                        return HTTPStatus.OK, "text/plain", b"ready\n"
-                    case "/readyz":
-                        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"not ready\n"
-                    case _:
-                        return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics, /healthz and /readyz\n"
-
-        server = _HttpServer6 if ":" in host else _HttpServer
-        try:
-            self._server = server((host, port), Handler)
-        except OSError as error:
-            raise StartError(
-                f"metrics port {host}:{port} cannot be had: {error.strerror or error}; choose another with --metrics-port"
-            ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="dnnserve-web", daemon=True
-        )
+        self._metrics = metrics
+        self._ready = ready
+        self._max_connections = max_connections
+        self._server = HttpServer(Place("metrics", host, port, "--metrics-port"), tls)
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def start(self) -> None:
         """Begin to answer."""
-        self._thread.start()
+        self._server.start(self._connect, self._max_connections, 0, "", 0)
 
     def close(self) -> None:
         """Stop answering and free the port; a second call does nothing."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+        self._server.stop(0.0)
+
+    def page(self, path: str, *, certified: bool) -> Reply:
+        """What is to be read at a path.
+
+        Args:
+            path: Without what stands behind a question mark.
+            certified: Whether the client has shown a certificate, where it is asked for one.
+        """
+        match path:
+            case "/metrics" if not certified:
+                return _text(HTTPStatus.FORBIDDEN, "metrics are for clients with a certificate")
+            case "/metrics":
+                return Reply(HTTPStatus.OK, CONTENT_TYPE, self._metrics())
+            case "/healthz":
+                return _text(HTTPStatus.OK, "alive")
+            case "/readyz" if self._ready():
+                return _text(HTTPStatus.OK, "ready")
+            case "/readyz":
+                return _text(HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
+            case _:
+                return _text(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
+
+    def _connect(self, desk: Desk) -> Connection:
+        return _Reader(desk, self)
 
 
-class _HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True  # past connections in TIME_WAIT do not block a restart; a listener still does
-    request_queue_size = 128  # connections that wait to be accepted: probes and scrapers that come at the same time
+class _Reader(Connection):
+    """A client's connection. Owned by the event loop's thread; not checked."""
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's arguments
-        """Log what ended a connection; a client that went away is no error of ours, and its traceback no line of our log."""
-        if isinstance(sys.exception(), OSError):
-            _log.debug("%s: %s", client_address[0], sys.exception())
-        else:
-            _log.exception("a request of %s to the metrics port failed", client_address[0])
+    def __init__(self, desk: Desk, pages: WebServer) -> None:
+        super().__init__(desk)
+        self._pages = pages
+
+    def look_at(self, head: h11.Request) -> None:
+        """Pages are read, and nothing is written."""
+        if head.method not in (b"GET", b"HEAD"):
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are answered", (("Allow", "GET, HEAD"),))
+
+    def hand_over(self, head: h11.Request, _body: bytes) -> None:
+        """Answer with the page."""
+        path = head.target.decode("latin-1").partition("?")[0]
+        try:
+            reply = self._pages.page(path, certified=not self.lacks_certificate)
+        except Exception:  # noqa: BLE001 - whatever a page does, the next one gets its chance
+            _log.exception("the page %s could not be made", path)
+            reply = _text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the server's log has the cause")
+        self.answer(reply)
+
+    def refused(self, refusal: Refusal) -> Reply:
+        """Its text."""
+        return _text(refusal.status, str(refusal))
 
 
-class _HttpServer6(_HttpServer):
-    address_family = socket.AF_INET6
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection. Owned by one thread; not checked: the HTTP server's."""
-
-    timeout = 10.0  # a client that sends nothing does not keep a thread
-    server_version = "dnnserve"
-    sys_version = ""
-
-    def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        raise NotImplementedError
-
-    def lacks_certificate(self) -> bool:
-        """Whether the client was asked for a certificate and has shown none."""
-        connection = self.connection
-        if not isinstance(connection, ssl.SSLSocket):
-            return False
-        return connection.context.verify_mode != ssl.CERT_NONE and not connection.getpeercert()
-
-    def do_GET(self) -> None:
-        """The page."""
-        self.wfile.write(self._head())
-
-    def do_HEAD(self) -> None:
-        """The head of the page alone: monitors ask so whether it is there."""
-        self._head()
-
-    def _head(self) -> bytes:
-        """Send what stands before the body, which is returned."""
-        status, content_type, body = self.page(self.path.partition("?")[0])
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        return body
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        _log.debug("%s: " + format, self.client_address[0], *args)
+def _text(status: int, text: str) -> Reply:
+    return Reply(status, "text/plain", f"{text}\n".encode())

@@ -21,6 +21,8 @@ from dnnserve.errors import QueueFullError, StartError
 from dnnserve.front import parameters
 from dnnserve.front.gate import Gate
 from dnnserve.front.rest import connection, transcoding
+from dnnserve.http import connection as limits
+from dnnserve.http.connection import Desk
 from PIL import Image
 
 from dnncore.errors import DeviceFaultError
@@ -291,7 +293,7 @@ def test_what_is_no_http_is_refused_and_slow_requests_too(client: Client, monkey
         with socket.create_connection(address_of(client), PATIENCE_S) as raw:
             raw.sendall(garbage)
             assert read_all(raw)[:10] == b"HTTP/1.1 4"
-    monkeypatch.setattr(connection, "_HEAD_S", 0.2)
+    monkeypatch.setattr(limits, "_HEAD_S", 0.2)
     for slow in (
         b"GET /v2 HTTP/1.1\r\n",
         b"POST /v2/models/toy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
@@ -481,8 +483,8 @@ def test_a_connection_that_was_reset_is_closed_and_nothing_is_raised() -> None:
         raise AssertionError("nothing was asked")
 
     loop = asyncio.new_event_loop()
-    desk = connection.Desk(loop, {}, never, lambda *_: None, Gate(), lambda: 0, 1, 1, 1)
-    reset, transport = connection.Connection(desk), ResetTransport()
+    calls = connection.Calls({}, never, lambda *_: None, Gate(), lambda: 0)
+    reset, transport = connection.RestConnection(Desk(loop, 1, 1, "", 1), calls), ResetTransport()
     reset.connection_made(transport)
     reset.data_received(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")
     assert transport.aborted

@@ -10,6 +10,7 @@ import pytest
 from dnnserve.web import WebServer
 
 from tests.server.fakes import PATIENCE_S, wait_until
+from tests.server.test_rest import read_all
 
 
 @pytest.mark.parametrize(
@@ -38,15 +39,59 @@ def test_a_client_that_resets_its_connection_leaves_no_traceback(capfd: pytest.C
     web = WebServer("127.0.0.1", 0, metrics, lambda: True)
     web.start()
     try:
-        before = threading.active_count()
         with socket.create_connection(("127.0.0.1", web.port)) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             assert asked.wait(PATIENCE_S)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.set()
-        wait_until(lambda: threading.active_count() == before)
+        desk = web._server._desk
+        assert desk is not None
+        wait_until(lambda: not desk.connections)
         with urllib.request.urlopen(f"http://127.0.0.1:{web.port}/healthz", timeout=PATIENCE_S) as response:
             assert response.read() == b"alive\n"
     finally:
         web.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_connections_are_bounded_in_number_and_in_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    web = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True, max_connections=2)
+    web.start()
+    try:
+        idle = [socket.create_connection(("127.0.0.1", web.port), PATIENCE_S) for _ in range(2)]
+        desk = web._server._desk
+        assert desk is not None
+        wait_until(lambda: len(desk.connections) == 2)
+        with socket.create_connection(("127.0.0.1", web.port), PATIENCE_S) as refused:
+            assert refused.recv(1) == b""
+        before = threading.active_count()
+        asks = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        monkeypatch.setattr("dnnserve.http.connection._IDLE_S", 0.0)
+        for connection in idle:  # neither has a thread of its own
+            connection.sendall(asks)
+            assert read_all(connection).endswith(b"alive\n")  # and then is closed, for it is idle
+        assert threading.active_count() == before
+        wait_until(lambda: not desk.connections)
+    finally:
+        web.close()
+
+
+def test_what_is_no_request_for_a_page_is_refused_in_plain_text() -> None:
+    def fail() -> bytes:
+        raise RuntimeError("a metric is broken")
+
+    web = WebServer("127.0.0.1", 0, fail, lambda: True)
+    web.start()
+    try:
+        for request, status in (
+            (b"POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+            (b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", b"413"),
+            (b"GET /metrics HTTP/1.0\r\n\r\n", b"500"),
+        ):
+            with socket.create_connection(("127.0.0.1", web.port), PATIENCE_S) as connection:
+                connection.sendall(request)
+                answer = read_all(connection)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert b"Content-Type: text/plain" in answer
+    finally:
+        web.close()

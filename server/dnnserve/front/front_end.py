@@ -12,7 +12,8 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.decoding import DecodePool, PixelLimits
 from dnnserve.front.inference import inference_methods
-from dnnserve.front.rest.server import HttpServer
+from dnnserve.front.rest.connection import Calls
+from dnnserve.front.rest.server import RestServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallsObserver, Counters, Queue, Service
 from dnnserve.front.tracing import open_tracing
@@ -136,11 +137,11 @@ class LocalFrontEnd:
         self._tracer = open_tracing(config.trace_endpoint, config.trace_ratio)
         doors = open_doors(config)
         self._server = GrpcServer(config, doors, behind.clock, reuse_port=reuse_port)
-        self._http: HttpServer | None = None
+        self._http: RestServer | None = None
         self._service: Service | None = None
         if config.http_port is not None:
             try:
-                self._http = HttpServer(config, self._server.gate, behind.clock, doors.http, reuse_port=reuse_port)
+                self._http = RestServer(config, doors.http, reuse_port=reuse_port)
             except StartError:
                 self._server.stop(0.0)
                 raise
@@ -189,7 +190,8 @@ class LocalFrontEnd:
         )
         self._server.start(service)
         if self._http is not None:
-            self._http.start(inference_methods(service), service.refuse, self._server.objection)
+            ours = inference_methods(service), service.refuse, self._server.objection
+            self._http.serve(Calls(*ours, self._server.gate, behind.clock))
 
     def serve(self, specs: Sequence[ModelSpec]) -> None:
         """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""

@@ -7,8 +7,9 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 from dnnserve.catalog import shorten
+from dnnserve.http.connection import Refusal
 
-__all__ = ["POSTED", "Refusal", "Route", "find_route"]
+__all__ = ["POSTED", "Route", "find_route"]
 
 _OF_A_MODEL = {
     (): "ModelMetadata",
@@ -34,21 +35,6 @@ POSTED = frozenset(
     }
 )
 """Methods whose requests have bodies."""
-
-
-class Refusal(Exception):  # noqa: N818 - HTTP answers with it
-    """A request is ended before it becomes a call.
-
-    Args:
-        status: Of the answer.
-        text: What the client reads.
-        headers: Of the answer, beside those that every one has.
-    """
-
-    def __init__(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(text)
-        self.status = status
-        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)

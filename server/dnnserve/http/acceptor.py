@@ -1,4 +1,4 @@
-"""Who is let in by the HTTP port: connections are counted from the moment at which they are taken, TLS handshakes included.
+"""Who is let in by an HTTP port: connections are counted from the moment at which they are taken, TLS handshakes included.
 
 `asyncio.Server` tells of a connection when its handshake has ended, so that clients who never end theirs would count nowhere.
 """
@@ -10,8 +10,9 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 
-from dnnserve.front.rest.connection import Connection, Desk
+from dnnserve.http.connection import Connection, Desk
 
 __all__ = ["Acceptor"]
 
@@ -27,14 +28,25 @@ class Acceptor:
 
     Args:
         listener: The socket, which does not block; closed with this.
-        tls: Its context; None: connections are plain.
+        name: What the log calls the port: "HTTP".
+        tls: Gives the context of the next connection; None: connections are plain.
         desk: What connections share.
+        connect: Makes a connection.
     """
 
-    def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, desk: Desk) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        name: str,
+        tls: Callable[[], ssl.SSLContext] | None,
+        desk: Desk,
+        connect: Callable[[Desk], Connection],
+    ) -> None:
         self._listener = listener
+        self._name = name
         self._tls = tls
         self._desk = desk
+        self._connect = connect
         self._greetings: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -60,7 +72,7 @@ class Acceptor:
             taken, _ = self._listener.accept()
         except OSError as error:
             if error.errno in _EXHAUSTED:  # the port is readable still: look away for a while
-                _log.error("no connection can be taken on the HTTP port for %g s: %s", _EXHAUSTED_S, error)
+                _log.error("no connection can be taken on the %s port for %g s: %s", self._name, _EXHAUSTED_S, error)
                 desk.loop.remove_reader(self._listener)
                 desk.loop.call_later(_EXHAUSTED_S, self.open)
             return  # else it has gone again
@@ -68,7 +80,7 @@ class Acceptor:
             taken.close()
             return
         taken.setblocking(False)
-        connection = Connection(desk)
+        connection = self._connect(desk)
         desk.greeted.add(connection)
         greeting = desk.loop.create_task(self._greet(taken, connection))
         self._greetings.add(greeting)
@@ -79,9 +91,10 @@ class Acceptor:
         desk = self._desk
         patience_s = None if self._tls is None else _HANDSHAKE_S
         times = {"ssl_handshake_timeout": patience_s, "ssl_shutdown_timeout": patience_s}
+        tls = None if self._tls is None else self._tls()
         try:
-            await desk.loop.connect_accepted_socket(lambda: connection, taken, ssl=self._tls, **times)
+            await desk.loop.connect_accepted_socket(lambda: connection, taken, ssl=tls, **times)
         except OSError as error:  # TLS's are such, and that it took too long
-            _log.debug("a connection of the HTTP port came to nothing: %s", error)
+            _log.debug("a connection of the %s port came to nothing: %s", self._name, error)
         finally:
             desk.greeted.discard(connection)
