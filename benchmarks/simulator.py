@@ -17,7 +17,7 @@ from dnnserve.scheduling.dispatcher import Dispatcher
 from dnnserve.scheduling.entry import Entry, Limits
 from dnnserve.scheduling.policy import Decision
 
-__all__ = ["Arrival", "Device", "Outcome", "Simulation", "linear", "poisson"]
+__all__ = ["Arrival", "Device", "Outcome", "Simulation", "linear", "poisson", "with_hiccups"]
 
 SECOND_NS = 1_000_000_000
 
@@ -106,6 +106,17 @@ def linear(base_ms: float, row_ms: float, jitter: float = 0.0, seed: int = 0) ->
         return int((base_ms + rows * row_ms) * 1e6 * factor)
 
     return service
+
+
+def with_hiccups(service: ServiceTime, part: float, mean_ms: float, seed: int = 0) -> ServiceTime:
+    """The same on a host that has other things to do: such a part of the batches takes longer, exponentially distributed."""
+    generator = random.Random(seed)
+
+    def interrupted(model: ModelKey, rows: int) -> int:
+        more_ms = generator.expovariate(1 / mean_ms) if generator.random() < part else 0.0
+        return service(model, rows) + int(more_ms * 1e6)
+
+    return interrupted
 
 
 def poisson(

@@ -2,10 +2,10 @@
 
 A device pads a batch to a size that it was prepared for and copies the rows that are there, so a curve has points at powers of two
 and halfway between them, and a batch costs what the next larger point says. Each point holds a mean, exponentially weighted, and
-the curve how far batches scatter around their means, as TCP does with round-trip times (RFC 6298): a mean and four mean deviations
-bound what a batch takes nearly always. The scatter is one for all sizes: what makes batches slow at times, a busy host mostly, does
-not ask for their size, and a size that was unlucky when it ran last must not be kept out by that for long. What decides about
-deadlines is the bound; what is charged and planned with is the mean.
+the curve how far batches scatter around their means, as TCP does with round-trip times (RFC 6298): a mean and four mean deviations,
+at most half of the mean, bound what a batch takes nearly always. The scatter is one for all sizes: what makes batches slow at
+times, a busy host mostly, does not ask for their size, and a size that was unlucky when it ran last must not be kept out by that
+for long. What decides about deadlines is the bound; what is charged and planned with is the mean.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _MEAN_GAIN = 1 / 8
 _SCATTER_GAIN = 1 / 16
 _DEVIATIONS = 4
 _LEAST_MARGIN = 0.02
+_MOST_MARGIN = 0.5
+"""What scatters by more than this part of the mean are hiccups of the host. They come seldom, and no margin covers them; one that
+tries keeps out requests that nine batches in ten would answer in time, on a device that has nothing else to do."""
 _FIRST_SCATTER = 0.03
 _SURPRISE = 2.0
 """A batch that takes longer than this many means counts as one that takes as long: a hiccup must not keep requests out."""
@@ -110,9 +113,11 @@ class Curve(NamedTuple):
     def bound_ns(self, rows: int) -> int:
         """What a batch of so many rows takes at most, nearly always."""
         margin = _DEVIATIONS * self.scatter
-        return int(
-            self.means_ns[bisect_left(self.sizes, rows)] * (1 + (margin if margin > _LEAST_MARGIN else _LEAST_MARGIN))
-        )
+        if margin < _LEAST_MARGIN:
+            margin = _LEAST_MARGIN
+        elif margin > _MOST_MARGIN:
+            margin = _MOST_MARGIN
+        return int(self.means_ns[bisect_left(self.sizes, rows)] * (1 + margin))
 
     def measured(self, rows: int, took_ns: int, now_ns: int) -> Curve:
         """The curve after a batch."""

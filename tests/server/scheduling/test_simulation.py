@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduling import merged
-from benchmarks.simulator import SECOND_NS, Arrival, Device, Outcome, Simulation, linear, poisson
+from benchmarks.simulator import SECOND_NS, Arrival, Device, Outcome, Simulation, linear, poisson, with_hiccups
 
 MS = 1_000_000
 TOY, OTHER = ModelKey("toy", 1), ModelKey("other", 1)
@@ -114,6 +114,15 @@ def test_overload_costs_no_goodput_and_hardly_an_answer_is_late(
     outcomes = simulate(simulation, list(poisson(TOY, capacity * load, seconds, deadlines_ms)))
     assert sum(o.good for o in outcomes) >= goodput / 100 * capacity * seconds
     assert sum(o.late for o in outcomes) < 0.001 * len(outcomes)
+
+
+def test_hiccups_of_the_host_do_not_keep_out_what_most_batches_answer_in_time() -> None:
+    seconds, capacity = 10.0, 2 / 7 * 1e3
+    device = Device("d", with_hiccups(linear(6, 0), 0.1, 10.0))  # 7 ms on average
+    simulation = Simulation([device], {TOY: Limits(2, 1000)}, {"d": {TOY: timings(6, 0, 2)}})
+    outcomes = simulate(simulation, list(poisson(TOY, 3 * capacity, seconds, (15.0,))))
+    assert sum(o.good for o in outcomes) > 0.75 * capacity * seconds
+    assert sum(o.late for o in outcomes) < 0.03 * len(outcomes)
 
 
 def test_the_server_is_normal_again_within_a_second_after_overload() -> None:
