@@ -79,7 +79,7 @@ def test_an_inner_product_does_too(handle: Handle) -> None:
     rng = np.random.default_rng(1)
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 48), (32, 48)))
     scale = rng.uniform(1e-4, 2e-4, 32).astype(np.float32)
-    model = _one_node(QuantizedInnerProduct(0.1), {"x": x}, {"weight": w, "scale": scale})
+    model = _one_node(QuantizedInnerProduct(y_scale=0.1), {"x": x}, {"weight": w, "scale": scale})
     found = _run(handle, model, {"x": x}, 3)["y"]
     exact = (x.astype(np.int64) @ w.astype(np.int64).T) * scale / 0.1
     assert np.abs(found - np.clip(exact, -128, 127)).max() <= 0.5 + 1e-3

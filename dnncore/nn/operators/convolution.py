@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor
+from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
+from dnncore.nn.operators.activated import Activated
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
 from dnncore.tensor import Tensor
 
@@ -104,13 +105,8 @@ class Convolution(_Geometry):
 
 
 @dataclass(frozen=True)
-class FusedConvolution(Convolution):
-    """activation(conv(x, weight) + bias + residual), rounded once; a pass makes it (dnncore/nn/passes/fuse_convolutions.py).
-
-    Args:
-        activation: Name of a mode of `ActivationMode`; None for the identity.
-        coefficient: Of the activation.
-    """
+class FusedConvolution(Activated, Convolution):
+    """activation(conv(x, weight) + bias + residual), rounded once; a pass makes it (dnncore/nn/passes/convolutions.py)."""
 
     kind: ClassVar[str] = "fused_convolution"
     input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "bias", "residual")
@@ -118,15 +114,12 @@ class FusedConvolution(Convolution):
     in_place: ClassVar[frozenset[int]] = frozenset({3})
     batched: ClassVar[frozenset[int]] = frozenset({0, 3})
 
-    activation: str | None = None
-    coefficient: float = 0.0
-
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         (y,) = super().infer(inputs[:3])
         residual = (*inputs, None, None)[3]
         if residual is not None and residual != y:
             raise BadParamError(f"residual {residual} must be as the output, {y}")
-        _ = _as_activation(self.activation, self.coefficient)
+        _ = self._activation()  # which checks mode and coefficient
         return (y,)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
@@ -134,7 +127,7 @@ class FusedConvolution(Convolution):
         assert x is not None
         assert w is not None
         channels = None if bias is None else as_channels(bias, x.ndim)
-        conv, activation = self._descriptor(x.ndim), _as_activation(self.activation, self.coefficient)
+        conv, activation = self._descriptor(x.ndim), self._activation()
         ops.convolution_bias_activation_forward(handle, 1.0, x, w, conv, channels, activation, outputs[0], z=residual)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
@@ -142,23 +135,16 @@ class FusedConvolution(Convolution):
 
 
 @dataclass(frozen=True)
-class ImageConvolution(_Geometry):
+class ImageConvolution(Activated, _Geometry):
     """activation(conv(table[c, x], weight) + bias) of pixels x, uint8 [N, H, W, C]; a pass makes it (dnncore/nn/passes/pixels.py).
 
     `table` is float32 [C, 256], what each value of a pixel becomes, rounded to the weight's dtype. There is one group.
-
-    Args:
-        activation: Name of a mode of `ActivationMode`; None for the identity.
-        coefficient: Of the activation.
     """
 
     kind: ClassVar[str] = "image_convolution"
     input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "table", "bias")
     optional: ClassVar[int] = 1
     batched: ClassVar[frozenset[int]] = frozenset({0})
-
-    activation: str | None = None
-    coefficient: float = 0.0
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         x, w, table, bias = (*inputs, None)[:4]
@@ -173,7 +159,7 @@ class ImageConvolution(_Geometry):
             )
         if bias is not None and bias.shape != w.shape[:1]:
             raise BadParamError(f"bias {bias} must have the shape [{w.shape[0]}]")
-        _ = _as_activation(self.activation, self.coefficient)
+        _ = self._activation()  # which checks mode and coefficient
         return (Spec(w.dtype, self._descriptor(4).output_shape((batch, channels, height, width), w.shape)),)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
@@ -181,10 +167,7 @@ class ImageConvolution(_Geometry):
         assert x is not None
         assert w is not None
         assert table is not None
-        channels, activation = (
-            None if bias is None else as_channels(bias, 4),
-            _as_activation(self.activation, self.coefficient),
-        )
+        channels, activation = None if bias is None else as_channels(bias, 4), self._activation()
         pixels = x.view(x.descriptor.transposed(0, 3, 1, 2))
         ops.image_convolution(handle, 1.0, pixels, table, w, self._descriptor(4), channels, activation, 0.0, outputs[0])
 
@@ -251,10 +234,6 @@ class ConvolutionBackwardFilter(_Geometry):
 def as_channels(vector: Tensor, ndim: int) -> Tensor:
     """A [K] as [1, K, 1, ...]."""
     return vector.reshape(1, vector.shape[0], *(1,) * (ndim - 2))
-
-
-def _as_activation(mode: str | None, coefficient: float) -> ActivationDescriptor | None:
-    return None if mode is None else ActivationDescriptor.make(mode, coefficient)
 
 
 def _macs(w: Spec | None, y: Spec) -> int:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Spec
+from dnncore.nn.operators.activated import Activated
 from dnncore.nn.operators.inner_product import InnerProduct
 from dnncore.problems import ActivationForwardProblem, AddProblem, FusedConvolutionProblem, MatmulProblem, Problem
 from dnncore.tensor import Tensor
@@ -21,30 +22,20 @@ _POINTWISE = ConvolutionDescriptor.make(1)
 
 
 @dataclass(frozen=True)
-class FusedInnerProduct(InnerProduct):
+class FusedInnerProduct(Activated, InnerProduct):
     """y [N, K] = activation(x w' + bias), of x [N, C], w [K, C] and bias [K]; a pass makes it (dnncore/nn/passes).
 
     One launch, as a convolution of single places, or a product and what follows it, whichever is faster by estimate: the tiles of
     convolutions suit long sums of few images less.
-
-    Args:
-        activation: Name of a mode of `ActivationMode`; None for the identity.
-        coefficient: Of the activation.
     """
 
     kind: ClassVar[str] = "fused_inner_product"
     optional: ClassVar[int] = 0
     batched: ClassVar[frozenset[int]] = frozenset({0})
 
-    activation: str | None = None
-    coefficient: float = 0.0
-
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         _ = self._activation()  # which checks mode and coefficient
         return super().infer(inputs)
-
-    def _activation(self) -> ActivationDescriptor | None:
-        return None if self.activation is None else ActivationDescriptor.make(self.activation, self.coefficient)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
         x, w, bias = inputs

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
+from dnncore.nn.operators.activated import Activated
 from dnncore.nn.operators.convolution import Convolution, as_channels
 from dnncore.nn.operators.inner_product import InnerProduct
 from dnncore.tensor import Tensor
@@ -74,7 +75,7 @@ class Dequantize(Operator):
 
 
 @dataclass(frozen=True)
-class QuantizedConvolution(Convolution):
+class QuantizedConvolution(Activated, Convolution):
     """round(activation(conv(x, weight) * scale + bias + residual_scale * residual) / y_scale) as int8.
 
     x, weight and residual are int8, and weight is laid out as a convolution's; scale [K], what a product of 1 stands for in each
@@ -83,8 +84,6 @@ class QuantizedConvolution(Convolution):
     Args:
         y_scale: What 1 stands for in the result.
         residual_scale: Likewise, in the residual.
-        activation: Name of a mode of `ActivationMode`; None for the identity.
-        coefficient: Of the activation.
     """
 
     kind: ClassVar[str] = "quantized_convolution"
@@ -95,8 +94,6 @@ class QuantizedConvolution(Convolution):
 
     y_scale: float = 1.0
     residual_scale: float = 1.0
-    activation: str | None = None
-    coefficient: float = 0.0
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         x, weight, scale, bias, residual = (*inputs, None, None)[:5]
@@ -106,7 +103,7 @@ class QuantizedConvolution(Convolution):
         _ = super().infer((x, weight, scale))
         if residual is not None and residual != y:
             raise BadParamError(f"residual {residual} must be as the output, {y}")
-        _ = _activation(self.activation, self.coefficient)
+        _ = self._activation()  # which checks mode and coefficient
         return (y,)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
@@ -121,7 +118,7 @@ class QuantizedConvolution(Convolution):
             w,
             self._descriptor(x.ndim),
             None if bias is None else as_channels(bias, x.ndim),
-            _activation(self.activation, self.coefficient),
+            self._activation(),
             outputs[0],
             scale=as_channels(scale, x.ndim),
             z=residual,
@@ -134,15 +131,13 @@ class QuantizedConvolution(Convolution):
 
 
 @dataclass(frozen=True)
-class QuantizedInnerProduct(InnerProduct):
+class QuantizedInnerProduct(Activated, InnerProduct):
     """round(activation((x weight') * scale + bias) / y_scale) as int8.
 
     x [N, C] and weight [K, C] are int8, scale and bias [K] float32.
 
     Args:
         y_scale: What 1 stands for in the result.
-        activation: Name of a mode of `ActivationMode`; None for the identity.
-        coefficient: Of the activation.
     """
 
     kind: ClassVar[str] = "quantized_inner_product"
@@ -151,14 +146,12 @@ class QuantizedInnerProduct(InnerProduct):
     batched: ClassVar[frozenset[int]] = frozenset({0})
 
     y_scale: float = 1.0
-    activation: str | None = None
-    coefficient: float = 0.0
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
         x, weight, scale, bias = (*inputs, None)[:4]
         _check_operands(x=x, weight=weight)
         _check_scales(y_scale=self.y_scale)
-        _ = _activation(self.activation, self.coefficient)
+        _ = self._activation()  # which checks mode and coefficient
         _ = super().infer((x, weight, scale))
         return super().infer((x, weight, bias))
 
@@ -174,7 +167,7 @@ class QuantizedInnerProduct(InnerProduct):
             _as_image(w),
             _POINTWISE,
             None if bias is None else as_channels(bias, 4),
-            _activation(self.activation, self.coefficient),
+            self._activation(),
             _as_image(outputs[0]),
             scale=as_channels(scale, 4),
             alpha=1 / self.y_scale,
@@ -182,10 +175,6 @@ class QuantizedInnerProduct(InnerProduct):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         raise BadParamError(f"{self.kind} has no gradient: differentiate a graph before it is quantized")
-
-
-def _activation(mode: str | None, coefficient: float) -> ActivationDescriptor | None:
-    return None if mode is None else ActivationDescriptor.make(mode, coefficient)
 
 
 def _check_scales(**scales: float) -> None:

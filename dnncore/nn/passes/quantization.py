@@ -186,7 +186,7 @@ class _Writer:
                 coefficient=fused.coefficient,
             )
         else:
-            changed = QuantizedInnerProduct(y_scale, fused.activation, fused.coefficient)
+            changed = QuantizedInnerProduct(y_scale=y_scale, activation=fused.activation, coefficient=fused.coefficient)
         self._add(node, changed, inputs)
 
     def add_whole(self, node: Node) -> None:
