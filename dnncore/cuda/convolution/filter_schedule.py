@@ -24,7 +24,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_gathered,
 )
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
-from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM, MOST, ROW_BYTES, WARPGROUP
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, LONGEST_SUM, MOST, ROW_BYTES, WARPGROUP
 from dnncore.cuda.params import ADDRESS, BLEND, generate, record, struct
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, TensorMap
 from dnncore.cuda.unit import Unit
@@ -32,7 +32,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["PARAMS", "Kernels", "Schedule", "Tile", "offer", "sum_unit"]
+__all__ = ["Kernels", "Schedule", "Tile", "kernel_unit", "offer", "sum_unit"]
 
 _PATCH_ROWS, _PATCH_COLUMNS = 14, 8
 _PATCH_TAPS = (3, 3)
@@ -156,7 +156,7 @@ _GRADIENT = struct(
         for name in ("slabs", "tile_step", "block_step", "steps", "tiles", "filter_tiles", "blocks", "in_vectors")
     ),
 )
-PARAMS = struct(
+_PARAMS = struct(
     *((name, TENSOR_MAP) for name in ("x", "dy")),
     *BLEND,
     ("gradient", _GRADIENT),
@@ -173,7 +173,30 @@ _SUM_PARAMS = struct(
 )
 
 
-def sum_unit(header: str, function: str, entry: str, architectures: tuple[str, ...]) -> Unit:
+def kernel_unit(header: str, kernel: str, entry: str, tile: Tile) -> Unit:
+    """The kernel of a tile.
+
+    Args:
+        header: Of `convolution/`, where its class is.
+        kernel: That class with its arguments, in namespace dnncore.
+        entry: Name of its `extern "C"` entry.
+        tile: Of each block.
+    """
+    source = (
+        f'#include "dnncore/convolution/{header}.cuh"\n'
+        "using namespace dnncore;\n"
+        f"using Kernel = {kernel};\n"
+        f'static_assert(sizeof(filter::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
+        f"{entry}(const __grid_constant__ filter::Params params) {{\n"
+        "  Kernel::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+def sum_unit(header: str, function: str, entry: str) -> Unit:
     """The kernel that adds up parts by a function of `filter::SumParams`."""
     made = generate(
         header=f"dnncore/convolution/{header}.cuh",
@@ -183,7 +206,7 @@ def sum_unit(header: str, function: str, entry: str, architectures: tuple[str, .
         dtype=_SUM_PARAMS,
         threads=SUM_THREADS,
     )
-    return Unit(made.source, made.entry, architectures)
+    return Unit(made.source, made.entry, (ARCHITECTURE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +394,7 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
         maps = patches_map(x, tile.slab, *patch), patches_map(dy, tile.slab, rows, columns)
     of_x, of_dy = (replace(each, rounds=kernels.rounds) for each in maps)
     params = record(
-        PARAMS,
+        _PARAMS,
         output=output,
         stride=window.steps,
         padding=[-first for first in window.first],

@@ -18,8 +18,8 @@ from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_schedule import PARAMS, Kernels, Tile, offer, sum_unit
-from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, why_no_wgmma
+from dnncore.cuda.convolution.filter_schedule import Kernels, Tile, kernel_unit, offer, sum_unit
+from dnncore.cuda.convolution.wgmma_tile import why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
@@ -42,24 +42,14 @@ _PREFIX = {1: "tf32", 3: "3xtf32"}
 @cache
 def _unit(products: int, _dtype: DType, tile: Tile) -> Unit:
     entry = f"convolution_{_PREFIX[products]}_backward_filter_{tile.rows}x{tile.columns}"
-    source = (
-        '#include "dnncore/convolution/tf32_filter.cuh"\n'
-        "using namespace dnncore;\n"
-        f"using Kernel = tf32_filter::Kernel<{tile.rows}, {tile.columns}, {tile.stages}, {products}>;\n"
-        f'static_assert(sizeof(filter::Params) == {PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
-        f"{entry}(const __grid_constant__ filter::Params params) {{\n"
-        "  Kernel::run(params);\n"
-        "}\n"
-    )
-    return Unit(source, entry, (ARCHITECTURE,))
+    kernel = f"tf32_filter::Kernel<{tile.rows}, {tile.columns}, {tile.stages}, {products}>"
+    return kernel_unit("tf32_filter", kernel, entry, tile)
 
 
 @cache
 def _sum_unit(_dtype: DType) -> Unit:
     entry = "convolution_tf32_backward_filter_parts"
-    return sum_unit("tf32_filter", "tf32_filter::add_parts", entry, (ARCHITECTURE,))
+    return sum_unit("tf32_filter", "tf32_filter::add_parts", entry)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from functools import cache
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_schedule import PARAMS, Kernels, Tile, offer, sum_unit
-from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, DTYPES, why_no_wgmma
+from dnncore.cuda.convolution.filter_schedule import Kernels, Tile, kernel_unit, offer, sum_unit
+from dnncore.cuda.convolution.wgmma_tile import DTYPES, why_no_wgmma
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -35,25 +35,15 @@ TILES = (
 def _unit(dtype: DType, tile: Tile) -> Unit:
     entry = f"convolution_wgmma_backward_filter_{c_type(dtype)}_{tile.rows}x{tile.columns}"
     stage = ", filter::Patches" if tile.in_patches else ""
-    source = (
-        '#include "dnncore/convolution/wgmma_filter.cuh"\n'
-        "using namespace dnncore;\n"
-        f"using Kernel = wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}{stage}>;\n"
-        f'static_assert(sizeof(filter::Params) == {PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'static_assert(sizeof(Kernel::Shared) == {tile.shared_bytes}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({tile.threads}, 1) '
-        f"{entry}(const __grid_constant__ filter::Params params) {{\n"
-        "  Kernel::run(params);\n"
-        "}\n"
-    )
-    return Unit(source, entry, (ARCHITECTURE,))
+    kernel = f"wgmma_filter::Kernel<{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}{stage}>"
+    return kernel_unit("wgmma_filter", kernel, entry, tile)
 
 
 @cache
 def _sum_unit(dtype: DType) -> Unit:
     name = c_type(dtype)
     entry = f"convolution_wgmma_backward_filter_parts_{name}"
-    return sum_unit("wgmma_filter", f"wgmma_filter::add_parts<{name}>", entry, (ARCHITECTURE,))
+    return sum_unit("wgmma_filter", f"wgmma_filter::add_parts<{name}>", entry)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from dnncore.torch.functions.formats import (
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.operation import Operation
 
-__all__ = ["batch_norm", "gradients", "trained", "update"]
+__all__ = ["batch_norm", "batch_norm_in_training"]
 
 
 def _per_channel(x: TensorDescriptor, dtype: DType) -> TensorDescriptor:
@@ -48,7 +48,7 @@ def _parameter(
     return made, draft.constant(default, made)
 
 
-def trained(
+def _trained(
     momentum: float,
     epsilon: float,
     activation: ActivationDescriptor | None,
@@ -94,7 +94,7 @@ def trained(
     return draft.operation()
 
 
-def gradients(
+def _gradients(
     bias_is_like_x: bool,
     activation: ActivationDescriptor | None,
     has_residual: bool,
@@ -171,27 +171,37 @@ def _inferred(
     return draft.operation()
 
 
-class _BatchNorm(Function):
+class _BatchNormTraining(Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
+        residual: Tensor | None,
         running: tuple[Tensor | None, Tensor | None],
-        settings: tuple[float, float, None],
+        settings: tuple[float, float, ActivationDescriptor | None],
     ) -> Tensor:
-        y, both, *_ = operate(trained, settings, (x, weight, bias, *running, None))
-        ctx.save_for_backward(x, weight, None, both, None)
-        ctx.bias_is_like_x = bias is not None and bias.dtype is x.dtype
+        y, both, *_ = operate(_trained, settings, (x, weight, bias, *running, residual))
+        activation, has_residual = settings[-1], residual is not None
+        saved = (None, both, None) if activation is None else (None if has_residual else bias, both, y)
+        ctx.save_for_backward(x, weight, *saved)
+        ctx.settings = bias is not None and bias.dtype is x.dtype, activation, has_residual
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias, *_ = operate(gradients, (ctx.bias_is_like_x, None, False), (*ctx.saved_tensors, dy))
+        dx, dweight, dbias, *rest = operate(_gradients, ctx.settings, (*ctx.saved_tensors, dy))
         needed = ctx.needs_input_grad
-        return dx, dweight if needed[1] else None, dbias if needed[2] else None, None, None
+        return (
+            dx,
+            dweight if needed[1] else None,
+            dbias if needed[2] else None,
+            rest[0] if needed[3] else None,
+            None,
+            None,
+        )
 
 
 class _BatchNormInference(Function):
@@ -247,25 +257,44 @@ def batch_norm(
     Parameters and running statistics may be of any floating dtype; the arithmetic is in the compute type of x. They are copied
     where they are neither in that nor in the dtype of x.
     """
+    if training:
+        return batch_norm_in_training(x, running_mean, running_var, weight, bias, (momentum, eps, None))
+    scale, offset, mean, variance = parameters_for(x, weight, bias, running_mean, running_var)
+    if mean is None or variance is None:
+        raise BadParamError("batch_norm outside training needs running_mean and running_var")
+    if wants_gradient(x, scale, offset):
+        y: Tensor = _BatchNormInference.apply(x, scale, offset, mean, variance, eps)
+        return y
+    return operate(_inferred, (eps,), (x, scale, offset, mean, variance))[0]
+
+
+def batch_norm_in_training(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    settings: tuple[float, float, ActivationDescriptor | None],
+    residual: Tensor | None = None,
+) -> Tensor:
+    """activation(batch_norm(x) + residual) with statistics of the batch, by which the running ones are updated.
+
+    Args:
+        settings: momentum, eps, and the activation; None for the identity.
+        residual: Like x, in shape and dtype; None for 0.
+    """
     scale, offset, mean, variance = parameters_for(x, weight, bias, running_mean, running_var)
     y: Tensor
-    if not training:
-        if mean is None or variance is None:
-            raise BadParamError("batch_norm outside training needs running_mean and running_var")
-        if wants_gradient(x, scale, offset):
-            y = _BatchNormInference.apply(x, scale, offset, mean, variance, eps)
-            return y
-        return operate(_inferred, (eps,), (x, scale, offset, mean, variance))[0]
-    if wants_gradient(x, scale, offset):
-        y = _BatchNorm.apply(x, scale, offset, (mean, variance), (momentum, eps, None))
+    if wants_gradient(x, scale, offset, residual):
+        y = _BatchNormTraining.apply(x, scale, offset, residual, (mean, variance), settings)
     else:
-        y = operate(trained, (momentum, eps, None), (x, scale, offset, mean, variance, None))[0]
-    update(running_mean, mean)
-    update(running_var, variance)
+        y = operate(_trained, settings, (x, scale, offset, mean, variance, residual))[0]
+    _update(running_mean, mean)
+    _update(running_var, variance)
     return y
 
 
-def update(statistic: Tensor | None, updated: Tensor | None) -> None:
+def _update(statistic: Tensor | None, updated: Tensor | None) -> None:
     """Copy a running statistic back that a launch has updated in another dtype."""
     if statistic is not updated and statistic is not None and updated is not None:
         statistic.copy_(updated)
