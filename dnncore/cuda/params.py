@@ -206,6 +206,7 @@ def generate(
     threads: int,
     *,
     starts_early: bool = False,
+    architectures: tuple[str, ...] = (),
 ) -> Unit:
     """Generate a unit of one kernel.
 
@@ -218,10 +219,12 @@ def generate(
         threads: Most threads per block that it is launched with.
         starts_early: Whether its threads wait for the kernel before as the first thing, so that launches of it may start early
             (ptx/early_launch.cuh).
+        architectures: See `Unit`.
     """
-    functions = {entry: function}
-    (unit,) = generate_together(header, functions, struct_name, dtype, threads, starts_early=starts_early).values()
-    return unit
+    units = generate_together(
+        header, {entry: function}, struct_name, dtype, threads, starts_early=starts_early, architectures=architectures
+    )
+    return units[entry]
 
 
 def generate_together(
@@ -232,6 +235,7 @@ def generate_together(
     threads: int,
     *,
     starts_early: bool = False,
+    architectures: tuple[str, ...] = (),
 ) -> dict[str, Unit]:
     """Generate the units of several kernels that are compiled, and loaded, at once; the arguments as of `generate`.
 
@@ -251,4 +255,4 @@ def generate_together(
         f"{waiting}  {function}(params);\n}}\n"
         for entry, function in functions.items()
     )
-    return {entry: Unit(source, entry) for entry in functions}
+    return {entry: Unit(source, entry, architectures) for entry in functions}

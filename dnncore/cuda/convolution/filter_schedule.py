@@ -198,15 +198,15 @@ def kernel_unit(header: str, kernel: str, entry: str, tile: Tile) -> Unit:
 
 def sum_unit(header: str, function: str, entry: str) -> Unit:
     """The kernel that adds up parts by a function of `filter::SumParams`."""
-    made = generate(
+    return generate(
         header=f"dnncore/convolution/{header}.cuh",
         entry=entry,
         function=function,
         struct_name="filter::SumParams",
         dtype=_SUM_PARAMS,
         threads=SUM_THREADS,
+        architectures=(ARCHITECTURE,),
     )
-    return Unit(made.source, made.entry, (ARCHITECTURE,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     params_dtype,
     why_no_wgmma,
 )
-from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, record, small_divisor, struct
+from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -117,16 +117,15 @@ _PARAMS = _params()
 def _unit(dtype: DType, read: DType) -> Unit:
     """The kernel that multiplies one dtype and reads another, or the same."""
     entry = f"convolution_wgmma_rows_{c_type(dtype)}" + ("" if read is dtype else f"_{c_type(read)}")
-    source = (
-        '#include "dnncore/convolution/wgmma_rows.cuh"\n'
-        "using namespace dnncore;\n"
-        f'static_assert(sizeof(wgmma::RowsParams) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
-        f"{entry}(const __grid_constant__ wgmma::RowsParams params) {{\n"
-        f"  wgmma::RowsKernel<{c_type(dtype)}, {c_type(read)}>::run(params);\n"
-        "}\n"
+    return generate(
+        header="dnncore/convolution/wgmma_rows.cuh",
+        entry=entry,
+        function=f"wgmma::RowsKernel<{c_type(dtype)}, {c_type(read)}>::run",
+        struct_name="wgmma::RowsParams",
+        dtype=_PARAMS,
+        threads=_THREADS,
+        architectures=(ARCHITECTURE,),
     )
-    return Unit(source, entry, (ARCHITECTURE,))
 
 
 @dataclass(frozen=True)

@@ -121,30 +121,29 @@ _SUM_PARAMS = struct(
 @cache
 def _unit(dtype: DType, kernel: _Kernel) -> Unit:
     entry = f"convolution_wgmma_rows_backward_filter_{c_type(dtype)}_{kernel.filter_rows}x{kernel.chunks * CHUNK}"
-    source = (
-        '#include "dnncore/convolution/wgmma_rows_filter.cuh"\n'
-        "using namespace dnncore;\n"
-        f'static_assert(sizeof(wgmma_rows::Params) == {_PARAMS.itemsize}, "dnncore/cuda/convolution disagrees");\n'
-        f'extern "C" __global__ void __launch_bounds__({_THREADS}, 1) '
-        f"{entry}(const __grid_constant__ wgmma_rows::Params params) {{\n"
-        f"  wgmma_rows::Kernel<{c_type(dtype)}, {kernel.chunks}, {kernel.rows}>::run(params);\n"
-        "}\n"
+    return generate(
+        header="dnncore/convolution/wgmma_rows_filter.cuh",
+        entry=entry,
+        function=f"wgmma_rows::Kernel<{c_type(dtype)}, {kernel.chunks}, {kernel.rows}>::run",
+        struct_name="wgmma_rows::Params",
+        dtype=_PARAMS,
+        threads=_THREADS,
+        architectures=(ARCHITECTURE,),
     )
-    return Unit(source, entry, (ARCHITECTURE,))
 
 
 @cache
 def _sum_unit(dtype: DType) -> Unit:
     name = c_type(dtype)
-    made = generate(
+    return generate(
         header="dnncore/convolution/wgmma_rows_filter.cuh",
         entry=f"convolution_wgmma_rows_backward_filter_parts_{name}",
         function=f"wgmma_rows::add_parts<{name}>",
         struct_name="wgmma_rows::SumParams",
         dtype=_SUM_PARAMS,
         threads=SUM_THREADS,
+        architectures=(ARCHITECTURE,),
     )
-    return Unit(made.source, made.entry, (ARCHITECTURE,))
 
 
 @dataclass(frozen=True)
