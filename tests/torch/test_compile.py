@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import dnncore.torch as dt
 from dnncore import Handle
 from dnncore.dtypes import DType
-from dnncore.errors import BadParamError, ClosedError, OwnerError, PackageError
+from dnncore.errors import BadParamError, ClosedError, ModelImportError, OwnerError, PackageError
 from dnncore.nn import Executor, Package, Parameters
 from dnncore.testing import unit_roundoff
 from dnncore.torch.export import compiled
@@ -148,6 +148,47 @@ def test_a_package_is_saved_loaded_and_run(handle: Handle, residual: nn.Module, 
     ):
         found = executor.run({"x": x.numpy()})["probabilities"]
         assert_near(torch.from_numpy(np.array(found)), residual(x).softmax(1), 40)
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_net_that_was_converted_and_trained_is_compiled_and_saved(fuse: bool, tmp_path: Path) -> None:
+    plain, net = NETS["residual"].build(), NETS["residual"].build()
+    conversion = dt.convert(net.train(), fuse=fuse)
+    assert bool(conversion.fused) == fuse
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    nn.functional.cross_entropy(net(_inputs(4)), torch.arange(4)).backward()
+    optimizer.step()
+    classes = [type(module) for module in net.modules()]
+    with dt.compile(net, _inputs(1)) as run:
+        found = run(_inputs(3))
+    saved = dt.save_package(net, _inputs(1), tmp_path / "converted")
+    assert [type(module) for module in net.modules()] == classes
+    assert all(module.training for module in net.modules())
+
+    with torch.no_grad():
+        before = plain(_inputs(3))
+        plain.load_state_dict(net.state_dict())
+        after = plain(_inputs(3))
+    assert float((after - before).abs().max()) > 0.01
+    assert_near(found, after, 40)
+    expected = dt.save_package(plain, _inputs(1), tmp_path / "plain", name="converted")
+    assert saved.graph == expected.graph
+    for name, weight in expected.weights.items():
+        np.testing.assert_array_equal(saved.weights[name], weight)
+
+
+class _CallsOurs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return dt.softmax(x, 1)
+
+
+_Derived = type("_Derived", (dt.modules.Conv2d,), {})
+
+
+@pytest.mark.parametrize("net", [_CallsOurs(), _Derived(3, 4, 3)])
+def test_what_calls_our_functions_itself_cannot_be_exported_and_hears_what_can(net: nn.Module) -> None:
+    with pytest.raises(ModelImportError, match="use PyTorch's functions and PyTorch's modules"):
+        dt.compile(net, _inputs(1))
 
 
 def test_labels_that_do_not_fit_are_refused(residual: nn.Module, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from dnncore.errors import ModelImportError
+from dnncore.torch.bridge import operate
+from dnncore.torch.conversion import unconverted
 
 __all__ = ["Exported", "as_inputs", "export"]
 
@@ -66,9 +69,14 @@ def as_inputs(example: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Ten
 _MOST_TRACED = 65535
 """Images that cuDNN's batch normalisation takes: on CUDA PyTorch traces a model for no more. The net takes any number."""
 
+_CALLS_OURS = (
+    "torch.export cannot trace functions of dnncore.torch, nor classes that are derived from its modules: use PyTorch's functions "
+    "and PyTorch's modules, which `dnncore.torch.convert` swaps for ours"
+)
+
 
 def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
-    """Export a model in evaluation mode, in which it is only during this call.
+    """Export a model in evaluation mode and with PyTorch's own layers, which it has only during this call.
 
     Args:
         model: Any that `torch.export` can trace.
@@ -81,20 +89,23 @@ def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
     seen = tuple(each.detach().repeat_interleave(2, 0) for each in inputs)
     batch = Dim("batch", max=_MOST_TRACED)
     try:
-        with _in_evaluation(model), warnings.catch_warnings():
+        with _in_evaluation(model), unconverted(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch about itself
             program = torch.export.export(model, seen, dynamic_shapes=tuple({0: batch} for _ in seen))
             known = torch.export.default_decompositions()
             program = program.run_decompositions({operator: known[operator] for operator in _TAKEN_APART})
     except Exception as error:  # torch.export raises of all kinds, its own and those of the model
         reason = "\n  ".join(str(error).strip().splitlines()[:12])
-        raise ModelImportError(
-            type(model).__name__,
-            [f"torch.export cannot trace it for any number of images: {type(error).__name__}: {reason}"],
-        ) from error
+        reason = f"torch.export cannot trace it for any number of images: {type(error).__name__}: {reason}"
+        raise ModelImportError(type(model).__name__, [_CALLS_OURS if _calls_ours(error) else reason]) from error
     spec = program.call_spec.out_spec
     assert spec is not None
     return Exported(program, lambda results: pytree.tree_unflatten(list(results), spec))
+
+
+def _calls_ours(error: Exception) -> bool:
+    """Whether it was raised on the way to a launch of ours, which needs memory where a tracer has none."""
+    return any(frame.f_code is operate.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager
