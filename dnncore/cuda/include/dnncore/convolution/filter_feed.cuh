@@ -11,15 +11,17 @@
 //                         \                                  /
 //     consumers            sums of kFilters x kColumns of dw, a part for each, in registers
 //
-// dw has few tiles and pixels are many. The work, tiles x steps of a stage's pixels, is a line that is cut into as many equal pieces
-// as there are blocks (stream-K):
+// dw has few tiles and pixels are many. The work, tiles x steps of a stage's pixels, is a line that is cut into as many equal
+// pieces as there are blocks (stream-K):
 //
 //     tile      |        0        |        1        |        2        |
 //     block     |    0    |    1    |    2    |    3    |    4    | 5 |
-//     parts     |   0,0   |0,1| 1,1 |   1,2   | ...                       in the workspace, in slots tile + block
+//     slot      |    0    |   1   |2|    3    |  4  | 5 |    6    | 7 |  of the workspace
 //
 // A block stores a tile that it has all of in dw. Of the others it leaves its sums in the workspace, as its threads have them, and
-// a second kernel adds their parts in order (filter_parts.cuh): the same bits every time.
+// a second kernel adds their parts in order (filter_parts.cuh): the same bits every time. A tile's slots follow each other. They
+// are tile + block where there are no more tiles than blocks, as in the picture. Where there are more, a block leaves at most two
+// parts: that of the tile it ends in slot 2 block, that of the tile it begins in slot 2 block + 1.
 #pragma once
 
 #include "dnncore/common/tensor.cuh"
@@ -35,7 +37,7 @@ using wgmma::Row;
 
 // Of dw, where a kernel stores it.
 struct Gradient {
-  float4* parts;         // [tile + block][sums of its threads, four at a time]
+  float4* parts;         // [slot][sums of its threads, four at a time]
   void* dw;
   int64 strides[4];      // K, C, R, S
   int32 filters;
@@ -51,7 +53,7 @@ struct Gradient {
   int32 in_vectors;      // whether dw has channels in 16 bytes each, neighbours that begin at multiples of them
 };
 
-// PARAMS in convolution/filter_schedule.py. Coordinates are 32 bits: the host sees to it.
+// _PARAMS in convolution/filter_schedule.py. Coordinates are 32 bits: the host sees to it.
 struct alignas(64) Params {
   TensorMap x;           // a slab of channels of a stage's pixels
   TensorMap dy;          // a slab of filters of them
@@ -73,6 +75,9 @@ __device__ __forceinline__ uint32 first_step(const Gradient& gradient, uint32 bl
 __device__ __forceinline__ uint32 block_of(const Gradient& gradient, uint32 step) {
   return ((step + 1) * gradient.blocks - 1) / (static_cast<uint32>(gradient.tiles) * gradient.steps);
 }
+
+// The slot of a tile's first part, which the block `first` leaves; those of the blocks behind it follow. The host counts the slots.
+__device__ __forceinline__ int32 first_slot(int32 tile, int32 first) { return first + min(tile, first + 1); }
 
 // What a slab of a tile's columns is.
 template <int kSlab>
@@ -96,6 +101,13 @@ struct Piece {
   int32 tile;
   int32 first;
   int32 steps;
+
+  // Of the block's part. A tile that it does not begin, the block before it does; or there are no more tiles than blocks, and the
+  // tile's number is the lesser anyway.
+  __device__ __forceinline__ int32 slot() const {
+    const auto block = static_cast<int32>(blockIdx.x);
+    return block + min(tile, block + (first == 0 ? 1 : 0));
+  }
 };
 
 // visit(piece) for each tile that this block has a piece of.

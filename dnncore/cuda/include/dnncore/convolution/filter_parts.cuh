@@ -8,7 +8,7 @@
 
 namespace dnncore::filter {
 
-// SUM_PARAMS in convolution/filter_schedule.py.
+// _SUM_PARAMS in convolution/filter_schedule.py.
 struct SumParams {
   Blend blend;
   Gradient gradient;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void add_parts(const SumParams& params, const Store& 
   if (first == last) return;  // it is stored
   const int64 next = static_cast<int64>(params.consumers * params.fragments * kWarpgroup);  // from part to part
   float4 sum;
-  if (sum_of_parts.add(gradient.parts + (tile + first) * next + place, last - first + 1, next, sum)) store(tile, place, sum);
+  if (sum_of_parts.add(gradient.parts + first_slot(tile, first) * next + place, last - first + 1, next, sum)) store(tile, place, sum);
 }
 
 }  // namespace dnncore::filter

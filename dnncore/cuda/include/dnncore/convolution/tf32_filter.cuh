@@ -174,7 +174,7 @@ private:
       if (piece.steps == params.gradient.steps) {
         store(params, piece.tile, sums, thread);
       } else {
-        leave(params.gradient, piece.tile, sums, thread);
+        leave(params.gradient, piece, sums, thread);
       }
     });
   }
@@ -225,10 +225,9 @@ private:
     return {four[0], four[1], four[2], four[3]};
   }
 
-  static __device__ __forceinline__ void leave(const Gradient& gradient, int32 tile, const Sums& sums, int thread) {
+  static __device__ __forceinline__ void leave(const Gradient& gradient, const Piece& piece, const Sums& sums, int thread) {
     constexpr int kThreads = kConsumers * kWarpgroup;
-    float4* const to =
-        gradient.parts + static_cast<int64>(tile + static_cast<int32>(blockIdx.x)) * (kFragments * kThreads) + thread;
+    float4* const to = gradient.parts + static_cast<int64>(piece.slot()) * (kFragments * kThreads) + thread;
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) to[i * kThreads] = fragment(sums, i);
   }

@@ -131,7 +131,7 @@ private:
       if (piece.steps == params.gradient.steps) {
         store(params, piece.tile, sums, consumer);
       } else {
-        leave(params.gradient, piece.tile, sums, consumer);
+        leave(params.gradient, piece, sums, consumer);
       }
     });
   }
@@ -159,9 +159,9 @@ private:
   }
 
   static __device__ __forceinline__ void leave(
-      const Gradient& gradient, int32 tile, const float (&sums)[kConsumerColumns / 2], int consumer) {
+      const Gradient& gradient, const Piece& piece, const float (&sums)[kConsumerColumns / 2], int consumer) {
     constexpr int kOfTile = kConsumers * kFragments * kWarpgroup;
-    float4* const to = gradient.parts + static_cast<int64>(tile + static_cast<int32>(blockIdx.x)) * kOfTile +
+    float4* const to = gradient.parts + static_cast<int64>(piece.slot()) * kOfTile +
                        (consumer * kFragments * kWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) to[i * kWarpgroup] = fragment(sums, i);
