@@ -34,7 +34,7 @@ __all__ = ["PlanarPooling"]
 
 _THREADS = 128
 _STRIP = 4
-"""Rows that a thread takes in one column; kStrip in pooling_planar.cuh."""
+"""Rows that a thread takes in one column; kStrip in pooling_tiles.cuh."""
 
 _ELEMENTS, _SPREAD_ELEMENTS = 1024, 4096
 """Of a tile. Small ones keep more blocks busy. Where what windows pass on is first worked out in shared memory, those that hang
