@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnncore.cuda.convolution.filter_schedule import Schedule, Tile
+from dnncore.cuda.convolution.filter_schedule import Schedule
+from dnncore.cuda.convolution.filter_tile import Tile
 
 TILE = Tile(64, 256, 5)
 

@@ -18,7 +18,8 @@ from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_schedule import Kernels, Tile, kernel_unit, offer, sum_unit
+from dnncore.cuda.convolution.filter_launch import offer
+from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.wgmma_tile import why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType

@@ -14,7 +14,8 @@ from functools import cache
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_schedule import Kernels, Tile, kernel_unit, offer, sum_unit
+from dnncore.cuda.convolution.filter_launch import offer
+from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, why_no_wgmma
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit

@@ -53,7 +53,7 @@ struct Gradient {
   int32 in_vectors;      // whether dw has channels in 16 bytes each, neighbours that begin at multiples of them
 };
 
-// _PARAMS in convolution/filter_schedule.py. Coordinates are 32 bits: the host sees to it.
+// PARAMS in convolution/filter_tile.py. Coordinates are 32 bits: the host sees to it.
 struct alignas(64) Params {
   TensorMap x;           // a slab of channels of a stage's pixels
   TensorMap dy;          // a slab of filters of them

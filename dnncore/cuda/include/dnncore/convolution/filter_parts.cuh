@@ -8,7 +8,7 @@
 
 namespace dnncore::filter {
 
-// _SUM_PARAMS in convolution/filter_schedule.py.
+// SUM_PARAMS in convolution/filter_tile.py.
 struct SumParams {
   Blend blend;
   Gradient gradient;

@@ -1,0 +1,144 @@
+"""Offers and calls of the backward-filter kernels of sm_90: the fastest tile and schedule by estimate, and its launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.copy_engine import (
+    forward_window,
+    images_map,
+    matrix_map,
+    patches_map,
+    reads_matrix,
+    why_no_matrix,
+    why_not_copied,
+    why_not_gathered,
+)
+from dnncore.cuda.convolution.filter_schedule import Schedule
+from dnncore.cuda.convolution.filter_tile import (
+    GRADIENT,
+    PARAMS,
+    PATCH_COLUMNS,
+    PATCH_ROWS,
+    PATCH_TAPS,
+    SUM_PARAMS,
+    Kernels,
+)
+from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
+from dnncore.cuda.convolution.wgmma_tile import MOST
+from dnncore.cuda.params import record
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
+from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionProblem
+
+__all__ = ["offer"]
+
+
+def offer(
+    problem: ConvolutionProblem, figures: DeviceFigures, kernels: Kernels, elsewhere: CudaAlgorithm
+) -> Offer | str:
+    """What the fastest schedule takes, or the reason why none suits the problem.
+
+    Args:
+        problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for.
+        figures: Of the device.
+        kernels: Of which one is chosen.
+        elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+    """
+    reason = _why_not(problem)
+    if reason is not None:
+        return reason
+    other = elsewhere.offer(problem, figures)
+    if isinstance(other, str):
+        return other
+    schedules = [schedule for tile in kernels.tiles for schedule in Schedule.of(problem, tile, figures)]
+    fitting = [each for each in schedules if each.fits]
+    if not fitting:
+        most = max((each.tiles for each in schedules), default=0)
+        return f"{most} tiles; neither they nor their steps times the blocks fit into a grid and 32 bits"
+    seconds, schedule = min(
+        ((each.seconds(problem, figures, kernels), each) for each in fitting), key=lambda pair: pair[0]
+    )
+    return Offer(
+        seconds,
+        partial(_calls, problem, schedule, kernels, other),
+        max(schedule.workspace_bytes, other.workspace_bytes),
+        math="tf32" if kernels.rounds else "dtype",
+    )
+
+
+def _why_not(problem: ConvolutionProblem) -> str | None:
+    """None where the copy engine can feed the kernels, else the reason."""
+    x, w, dy = problem.x, problem.w, problem.y
+    counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2])
+    if max(counts) > MOST:
+        return f"{counts} pixels of dy and x, filters and channels; at most {MOST}"
+    return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
+
+
+def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, elsewhere: Offer) -> Calls:
+    x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
+    window, slabs = forward_window(problem), -(-w.shape[1] // tile.slab)
+    output = window.outputs
+    maps: tuple[TensorMap, ...] = images_map(x, window, tile.slab, tile.pixels), matrix_map(dy, tile.slab, tile.pixels)
+    if tile.in_patches:
+        rows, columns = PATCH_ROWS, PATCH_COLUMNS
+        output = output[0] // rows, output[1] // columns
+        patch = rows + PATCH_TAPS[0] - 1, columns + PATCH_TAPS[1] - 1
+        maps = patches_map(x, tile.slab, *patch), patches_map(dy, tile.slab, rows, columns)
+    of_x, of_dy = (replace(each, rounds=kernels.rounds) for each in maps)
+    params = record(
+        PARAMS,
+        output=output,
+        stride=window.steps,
+        padding=[-first for first in window.first],
+        dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
+        gathers=not reads_matrix(x, window),
+    )
+    values = {
+        "strides": w.strides,
+        "filters": w.shape[0],
+        "channels": w.shape[1],
+        "taps": w.shape[2:],
+        "slabs": slabs,
+        "tile_step": 1 if tile.in_patches else tile.columns // tile.slab,
+        "block_step": slabs if tile.in_patches else 1,
+        "steps": schedule.steps,
+        "tiles": schedule.tiles,
+        "filter_tiles": schedule.filter_tiles,
+        "blocks": schedule.blocks,
+        "in_vectors": why_not_copied("dw", w) is None and w.shape[1] % (ALIGNMENT_BYTES // w.dtype.itemsize) == 0,
+    }
+    params["gradient"] = record(GRADIENT, **values)
+    x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
+    places: dict[FieldPath, Place] = {("gradient", "parts"): Place(WORKSPACE), ("gradient", "dw"): dw_place}
+    if schedule.is_whole:
+        del places["gradient", "parts"]
+    calls = kernel_call(
+        kernels.unit(x.dtype, tile),
+        schedule.blocks,
+        tile.threads,
+        params,
+        places,
+        shared_bytes=tile.shared_bytes,
+        maps={"x": (x_place, of_x), "dy": (dy_place, of_dy)},
+        starts_early=True,
+    )
+    if not schedule.is_whole:
+        sums = record(
+            SUM_PARAMS,
+            gradient=params["gradient"],
+            rows=tile.rows,
+            fragments=tile.fragments,
+            consumers=tile.consumers,
+            log2_ways=log2_ways(schedule.parts),
+        )
+        blocks = tile.sums // 4 // (SUM_THREADS >> log2_ways(schedule.parts))
+        grid = blocks, schedule.tiles, 1
+        calls += kernel_call(kernels.sum_unit(x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
+    aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
+    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
