@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and in no stub
 
-__all__ = ["Taken", "keep_in_flight", "send_at_rate"]
+__all__ = ["Taken", "keep_in_flight", "send_at", "send_at_rate"]
 
 _FIRST_ANSWER_S = 20.0
 
@@ -29,11 +29,14 @@ class Taken:
     seconds: list[float] = field(default_factory=list)
     """Of each call that was answered."""
     failed: int = 0
+    in_time: int = 0
+    """Of those that were answered; all where calls have no deadline."""
 
     def join(self, other: Taken) -> None:
         """Count another's calls too."""
         self.seconds += other.seconds
         self.failed += other.failed
+        self.in_time += other.in_time
 
 
 class _Connection:
@@ -54,8 +57,9 @@ class _Connection:
         self._message = message
         self.taken = Taken()
 
-    def call(self, started: float) -> None:
-        """Send a call, whose time counts from a moment of `time.perf_counter`."""
+    def call(self, started: float, deadline_s: float | None = None) -> None:
+        """Send a call, whose time counts from a moment of `time.perf_counter`, and so do its seconds; None: it has no deadline."""
+        end = None if deadline_s is None else time.time() + deadline_s - (time.perf_counter() - started)
         operations = (
             cygrpc.SendInitialMetadataOperation(None, 0),
             cygrpc.SendMessageOperation(self._message, 0),
@@ -65,7 +69,8 @@ class _Connection:
             cygrpc.ReceiveStatusOnClientOperation(0),
         )
         flags = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS
-        self._core.integrated_call(flags, self._method, None, None, None, None, ((operations, started),))
+        tag = started, deadline_s
+        self._core.integrated_call(flags, self._method, None, end, None, None, ((operations, tag),))
 
     def wait(self) -> None:
         """Wait for the next call to end."""
@@ -73,7 +78,10 @@ class _Connection:
         while event.completion_type == cygrpc.CompletionType.queue_timeout:
             event = self._core.next_call_event()
         if event.batch_operations[-1].code() == 0:
-            self.taken.seconds.append(time.perf_counter() - event.tag)
+            started, deadline_s = event.tag
+            took_s = time.perf_counter() - started
+            self.taken.seconds.append(took_s)
+            self.taken.in_time += deadline_s is None or took_s <= deadline_s
         else:
             self.taken.failed += 1
 
@@ -106,22 +114,31 @@ def keep_in_flight(
 
 def send_at_rate(address: str, method: str, message: bytes, connections: int, rate: float, seconds: float) -> Taken:
     """Send calls at equal intervals, whatever becomes of those before; the time of each counts from when it was due."""
+    return send_at(address, method, message, connections, [(n / rate, None) for n in range(int(rate * seconds))])
+
+
+def send_at(
+    address: str, method: str, message: bytes, connections: int, calls: Sequence[tuple[float, float | None]]
+) -> Taken:
+    """Send calls at these seconds after the start, each with its deadline, whatever becomes of those before; both count from when
+    it was due.
+    """
     began = time.perf_counter() + 0.05
 
     def work(connection: _Connection, first: int) -> None:
-        numbers = range(first, int(rate * seconds), connections)
+        mine = calls[first::connections]
 
         def wait() -> None:
-            for _ in numbers:
+            for _ in mine:
                 connection.wait()
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        for number in numbers:
-            due = began + number / rate
+        for at_s, deadline_s in mine:
+            due = began + at_s
             if (early := due - time.perf_counter()) > 0:
                 time.sleep(early)
-            connection.call(due)
+            connection.call(due, deadline_s)
         waiting.join()
 
     return _run([partial(work, first=first) for first in range(connections)], address, method, message)

@@ -151,7 +151,7 @@ class FreeInstance:
         self.max_batch_rows = max_batch_rows
         self.signature = spec.signature
         memory = np.zeros(Slot.nbytes(max_batch_rows, spec.signature), np.uint8)
-        self.slots = (Slot(memory, max_batch_rows, spec.signature, spec.preprocessing),)
+        self.slots: tuple[Slot, ...] = (Slot(memory, max_batch_rows, spec.signature, spec.preprocessing),)
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
         self._begun = 0
 

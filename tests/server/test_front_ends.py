@@ -26,6 +26,8 @@ from dnnserve.logs import JsonFormatter
 from grpc_health.v1 import health_pb2
 from PIL import Image
 
+from benchmarks.core_client import send_at
+from benchmarks.front_end import INFER
 from benchmarks.trace import read_trace
 from tests.server.fakes import PATIENCE_S, Lab, make_spec, wait_until
 from tests.server.serving import Client, front_end, infer_request, make_config, scores, serving, status
@@ -252,3 +254,10 @@ def test_a_lame_duck_serves_and_says_that_it_does_not(lab: Lab) -> None:
         running.request_stop()  # a second time: no waiting
         stopper.join(PATIENCE_S)
         assert not stopper.is_alive()
+
+
+def test_the_benchmarks_client_sends_at_given_moments_and_counts_what_came_in_time(lab: Lab) -> None:
+    with serving(lab) as (server, _):
+        calls = [(0.0, None), (0.01, PATIENCE_S), (0.02, 1e-6), (0.02, PATIENCE_S)]
+        taken = send_at(server.addresses.grpc, INFER, infer_request().SerializeToString(), 2, calls)
+        assert (len(taken.seconds), taken.in_time, taken.failed) == (3, 3, 1)
