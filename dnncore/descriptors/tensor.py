@@ -142,7 +142,10 @@ class TensorDescriptor(HashedOnce):
         """Whether two indices may share an element: such a tensor can be read, not written.
 
         False is certain. True is also the answer for dimensions that interleave without sharing, as (2, 3) with strides (3, 2) do.
+        Without elements there is nothing to share, whatever the strides; NumPy's are all 0 then.
         """
+        if self.size == 0:
+            return False
         reach = 1
         for stride, extent in sorted(zip(self.strides, self.shape, strict=True)):
             if extent > 1:

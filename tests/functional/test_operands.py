@@ -153,6 +153,12 @@ class TestArrays:
     def test_what_cannot_be_shared_is_copied(self, array: np.ndarray) -> None:
         np.testing.assert_array_equal(F.relu(array).numpy().astype(np.float32), np.maximum(array, 0).astype(np.float32))
 
+    @pytest.mark.parametrize("shape", [(0, 3, 6, 5), (2, 3, 0, 5)])
+    def test_without_elements_they_have_results_without_elements(self, shape: tuple[int, ...]) -> None:
+        """NumPy's strides are all 0 then, as they are of an array that repeats one element."""
+        x = np.zeros(shape, np.float32)
+        assert {F.relu(x).shape, F.add(x, x).shape, F.softmax(x, 1).shape, F.layer_norm(x, (5,)).shape} == {shape}
+
     def test_integers_are_labels_of_any_width(self) -> None:
         logits = F.sum(X, (2, 3))
         expected = F.cross_entropy(logits, np.array([2, 0], np.int32)).numpy()

@@ -32,7 +32,8 @@ def test_layouts_put_the_named_dimension_last() -> None:
 @pytest.mark.parametrize(
     ("shape", "strides", "overlaps"),
     [((2, 3), (3, 1), False), ((2, 3), (0, 1), True), ((2, 3), (1, 1), True), ((1, 3), (0, 1), False),
-     ((2, 3), (2, 1), True), ((3, 2), (1, 3), False), ((0, 3), (0, 1), False)],
+     ((2, 3), (2, 1), True), ((3, 2), (1, 3), False), ((0, 3), (0, 1), False),
+     ((2, 0, 3), (0, 0, 0), False)],
 )  # fmt: skip
 def test_overlap_is_seen(shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool) -> None:
     assert TensorDescriptor(DType.FLOAT32, shape, strides).overlaps is overlaps
