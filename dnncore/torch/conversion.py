@@ -1,21 +1,15 @@
-"""Swapping a model's layers for ours in place, as cudnn.torch's `cudnn.convert` did, and back for a while."""
+"""Swapping a model's layers for ours in place, as cudnn.torch's `cudnn.convert` did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import nn
 
 from dnncore.torch.fusion import fuse as fuse_in
-from dnncore.torch.fusion import unfused_class
 from dnncore.torch.modules import MODULES
 
-__all__ = ["Conversion", "convert", "unconverted"]
-
-_THEIRS = {ours: theirs for theirs, ours in MODULES.items()}
-"""PyTorch's class for each of ours."""
+__all__ = ["Conversion", "convert"]
 
 
 @dataclass(frozen=True)
@@ -68,21 +62,3 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
         fused, not_fused = fuse_in(model)
         left += not_fused
     return Conversion(model, tuple(converted), tuple(shortened), tuple(left), fused)
-
-
-@contextmanager
-def unconverted(model: nn.Module) -> Iterator[None]:
-    """Let a model be what it was before `convert`, and afterwards what it is now; parameters, buffers and hooks stay.
-
-    A module whose class somebody has derived from one of ours stays as it is.
-    """
-    found = [(module, type(module)) for module in model.modules()]
-    ours = [(module, kind, _THEIRS.get(kind) or unfused_class(kind)) for module, kind in found]
-    changed = [(module, kind, theirs) for module, kind, theirs in ours if kind is not theirs]
-    try:
-        for module, _, theirs in changed:
-            module.__class__ = theirs
-        yield
-    finally:
-        for module, kind, _ in changed:
-            module.__class__ = kind

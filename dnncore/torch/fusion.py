@@ -25,7 +25,7 @@ from dnncore.torch.modules import MODULES
 from dnncore.torch.modules.layer import is_watched
 from dnncore.torch.modules.normalization import BatchNorm
 
-__all__ = ["fuse", "unfused_class"]
+__all__ = ["fuse"]
 
 _RELU_MODULES = (nn.ReLU, MODULES[nn.ReLU])
 _RELU_FUNCTIONS = (torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_")
@@ -85,7 +85,7 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     for name, module in list(model.named_modules()):
         if not any(isinstance(child, BatchNorm) for child in module.children()):
             continue
-        theirs: Any = unfused_class(type(module))
+        theirs: Any = getattr(module, "_theirs", type(module))
         reason = _why_not(module, theirs)
         if reason is None:
             module.__class__ = _fused_class(theirs)
@@ -105,12 +105,6 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
         if reason is not None:
             left.append((name, reason))
     return tuple(fused), tuple(left)
-
-
-def unfused_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that a module had before it was fused, or the same if it was not."""
-    theirs: type[nn.Module] = vars(kind).get("_theirs", kind)
-    return theirs
 
 
 def _why_not(module: nn.Module, theirs: type[nn.Module]) -> str | None:

@@ -120,6 +120,15 @@ def test_a_model_is_left_as_it_was() -> None:
     assert model.weights["fc.bias"].all()
 
 
+def test_a_converted_model_is_exported_as_it_was() -> None:
+    """A program of PyTorch's operators has no launches of ours in it: what is traced is PyTorch's forward, also of fused layers."""
+    net, example = Residual().train(), torch.zeros(2, 3, 7, 6)
+    expected = dt.to_model(net, example)
+    assert dt.convert(net, fuse=True).fused
+    assert dt.to_model(net, example).graph == expected.graph
+    assert type(net(example).grad_fn).__name__ == "_LinearBackward", "and afterwards it computes with our kernels again"
+
+
 class _Masking(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x > 0) * x + (x < 1) * 0.5

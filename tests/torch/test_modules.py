@@ -82,6 +82,24 @@ def test_a_subclass_keeps_its_own_constructor() -> None:
     assert Narrow(3)(torch.ones(1, 3, 2, 2)).shape == (1, 3, 2, 2)
 
 
+def test_a_subclass_may_have_a_forward_of_its_own() -> None:
+    class Doubling(modules.Linear):
+        def forward(self, x: Any) -> Any:
+            return 2 * super().forward(x)
+
+    layer, x = Doubling(3, 2), torch.ones(1, 3)
+    torch.testing.assert_close(layer(x), 2 * torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_net_is_traced_as_pytorchs() -> None:
+    def operators(namespace: Any) -> list[str]:
+        with torch.no_grad():
+            return [node.kind() for node in torch.jit.trace(_net(namespace).eval(), X).inlined_graph.nodes()]
+
+    assert operators(modules) == operators(nn)
+
+
 def test_a_setting_that_we_do_not_compute_is_refused_by_the_constructor() -> None:
     with pytest.raises(BadParamError, match="Conv2d does not compute this: padding_mode reflect"):
         modules.Conv2d(3, 8, 3, padding_mode="reflect")

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from dnncore.errors import ModelImportError
 from dnncore.torch.bridge import operate
-from dnncore.torch.conversion import unconverted
 
 __all__ = ["Exported", "as_inputs", "export"]
 
@@ -70,13 +69,13 @@ _MOST_TRACED = 65535
 """Images that cuDNN's batch normalisation takes: on CUDA PyTorch traces a model for no more. The net takes any number."""
 
 _CALLS_OURS = (
-    "torch.export cannot trace functions of dnncore.torch, nor classes that are derived from its modules: use PyTorch's functions "
-    "and PyTorch's modules, which `dnncore.torch.convert` swaps for ours"
+    "torch.export cannot trace functions of dnncore.torch: use PyTorch's functions and PyTorch's modules, which "
+    "`dnncore.torch.convert` swaps for ours"
 )
 
 
 def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
-    """Export a model in evaluation mode and with PyTorch's own layers, which it has only during this call.
+    """Export a model in evaluation mode, in which it is only during this call; layers of ours are exported as PyTorch's.
 
     Args:
         model: Any that `torch.export` can trace.
@@ -89,7 +88,7 @@ def export(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Exported:
     seen = tuple(each.detach().repeat_interleave(2, 0) for each in inputs)
     batch = Dim("batch", max=_MOST_TRACED)
     try:
-        with _in_evaluation(model), unconverted(model), warnings.catch_warnings():
+        with _in_evaluation(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch about itself
             program = torch.export.export(model, seen, dynamic_shapes=tuple({0: batch} for _ in seen))
             known = torch.export.default_decompositions()

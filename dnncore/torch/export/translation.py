@@ -369,10 +369,14 @@ def _module_of(node: fx.Node) -> str:
     return f" in {modules[-1][0]!r}" if modules and modules[-1][0] else ""
 
 
+_LAYERS = ("torch.nn.modules.", "dnncore.torch.modules.")
+"""Where the classes of layers are, those of a converted model included."""
+
+
 def _name_of(node: fx.Node) -> str:
     """What a node is called: as the layer that it is, or as the module that it is in, and the operator."""
     path, kind = (_modules(node) or [("", "")])[-1]
-    if path and kind.startswith("torch.nn.modules"):
+    if path and kind.startswith(_LAYERS):
         return path
     called = str(node.target).removeprefix("aten.").partition(".")[0].strip("_")
     return f"{path}.{called}" if path else called

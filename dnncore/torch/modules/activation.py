@@ -21,7 +21,7 @@ class _Activation(Layer):
     _activation: ActivationDescriptor
     inplace = False  # of those that have no such setting
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return elementwise.activation(x, self._activation, self.inplace)
 
 
@@ -30,7 +30,7 @@ class _Relu(Layer):
 
     kernel_is_ours = False
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return x.relu_() if self.inplace else x.relu()
 
 
@@ -39,7 +39,7 @@ class _LeakyRelu(Layer):
     def why_not(module: Any) -> str | None:
         return None if module.negative_slope >= 0 else f"negative_slope {module.negative_slope}"
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return elementwise.activation(x, _descriptor(ActivationMode.LEAKY_RELU, self.negative_slope), self.inplace)
 
 
@@ -48,18 +48,18 @@ class _Elu(Layer):
     def why_not(module: Any) -> str | None:
         return None if module.alpha >= 0 else f"alpha {module.alpha}"
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return elementwise.activation(x, _descriptor(ActivationMode.ELU, self.alpha), self.inplace)
 
 
 class _Gelu(Layer):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         mode = ActivationMode.GELU_TANH if self.approximate == "tanh" else ActivationMode.GELU
         return elementwise.activation(x, _descriptor(mode, 0.0))
 
 
 class _Dropout(Layer):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return elementwise.dropout(x, self.p, self.training)
 
 

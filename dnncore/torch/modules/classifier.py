@@ -18,7 +18,7 @@ __all__ = ["MODULES"]
 
 
 class _Linear(Layer):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return linear(x, *weight_and_bias(self))
 
 
@@ -27,12 +27,12 @@ class _Softmax(Layer):
     def why_not(module: Any) -> str | None:
         return "dim is not given" if module.dim is None else None
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return softmax.softmax(x, self.dim)
 
 
 class _LogSoftmax(_Softmax):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return softmax.log_softmax(x, self.dim)
 
 
@@ -40,7 +40,7 @@ _settings = remembered(CrossEntropyDescriptor)
 
 
 class _CrossEntropyLoss(Layer):
-    def forward(self: Any, x: Tensor, target: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor, target: Tensor) -> Tensor:
         soft = target.is_floating_point()
         settings = _settings(self.label_smoothing, None if soft else self.ignore_index)
         loss = cross_entropy(x, target, settings, self.weight)

@@ -40,7 +40,7 @@ class _Convolution(Layer):
             return f"padding_mode {module.padding_mode}"
         return None
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         conv = _descriptor(self.kernel_size, self.padding, self.stride, self.dilation, self.groups)
         if x.dim() == len(self.kernel_size) + 1:
             return convolution(x.unsqueeze(0), *weight_and_bias(self), conv).squeeze(0)

@@ -23,7 +23,7 @@ class BatchNorm(Layer):
         """A momentum that depends on the number of batches."""
         return "momentum None, a cumulative average" if module.momentum is None else None
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         """As PyTorch's."""
         (mean, variance), training = self._prepare(x)
         return batch_norm(x, mean, variance, *weight_and_bias(self), training, self.momentum, self.eps)
@@ -53,12 +53,12 @@ class BatchNorm(Layer):
 
 
 class _LayerNorm(Layer):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return normalization.layer_norm(x, self.normalized_shape, *weight_and_bias(self), self.eps)
 
 
 class _GroupNorm(Layer):
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         return normalization.group_norm(x, self.num_groups, *weight_and_bias(self), self.eps)
 
 
@@ -72,7 +72,7 @@ class _LocalResponseNorm(Layer):
             return f"an even size, {module.size}, whose window is PyTorch's own"
         return None if module.k >= 1e-5 and module.beta >= 0.01 else f"k {module.k} or beta {module.beta} is too small"
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         settings = _lrn(LRNMode.ACROSS_CHANNELS, self.size, self.alpha, self.beta, self.k)
         return normalization.local_response_norm(x, settings)
 

@@ -38,7 +38,7 @@ class _Pooling(Layer):
 
     _ndim: ClassVar[int]
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def compute(self: Any, x: Tensor) -> Tensor:
         if x.dim() == self._ndim + 1:
             pooled: Tensor = self._pooled(x.unsqueeze(0)).squeeze(0)
             return pooled
