@@ -14,7 +14,7 @@ from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 from dnncore.handle import Handle
 from dnncore.importers.arrays import data_set, read_array
-from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments
+from dnncore.importers.model_file import ModelFile, add_arguments, add_package_arguments, shapes_for_any_batch
 from dnncore.nn.example import TOLERANCES, Example
 from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
@@ -72,6 +72,9 @@ def _import(options: argparse.Namespace) -> int:
     package.save(options.out)
     print(f"{options.out}: {package.name}")
     print(summary(model))
+    remedy = shapes_for_any_batch(model.graph)
+    if remedy is not None:
+        print(f"  for this number of rows alone, which dnnserve and dnntrain do not take; for any number: {remedy}")
     return 0
 
 

@@ -16,6 +16,14 @@ from dnncore.preprocessing import Preprocessing
 __all__ = ["caffemodel_beside", "load_model", "load_preprocessing", "protobuf_for"]
 
 
+_OF_PYTORCH = (
+    "; weights of PyTorch come with their model, in Python: dnncore.torch.save_package(model, example, FOLDER), "
+    "or torch.onnx.export (docs/from_pytorch.md)"
+)
+_REMEDIES = dict.fromkeys((".bin", ".ckpt", ".pt", ".pt2", ".pth", ".safetensors"), _OF_PYTORCH)
+"""What to do with files of other kinds, by their suffix."""
+
+
 def load_model(
     path: Path,
     weights: Path | None = None,
@@ -60,7 +68,8 @@ def load_model(
         graph = ZOO[name]()
         return Model(graph, graph.initialize(seed=0))
     kinds = "a model package (a folder), an .onnx file, a .prototxt"
-    raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}"])
+    remedy = _REMEDIES.get(path.suffix, "")
+    raise ModelImportError(name, [f"it is none of {kinds}, and none of the zoo's {', '.join(ZOO)}{remedy}"])
 
 
 def load_preprocessing(

@@ -7,16 +7,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnncore.errors import ConfigError, PreprocessingError
+from dnncore.errors import ConfigError, ModelImportError, PreprocessingError
 from dnncore.importers.loading import caffemodel_beside, load_model, load_preprocessing
-from dnncore.nn.graph import BATCH, Extent, Node
+from dnncore.nn.graph import BATCH, Extent, Graph, Node
 from dnncore.nn.model import Model
 from dnncore.nn.operators import Flatten
 from dnncore.nn.package import Package
 from dnncore.preprocessing import PRESETS, Preprocessing, preset
 from dnncore.version import __version__
 
-__all__ = ["ModelFile", "add_arguments", "add_package_arguments"]
+__all__ = ["ModelFile", "add_arguments", "add_package_arguments", "shapes_for_any_batch"]
 
 _MAX_TEXT_BYTES = 16 << 20
 
@@ -51,13 +51,23 @@ class ModelFile:
                 but no labels calls its classes by their numbers, "0", "1", ...
 
         Raises:
-            ModelImportError: the net cannot be imported; the message lists all that is in the way.
+            ModelImportError: the net cannot be imported, and the message lists all that is in the way; or it is to be served, and
+                takes a fixed number of rows.
             ConfigError: labels are given to a net of several outputs, or a text file is too large.
             PackageError: labels or preprocessing do not fit the net.
             PreprocessingError: there is no such preprocessing, or its file is malformed.
             OSError: a text file cannot be read.
         """
         model = load_model(self.path, self.weights, shapes=dict(self.shape))
+        remedy = shapes_for_any_batch(model.graph) if served else None
+        if remedy is not None:
+            reads = "; ".join(map(str, model.graph.inputs))
+            raise ModelImportError(
+                str(self.path),
+                [
+                    f"it reads {reads}, a fixed number of rows, and requests are served together; for any number: {remedy}"
+                ],
+            )
         labels = None if self.labels is None else tuple(_text(self.labels).splitlines())
         preprocessing = None if self.preprocess is None else _preprocessing(self.preprocess, model)
         if labels is not None or (served and len(model.graph.outputs) == 1):
@@ -69,6 +79,18 @@ class ModelFile:
 
     def _stem(self) -> str:
         return (self.weights or caffemodel_beside(self.path) or self.path).stem
+
+
+def shapes_for_any_batch(graph: Graph) -> str | None:
+    """The arguments by which a file's net takes any number of rows, where it is for one number, as exporters write it unasked.
+
+    Returns:
+        "--shape x=N,3,224,224" for each input; None where one begins with the batch already, or has other extents without a number.
+    """
+    if not all(value.shape and all(isinstance(extent, int) for extent in value.shape) for value in graph.inputs):
+        return None
+    extents = ((value.name, (BATCH, *map(str, value.shape[1:]))) for value in graph.inputs)
+    return " ".join(f"--shape {name}={','.join(shape)}" for name, shape in extents) or None
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:

@@ -195,6 +195,10 @@ class Package:
             UnknownLayerError: the graph uses a layer type that this version does not have.
         """
         folder = Path(path)
+        if not folder.is_dir():
+            raise PackageError(
+                f"{folder} is no folder, and a model package is one; `dnncore import` makes it of a file"
+            )
         document = _read_document(folder / MODEL_FILE)
         try:
             is_old = document["format_version"] == package_v1.FORMAT_VERSION

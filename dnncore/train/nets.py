@@ -18,6 +18,7 @@ from dnncore.errors import (
     PreprocessingError,
 )
 from dnncore.importers.loading import load_model, load_preprocessing, protobuf_for
+from dnncore.importers.model_file import shapes_for_any_batch
 from dnncore.nn import Package
 from dnncore.nn.package import MODEL_FILE
 from dnncore.nn.trainable import Trainable
@@ -107,6 +108,11 @@ def _of_file(config: NetConfig, path: Path, weights: Path | None, input_shape: S
         net, arrays = import_trainable(path, weights, image_shape=input_shape, allow_missing=config.allow_missing)
         return StartingNet(net, arrays, _digest(path, weights))
     model = load_model(path, weights)
+    remedy = shapes_for_any_batch(model.graph)
+    if remedy is not None:
+        raise ConfigError(
+            f"it takes a fixed number of images; give the package that this makes: dnncore import {path} {remedy} --out FOLDER"
+        )
     net = Trainable.of(model.graph, config.auxiliary_weight)
     arrays = {name: np.asarray(model.weights[name]) for name in net.graph.constant}
     return StartingNet(net, arrays, _digest(path / MODEL_FILE if path.is_dir() else path, weights))

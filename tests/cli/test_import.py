@@ -122,6 +122,18 @@ def test_what_cannot_be_imported_is_told_in_one_message(
     assert not Path("p").exists()
 
 
+def test_an_import_for_one_image_says_how_it_is_for_any_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "one.onnx", ["--out", str(tmp_path / "package")]
+    onnx.save(model_of([helper.make_node("Add", ["x", "z"], ["y"])], {"x": (1, 4), "z": (1, 4)}), file)
+    assert main(["import", str(file), *out]) == 0
+    remedy = capsys.readouterr().out.rpartition("for any number: ")[2].split()
+    assert remedy == ["--shape", "x=N,4", "--shape", "z=N,4"]
+    assert main(["import", str(file), *out, *remedy]) == 0
+    assert "for any number" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("shape", ["data", "data=", "=N,3", "data=N,x"])
 def test_shapes_that_are_none_are_bad_arguments(shape: str) -> None:
     with pytest.raises(SystemExit) as caught:

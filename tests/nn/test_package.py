@@ -131,6 +131,12 @@ def test_a_malformed_model_file_is_refused_with_the_reason(folder: Path, change:
         Package.load(folder)
 
 
+def test_a_file_is_no_package_and_may_become_one(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").touch()
+    with pytest.raises(PackageError, match=r"net\.onnx is no folder.*`dnncore import`"):
+        Package.load(tmp_path / "net.onnx")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, "null"])
 def test_files_that_are_no_document_are_refused(folder: Path, text: str) -> None:
     (folder / MODEL_FILE).write_text(text)

@@ -50,7 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("lenet", "deploy"):
         Path(f"{name}.prototxt").write_text(lenet)
     Path("lenet.caffemodel").write_bytes(caffemodel(random_blobs(lenet)))
+    onnx.save(model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, 3, 16, 24)}), "one.onnx")
     Path("labels.txt").write_text("ant\nbee\ncat\ndog\n")
+    Path("net.pt").touch()
     Path("my net.onnx").write_bytes(Path("net.onnx").read_bytes())
     make_repository(tmp_path / "models")
     return tmp_path
@@ -120,6 +122,8 @@ def test_a_detector_whose_output_is_a_map_is_served() -> None:
 REFUSED = {
     "several operators": (["--model", "strange.onnx"], r"2 problems\n.*NonZero.*\n.*Hardmax"),
     "no file": (["--model", "none.onnx"], "'none.onnx' does not exist"),
+    "weights of PyTorch": (["--model", "net.pt"], "torch.save_package"),
+    "one image": (["--model", "one.onnx"], "x: .*a fixed number of rows.*: --shape x=N,3,16,24$"),
     "no weights": (["--model", "deploy.prototxt"], "--weights FILE.caffemodel, or put deploy.caffemodel beside it"),
     "a name that is none": (["--model", "my net.onnx"], "'my net'; give it another with --name: letters"),
     "another kind": (["--model", "labels.txt"], "none of a model package"),

@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("data") / "stripes")
 
 
-def _onnx(path: Path, classes: int = 3) -> Path:
+def _onnx(path: Path, classes: int = 3, batch: str | int = "N") -> Path:
     rng = np.random.default_rng(0)
     tensors = {
         "w": rng.standard_normal((6, 1, 3, 3)) / 3,
@@ -66,7 +66,7 @@ def _onnx(path: Path, classes: int = 3) -> Path:
         helper.make_node("Gemm", ["f", "fc", "fcb"], ["g"], transB=1),
         helper.make_node("Softmax", ["g"], ["p"], axis=-1),
     ]
-    shapes: dict[str, list[int | str]] = {"x": ["N", 1, 8, 8], "p": ["N", classes]}
+    shapes: dict[str, list[int | str]] = {"x": [batch, 1, 8, 8], "p": [batch, classes]}
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     constants = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in tensors.items()]
     graph = helper.make_graph(nodes, "small", values[:1], values[1:], constants)
@@ -136,6 +136,10 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
     broken.write_text(PROTOTXT.replace("SoftmaxWithLoss", "HingeLoss", 1))
     for overrides, message in (
         ([f"net.path={other}"], "other.onnx: it tells 4 classes apart, the data have 3"),
+        (
+            [f"net.path={_onnx(tmp_path / 'one.onnx', batch=1)}"],
+            "one.onnx: .*dnncore import .*one.onnx --shape x=N,1,8,8 --out FOLDER",
+        ),
         ([f"net.path={package}", "preprocessing.height=9"], r"package: it reads data: .*N, 1, 8, 8.*\[1, 9, 8\]"),
         ([f"net.path={package}", "preprocessing.of_net=true"], "package says nothing about images"),
         ([f"net.path={other}", "preprocessing.of_net=true"], "other.onnx says nothing about images"),
