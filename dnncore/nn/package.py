@@ -75,11 +75,11 @@ class Package:
 
     name: str
     graph: Graph
-    weights: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray] = dataclasses.field(repr=False)
     preprocessing: Preprocessing | None
     labels: tuple[str, ...] | None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    example: Example | None = None
+    example: Example | None = dataclasses.field(default=None, repr=False)
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
