@@ -263,7 +263,9 @@ class Partition:
             PARAMS,
             groups=self._frame(self.groups, self.packs_groups),
             elements=self._frame(self.elements, not self.packs_groups),
-            steps=[strides[-1] for strides in packed[1:]],
+            steps=[
+                strides[-1] if packed[0][-1] != 1 else 0 for strides in packed[1:]
+            ],  # a single element has no neighbour
             packed_extent=packed[0][-1],
             tiles=divisor(self.tiles),
             group_packs=self.group_packs,
