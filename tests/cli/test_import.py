@@ -89,6 +89,7 @@ def test_a_convolutional_classifier_of_caffe_becomes_a_package_with_labels(tmp_p
         (["import", "none.onnx", "--out", "p"], "none.onnx"),
         (["import", "net.onnx", "--weights", "w.caffemodel", "--out", "p"], "goes with a .prototxt"),
         (["describe", "net.prototxt", "--shape", "data=3,N"], "a shape begins with N"),
+        (["describe", "net.onnx", "--shape", "data=N,4"], "shapes are given for 'data', and the inputs are 'x'"),
         (["import", "net.onnx", "--out", "p", "--labels", "two.txt"], "2 labels"),
         (["import", "net.onnx", "--out", "p", "--preprocess", "two.txt"], "two.txt is not JSON"),
         (["import", "net.onnx", "--out", "p", "--preprocess", "list.json"], "must hold an object"),

@@ -195,9 +195,11 @@ class _Importer:
             ModelImportError: something cannot be.
         """
         graph = self._model.graph
+        read = [one for one in graph.input if one.name not in self._initializers]
         if unknown := self._shapes.keys() - {one.name for one in graph.input}:
-            self._problems.append(f"shapes are given for {', '.join(map(repr, sorted(unknown)))}, which are no inputs")
-        inputs = self._inputs([one for one in graph.input if one.name not in self._initializers])
+            named, there = (", ".join(map(repr, names)) for names in (sorted(unknown), [one.name for one in read]))
+            self._problems.append(f"shapes are given for {named}, and the inputs are {there}")
+        inputs = self._inputs(read)
         self._read_initializers()
         for number, node in enumerate(self._nodes):
             self._import_node(node, number)
