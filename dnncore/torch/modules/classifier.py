@@ -39,9 +39,22 @@ class _LogSoftmax(_Softmax):
 _settings = remembered(CrossEntropyDescriptor)
 
 
+def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Refuse labels that are no classes, as PyTorch does; on a GPU that would wait for it, and their loss is 0.
+
+    Raises:
+        IndexError: a label that is not ignored is none of the classes.
+    """
+    wrong = target[~counted(target, x.shape[0 if x.dim() == 1 else 1], None) & (target != ignore_index)]
+    if wrong.numel():
+        raise IndexError(f"Target {wrong[0]} is out of bounds.")
+
+
 class _CrossEntropyLoss(Layer):
     def compute(self: Any, x: Tensor, target: Tensor) -> Tensor:
         soft = target.is_floating_point()
+        if not soft and target.device.type == "cpu":
+            _check_classes(x, target, self.ignore_index)
         settings = _settings(self.label_smoothing, None if soft else self.ignore_index)
         loss = cross_entropy(x, target, settings, self.weight)
         if self.reduction == "none":
