@@ -26,9 +26,9 @@ from dnnserve.command_line import parse_arguments
 from dnnserve.config import ServerConfig
 from PIL import Image
 
+from tests.processes import children, is_running
 from tests.server.fakes import PATIENCE_S, wait_until
 from tests.server.packages import LABELS, make_package, make_repository, probabilities
-from tests.server.test_engine_process import is_running
 
 COMMAND = (sys.executable, "-m", "dnnserve")
 
@@ -167,8 +167,7 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
 
 def front_ends_of(pid: int) -> set[int]:
     """Processes of front ends that have begun."""
-    children = [int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
-    return {each for each in children if is_running(each) and name_of(each) == "dnnserve-front"}
+    return {each for each in children(pid) if is_running(each) and name_of(each) == "dnnserve-front"}
 
 
 def name_of(pid: int) -> str:

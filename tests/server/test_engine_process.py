@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,6 +29,7 @@ from dnncore.errors import (
     DnncoreError,
     OutOfMemoryError,
 )
+from tests.processes import is_running
 from tests.server.fakes import PATIENCE_S, block_of, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
@@ -71,14 +71,6 @@ def engines() -> Iterator[EngineProcesses]:
     engines = told(Assignment(functools.partial(NetHost, models=models, terms=Terms(num_slots=2)), "text", models))
     yield engines
     engines.close()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_parcel_holds_what_was_put_in_and_what_is_written_stays_here() -> None:
