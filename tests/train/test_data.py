@@ -194,7 +194,7 @@ def test_a_prefetcher_gives_every_item_in_order_and_stays_within_its_depth() -> 
             yield number
 
     with Prefetcher(numbers(), depth=2) as prefetcher:
-        assert third_item_made.wait(10)  # two wait, the third is in the thread's hand
+        assert third_item_made.wait(60)  # two wait, the third is in the thread's hand
         assert made == [0, 1, 2]
         assert [prefetcher.take() for _ in range(50)] == list(range(50))
     assert len(made) <= 53
