@@ -31,6 +31,7 @@ def section(page: str, heading: str) -> str:
     return found[1]
 
 
+@cache
 def support(page: str, heading: str) -> dict[str, dict[str, str]]:
     """The first table of a section: name of the algorithm, then of the column."""
     header, _, *rows = (

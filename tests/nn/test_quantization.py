@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from dnncore import Handle
 from dnncore.dtypes import DType
@@ -194,6 +193,8 @@ def test_a_net_on_every_device_is_near(handle: Handle) -> None:
 
 def test_a_trained_net_names_the_same_digits() -> None:
     """Nine of ten images train LeNet, to other bits on other machines; of all of them int8 must agree with float32 on 99 %."""
+    from sklearn.datasets import load_digits  # here: it takes seconds, and every process of a run imports every module
+
     twin = next(twin for twin in TWINS if twin.graph.name == "lenet")
     digits = load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
