@@ -21,7 +21,7 @@ from tests.cases import CASES, Case
 
 __all__ = ["MOST_THREADS", "SLOW", "Launches", "cover", "emulated", "kernels_of", "launches", "launches_of"]
 
-MOST_THREADS = 16_000
+MOST_THREADS = 8_000
 """Of the launches of a problem."""
 
 SLOW = {"fft_tiling"}
