@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from docutils import nodes
@@ -17,8 +18,9 @@ _ORDINARY_WORD = re.compile(r"[a-z0-9]+")
 """`softmax` or `alpha` in a sentence is an argument as often as a function of ours."""
 
 
+@cache
 def _by_ending(domain: PythonDomain) -> dict[str, str]:
-    """Full name of every documented object by each ending of it that only one has."""
+    """Full name of every documented object by each ending of it that only one has. Every page has been read by then."""
     endings: dict[str, set[str]] = {}
     for name, entry in domain.objects.items():
         if entry.aliased:  # the module that a package gathered it from
