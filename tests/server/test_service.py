@@ -177,12 +177,18 @@ def test_a_failed_batch_is_internal_and_tells_nothing_of_the_inside(lab: Lab, cl
     assert status(client.send())[0] is CODE.OK
 
 
-def test_a_grpc_deadline_bounds_the_time_in_the_queue_and_batch_mates_are_answered(lab: Lab, client: Client) -> None:
+def test_a_grpc_deadline_bounds_the_time_in_the_queue_and_batch_mates_are_answered(
+    lab: Lab, served: tuple[Server, Client]
+) -> None:
+    server, client = served
     lab.pause("cpu")
     running = client.send(1.0)
     lab.wait_running("cpu")
-    late, patient = client.send(2.0, timeout=0.05), client.send(3.0)
+    patient = client.send(3.0)
+    wait_until(lambda: depth(server) == 1)
+    late = client.send(2.0, timeout=0.05)
     assert status(late)[0] is CODE.DEADLINE_EXCEEDED
+    wait_until(lambda: depth(server) == 1)  # its client may know before the server does
     lab.resume()
     assert scores(running.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
     assert scores(patient.result(PATIENCE_S)) == [[3.0, 6.0, 9.0]]
