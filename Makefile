@@ -21,9 +21,9 @@ EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE
             PATH=$(CURDIR)/emulator/bin:$(CURDIR)/$(BIN):$(PATH)
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
 OTHERWISE := EMU_SCHED=20261121 EMU_BLOCKS=20261121 EMU_ASYNC=eager
-# It looks for what depends on the order, and launches every kernel of the cases once (tests/ops/launches.py): what runs other problems on the
-# same kernels has no place in it.
-AGAIN := tests/ops --ignore tests/ops/test_adjoints.py --ignore tests/ops/test_random_problems.py
+# It looks for what depends on the order, and launches every kernel of the cases once (tests/ops/launches.py), with those that only tests of
+# their own launch: what runs other problems on the same kernels has no place in it.
+AGAIN := $(addprefix tests/ops/test_, cases.py fused_convolution.py wgmma_convolution.py wgmma_rows.py)
 
 .PHONY: help demo test ready prepared lint type docs kernels gates bench bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
 
