@@ -24,6 +24,7 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.front_end import Behind, FrontEnd, LocalFrontEnd
 from dnnserve.front.processes import FrontProcesses
+from dnnserve.garbage import collect_after_a_loss
 from dnnserve.lifecycle.control import ModelControl
 from dnnserve.lifecycle.sightings import Sight
 from dnnserve.lifecycle.stage import ModelStore, PackageReader, Stage
@@ -327,6 +328,7 @@ class Server:
         there = ", ".join(sorted(self.scheduler.healthy_devices)) or "none"
         if reason is None:
             _log.info("device %s is back in service; in service: %s", label, there)
+            collect_after_a_loss()
         else:
             _log.error("device %s is out of service: %s; left: %s", label, reason, there)
         self._announce_health()

@@ -24,6 +24,7 @@ from dnnserve.errors import StartError, UnavailableError
 from dnnserve.front.child import FrontAssignment
 from dnnserve.front.process import FrontProcess, Shared
 from dnnserve.front.service import CallsObserver, Counters
+from dnnserve.garbage import collect_after_a_loss
 from dnnserve.processes.child import FRONT_END, Children
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
@@ -309,6 +310,7 @@ class FrontProcesses:
             successor.tell(announced)
             successor.tell(messages.LogLevel(level))  # which may have changed since it was begun
             _log.info("front end %d is back, process %d", front.number, successor.pid)
+            collect_after_a_loss()
             return
         _log.error("front end %d is not started any more", front.number)
 
