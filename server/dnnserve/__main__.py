@@ -25,7 +25,7 @@ from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
-from dnnserve.processes.child import FRONT_END, Child, Children
+from dnnserve.processes.child import FRONT_END, Child, Children, can_fork
 
 if TYPE_CHECKING:
     from dnnserve.app import Server
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         fronts.close()
         return _refuse_without(error)
+    except OSError as error:
+        return _refuse(f"processes of front ends cannot be begun: {error}")
     try:
         devices.limit_cpu_threads(1)
         server = make_server(config, fronts)
@@ -97,13 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _begin_front_ends(count: int) -> Children:
     """Begin processes of front ends: as copies of this one, so that what all import is imported once, or as programs of their own
-    where somebody else has begun threads in this process, or may have used gRPC.
+    where it cannot be copied.
     """
-    alone = threading.active_count() == 1 and "grpc" not in sys.modules
+    forks = can_fork()  # before gRPC is imported
     from dnnserve.front import child
 
     return Children(
-        FRONT_END, begun=[Child.fork(child.main) if alone else Child.start(FRONT_END) for _ in range(count)]
+        FRONT_END, begun=[Child.fork(child.main) if forks else Child.start(FRONT_END) for _ in range(count)]
     )
 
 

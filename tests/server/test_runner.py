@@ -282,6 +282,20 @@ def test_a_host_that_hangs_and_can_be_killed_is_opened_again(lab: Lab, fleets: l
     assert not fleet.runners[0].given_up
 
 
+def test_a_batch_that_cannot_be_begun_does_not_count_as_one_that_hangs(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_device: str) -> None:
+        raise RuntimeError("no descriptor")
+
+    lab.killable = True
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    monkeypatch.setattr(lab, "began", refuse)
+    fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert not fleet.runners[0].give_up_when_stuck(0)
+
+
 def test_the_next_full_batch_is_begun_while_one_runs_and_a_partial_one_is_not(fleets: list[Fleet]) -> None:
     lab = Lab(slots=2)
     lab.pause("cpu")

@@ -236,12 +236,12 @@ class Runner:
             try:
                 pipelines = self._open()
                 self._check_room(pipelines)
+                self._enter_service(pipelines)
             except Exception:  # noqa: BLE001 - whatever it was may be over the next time
                 _log.exception("device %s could not be opened again", self.label)
                 self._close()
                 seconds_in_service = 0.0
                 continue
-            self._enter_service(pipelines)
             self._on_change(self.label, None)
             return pipelines
         return None
@@ -326,6 +326,9 @@ class Runner:
         except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
             self._log_failure(batch)
             flights.pop()
+            if not flights:
+                with self._lock:
+                    self._running = None
             self._scheduler.complete(batch, self._failure(batch))
 
     def _finish(self, flight: _Flight) -> Timing | None:

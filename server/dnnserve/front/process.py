@@ -211,14 +211,17 @@ class FrontProcess:
             _log.exception("front end %d, process %d, is given up", self.number, self.pid)
             self._child.kill()
         self._ended = True
-        if self._port is not None:
-            self._port.close()
-        self._outbox.close()
-        for waiting in self._answers.values():
-            waiting.put(None)  # who waits gets no other answer
-        how = self._child.wait()
-        self._child.close()
-        self._on_lost(self, how, time.monotonic() - began)
+        how = "an end that nobody saw"
+        try:
+            if self._port is not None:
+                self._port.close()
+            self._outbox.close()
+            for waiting in self._answers.values():
+                waiting.put(None)  # who waits gets no other answer
+            how = self._child.wait()
+            self._child.close()
+        finally:  # whatever could not be closed, another one takes its place
+            self._on_lost(self, how, time.monotonic() - began)
 
     def _hear(self) -> None:
         """Do what the process asks, until its end is closed. It sends nothing itself: it must go on reading."""

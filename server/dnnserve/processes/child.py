@@ -6,11 +6,11 @@ it ends when the server closes its end of their link, and the kernel kills it sh
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import logging
 import os
-import resource
 import select
 import signal
 import socket
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from dnnserve.processes.link import Link
@@ -50,36 +51,33 @@ class _Process(Protocol):
 
 
 class _Forked:
-    """A process that was forked, with as much of `subprocess.Popen` as is used here. Thread-safe: `_lock` guards `_fd`."""
+    """A process that was forked, with as much of `subprocess.Popen` as is used here. Thread-safe: `_lock` guards `_code`.
+
+    Its descriptor lasts as long as the object, so that whoever waits needs none, nor waits for another process by its number.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._lock = threading.Lock()
         self._fd = os.pidfd_open(pid)
+        self._lock = threading.Lock()
         self._code: int | None = None
 
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # there was no descriptor for it
+            os.close(self._fd)
+
     def kill(self) -> None:
-        with self._lock:
-            if self._fd >= 0:
-                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
         ended = select.poll()
-        with self._lock:
-            if self._code is not None:
-                return self._code
-            fd = os.dup(self._fd)
-        try:
-            ended.register(fd, select.POLLIN)
-            if not ended.poll(None if timeout is None else timeout * 1e3):
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-        finally:
-            os.close(fd)
+        ended.register(self._fd, select.POLLIN)
+        if not ended.poll(None if timeout is None else timeout * 1e3):
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         with self._lock:
             if self._code is None:
                 self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-                os.close(self._fd)
-                self._fd = -1
             return self._code
 
 
@@ -114,6 +112,9 @@ class Child:
         """Have a copy of this process go on with a module's `main`, as `start` has it, but without importing anything again.
 
         This process has one thread yet, which lasts, and has used nothing of gRPC, whose threads a copy would lack.
+
+        Raises:
+            OSError: no more processes, or descriptors, for now.
         """
         ours, theirs = Link.pair()
         gc.freeze()  # who collects garbage would write to every page of what both have
@@ -153,6 +154,19 @@ class Child:
         """Close the link and let the process end. A second call does nothing."""
         self.link.close()
         self.wait()
+
+
+def can_fork() -> bool:
+    """Whether `Child.fork` is for this process now: nobody has begun threads in it, or may have used gRPC, and the kernel lets
+    processes be followed by a descriptor (from Linux 5.3 on, where a container does not forbid it).
+    """
+    if threading.active_count() > 1 or "grpc" in sys.modules:
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class Children:
@@ -195,9 +209,12 @@ def _go_on(main: Callable[[str], int], channel: int) -> NoReturn:
     status = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)
-        # Ends of other links, too: while a copy of one is open, nobody is told that it was closed.
-        os.closerange(_STDERR + 1, channel)
-        os.closerange(channel + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        # Ends of other links, too: while a copy of one is open, nobody is told that it was closed. What is open, not all numbers
+        # that may be: a container may allow 2**30.
+        for fd in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+            if fd > _STDERR and fd != channel:
+                with contextlib.suppress(OSError):  # that of the list itself
+                    os.close(fd)
         status = main(str(channel))
     except BaseException:  # noqa: BLE001 - it must not unwind its parent's stack
         traceback.print_exc()
