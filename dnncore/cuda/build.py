@@ -54,7 +54,8 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
         image = compiler.compile(unit, arch, folder, jit.STRICT_FLAGS)
         _check_machine(image, unit, compiler)
         jit.write_atomically(folder / name, image)
-        return {"file": name, "entry": unit.entry, "arch": arch, "nbytes": len(image)}
+        built[name] = {"file": name, "entry": unit.entry, "arch": arch, "nbytes": len(image)}
+        return built[name]
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
@@ -63,7 +64,7 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
                 kept = ", kept" if entry["file"] in known else ""
                 print(f"[{number}/{len(work)}] {entry['arch']} {entry['entry']}: {entry['nbytes']} B{kept}", flush=True)
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # which waits for those at work: they are in the index, too
             _write_index(folder, compiler, known | built)
             raise
     _write_index(folder, compiler, built)
@@ -75,11 +76,11 @@ def _built_before(folder: Path, compiler: Compiler) -> dict[str, _Entry]:
     """Entries of the folder's index by their files; none where another compiler built them, or nobody has."""
     try:
         index = json.loads((folder / _INDEX).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    if (index["compiler"], index["flags"]) != (compiler.version, list(compiler.flags)):
-        return {}
-    return {entry["file"]: entry for entry in index["cubins"]}
+        if (index["compiler"], index["flags"]) == (compiler.version, list(compiler.flags)):
+            return {entry["file"]: entry for entry in index["cubins"]}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass  # there is none, or it is no index of ours
+    return {}
 
 
 def _write_index(folder: Path, compiler: Compiler, entries: dict[str, _Entry]) -> None:

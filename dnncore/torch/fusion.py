@@ -209,7 +209,7 @@ def _why_not_fused(pattern: _Pattern, module: nn.Module) -> str | None:
     """The fused operation takes place where the ReLU did: what it reads must not have changed since."""
     called = [node for node in (pattern.norm, pattern.relu) if node.op == "call_module"]
     if any(is_watched(module.get_submodule(str(node.target))) for node in called):
-        return "a hook is registered on it, or on the ReLU behind it"
+        return "it, or the ReLU behind it, has a hook or a forward of its own"
     last = pattern.relu if pattern.sum is None else pattern.sum
     if pattern.sum is not None and pattern.sum.next is not pattern.relu:
         return "something is computed between the sum and the ReLU behind it"
@@ -234,7 +234,7 @@ def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
 
 
 def _norm_relu(norm: Any, relu: Any, x: Tensor, residual: Tensor | None) -> Tensor:
-    """relu(norm(x) + residual), one after the other where a module has been replaced or a hook registered since."""
+    """relu(norm(x) + residual), one after the other where a module has been replaced or is watched since."""
     if (
         isinstance(norm, BatchNorm)
         and not is_watched(norm)

@@ -110,8 +110,9 @@ def _of_file(config: NetConfig, path: Path, weights: Path | None, input_shape: S
     model = load_model(path, weights)
     remedy = shapes_for_any_batch(model.graph)
     if remedy is not None:
+        source = "the file that it was imported from" if path.is_dir() else path
         raise ConfigError(
-            f"it takes a fixed number of images; give the package that this makes: dnncore import {path} {remedy} --out FOLDER"
+            f"it takes a fixed number of images; give the package that this makes: dnncore import {source} {remedy} --out FOLDER"
         )
     net = Trainable.of(model.graph, config.auxiliary_weight)
     arrays = {name: np.asarray(model.weights[name]) for name in net.graph.constant}

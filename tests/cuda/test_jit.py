@@ -265,7 +265,7 @@ def test_a_build_that_is_broken_off_goes_on_where_it_was(nvcc: FakeCompiler, tmp
     assert found is not None
     build.build([plain("// one")], ["sm_80"], out, 1, found)
     with pytest.raises(CompilationError):
-        build.build([plain("// two"), plain("#error"), plain("// one")], ["sm_80"], out, 1, found)
+        build.build([plain("#error"), plain("// two"), plain("// one")], ["sm_80"], out, 3, found)
     before = nvcc.runs
     build.build([plain("// two"), plain("// one")], ["sm_80"], out, 1, found)
     assert nvcc.runs == before

@@ -82,6 +82,15 @@ def test_labels_that_are_no_classes_are_refused_as_pytorch_does(make: Any, label
         make()(_random(3, CLASSES), torch.tensor([0, label, -100]))
 
 
+@pytest.mark.parametrize("classes", [200, 256, 300])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_of_8_bits_are_compared_with_more_classes_than_they_hold(classes: int, weighted: bool) -> None:
+    x, target = _random(3, classes), torch.tensor([0, 156, 199])  # 156 is -100, which is ignored, in 8 bits
+    weight = torch.linspace(0.5, 2, classes, dtype=torch.float64) if weighted else None
+    loss = nn.CrossEntropyLoss(weight)
+    torch.testing.assert_close(dt.convert(copy.deepcopy(loss)).model(x, target.to(torch.uint8)), loss(x, target))
+
+
 def test_labels_of_another_shape_are_refused() -> None:
     with pytest.raises(BadParamError, match=r"\(2, 4, 3\) but logits \(2, 5, 3, 4\) need \(2, 3, 4\)"):
         dt.cross_entropy(_random(2, CLASSES, 3, 4), torch.zeros(2, 4, 3, dtype=torch.int64))

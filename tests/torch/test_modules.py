@@ -91,6 +91,15 @@ def test_a_subclass_may_have_a_forward_of_its_own() -> None:
     torch.testing.assert_close(layer(x), 2 * torch.nn.functional.linear(x, layer.weight, layer.bias))
 
 
+def test_an_object_may_have_a_forward_of_its_own() -> None:
+    """So do libraries that wrap the forward of modules, before `convert` or after it."""
+    before, after, x = nn.Linear(3, 2), nn.Linear(3, 2), torch.ones(1, 3)
+    before.forward = lambda x: 7 * x
+    net = dt.convert(nn.Sequential(before, after)).model
+    net[1].forward = lambda x: 5 * x
+    torch.testing.assert_close(net(x), 35 * x)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
 def test_a_net_is_traced_as_pytorchs() -> None:
     def operators(namespace: Any) -> list[str]:

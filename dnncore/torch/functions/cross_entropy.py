@@ -17,9 +17,10 @@ from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.softmax import log_softmax
 from dnncore.torch.operation import Operation
 
-__all__ = ["counted", "cross_entropy"]
+__all__ = ["as_classes", "counted", "cross_entropy"]
 
 _PLAIN = CrossEntropyDescriptor()
+_LABEL_BYTES = 4
 
 
 def _classes_last(tensor: TensorDescriptor) -> TensorDescriptor:
@@ -111,6 +112,7 @@ def cross_entropy(
 
 def _losses(x: Tensor, labels: Tensor, settings: CrossEntropyDescriptor, weight: Tensor | None) -> Tensor:
     soft = labels.is_floating_point()
+    labels = as_classes(labels)
     expected = x.shape if soft else (x.shape[0], *x.shape[2:])
     if labels.shape != expected:
         raise BadParamError(
@@ -124,6 +126,11 @@ def _losses(x: Tensor, labels: Tensor, settings: CrossEntropyDescriptor, weight:
         loss: Tensor = _CrossEntropy.apply(logits, targets, settings)
         return loss
     return operate(_forward, (settings,), (logits, targets))[0]
+
+
+def as_classes(labels: Tensor) -> Tensor:
+    """Labels in a type that holds the number of classes and what is ignored too: in 8 bits comparisons with these would wrap."""
+    return labels if labels.is_floating_point() or labels.element_size() >= _LABEL_BYTES else labels.int()
 
 
 def counted(labels: Tensor, classes: int, ignore_index: int | None) -> Tensor:

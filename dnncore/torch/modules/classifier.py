@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dnncore.descriptors import CrossEntropyDescriptor
 from dnncore.torch.functions import softmax
-from dnncore.torch.functions.cross_entropy import counted, cross_entropy
+from dnncore.torch.functions.cross_entropy import as_classes, counted, cross_entropy
 from dnncore.torch.functions.formats import statistics_dtype
 from dnncore.torch.functions.linear import linear
 from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
@@ -51,12 +51,12 @@ def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
 
 
 class _CrossEntropyLoss(Layer):
-    def compute(self: Any, x: Tensor, target: Tensor) -> Tensor:
-        soft = target.is_floating_point()
+    def compute(self: Any, input: Tensor, target: Tensor) -> Tensor:  # noqa: A002 (PyTorch's name)
+        soft, target = target.is_floating_point(), as_classes(target)
         if not soft and target.device.type == "cpu":
-            _check_classes(x, target, self.ignore_index)
+            _check_classes(input, target, self.ignore_index)
         settings = _settings(self.label_smoothing, None if soft else self.ignore_index)
-        loss = cross_entropy(x, target, settings, self.weight)
+        loss = cross_entropy(input, target, settings, self.weight)
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":
