@@ -76,6 +76,20 @@ def test_connections_are_bounded_in_number_and_in_idle_time(monkeypatch: pytest.
         web.close()
 
 
+def test_requests_that_come_together_are_answered_one_after_the_other() -> None:
+    web = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True)
+    web.start()
+    try:
+        with socket.create_connection(("127.0.0.1", web.port), PATIENCE_S) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)  # a stack has room for 200
+            connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answers = read_all(connection)
+        assert answers.count(b"alive\n") == 1000
+        assert answers.endswith(b"ready\n")
+    finally:
+        web.close()
+
+
 def test_what_is_no_request_for_a_page_is_refused_in_plain_text() -> None:
     def fail() -> bytes:
         raise RuntimeError("a metric is broken")

@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol, ABC):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._answering = False  # a request has come, and has no answer yet
+        self._advancing = False  # what has come is being taken
         self._ahead_bytes = 0
         self._blocked = False  # the client does not read its answers
         self._deaf = False  # what still comes is thrown away
@@ -219,9 +220,16 @@ class Connection(asyncio.Protocol, ABC):
         return not self._answering and self._parser.their_state is h11.IDLE and not self._parser.trailing_data[0]
 
     def _advance(self) -> None:
-        """Take what has come, up to the end of one request."""
+        """Take what has come, up to the end of a request that is not answered at once.
+
+        One that is answered before `hand_over` returns comes back here by `answer`; the loop that handed it over goes on with the
+        next, so that the stack is no deeper for requests that come together.
+        """
+        if self._advancing:
+            return
+        self._advancing = True
         try:
-            while not self._answering and not self._deaf:
+            while not self._answering and not self._blocked and not self._deaf:
                 event = self._parser.next_event()
                 if isinstance(event, h11.Request):
                     self._begin(event)
@@ -238,6 +246,8 @@ class Connection(asyncio.Protocol, ABC):
             self._refuse(Refusal(error.error_status_hint, f"the request is no HTTP/1.1: {error}"))
         except Refusal as refusal:
             self._refuse(refusal)
+        finally:
+            self._advancing = False
 
     def _begin(self, head: h11.Request) -> None:
         self._expires = time.monotonic() + _HEAD_S
