@@ -212,12 +212,13 @@ class Server:
 
         Raises:
             DnncoreError: a device or a model could not be loaded; everything is closed.
+            StartError: another server has begun to listen on the metrics port; everything is closed.
         """
-        self._web.start()
-        self.scheduler.start()
-        for runner in self._runners:
-            runner.start()
         try:
+            self._web.start()
+            self.scheduler.start()
+            for runner in self._runners:
+                runner.start()
             specs = self._loaded_specs()
         except BaseException:
             self._close()

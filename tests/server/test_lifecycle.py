@@ -8,6 +8,7 @@ import grpc
 import pytest
 from dnnserve.app import Server
 from dnnserve.errors import StartError
+from dnnserve.web import WebServer
 from grpc_health.v1 import health_pb2
 
 from dnncore.errors import OutOfMemoryError
@@ -106,6 +107,19 @@ def test_a_port_in_use_is_named_with_its_flag_and_leaves_nothing_open(lab: Lab, 
         number = int(address.rpartition(":")[2])
         with pytest.raises(StartError, match=f"{number} cannot be had.*{flag}"):
             Server(make_config(**{port: number}), ("cpu",), (make_spec(),), lab.open_host)
+
+
+def test_a_metrics_port_that_is_lost_before_the_start_frees_the_others(lab: Lab) -> None:
+    other = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True)
+    server = Server(make_config(metrics_port=other.port), ("cpu",), (make_spec(),), lab.open_host)
+    other.start()
+    try:
+        with pytest.raises(StartError, match="metrics port"):
+            server.start()
+        with serving(lab, grpc_port=int(server.addresses.grpc.rpartition(":")[2])) as (_, client):
+            assert status(client.send())[0] is CODE.OK
+    finally:
+        other.close()
 
 
 def test_a_model_that_does_not_load_stops_the_start_and_frees_the_ports(lab: Lab) -> None:

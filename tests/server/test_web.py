@@ -7,6 +7,7 @@ import threading
 import urllib.request
 
 import pytest
+from dnnserve.errors import StartError
 from dnnserve.web import WebServer
 
 from tests.server.fakes import PATIENCE_S, wait_until
@@ -88,6 +89,18 @@ def test_requests_that_come_together_are_answered_one_after_the_other() -> None:
         assert answers.endswith(b"ready\n")
     finally:
         web.close()
+
+
+def test_a_port_that_another_server_has_begun_to_listen_on_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    first = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True)
+    second = WebServer("127.0.0.1", first.port, lambda: b"page", lambda: True)  # it may, as long as neither listens
+    first.start()
+    with pytest.raises(StartError, match=f"metrics port 127.0.0.1:{first.port} cannot be had"):
+        second.start()
+    second.close()
+    first.close()
+    assert set(threading.enumerate()) <= before
 
 
 def test_what_is_no_request_for_a_page_is_refused_in_plain_text() -> None:

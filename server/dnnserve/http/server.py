@@ -91,13 +91,13 @@ class HttpServer:
         """
         held_bytes = max_bodies * max_body_bytes
         self._desk = desk = Desk(self._loop, max_connections, max_body_bytes, bound_by, held_bytes)
-        self._thread.start()
         self._socket.setblocking(False)
         try:
             self._socket.listen(_BACKLOG)
         except OSError as error:
             raise StartError(f"{self._name} port {self.address} cannot be had: {error.strerror or error}") from error
         self._acceptor = Acceptor(self._socket, self._name, self._tls, desk, connect)
+        self._thread.start()  # last: a server that could not listen has no thread to end
         self._loop.call_soon_threadsafe(self._acceptor.open)
         self._loop.call_soon_threadsafe(self._sweep, desk)
 
