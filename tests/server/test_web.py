@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import struct
 import threading
 import urllib.request
@@ -101,6 +102,24 @@ def test_a_port_that_another_server_has_begun_to_listen_on_leaves_no_thread() ->
     second.close()
     first.close()
     assert set(threading.enumerate()) <= before
+
+
+def test_a_connection_without_a_tls_context_is_closed_and_counts_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> ssl.SSLContext:
+        raise RuntimeError("no context")
+
+    web = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True, fail, max_connections=1)
+    web.start()
+    try:
+        desk = web._server._desk
+        assert desk is not None
+        for _ in range(2):  # the second is taken as well
+            with socket.create_connection(("127.0.0.1", web.port), PATIENCE_S) as connection:
+                assert connection.recv(1) == b""
+            wait_until(lambda: not desk.greeted)
+    finally:
+        web.close()
+    assert caplog.text.count("RuntimeError: no context") == 2
 
 
 def test_what_is_no_request_for_a_page_is_refused_in_plain_text() -> None:

@@ -91,10 +91,13 @@ class Acceptor:
         desk = self._desk
         patience_s = None if self._tls is None else _HANDSHAKE_S
         times = {"ssl_handshake_timeout": patience_s, "ssl_shutdown_timeout": patience_s}
-        tls = None if self._tls is None else self._tls()
         try:
+            tls = None if self._tls is None else self._tls()
             await desk.loop.connect_accepted_socket(lambda: connection, taken, ssl=tls, **times)
         except OSError as error:  # TLS's are such, and that it took too long
             _log.debug("a connection of the %s port came to nothing: %s", self._name, error)
+        except Exception:  # noqa: BLE001 - whatever becomes of one connection, the port goes on
+            _log.exception("a connection of the %s port could not be taken in", self._name)
+            taken.close()
         finally:
             desk.greeted.discard(connection)
