@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,12 +20,35 @@ from dnnserve.front.call import Call, Methods
 __all__ = ["Health", "enable_reflection"]
 
 _REFLECTION_THREADS = _WATCH_THREADS = 4
+_TELLING_THREADS = 64
+"""As many clients can leave unread what they are told before others hear later of it."""
 _CHECK = f"/{health.SERVICE_NAME}/Check"
 
 
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """A client that watches. Guarded by the lock of `Health`.
+
+    Args:
+        service: Its name, which may be none of ours.
+        send: Sends a message, and waits until the client has room for it.
+        told: The status that was sent last; None: none yet.
+        telling: Whether a thread is there to send what is new.
+    """
+
+    service: str
+    send: Callable[[Any], None]
+    told: int | None = None
+    telling: bool = False
+
+
 class Health:
-    """The status of the server ("") and of each of its services: NOT_SERVING until told otherwise. Thread-safe: `_lock` guards
-    `_serving` and `_final`.
+    """The status of the server ("") and of each of its services: NOT_SERVING until told otherwise.
+
+    Whoever sets the status waits for no client: grpcio sends a stream's message when the client has room for it, which may be
+    never, so that watches are told by threads of their own. A client that was slow to read hears the latest status alone.
+
+    Thread-safe: `_changed` guards `_serving`, `_final` and `_watches`.
 
     Args:
         services: Full names of the services that answer inference requests.
@@ -31,10 +56,10 @@ class Health:
 
     def __init__(self, services: Sequence[str]) -> None:
         self._services = ("", *services)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._serving = self._final = False
-        self._servicer = health.HealthServicer()
-        self.set_serving(False)
+        self._watches: set[_Watch] = set()
+        self._tellers = ThreadPoolExecutor(_TELLING_THREADS, "dnnserve-health-teller")
 
     @property
     def methods(self) -> Methods:
@@ -45,7 +70,11 @@ class Health:
         """Let clients watch. Waiting for a stream's request takes a thread; they have a few of their own."""
 
         def watch(message: bytes, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
-            self._servicer.Watch(_parsed(health_pb2.HealthCheckRequest, message, context), context, send)
+            watch = _Watch(_parsed(health_pb2.HealthCheckRequest, message, context).service, send)
+            with self._changed:
+                if context.add_callback(partial(self._forget, watch)):  # else the client has gone
+                    self._watches.add(watch)
+                    self._have_told(watch)
 
         # Non-blocking: a stream, which lives as long as its client, must not hold a thread.
         watch.experimental_non_blocking = True  # type: ignore[attr-defined]
@@ -54,20 +83,61 @@ class Health:
         _add(server, health.SERVICE_NAME, "Watch", grpc.unary_stream_rpc_method_handler(watch, None, response))
 
     def set_serving(self, serving: bool) -> None:
-        """Announce whether requests are answered, to Check and to every open Watch."""
-        with self._lock:
+        """Announce whether requests are answered, to Check and, soon, to every open Watch."""
+        with self._changed:
             if self._final:
                 return
             self._serving = serving
-            status = health_pb2.HealthCheckResponse
-            for service in self._services:
-                self._servicer.set(service, status.SERVING if serving else status.NOT_SERVING)
+            for watch in self._watches:
+                self._have_told(watch)
 
     def shut_down(self) -> None:
         """Announce NOT_SERVING for good."""
         self.set_serving(False)
-        with self._lock:
+        with self._changed:
             self._final = True
+
+    def wait_told(self, timeout_s: float) -> bool:
+        """Wait until every watch was sent the status; False: some client does not read."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(watch.telling for watch in self._watches), timeout_s)
+
+    def close(self) -> None:
+        """End the threads that tell, when the server has stopped."""
+        self.shut_down()
+        self._tellers.shutdown(wait=False)
+
+    def _have_told(self, watch: _Watch) -> None:
+        """Called with the lock held."""
+        if not watch.telling:
+            watch.telling = True
+            self._tellers.submit(self._tell, watch)
+
+    def _tell(self, watch: _Watch) -> None:
+        while (status := self._news_for(watch)) is not None:
+            watch.send(health_pb2.HealthCheckResponse(status=status))
+
+    def _news_for(self, watch: _Watch) -> int | None:
+        """The status that is to be sent next; None: there is nothing more to tell, for now."""
+        with self._changed:
+            status = self._status(watch.service)
+            if status != watch.told and watch in self._watches:
+                watch.told = status
+                return status
+            watch.telling = False
+            self._changed.notify_all()
+            return None
+
+    def _forget(self, watch: _Watch) -> None:
+        with self._changed:
+            self._watches.discard(watch)
+            self._changed.notify_all()
+
+    def _status(self, service: str) -> int:
+        status = health_pb2.HealthCheckResponse
+        if service not in self._services:
+            return int(status.SERVICE_UNKNOWN)
+        return int(status.SERVING if self._serving else status.NOT_SERVING)
 
     def _check(self, call: Call, message: bytes) -> None:
         try:
@@ -78,8 +148,7 @@ class Health:
         if service not in self._services:
             call.fail(grpc.StatusCode.NOT_FOUND, f"there is no service {shorten(service)}")
             return
-        status = health_pb2.HealthCheckResponse
-        answer = status(status=status.SERVING if self._serving else status.NOT_SERVING)
+        answer = health_pb2.HealthCheckResponse(status=self._status(service))
         call.finish(answer.SerializeToString())
 
 

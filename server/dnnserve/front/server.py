@@ -149,7 +149,9 @@ class GrpcServer:
     def stop(self, grace_s: float) -> None:
         """End what is still open after so long, and give the port back."""
         self._start()  # gRPC gives a port back only when it stops serving on it
+        self.health.wait_told(grace_s)
         self._server.stop(grace_s).wait()
+        self.health.close()
         if self._lane is not None and not self._lane.close():
             _log.error("calls of the fast lane have not ended")
         self._pool.shutdown(wait=False)
