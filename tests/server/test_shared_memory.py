@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnserve.errors import InvalidRequestError, UnavailableError
-from dnnserve.front import service
+from dnnserve.front import decoding, service
 from dnnserve.front.areas import SharedImages, release
 from dnnserve.front.processes import FrontProcesses
 from dnnserve.front.requests import parse_infer
@@ -282,6 +282,35 @@ def test_calls_are_taken_and_answered_while_a_large_copy_goes_on(
             go_on.release()
         large.result(PATIENCE_S)
         assert scores_in(memory, 16) == [[5.0, 10.0, 15.0]] * 16
+
+
+def test_what_has_been_computed_does_not_wait_for_images_to_be_decoded(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_COPIED_AT_ONCE_BYTES", ROW)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def decode(*_arguments: object) -> list[np.ndarray]:
+        begun.release()
+        assert go_on.wait(2 * PATIENCE_S)  # longer than anybody waits for what has been computed
+        return [np.zeros((1, 2, 4, 3), np.uint8)]
+
+    monkeypatch.setattr(SharedImages, "rows", decode)
+    with serving(Lab(), specs=[make_spec(max_batch_rows=16)], shared_memory=True) as (_, client):
+        register(client, memory.name).result(PATIENCE_S)
+        content = image_tensor()
+        write(memory, content)
+        threads = min(os.cpu_count() or 1, decoding._MAX_THREADS)
+        images = [client.infer.ModelInfer.future(images_request(len(content))) for _ in range(threads)]
+        for _ in images:
+            assert begun.acquire(timeout=PATIENCE_S)
+        try:
+            client.infer.ModelInfer(request_of(16, given=False), timeout=PATIENCE_S)
+            assert scores_in(memory, 16) == [[5.0, 10.0, 15.0]] * 16
+        finally:
+            go_on.set()
+            for each in images:
+                status(each)
 
 
 def test_a_copy_ends_where_nobody_waits_for_it_any_more(memory: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:

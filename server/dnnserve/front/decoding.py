@@ -1,5 +1,5 @@
 """Threads for what takes time, as many as there are CPUs, and what they may spend on a request and altogether: they decode images,
-and copy what is large between shared memory and the server.
+and copy large inputs out of shared memory.
 
 An image file's header says how many pixels it has, so a request is weighed before any of them is decoded. Between two images it is
 looked at again whether somebody still waits for them.
@@ -40,7 +40,7 @@ class PixelLimits:
 
 
 class DecodePool:
-    """Does what takes time, so that threads which take calls or answer them do not. Thread-safe: `_lock` guards `_waiting` and
+    """Does what takes time, so that threads which take calls do not. Thread-safe: `_lock` guards `_waiting` and
     `_pixels`.
 
     Args:
@@ -84,10 +84,6 @@ class DecodePool:
                 raise error
             self._waiting += 1
         self._pool.submit(self._work, source, checkpoint, done, failed)
-
-    def hand_over(self, act: Callable[[], None]) -> None:
-        """Have a thread of the pool do something for a request that was let in already, and whose number is bounded elsewhere."""
-        self._pool.submit(act)
 
     def close(self) -> None:
         """Take no more work; threads end when they have finished theirs."""

@@ -17,6 +17,7 @@ from dnnserve.front.rest.server import RestServer
 from dnnserve.front.server import GrpcServer
 from dnnserve.front.service import CallsObserver, Counters, Queue, Service
 from dnnserve.front.tracing import open_tracing
+from dnnserve.front.writing import WritePool
 from dnnserve.questions import Control
 from dnnserve.security.doors import open_doors
 from dnnserve.shared_memory.regions import Regions
@@ -152,6 +153,7 @@ class LocalFrontEnd:
         )
         limits = PixelLimits(int(config.max_request_megapixels * 1e6), int(config.max_decoding_megapixels * 1e6))
         self._decoder = DecodePool(limits, config.max_queue_requests)
+        self._writer = WritePool()
 
     @property
     def address(self) -> str:
@@ -181,6 +183,7 @@ class LocalFrontEnd:
                 Catalog(specs),
                 behind.queue,
                 self._decoder,
+                self._writer,
                 behind.statistics,
                 behind.ready,
                 behind.on_calls_end,
@@ -241,6 +244,7 @@ class LocalFrontEnd:
             self._http.stop(grace_s)
         self._server.stop(grace_s)
         self._decoder.close()
+        self._writer.close()
         self._regions.close()
         if self._tracer is not None:
             self._tracer.close()

@@ -28,6 +28,7 @@ from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Images
 from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
+from dnnserve.front.writing import WritePool
 from dnnserve.questions import Answer as Answered
 from dnnserve.questions import Control
 from dnnserve.questions import Question as ControlQuestion
@@ -141,6 +142,7 @@ class Service:
         catalog: The loaded models.
         queue: Where requests go.
         decoder: Makes rows of images.
+        writer: Writes large outputs.
         statistics: Counters of the models.
         ready: Whether requests can be answered now.
         on_calls_end: Told of the ends of calls.
@@ -156,6 +158,7 @@ class Service:
         catalog: Catalog,
         queue: Queue,
         decoder: DecodePool,
+        writer: WritePool,
         statistics: Counters,
         ready: Callable[[], bool],
         on_calls_end: CallsObserver,
@@ -171,6 +174,7 @@ class Service:
         self.ready = ready
         self._queue = queue
         self._decoder = decoder
+        self._writer = writer
         self._on_calls_end = on_calls_end
         self._control = control
         self._access_level = logging.INFO if access_log else logging.DEBUG
@@ -300,13 +304,17 @@ class Service:
             try:
                 if not isinstance(outcome, Answer):
                     self._refuse(exchange, outcome)
-                elif bytes_to_write(exchange.wanted, block.outputs) > _COPIED_AT_ONCE_BYTES:
-                    self._decoder.hand_over(partial(self._answer_alone, exchange, block))
-                else:
+                elif not self._hand_over(exchange, block):
                     answered.append((exchange, self._response(exchange, block)))
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
                 self._refuse(exchange, error)
         self._finish(answered)
+
+    def _hand_over(self, exchange: Exchange, block: OwnBlock) -> bool:
+        """Have the writer answer a call whose outputs take time to write; whether it does."""
+        if bytes_to_write(exchange.wanted, block.outputs) <= _COPIED_AT_ONCE_BYTES:
+            return False
+        return self._writer.hand_over(partial(self._answer_alone, exchange, block))
 
     def _answer_alone(self, exchange: Exchange, block: OwnBlock) -> None:
         """End a call whose outputs take time to write."""
