@@ -88,7 +88,7 @@ def test_of_a_batch_that_wants_a_few_classes_these_alone_come_to_the_host(
         run_blocks(pipeline, *blocks)
         encoders = [infer_response if b"data" in each else classify_response for each in messages]
         return [
-            encode("", spec, block.outputs, read.wanted)
+            encode("", spec, block.outputs, read.wanted, lambda: None)
             for encode, block, read in zip(encoders, blocks, reads, strict=True)
         ]
 
@@ -129,7 +129,7 @@ def test_equal_classes_are_ranked_by_index(device: str) -> None:
     block = OwnBlock(read.source, wanted=numbers_of(read.wanted, spec))  # type: ignore[arg-type]
     run_blocks(host.load(KEY, 1), block)
     (found,) = classifier.ClassifyResponse.FromString(
-        classify_response("", spec, block.outputs, read.wanted)
+        classify_response("", spec, block.outputs, read.wanted, lambda: None)
     ).classifications
     assert [label.index for label in found.labels] == [0, 1, 2, 3, 4]
     host.close()

@@ -25,7 +25,9 @@ def packed(elements: Iterable[bytes]) -> bytes:
 @pytest.mark.parametrize("rows", [1, 2, 11, 1400])  # lengths of one, two and three bytes
 def test_outputs_are_given_as_fp32_by_default(rows: int) -> None:
     outputs = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
-    response = inference.ModelInferResponse.FromString(infer_response("r1", SPEC, {0: outputs}, [Wanted(0, 0)]))
+    response = inference.ModelInferResponse.FromString(
+        infer_response("r1", SPEC, {0: outputs}, [Wanted(0, 0)], lambda: None)
+    )
     assert (response.model_name, response.model_version, response.id) == ("toy", "1", "r1")
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("FP32", [rows, 3])
     assert response.raw_output_contents == [outputs.tobytes()]
@@ -33,7 +35,9 @@ def test_outputs_are_given_as_fp32_by_default(rows: int) -> None:
 
 def test_classes_are_given_as_value_index_label() -> None:
     outputs = np.array([[0.25, 0.5, 0.125], [0.0, 0.0, 1.0]], np.float32)
-    response = inference.ModelInferResponse.FromString(infer_response("", SPEC, {0: outputs}, [Wanted(0, 2)]))
+    response = inference.ModelInferResponse.FromString(
+        infer_response("", SPEC, {0: outputs}, [Wanted(0, 2)], lambda: None)
+    )
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [2, 2])
     texts = [b"0.500000:1:bee", b"0.250000:0:ant", b"1.000000:2:cat", b"0.000000:0:ant"]
     assert response.raw_output_contents == [packed(texts)]
@@ -70,7 +74,9 @@ def test_of_ties_and_nan_a_few_classes_are_the_first_of_all_that_are_sorted(
 
 
 def test_classify_answers_with_labels_most_probable_first() -> None:
-    serialized = classify_response("r2", SPEC, {0: np.array([[0.25, 0.5, 0.125]], np.float32)}, [Wanted(0, 2)])
+    serialized = classify_response(
+        "r2", SPEC, {0: np.array([[0.25, 0.5, 0.125]], np.float32)}, [Wanted(0, 2)], lambda: None
+    )
     response = classifier.ClassifyResponse.FromString(serialized)
     (classification,) = response.classifications
     labels = [(label.index, label.name, label.probability) for label in classification.labels]

@@ -136,7 +136,7 @@ def test_some_of_them_may_lie_in_shared_memory(spec: Any) -> None:
     for found, sent in zip(read.source.rows(lambda: None), tensors.values(), strict=True):
         np.testing.assert_array_equal(found, sent)
     answer = inference.ModelInferResponse.FromString(
-        infer_response("", spec, dict(enumerate(expected.values())), read.wanted)
+        infer_response("", spec, dict(enumerate(expected.values())), read.wanted, lambda: None)
     )
     release(read.wanted, read.origins)
     assert answer.raw_output_contents == [b"", expected["sums"].tobytes(), b""]
@@ -225,7 +225,7 @@ def test_only_the_outputs_asked_for_are_answered_in_their_order(spec: Any) -> No
     outputs = dict(enumerate(mixed(rows_of_mixed(5, 2)).values()))
     asked = parse_infer(altered(outputs=("above", "sums")).SerializeToString()).read(spec).wanted
     assert asked == (Wanted(3, 0), Wanted(0, 0))
-    response = inference.ModelInferResponse.FromString(infer_response("r", spec, outputs, asked))
+    response = inference.ModelInferResponse.FromString(infer_response("r", spec, outputs, asked, lambda: None))
     assert [(one.name, one.datatype, tuple(one.shape)) for one in response.outputs] == [
         ("above", "BOOL", (2, 2, 3)),
         ("sums", "FP32", (2, 3)),
@@ -266,7 +266,7 @@ def test_over_http_each_tensor_is_json_or_bytes(spec: Any) -> None:
     for found, sent in zip(read.source, tensors.values(), strict=True):  # type: ignore[arg-type]
         np.testing.assert_array_equal(found, sent)
     outputs = mixed(tensors)
-    body = infer_body(infer_response("", spec, dict(enumerate(outputs.values())), read.wanted), binary)
+    body = infer_body(infer_response("", spec, dict(enumerate(outputs.values())), read.wanted, lambda: None), binary)
     assert body.json_bytes is not None
     chosen, sums, above, twice = json.loads(body.data[: body.json_bytes])["outputs"]
     assert body.data[body.json_bytes :] == outputs["chosen"].tobytes() + outputs["twice"].tobytes()

@@ -318,6 +318,47 @@ def test_a_copy_ends_where_nobody_waits_for_it_any_more(memory: SharedMemory, mo
     region, looks = opened(memory), iter([None, None])
     with pytest.raises(StopIteration):
         region.read(Area("mine", 0, 4096), lambda: next(looks))
+    looks = iter([None, None])
+    with pytest.raises(StopIteration):
+        region.write(Area("mine", 0, 4096), memoryview(b"x" * 4096), lambda: next(looks))
+    assert memory.buf is not None
+    assert bytes(memory.buf).rstrip(b"\0") == b"x" * 2048
+    region.release()
+
+
+def test_an_output_is_written_no_further_once_its_deadline_has_passed(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions, "_PIECE_BYTES", 4)
+    late_ns = 0
+    pwritev = os.pwritev
+
+    def write_slowly(*arguments: Any) -> int:
+        nonlocal late_ns
+        late_ns += 3600 * 10**9
+        return pwritev(*arguments)
+
+    with serving(Lab(), shared_memory=True) as (server, client):
+        register(client, memory.name).result(PATIENCE_S)
+        put(memory, 5.0)
+        the_service = server._front._service  # type: ignore[attr-defined]
+        clock = the_service._clock
+        monkeypatch.setattr(the_service, "_clock", lambda: clock() + late_ns)
+        monkeypatch.setattr(os, "pwritev", write_slowly)
+        code, text = status(client.infer.ModelInfer.future(request_of(), timeout=PATIENCE_S))
+        assert (code, "before its outputs could be written" in text) == (CODE.DEADLINE_EXCEEDED, True)
+        assert scores_in(memory) == [[5.0, 0.0, 0.0]]
+
+
+def test_memory_that_is_cut_off_while_it_is_written_does_not_grow_again(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions, "_PIECE_BYTES", 1024)
+    region, path = opened(memory), Path("/dev/shm", memory.name.lstrip("/"))
+    sizes = iter([8192, 8192, 512])
+    with pytest.raises(InvalidRequestError, match="has 512 bytes"):
+        region.write(Area("mine", 0, 4096), memoryview(b"x" * 4096), lambda: os.truncate(path, next(sizes)))
+    assert path.stat().st_size == 512
     region.release()
 
 

@@ -13,6 +13,7 @@ from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.catalog import ModelSpec
 from dnnserve.envelope import ModelKey
 from dnnserve.front.parameters import Wanted, ranking_of
+from dnnserve.front.sources import Checkpoint
 from dnnserve.front.tensors import DATATYPES
 from dnnserve.shared_memory.requests import Area
 
@@ -32,11 +33,16 @@ _SHORT = tuple(bytes([number]) for number in range(0x80))
 
 
 def infer_response(
-    request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
+    request_id: str,
+    spec: ModelSpec,
+    outputs: Mapping[int, np.ndarray],
+    wanted: Sequence[Wanted],
+    checkpoint: Checkpoint,
 ) -> bytes:
     """Answer with the outputs that are wanted; of one of which classes are, with so many strings "value:index:label" a row.
 
-    An output that has a destination is written there, and the response has an empty place for it: contents are found by counting.
+    An output that has a destination is written there, with a look at the checkpoint before every piece, and the response has an
+    empty place for it: contents are found by counting.
     """
     described: list[_Described] = []
     data = []
@@ -48,7 +54,7 @@ def infer_response(
             data.append(_classes(spec, best, values))
         else:
             output = outputs[place]
-            area = None if destination is None else destination.write(output)
+            area = None if destination is None else destination.write(output, checkpoint)
             described.append((tensor.name, DATATYPES[tensor.dtype], output.shape, area))
             data.append(output.tobytes() if area is None else b"")
     before_id, behind_id = _frame(spec.key, tuple(described))
@@ -115,7 +121,11 @@ def varint(number: int) -> bytes:
 
 
 def classify_response(
-    request_id: str, spec: ModelSpec, outputs: Mapping[int, np.ndarray], wanted: Sequence[Wanted]
+    request_id: str,
+    spec: ModelSpec,
+    outputs: Mapping[int, np.ndarray],
+    wanted: Sequence[Wanted],
+    checkpoint: Checkpoint,  # noqa: ARG001 - Encoder's argument: nothing is written elsewhere
 ) -> bytes:
     """Answer with the most probable labels of each row."""
     ((place, classes, _),) = wanted

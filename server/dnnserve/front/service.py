@@ -25,7 +25,7 @@ from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
 from dnnserve.front.parameters import Wanted, numbers_of
 from dnnserve.front.requests import InferenceInput
-from dnnserve.front.sources import Images
+from dnnserve.front.sources import Checkpoint, Images
 from dnnserve.front.status import Status, status_of
 from dnnserve.front.tracing import CallTracer
 from dnnserve.front.writing import WritePool
@@ -50,8 +50,9 @@ _OK = Status(grpc.StatusCode.OK, "")
 CallsObserver = Callable[[ModelKey | None, str, str, Sequence[int]], None]
 """Called at the end of calls: their model (None: they named none that is loaded), method, status, and the nanoseconds of each."""
 
-Encoder = Callable[[str, ModelSpec, Mapping[int, np.ndarray], Sequence[Wanted]], bytes]
-"""Makes a serialized response of the request's id, its model, those outputs that it wants, by number, and what it wants of them."""
+Encoder = Callable[[str, ModelSpec, Mapping[int, np.ndarray], Sequence[Wanted], Checkpoint], bytes]
+"""Makes a serialized response of the request's id, its model, those outputs that it wants, by number, and what it wants of them;
+the last is called before every piece that is written into shared memory, and what it raises ends the work."""
 
 
 class Question(Protocol):
@@ -330,10 +331,10 @@ class Service:
         assert spec is not None
         assert encode is not None
         assert completion is not None
-        if any(each.destination is not None for each in exchange.wanted):
-            # A client that was told that its call is over may use its memory for something else.
-            self._check_wanted(exchange.call, completion.request.deadline_ns, "its outputs could be written")
-        return encode(exchange.request_id, spec, block.outputs, exchange.wanted)
+        # A client that was told that its call is over may use its memory for something else.
+        deadline_ns, undone = completion.request.deadline_ns, "its outputs could be written"
+        checkpoint = partial(self._check_wanted, exchange.call, deadline_ns, undone)
+        return encode(exchange.request_id, spec, block.outputs, exchange.wanted, checkpoint)
 
     def _deadline_ns(self, call: Call, spec: ModelSpec, timeout_us: int | None) -> int | None:
         deadline_ns = call.deadline_ns

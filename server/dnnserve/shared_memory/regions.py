@@ -87,15 +87,25 @@ class Region:
         self._transfer(os.preadv, copy, area, checkpoint)
         return copy
 
-    def write(self, area: Area, data: memoryview) -> None:
+    def write(self, area: Area, data: memoryview, checkpoint: Callable[[], None]) -> None:
         """Fill an area.
+
+        Args:
+            area: Which.
+            data: What with.
+            checkpoint: Called before every piece of it; what it raises ends the work.
 
         Raises:
             InvalidRequestError: the object ends before it, or it cannot be written.
         """
-        if size_of(self.fd) < self.registration.offset + area.offset + len(data):
-            raise self._cut(area)  # it would grow
-        self._transfer(os.pwritev, data, area, lambda: None)
+        end = self.registration.offset + area.offset + len(data)
+
+        def check() -> None:
+            checkpoint()
+            if size_of(self.fd) < end:  # each time: a client may cut it off between two pieces
+                raise self._cut(area)  # it would grow
+
+        self._transfer(os.pwritev, data, area, check)
 
     def _transfer(
         self,
@@ -133,14 +143,18 @@ class Destination:
         self._region = region
         self._area = area
 
-    def write(self, output: np.ndarray) -> Area:
+    def write(self, output: np.ndarray, checkpoint: Callable[[], None]) -> Area:
         """Put an output there; what it takes of the area.
+
+        Args:
+            output: It.
+            checkpoint: As `Region.write` has it.
 
         Raises:
             InvalidRequestError: it cannot be.
         """
         area = self._area._replace(nbytes=output.nbytes)
-        self._region.write(area, np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
+        self._region.write(area, np.ascontiguousarray(output).reshape(-1).view(np.uint8).data, checkpoint)
         return area
 
     def release(self) -> None:
