@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from dnnserve.front.writing import WritePool
 
 from tests.server.fakes import PATIENCE_S, wait_until
@@ -41,3 +42,15 @@ def test_what_was_taken_is_written_although_the_pool_is_closed_and_nothing_more_
         pool.close()
         assert not pool.hand_over(act)
     assert written.wait(PATIENCE_S)
+
+
+def test_what_goes_wrong_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("the tracer's disk is full")
+
+    pool, written = WritePool(threads=1), threading.Event()
+    assert pool.hand_over(fail)
+    assert pool.hand_over(written.set)
+    assert written.wait(PATIENCE_S)
+    pool.close()
+    assert "the tracer's disk is full" in caplog.text

@@ -5,11 +5,14 @@ They do nothing else: an answer that has been computed waits for other answers o
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["WritePool"]
+
+_log = logging.getLogger(__name__)
 
 _THREADS = 2  # one that writes 1 GiB does not hold up all others; memory is not much faster for more
 _MOST_WAITING = 16
@@ -55,6 +58,8 @@ class WritePool:
     def _work(self, act: Callable[[], None]) -> None:
         try:
             act()
+        except Exception:  # noqa: BLE001 - nobody reads the pool's futures
+            _log.exception("a call whose outputs were written could not be ended")
         finally:
             with self._lock:
                 self._waiting -= 1
