@@ -33,7 +33,7 @@ from dnnserve.scheduling.entry import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.fakes import CLASSES, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
+from tests.server.fakes import CLASSES, PATIENCE_S, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
 
 SPEC = make_spec()
 ARENA = 1 << 16
@@ -341,5 +341,19 @@ def test_a_note_of_any_size_arrives_or_is_not_sent_where_it_would_have_to_wait(c
     while here.note((0,), wait=False):
         pass
     assert not here.note(note, wait=False)
+    here.close()
+    there.close()
+
+
+def test_what_cannot_be_packed_is_logged_and_closes_the_link(caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = Link.pair()
+    theirs.settimeout(PATIENCE_S)
+    here, there = Link(ours), Link(theirs)
+    outbox = Outbox(here, "test")
+    outbox.send(lambda: None)
+    outbox.send("nobody reads this any more")
+    assert there.receive() is None
+    assert "function cannot be sent" in caplog.text
+    outbox.close()
     here.close()
     there.close()

@@ -6,6 +6,7 @@ that reads there wait likewise, for this one to read, both wait for ever. So who
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -16,6 +17,8 @@ from dnnserve.processes.link import Link
 
 __all__ = ["Outbox"]
 
+_log = logging.getLogger(__name__)
+
 
 class Outbox:
     """Sends over a link without waiting for it. Thread-safe: `_lock` guards `_closed`.
@@ -23,8 +26,8 @@ class Outbox:
     What the link takes no more of is kept, and sent by a thread of this one's own. It is bounded by what it answers: the other end
     asks, and has read the answer before it asks again, or gives up and asks in seconds; of requests there are as many as have
     blocks; and a process that reads nothing is ended. What is sent once the other end has gone is lost: whoever receives from the
-    link finds out. A link that does not take what it is given, for want of a descriptor, is shut down: nobody waits for an answer
-    that does not come.
+    link finds out. A link that does not take what it is given, for want of a descriptor or because it cannot be packed, is shut
+    down: nobody waits for an answer that does not come.
 
     Args:
         link: Where to.
@@ -75,6 +78,9 @@ class Outbox:
                 else:
                     self._link.send(what, fds)
             except OSError:
+                self._link.shut_down()
+            except Exception:  # noqa: BLE001 - else the thread would end, and what waits for answers would not be told
+                _log.exception("%s cannot be sent; its link is closed", type(what).__name__)
                 self._link.shut_down()
             finally:
                 _close(fds or ())
