@@ -7,19 +7,23 @@ import functools
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from dnnserve.engine.messages import Assignment
+from dnnserve.engine.child import serve
+from dnnserve.engine.messages import Assignment, Map
 from dnnserve.engine.net import NetHost, Terms
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.envelope import ModelKey
+from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import Parcel, unpack
 
 from dnncore.errors import (
@@ -30,6 +34,7 @@ from dnncore.errors import (
     OutOfMemoryError,
 )
 from tests.processes import is_running
+from tests.server.engines import Orders, ToyHost
 from tests.server.fakes import PATIENCE_S, block_of, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
@@ -227,3 +232,27 @@ def test_processes_log_from_the_level_that_holds_now_also_those_that_are_started
             host.load(KEY, 8)
         host.close()
     engines.close()
+
+
+@pytest.mark.parametrize(
+    "lose_file", [lambda end: Link(end).send(Map(1)), lambda end: end.send(b"fm")], ids=["an arena", "a large message"]
+)
+def test_an_engine_that_has_no_descriptor_for_what_it_is_sent_says_so_and_ends(
+    lose_file: Callable[[socket.socket], object], tmp_path: Path
+) -> None:
+    ours, theirs = Link.pair()
+    ours.settimeout(PATIENCE_S)
+    here, there = Link(ours), Link(theirs)
+    assignment = Assignment(functools.partial(ToyHost, orders=Orders(tmp_path)), "text")
+    engine = threading.Thread(target=serve, args=("cpu", assignment, there), daemon=True)
+    engine.start()
+    opened = here.receive()
+    assert opened is not None
+    lose_file(ours)
+    answer = here.receive()
+    assert answer is not None, "it hangs"
+    assert (answer[0].error, "no descriptor for" in answer[0].text) == ("DeviceFaultError", True)
+    engine.join(PATIENCE_S)
+    assert not engine.is_alive()
+    here.close()
+    there.close()

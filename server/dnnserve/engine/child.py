@@ -8,6 +8,7 @@ gives the interpreter's lock up while it copies. Whatever ends this process ends
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import queue
@@ -78,7 +79,8 @@ class _Stager:
     Attributes:
         pipelines: By model; written by who takes the orders, before the runner can name them.
         orders: What is left to do, in order: a message and its files, or, for a batch, its pipeline, where it is staged, or the
-            error that kept it from that; None: the other end is closed.
+            error that kept it from that; last a DeviceFaultError, where nothing more can be received, or None: the other end is
+            closed.
     """
 
     def __init__(self, link: Link) -> None:
@@ -96,11 +98,22 @@ class _Stager:
         self._copiers.shutdown()
 
     def _read(self) -> None:
+        try:
+            self._receive()
+        except Exception as error:  # noqa: BLE001 - nobody reads any more: told in its turn, it ends this process
+            _log.exception("what the server sends cannot be received")
+            self.orders.put((DeviceFaultError(f"its process cannot receive what it is sent: {error}"), ()))
+        else:
+            self.orders.put(None)
+
+    def _receive(self) -> None:
         while (received := self._link.receive()) is not None:
             message, fds = received
             if type(message) is tuple:
                 self.orders.put((self._stage(Run(*message)), ()))
             elif isinstance(message, Map):
+                if not fds:
+                    raise OSError(errno.EMFILE, "no descriptor for an arena")
                 self._arenas[message.arena] = arena = Arena(fds[0])
                 arena.close()
             elif isinstance(message, Unmap):
@@ -109,7 +122,6 @@ class _Stager:
                 set_log_level(message.level)
             else:
                 self.orders.put(received)
-        self.orders.put(None)
 
     def _stage(self, wanted: Run) -> LocalPipeline | Exception:
         try:
