@@ -173,7 +173,7 @@ LAYERS = (
     (1, True, True, Statistic("all-bf16-odd", (6, 35), BF16, narrow=True)),
     (1, True, False, Statistic("all-bf16-images-no-bias", (3, 4, 3, 5), BF16, "gaps", narrow=True)),
     (1, True, True, Statistic("no-rows", (0, 7))),
-    (1, True, True, Statistic("one-element", (1, 1))),
+    (1, True, True, Statistic("single-element", (1, 1))),
     (1, True, True, Statistic("long-rows", (3, 1500))),
     (1, True, True, Statistic("kept-by-a-warp-fp16", (5, 768), F16)),
     (1, True, True, Statistic("kept-by-a-warp-and-some-lanes", (3, 268), alpha=0.5, beta=2.0)),

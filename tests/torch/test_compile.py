@@ -187,6 +187,7 @@ def test_what_calls_our_functions_itself_cannot_be_exported_and_hears_what_can()
         dt.compile(_CallsOurs(), _inputs(1))
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_torch_compile_goes_around_our_launches() -> None:
     """It is no export: a model that is compiled where it is computes with our kernels still."""
     net = torch.compile(dt.convert(nn.Sequential(nn.Conv2d(3, 4, 3))).model, backend="eager")
