@@ -37,6 +37,9 @@ _log = logging.getLogger(__name__)
 _SERVICES = (INFERENCE_SERVICE, CLASSIFIER_SERVICE)
 _MAX_STREAMS = 256
 _STREAM_THREADS = 1  # for calls of methods that do not exist; the streams that there are have threads of their own
+_TOLD_S = 1.0
+"""In which those who watch the health read that it ends, if they read at all."""
+
 _CALLS_ON_THEIR_WAY_S = 0.05
 """After its last answer, a client's next call takes the way there and back."""
 
@@ -149,7 +152,7 @@ class GrpcServer:
     def stop(self, grace_s: float) -> None:
         """End what is still open after so long, and give the port back."""
         self._start()  # gRPC gives a port back only when it stops serving on it
-        self.health.wait_told(grace_s)
+        self.health.wait_told(min(grace_s, _TOLD_S))
         self._server.stop(grace_s).wait()
         self.health.close()
         if self._lane is not None and not self._lane.close():

@@ -296,9 +296,10 @@ class Connection(asyncio.Protocol, ABC):
             self._expires = time.monotonic() + _IDLE_S
         if self._blocked:
             return
-        self._ahead_bytes = 0
-        self._transport.resume_reading()
         self._advance()
+        self._ahead_bytes = len(self._parser.trailing_data[0]) if self._answering else 0
+        if self._ahead_bytes <= _AHEAD_BYTES:
+            self._transport.resume_reading()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer what is not handed over. Something of it may be on its way still, so the connection ends."""
