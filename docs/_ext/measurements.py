@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices"]
+__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices", "steps"]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|families)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -29,7 +30,7 @@ def _ratio(value: float) -> str:
 
 
 def convolution(rows: Rows) -> str:
-    """A line a layer: what would be chosen in each direction, its TFLOP/s, and cuDNN's time over its time."""
+    """A line a layer: what would be chosen in each direction, its TFLOP/s, and cuDNN's time over its time; then their means."""
     chosen: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         chosen.setdefault((row["layer"], row["direction"]), row)  # the first is the one that would be chosen
@@ -40,12 +41,16 @@ def convolution(rows: Rows) -> str:
         row = chosen.get((layer, direction))
         return f"{row['tflops']:.3g} `{row['algorithm']}` ({_ratio(row['of_cudnn'])})" if row else ""
 
+    def mean(direction: str) -> float:
+        return statistics.geometric_mean(row["of_cudnn"] for (_, way), row in chosen.items() if way == direction)
+
     faster = sum(row["of_cudnn"] > 1 for row in chosen.values())
     table = _table(
         ("layer", *(direction.replace("_", "-") for direction in directions)),
         ((layer, *(cell(layer, direction) for direction in directions)) for layer in layers),
     )
-    return f"{table}\n\nFaster than cuDNN: {faster} of {len(chosen)}."
+    means = ", ".join(f"{direction.replace('_', '-')} {mean(direction):.2f}" for direction in directions)
+    return f"{table}\n\nFaster than cuDNN: {faster} of {len(chosen)}. Geometric means: {means}."
 
 
 def memory_bound(documents: Sequence[dict[str, Any]]) -> str:
@@ -142,6 +147,18 @@ def slices(rows: Rows) -> str:
     )
 
 
+def steps(rows: Rows) -> str:
+    """A line a net, a column a way to train it: images a second, over PyTorch's, and milliseconds of kernels."""
+    found = {(row["net"], row["how"]): row for row in rows}
+    nets, ways = (tuple(dict.fromkeys(row[key] for row in rows)) for key in ("net", "how"))
+
+    def cell(net: str, how: str) -> str:
+        row = found[net, how]
+        return f"{row['images_per_s']:.0f} ({_ratio(row['ratio'])}), {row['kernels_ms']:.1f} ms"
+
+    return _table(("", *ways), ((net, *(cell(net, how) for how in ways)) for net in nets))
+
+
 def families(rows: Rows) -> str:
     """A line a library: nets whose outputs agree with PyTorch's and by how much; a line for each that is refused, and why."""
     lines, refused = [], [row for row in rows if row["error"] is None]
@@ -165,6 +182,7 @@ _WHOLE: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "cpu": ("cpu", cpu),
     "nets": ("nets", nets),
     "slices": ("nets", slices),
+    "steps": ("steps", steps),
     "families": ("families", families),
 }
 """Tables of all that a file holds: its name, and what makes the table."""
