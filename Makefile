@@ -9,6 +9,9 @@ EXTRAS  := $(if $(GPU),$(comma)cuda)
 JOBS    ?= 2
 # Bytecode is made of what is imported, when it is: of all that is installed it takes half of the installation.
 INSTALL := -m pip install --quiet --no-compile
+# And it is kept, also where the environment (that of many container images) says no: hundreds of processes are started, each of which
+# would compile the same sources again. Empty is unset for Python.
+export PYTHONDONTWRITEBYTECODE :=
 
 # CUDA kernels run on the emulated driver where it can be built; else WHY_NOT says what is missing.
 EMULATOR := $(CURDIR)/.build/emulator
