@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 from dnnserve.errors import StartError
-from dnnserve.front.tracing import open_tracing
+from dnnserve.front.tracing import Tracing, open_tracing
 
 from dnncore.errors import ConfigError
 from tests.server.fakes import PATIENCE_S, Lab
-from tests.server.serving import infer_request, make_config, serving, status
+from tests.server.serving import infer_request, make_config, scores, serving, status
 
 pytest.importorskip("opentelemetry.exporter.otlp", reason="not installed: pip install 'dnncore[tracing]'")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -128,6 +128,21 @@ def test_a_collector_that_is_not_there_is_no_matter() -> None:
         pass
     with serving(Lab(), trace_endpoint=gone.url) as (_, client):
         assert client.infer.ModelInfer(infer_request(), timeout=PATIENCE_S).model_name == "toy"
+
+
+def test_a_call_whose_tracer_raises_is_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a hook of the tracer's")
+
+    monkeypatch.setattr(Tracing, "record", fail)
+    with collecting() as collector, serving(Lab(), trace_endpoint=collector.url) as (_, client):
+        assert scores(client.infer.ModelInfer(infer_request(2.0), timeout=PATIENCE_S)) == [[2.0, 4.0, 6.0]]
+        assert status(client.infer.ModelInfer.future(infer_request(model="nope"), timeout=PATIENCE_S))[0] is (
+            grpc.StatusCode.NOT_FOUND
+        )
+    assert "a hook of the tracer's" in caplog.text
 
 
 def test_tracing_needs_a_url_and_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:

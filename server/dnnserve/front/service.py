@@ -37,6 +37,7 @@ from dnnserve.statistics import ModelSnapshot
 
 __all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
 
+_log = logging.getLogger(__name__)
 _access = logging.getLogger("dnnserve.access")
 
 _COPIED_AT_ONCE_BYTES = 1 << 20
@@ -388,7 +389,10 @@ class Service:
         """Trace and log a call; before its answer is sent, as it is counted, so that whoever has the answer also finds it told."""
         call, key = exchange.call, exchange.key
         if self._tracer is not None:
-            self._tracer.record(call, key, exchange.request_id[:_LONGEST_ID], status, exchange.completion)
+            try:
+                self._tracer.record(call, key, exchange.request_id[:_LONGEST_ID], status, exchange.completion)
+            except Exception:  # noqa: BLE001 - a hook of OpenTelemetry's may be anybody's; the client gets its answer
+                _log.exception("a call of %s could not be traced", call.method)
         if _access.isEnabledFor(self._access_level):
             _access.log(
                 self._access_level,
