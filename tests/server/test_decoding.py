@@ -146,3 +146,15 @@ def test_the_server_has_one_too_and_gets_back_what_was_taken() -> None:
         results.wait(2)
         submit(images([png(10, 6)]))
         assert not isinstance(results.wait(3)[2], Exception)
+
+
+def test_an_end_that_raises_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("nobody can be told")
+
+    decoder, results = DecodePool(ANY_NUMBER, 100, 1), Results()
+    decoder.submit(images([png(7, 5)]), lambda: None, fail, fail)
+    decoder.submit(images([png(7, 5)]), lambda: None, results.end, results.end)
+    results.wait(1)
+    decoder.close()
+    assert "nobody can be told" in caplog.text

@@ -7,6 +7,7 @@ looked at again whether somebody still waits for them.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from dnnserve.errors import InvalidRequestError, QueueFullError
 from dnnserve.front.sources import Checkpoint, RowSource
 
 __all__ = ["DecodePool", "PixelLimits"]
+
+_log = logging.getLogger(__name__)
 
 # Decoding takes up to 12 bytes a pixel (measured: RGBA, its copy, RGB), 600 MB for the largest image that is let in, and more
 # threads than CPUs decode nothing sooner.
@@ -99,7 +102,10 @@ class DecodePool:
         try:
             done(self._rows(source, checkpoint))
         except Exception as error:  # noqa: BLE001 - whatever a file does to its decoder is its request's error
-            failed(error)
+            try:
+                failed(error)
+            except Exception:  # noqa: BLE001 - nobody reads the pool's futures
+                _log.exception("a request that failed could not be ended")
         finally:
             with self._lock:
                 self._waiting -= 1
