@@ -182,3 +182,21 @@ def test_what_cannot_start_says_why() -> None:
     config = make_config(front_ends=1, host="192.0.2.1")  # an address that is not ours
     with pytest.raises(StartError, match="cannot be had"):
         FrontProcesses(config, None, None, None, None)  # type: ignore[arg-type]
+
+
+def test_a_successor_that_starts_while_the_server_stops_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_started, successors = FrontProcess.wait_started, list[FrontProcess]()
+    with serving(Lab(), front_ends=1) as (server, _):
+        fronts = fronts_of(server)
+
+        def start_late(front: FrontProcess) -> str:
+            kind = wait_started(front)
+            successors.append(front)
+            wait_until(lambda: fronts._stopping)
+            return kind
+
+        monkeypatch.setattr(FrontProcess, "wait_started", start_late)
+        os.kill(fronts._fronts[0].pid, signal.SIGKILL)
+        wait_until(lambda: bool(successors))
+    (successor,) = successors
+    assert successor.ended

@@ -305,8 +305,14 @@ class FrontProcesses:
                 with self._lock:
                     if successor.ended:  # and its own thread, which looks into the list, leaves it to this one
                         continue
-                    self._fronts[front.number] = successor
+                    stopping = self._stopping
+                    if not stopping:
+                        self._fronts[front.number] = successor
                     announced, level = self._announced, self._assignment.config.log_level
+            if stopping:  # who stops all has looked into the list already
+                successor.tell(messages.Stop(0.0))
+                successor.close(0.0)
+                return
             successor.tell(announced)
             successor.tell(messages.LogLevel(level))  # which may have changed since it was begun
             _log.info("front end %d is back, process %d", front.number, successor.pid)
