@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from dnncore.errors import BadParamError
 from dnncore.torch.fusion import fuse as fuse_in
 from dnncore.torch.modules import MODULES
 
@@ -43,7 +44,12 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
         fuse: Whether batch normalisation in training takes the ReLU behind it, and a residual that is added before that, into one
             operation. They are looked for with torch.fx in each module's own forward, which must not branch on what it is given,
             nor on attributes that change later.
+
+    Raises:
+        BadParamError: it is no module of PyTorch's.
     """
+    if not isinstance(model, nn.Module):
+        raise BadParamError(f"a {type(model).__name__} cannot be converted; give a torch.nn.Module")
     converted: list[str] = []
     shortened: list[str] = []
     left: list[tuple[str, str]] = []

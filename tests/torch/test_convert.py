@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import dnncore.torch as dt
+from dnncore.errors import BadParamError
 from dnncore.torch.modules import MODULES
 
 Tensor = Any
@@ -279,3 +280,8 @@ def test_uneven_windows_keep_a_constant(dtype: torch.dtype, autocast: bool) -> N
     assert y.dtype is dtype
     assert y.is_contiguous(memory_format=torch.channels_last)
     _close(y, torch.full((2, 3, 7, 5), 1.5, dtype=dtype))
+
+
+def test_what_is_no_module_is_refused_by_what_it_is() -> None:
+    with pytest.raises(BadParamError, match=r"function.*torch\.nn\.Module"):
+        dt.convert(lambda x: x)
