@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar
 
-from dnncore.backend import Device, Launch, Offer, Work
+from dnncore.backend import Device, Launch, Offer, Untimed, Work
 from dnncore.choice import fastest
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
@@ -142,9 +143,10 @@ def summary(plan: Plan) -> str:
 def rank(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
     """Every algorithm for the problem: those that can be used, fastest first by estimate, then the others, each with the reason.
 
-    Of equal estimates the first in the backend's tuple is first. Each algorithm is asked once.
+    What nobody has timed on a GPU comes behind what was; of equal estimates the first in the backend's tuple is first. Each is
+    asked once.
     """
-    usable: list[AlgorithmPerformance] = []
+    usable: list[tuple[bool, float, AlgorithmPerformance]] = []
     out: list[AlgorithmPerformance] = []
     for algorithm in device.algorithms(problem):
         offer = algorithm.offer(problem, device.figures)
@@ -152,9 +154,13 @@ def rank(problem: Problem, device: Device, preference: Preference) -> list[Algor
             out.append(AlgorithmPerformance(algorithm.name, offer, None))
             continue
         reason = preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic)
-        (usable if reason is None else out).append(AlgorithmPerformance(algorithm.name, reason, offer))
-    usable.sort(key=lambda found: found.offer.seconds if found.offer is not None else 0.0)
-    return usable + out
+        found = AlgorithmPerformance(algorithm.name, reason, offer)
+        if reason is None:
+            usable.append((isinstance(algorithm, Untimed), offer.seconds, found))
+        else:
+            out.append(found)
+    usable.sort(key=itemgetter(0, 1))
+    return [found for _, _, found in usable] + out
 
 
 def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:

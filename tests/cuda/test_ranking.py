@@ -7,6 +7,7 @@ import pytest
 from benchmarks.layers import LAYERS
 from dnncore import RELU, DType, TensorDescriptor
 from dnncore.backend import Offer
+from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import KernelCall
 from dnncore.cuda.convolution.composed import COMPOSED
@@ -19,9 +20,9 @@ _LAYERS = {layer.name: layer for layer in LAYERS}
 
 
 def _first(problem: Problem) -> str:
-    offers = {algorithm.name: algorithm.offer(problem, H200) for algorithm in algorithms_for(problem)}
-    seconds = {name: offer.seconds for name, offer in offers.items() if isinstance(offer, Offer)}
-    return min(seconds, key=lambda name: seconds[name])
+    found = fastest(algorithms_for(problem), problem, H200)
+    assert found is not None
+    return found[0].name
 
 
 def _fused(layer: str) -> FusedConvolutionProblem:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.layers import LAYERS
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Bounded, Offer, Untimed
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
@@ -37,6 +37,11 @@ class _Algorithm:
 
 
 @dataclass
+class _Untimed(_Algorithm, Untimed):
+    """Estimated by reasoning alone."""
+
+
+@dataclass
 class _Bounded(_Algorithm, Bounded):
     least: float = 0.0
 
@@ -54,6 +59,15 @@ def test_of_equal_ones_the_first_is_taken_whatever_order_they_are_asked_in() -> 
     assert _chosen(_Bounded("a", 1, least=0.9), _Algorithm("b", 1)) == "a"
     assert _chosen(_Bounded("a", 1, least=1), _Algorithm("b", 1)) == "a"
     assert _chosen(_Algorithm("a", 1), _Bounded("b", 1, least=0.9)) == "a"
+
+
+def test_what_nobody_has_timed_is_taken_where_there_is_nothing_else_and_not_asked_before() -> None:
+    quick, slow = _Untimed("quick", 1), _Algorithm("slow", 5)
+    assert _chosen(quick, slow) == "slow"
+    assert quick.asked == []
+    assert _chosen(quick, _Algorithm("none", None)) == "quick"
+    assert _chosen(quick, _Algorithm("large", 1, workspace_bytes=8), limit=4) == "quick"
+    assert _chosen(_Untimed("slower", 2), quick) == "quick"
 
 
 def test_what_cannot_be_the_fastest_is_not_asked() -> None:
