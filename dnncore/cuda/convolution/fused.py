@@ -14,6 +14,7 @@ from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.relaid import RelaidConvolution
+from dnncore.cuda.convolution.tf32_planes import Tf32Planes
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
@@ -31,6 +32,7 @@ _WGMMA: tuple[CudaAlgorithm, ...] = (
 FUSED: tuple[CudaAlgorithm, ...] = (
     *_WGMMA,
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
+    Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
     ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),

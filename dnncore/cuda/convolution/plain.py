@@ -17,6 +17,7 @@ from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
+from dnncore.cuda.convolution.tf32_planes import Tf32Planes
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
@@ -54,6 +55,7 @@ _WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     ),
 }
 _TF32 = Tf32BackwardFilter("implicit_gemm_tf32", 1, IMPLICIT_GEMM)
+_PLANES = Tf32Planes("implicit_gemm_3xtf32", IMPLICIT_GEMM)
 _RELAID = {
     direction: RelaidConvolution(
         "implicit_gemm_wgmma_relaid",
@@ -62,8 +64,14 @@ _RELAID = {
     for direction, algorithms in _WGMMA.items()
 }
 _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
-    Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], *_OTHERS),
-    Direction.BACKWARD_DATA: (*_FIRST, *_WGMMA[Direction.BACKWARD_DATA], _RELAID[Direction.BACKWARD_DATA], *_OTHERS),
+    Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], _PLANES, *_OTHERS),
+    Direction.BACKWARD_DATA: (
+        *_FIRST,
+        *_WGMMA[Direction.BACKWARD_DATA],
+        _RELAID[Direction.BACKWARD_DATA],
+        _PLANES,
+        *_OTHERS,
+    ),
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
         *_WGMMA[Direction.BACKWARD_FILTER],

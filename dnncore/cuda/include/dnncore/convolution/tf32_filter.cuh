@@ -18,6 +18,7 @@
 
 #include "dnncore/convolution/filter_feed.cuh"
 #include "dnncore/convolution/filter_parts.cuh"
+#include "dnncore/convolution/tf32_split.cuh"
 #include "dnncore/ptx/matrix.cuh"
 
 namespace dnncore::tf32_filter {
@@ -26,6 +27,7 @@ using filter::Gradient;
 using filter::Params;
 using filter::Piece;
 using filter::SumParams;
+using tf32_split::Split;
 using wgmma::Position;
 using wgmma::Row;
 
@@ -37,21 +39,6 @@ inline constexpr int kWarpFilters = 64, kWarpSlabs = kWarpFilters / kSlab;  // e
 inline constexpr int kSteps = kPixels / 8;
 
 using Columns = filter::Columns<kSlab>;
-
-// The nearest of tf32 to an element of fp32, and what is left. Beyond the largest of tf32 all of it is left, so that an infinity meets
-// one part of a finite factor, the nearest, and no difference; a NaN stays one, whatever its last bits are.
-struct Split {
-  uint32 nearest;
-  uint32 rest;
-
-  __device__ __forceinline__ explicit Split(uint32 element) {
-    constexpr uint32 kBits = 0xffffe000U, kHalf = 0x1000U, kLargest = 0x7f7fe000U;
-    const float value = __uint_as_float(element);
-    const bool is_ordinary = fabsf(value) <= __uint_as_float(kLargest);
-    nearest = is_ordinary ? (element + kHalf) & kBits : 0U;
-    rest = __float_as_uint(value - __uint_as_float(nearest));
-  }
-};
 
 // Where lanes read in eight pixels of a slab: bytes from their beginning to a chunk of pixel 2 t + kOdd.
 template <int kOdd>

@@ -1,0 +1,254 @@
+// Convolution of fp32 planes (NCHW) by filters of one tap, forward and backward-data, by the tensor cores of sm_90 with the precision
+// of fp32: three products of tf32 (tf32_split.cuh). Of an image, y (filters x pixels) = w (filters x channels) x (channels x pixels).
+//
+//                  +------------------------ shared memory -------------------------+
+//     planes ----->|  stage 0          stage 1          ...                         |   A stage is 32 channels:
+//                  |  [ x  | w ]       [ x  | w ]             x: 8 boxes of 32 pixels, two tiles of 128
+//     filters ---->|   |      |                               w: 64 filters, nearest and rest
+//     (split by    +---|------|-----------------------------------------------------+
+//     split_filters)   v      v
+//     consumer 0     registers: A, tile 0, split   x  B, both parts of w   -->  sums of the stage, added to the others by fp32 units
+//     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend --> y, float4 along the pixels
+//
+// Pixels are the rows of the product. The units transpose 16 bits alone, but A may come from registers, and threads read shared
+// memory in any order: planes stay as they are. Of eight channels lane 4 g + t of a warp takes pixels 4 g ... 4 g + 3 of channels 2 t
+// and 2 t + 1, 16 bytes each, which swizzled meet all banks: the first two pixels are rows g and g + 8 of one product, the others
+// of a second. Which channels are elements t and t + 4 of a row does not matter as long as w has them in the same order, in which
+// split_filters writes them. A lane then has sums of four neighbouring pixels.
+//
+// The tensor cores cut sums off where fp32 rounds them; so those of a stage are added up by themselves. Tiles end with the image:
+// what copies bring beyond it is zeros, and is not stored. Backward-data is the same with filters and channels of w exchanged.
+#pragma once
+
+#include "dnncore/convolution/tf32_split.cuh"
+#include "dnncore/convolution/wgmma_ring.cuh"
+#include "dnncore/gemm/epilogue.cuh"
+#include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/warpgroup_rows.cuh"
+
+namespace dnncore::tf32_planes {
+
+using tf32_split::Split;
+using wgmma::Position;
+using wgmma::Ring;
+using wgmma::Row;
+
+inline constexpr int kFilters = 64;   // of a block's tile
+inline constexpr int kPixels = 128;   // of a consumer's
+inline constexpr int kSlab = 32;      // channels of a stage, and pixels of a box
+inline constexpr int kBoxes = kPixels / kSlab;
+inline constexpr int kStages = 4;
+inline constexpr int kSteps = kSlab / 8;
+inline constexpr int kConsumers = 2;
+
+// SPLIT_PARAMS in convolution/tf32_planes.py.
+struct SplitParams {
+  const float* w;
+  uint32* parts;      // [nearest, rest][filters][pitch]
+  int64 strides[2];   // of filters and channels of w
+  int32 filters;
+  int32 channels;
+  int32 pitch;        // channels, filled up with zeros to whole stages
+};
+
+// Both parts of w; of each eight channels the even ones first.
+inline __device__ void split_filters(const SplitParams& params) {
+  const int64 count = static_cast<int64>(params.filters) * params.pitch;
+  for (int64 index = grid_index(); index < count; index += grid_size()) {
+    const auto k = static_cast<int32>(index / params.pitch), place = static_cast<int32>(index % params.pitch);
+    const int32 c = place / 8 * 8 + place % 4 * 2 + place / 4 % 2;
+    const bool exists = c < params.channels;
+    const Split split(exists ? __float_as_uint(params.w[k * params.strides[0] + c * params.strides[1]]) : 0U);
+    params.parts[index] = split.nearest;
+    params.parts[count + index] = split.rest;
+  }
+}
+
+// PARAMS in convolution/tf32_planes.py. Coordinates are 32 bits: the host sees to it.
+struct alignas(64) Params {
+  TensorMap x;          // pixels, channels, images: a box of 32 x 32 x 1
+  TensorMap w;          // channels, filters, parts: 32 x 64 x 2
+  Blend blend;
+  Epilogue epilogue;
+  float* y;
+  int64 strides[2];     // of images and filters of y, and of the residual
+  int32 pixels;         // of an image
+  int32 filters;
+  int32 steps;          // of a sum
+  int32 image_tiles;    // of 128 pixels
+  int32 pixel_tiles;    // of all images
+  int32 filter_tiles;
+};
+
+struct Shared {
+  // Every box begins at a multiple of 1024 bytes.
+  Row x[kStages][kConsumers][kBoxes][kSlab];
+  Row w[kStages][2][kFilters];
+  Ring<kStages> ring;
+};
+inline constexpr uint32 kStageBytes = sizeof(Shared::x[0]) + sizeof(Shared::w[0]);
+
+// visit(first filter, first tile of pixels) of each of the block's tiles. Those of filters are fastest: they read the same pixels.
+template <typename Visit>
+__device__ __forceinline__ void for_each_tile(const Params& params, const Visit& visit) {
+  const int32 tiles = (params.pixel_tiles + kConsumers - 1) / kConsumers * params.filter_tiles;
+  for (auto tile = static_cast<int32>(blockIdx.x); tile < tiles; tile += static_cast<int32>(gridDim.x)) {
+    visit(tile % params.filter_tiles * kFilters, tile / params.filter_tiles * kConsumers);
+  }
+}
+
+__device__ __forceinline__ void produce(const Params& params, Shared& shared) {
+  auto at = Ring<kStages>::first_free();
+  for_each_tile(params, [&](int32 filter, int32 tile) {
+    for (int32 step = 0; step < params.steps; ++step) {
+      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        const int32 image = (tile + consumer) / params.image_tiles;  // behind the last one there are zeros
+        const int32 pixel = (tile + consumer) % params.image_tiles * kPixels;
+        for (int box = 0; box < kBoxes; ++box) {
+          load_window(shared.x[at.stage][consumer][box], params.x, filled, pixel + box * kSlab, step * kSlab, image);
+        }
+      }
+      load_window(shared.w[at.stage], params.w, filled, step * kSlab, filter, 0);
+      at.advance();
+    }
+  });
+}
+
+// Of two products: [rows of which pixels][as warpgroup_matrix.cuh says].
+using Sums = float[2][kFilters / 2];
+
+// A stage's sums, added to the others.
+__device__ __forceinline__ void multiply(Sums& sums, Shared& shared, int stage, int consumer) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
+  const Row* const box = shared.x[stage][consumer][warp];
+  uint32 nearest[kSteps][2][4], rest[kSteps][2][4];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int channel = lane % 4 * 2 + odd;  // and where the swizzle puts chunks of its row
+      const uint4 four = *reinterpret_cast<const uint4*>(box[step * 8 + channel].bytes + ((lane / 4) ^ channel) * 16);
+      const uint32 pixels[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Split split(pixels[i]);
+        nearest[step][i / 2][odd * 2 + i % 2] = split.nearest;
+        rest[step][i / 2][odd * 2 + i % 2] = split.rest;
+      }
+    }
+  }
+  const uint64 of_nearest = matrix_descriptor(shared_address(shared.w[stage][0]));
+  const uint64 of_rest = matrix_descriptor(shared_address(shared.w[stage][1]));
+  Sums of_stage;
+  fence_sums();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const uint64 next = step * kMatrixStep<Major::kK>;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      multiply_rows_tf32(of_stage[i], rest[step][i], of_nearest + next, step > 0);
+      multiply_rows_tf32(of_stage[i], nearest[step][i], of_rest + next, true);
+      multiply_rows_tf32(of_stage[i], nearest[step][i], of_nearest + next, true);
+    }
+  }
+  commit_products();
+  wait_for_products<0>();
+  __syncwarp();  // all lanes have read it
+  shared.ring.release(stage);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < kFilters / 2; ++j) sums[i][j] += of_stage[i][j];
+  }
+}
+
+// Only activations that are a comparison or two: their code is there for every one of a thread's sums.
+__device__ __forceinline__ float activated(const Activation& activation, float x) {
+  switch (activation.mode) {
+    case ActivationMode::kRelu: return activate<ActivationMode::kRelu>(activation, x);
+    case ActivationMode::kClippedRelu: return activate<ActivationMode::kClippedRelu>(activation, x);
+    case ActivationMode::kLeakyRelu: return activate<ActivationMode::kLeakyRelu>(activation, x);
+    default: return x;  // the identity
+  }
+}
+
+// Four neighbouring pixels of one filter, or as many as there are of the image.
+__device__ __forceinline__ void store(const Params& params, const float (&sums)[4], int32 k, int64 offset, int32 count) {
+  const Epilogue& epilogue = params.epilogue;
+  const float scale = epilogue.scale_of<float>(k), bias = epilogue.bias_of<float>(k);
+  const auto alpha = static_cast<float>(params.blend.alpha), beta = static_cast<float>(params.blend.beta);
+  float* const y = params.y + offset;
+  const float* const z = epilogue.reads_z() ? static_cast<const float*>(epilogue.z) + offset : nullptr;
+  const auto finished = [&](float sum, float of_z, float before) {
+    const float value = alpha * activated(epilogue.activation, epilogue.affine(sum, scale, bias, of_z));
+    return beta == 0.0F ? value : value + beta * before;
+  };
+  if (count >= 4) {
+    float4 of_z{}, before{};
+    if (z != nullptr) of_z = *reinterpret_cast<const float4*>(z);
+    if (beta != 0.0F) before = *reinterpret_cast<const float4*>(y);
+    *reinterpret_cast<float4*>(y) = {
+        finished(sums[0], of_z.x, before.x), finished(sums[1], of_z.y, before.y), finished(sums[2], of_z.z, before.z),
+        finished(sums[3], of_z.w, before.w)};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    if (i < count) y[i] = finished(sums[i], z == nullptr ? 0.0F : z[i], beta == 0.0F ? 0.0F : y[i]);
+  }
+}
+
+__device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  Position<kStages> at;
+  for_each_tile(params, [&](int32 filter, int32 tile) {
+    Sums sums{};
+    for (int32 step = 0; step < params.steps; ++step) {
+      wait(shared.ring.filled[at.stage], at.parity);
+      multiply(sums, shared, at.stage, consumer);
+      at.advance();
+    }
+    const int32 own = tile + consumer, image = own / params.image_tiles;
+    const int32 pixel = own % params.image_tiles * kPixels + thread / 32 * kSlab + lane / 4 * 4;
+    if (own < params.pixel_tiles && pixel < params.pixels) {
+#pragma unroll
+      for (int j = 0; j < kFilters / 8; ++j) {
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const int32 k = filter + j * 8 + lane % 4 * 2 + odd;
+          const float four[4] = {
+              sums[0][4 * j + odd], sums[0][4 * j + 2 + odd], sums[1][4 * j + odd], sums[1][4 * j + 2 + odd]};
+          const int64 offset = image * params.strides[0] + k * params.strides[1] + pixel;
+          if (k < params.filters) store(params, four, k, offset, params.pixels - pixel);
+        }
+      }
+    }
+    __syncwarp();  // the next products are the whole warp's
+  });
+}
+
+inline __device__ void run(const Params& params) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  let_next_start();
+  if (threadIdx.x == 0) {
+    prefetch(params.x), prefetch(params.w);
+    shared.ring.make();
+    publish_barriers();
+  }
+  __syncthreads();
+  wait_for_previous();
+  // Uniform, which the compiler knows of what comes out of a shuffle.
+  const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (warpgroup == kConsumers) {
+    leave_registers<40>();
+    if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
+  } else {
+    take_registers<232>();
+    consume(params, shared, warpgroup);
+  }
+}
+
+}  // namespace dnncore::tf32_planes
