@@ -227,7 +227,7 @@ class Bounded(ABC):
 class Untimed:
     """What an algorithm is besides that nobody has timed on a GPU yet: its estimates rest on reasoning alone. Immutable.
 
-    It is there by name, and for `Handle.find_algorithms`, and ranks behind all that was timed. Once it has been, it is this no longer.
+    It is there by name and for `Handle.find_algorithms`, and ranks behind all that was timed. Timing it takes this mark away.
     """
 
     __slots__ = ()

@@ -12,6 +12,7 @@ from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import KernelCall
 from dnncore.cuda.convolution.composed import COMPOSED
 from dnncore.cuda.convolution.plain import best_offer
+from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.descriptors import ConvolutionDescriptor, Layout
 from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
@@ -45,6 +46,31 @@ def test_forward(layer: str, algorithm: str) -> None:
 )
 def test_fused(layer: str, algorithm: str) -> None:
     assert _first(_fused(layer)) == algorithm
+
+
+@pytest.mark.parametrize("layer", ["alexnet-conv1", "r50-conv1", "announcement-2014"])
+def test_phases_are_estimated_to_be_the_fastest_for_the_gradient_of_a_strided_first_layer(layer: str) -> None:
+    problem = _LAYERS[layer].problem(Direction.BACKWARD_DATA)
+    offers = {algorithm.name: algorithm.offer(problem, H200) for algorithm in algorithms_for(problem)}
+    seconds = {name: offer.seconds for name, offer in offers.items() if isinstance(offer, Offer)}
+    assert min(seconds, key=lambda name: seconds[name]) == "space_to_depth"
+
+
+def test_a_first_layer_of_16_bits_is_computed_without_phases() -> None:
+    for layer in ("r50-conv1", "alexnet-conv1"):
+        problem = _LAYERS[layer].problem(Direction.FORWARD, DType.FLOAT16, Layout.NHWC)
+        assert _first(problem) == "implicit_gemm_wgmma_rows"
+
+
+def test_the_bound_of_phases_is_below_their_offers() -> None:
+    for direction in Direction:
+        for layer in ("alexnet-conv1", "r50-conv1", "announcement-2014"):
+            for dtype, layout in ((DType.FLOAT32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC)):
+                problem = _LAYERS[layer].problem(direction, dtype, layout)
+                phases = next(each for each in algorithms_for(problem) if isinstance(each, SpaceToDepth))
+                offer = phases.offer(problem, H200)
+                assert isinstance(offer, Offer)
+                assert phases.least_seconds(problem, H200) <= offer.seconds
 
 
 def _entries(offer: Offer) -> list[str]:

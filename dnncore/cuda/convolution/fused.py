@@ -14,6 +14,7 @@ from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
 from dnncore.cuda.convolution.relaid import RelaidConvolution
+from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
@@ -29,7 +30,7 @@ _WGMMA: tuple[CudaAlgorithm, ...] = (
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
 )
 
-FUSED: tuple[CudaAlgorithm, ...] = (
+_STRIDE_1: tuple[CudaAlgorithm, ...] = (
     *_WGMMA,
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
     Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM),
@@ -47,4 +48,5 @@ FUSED: tuple[CudaAlgorithm, ...] = (
     COMPOSED,
     FUSED_DIRECT,
 )
+FUSED: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_STRIDE_1), *_STRIDE_1)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -16,6 +16,7 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.relaid import RelaidConvolution
+from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
@@ -63,7 +64,7 @@ _RELAID = {
     )
     for direction, algorithms in _WGMMA.items()
 }
-_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+_STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], _PLANES, *_OTHERS),
     Direction.BACKWARD_DATA: (
         *_FIRST,
@@ -80,6 +81,9 @@ _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
         _RELAID[Direction.BACKWARD_FILTER],
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
     ),
+}
+_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+    direction: (SpaceToDepth(algorithms), *algorithms) for direction, algorithms in _STRIDE_1.items()
 }
 
 

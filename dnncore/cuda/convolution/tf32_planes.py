@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Offer, Untimed
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
@@ -95,7 +95,7 @@ def _split_unit() -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32Planes:
+class Tf32Planes(Untimed):
     """A forward convolution, with its epilogue or without, or a backward-data one. Immutable.
 
     Args:

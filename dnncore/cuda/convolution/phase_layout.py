@@ -1,0 +1,216 @@
+"""Images and filters as phases: their descriptors, and the launches that split them and join them again. Pure.
+
+With a stride of s, place t of a padded axis is place t // s of phase t % s. Phases of an image are channels of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from dnncore.cuda.calls import Calls, Memset, Place, blocks_for, in_order, kernel_call
+from dnncore.cuda.geometry import taps
+from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+
+__all__ = ["MOST", "MOST_SPATIAL", "Phases", "units"]
+
+_THREADS = 128
+_MOST_AXES = 5
+MOST_SPATIAL = _MOST_AXES - 2
+"""Spatial dimensions."""
+
+MOST = 2**31 - 1
+"""Elements of an image with its padding: they are counted in 32 bits."""
+
+_OF_MEMORY_RATE = 0.4
+"""Assumed: of the memory rate, for both sides together [not measured]."""
+
+_AXIS = struct(
+    ("extent", SMALL_DIVISOR),
+    ("phases", SMALL_DIVISOR),
+    ("first", "<i4"),
+    ("before", "<i4"),
+    ("image", "<i4"),
+    ("places", "<i4"),
+    ("image_stride", "<i8"),
+    ("phase_stride", "<i8"),
+    ("place_stride", "<i8"),
+)
+_PARAMS = struct(
+    *BLEND,
+    ("input", ADDRESS),
+    ("output", ADDRESS),
+    ("count", "<i4"),
+    ("num_axes", "<i4"),
+    ("axes", _AXIS, (_MOST_AXES,)),
+)
+
+
+class _Axis(NamedTuple):
+    """One axis of an image. Immutable."""
+
+    image: int
+    before: int
+    phases: int
+    places: int
+    image_stride: int
+    phase_stride: int
+    place_stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """A tensor [M, C, *spatial] and its phases [M, channels, *places]. Immutable.
+
+    Channels of the phases are counted channel by channel, the phases of each in row-major order; or, where channels are innermost,
+    phase by phase. Those beyond are zeros.
+
+    Args:
+        image: The tensor as it is given.
+        phases: The other, without gaps.
+        axes: Of the spatial dimensions, and before them those of M and C.
+        offset: Elements from the image's address to the place that all axes count from.
+    """
+
+    image: TensorDescriptor
+    phases: TensorDescriptor
+    axes: tuple[_Axis, ...]
+    offset: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        image: TensorDescriptor,
+        places: tuple[int, ...],
+        convolution: ConvolutionDescriptor,
+        channels: int,
+        *,
+        padded: bool,
+        innermost: bool,
+    ) -> Phases:
+        """Split an image or a filter.
+
+        Args:
+            image: [M, C, *spatial].
+            places: Extents of a phase.
+            convolution: Whose strides there are phases of.
+            channels: Of the phases: at least C times the phases.
+            padded: Whether it is the image, which has padding, or the filter, whose taps may be counted from the last.
+            innermost: Whether channels are innermost in the phases.
+        """
+        stride = convolution.stride
+        shape = (image.shape[0], channels, *places)
+        phases = TensorDescriptor(image.dtype, shape, _strides(shape, innermost=innermost))
+        counts = [math.prod(stride[i + 1 :]) for i in range(len(stride))]
+        of_channel = 1 if innermost else math.prod(stride)
+        of_phase = image.shape[1] if innermost else 1
+        offset, steps = (0, image.strides[2:]) if padded else taps(image.shape[2:], image.strides[2:], convolution)
+        step = phases.strides[1]
+        axes = (
+            _Axis(image.shape[0], 0, 1, image.shape[0], image.strides[0], 0, phases.strides[0]),
+            _Axis(image.shape[1], 0, 1, image.shape[1], image.strides[1], 0, of_channel * step),
+            *(
+                _Axis(
+                    image=image.shape[2 + i],
+                    before=convolution.padding[i][0] if padded else 0,
+                    phases=stride[i],
+                    places=places[i],
+                    image_stride=steps[i],
+                    phase_stride=counts[i] * of_phase * step,
+                    place_stride=phases.strides[2 + i],
+                )
+                for i in range(len(stride))
+            ),
+        )
+        return cls(image, phases, axes, offset)
+
+    @property
+    def has_more_channels(self) -> bool:
+        """Whether there are channels of zeros."""
+        return self.phases.shape[1] > self.image.shape[1] * math.prod(axis.phases for axis in self.axes)
+
+    @property
+    def padded_size(self) -> int:
+        """Elements of the image as far as phases reach, or of the image, whichever are more."""
+        return math.prod(max(axis.phases * axis.places, axis.image) for axis in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        """What is read and written, once."""
+        return self.image.nbytes + self.phases.nbytes
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Estimated time of a split or of a join."""
+        return figures.launch_seconds + self.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+
+    def split(self, image: Place, phases: Place, figures: DeviceFigures) -> Calls:
+        """From the image to its phases."""
+        zeros = (Memset(phases, 0, self.phases.nbytes),) if self.has_more_channels else ()
+        return (*zeros, *self._call(image, phases, figures, splits=True))
+
+    def join(self, phases: Place, image: Place, figures: DeviceFigures) -> Calls:
+        """From phases to the image, blended with what it held."""
+        return self._call(phases, image, figures, splits=False)
+
+    def _call(self, source: Place, target: Place, figures: DeviceFigures, *, splits: bool) -> Calls:
+        # In the image's order in memory; of extents that are not there, none.
+        axes = sorted(self.axes, key=lambda axis: -abs(axis.image_stride))
+        params = record(_PARAMS, num_axes=len(axes))
+        count = 1
+        for i, axis in enumerate(axes):
+            extent = axis.phases * axis.places if splits else axis.image
+            count *= extent
+            params["axes"][i] = (
+                small_divisor(extent),
+                small_divisor(axis.phases),
+                0 if splits else axis.before,
+                axis.before,
+                axis.image,
+                axis.places,
+                axis.image_stride,
+                axis.phase_stride,
+                axis.place_stride,
+            )
+        params["count"] = count
+        offset = self.offset * self.image.dtype.itemsize
+        places = (source.plus(offset), target) if splits else (source, target.plus(offset))
+        blocks = blocks_for(figures, count, _THREADS)
+        unit = _unit(self.image.dtype, splits=splits)
+        fields = dict(zip(in_order("input", "output"), places, strict=True))
+        # The phases are the library's own: what is split is taken as it is.
+        if splits:
+            params["alpha"] = 1.0
+        return kernel_call(unit, blocks, _THREADS, params, fields, blends=not splits)
+
+
+def _strides(shape: tuple[int, ...], *, innermost: bool) -> tuple[int, ...]:
+    order = (1, *range(len(shape) - 1, 1, -1), 0) if innermost else tuple(range(len(shape) - 1, -1, -1))
+    strides, step = [0] * len(shape), 1
+    for axis in order:
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+@cache
+def _unit(dtype: DType, *, splits: bool) -> Unit:
+    way = "split" if splits else "join"
+    return generate(
+        header="dnncore/convolution/space_to_depth.cuh",
+        entry=f"convolution_phases_{way}_{c_type(dtype)}",
+        function=f"space_to_depth::space_to_depth<{c_type(dtype)}, {str(splits).lower()}>",
+        struct_name="space_to_depth::Params",
+        dtype=_PARAMS,
+        threads=_THREADS,
+    )
+
+
+def units() -> tuple[Unit, ...]:
+    """Every unit that splits and joins."""
+    return tuple(_unit(dtype, splits=splits) for dtype in FLOATING for splits in (True, False))
