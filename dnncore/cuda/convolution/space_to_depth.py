@@ -64,11 +64,8 @@ class SpaceToDepth(Bounded, Untimed):
         return units()
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the images take at least, through memory once, and two launches and one that computes."""
-        if _why_not(problem) is not None:
-            return math.inf
-        of_memory = (2 * problem.x.nbytes + problem.y.nbytes) / figures.bytes_per_second
-        return 3 * figures.launch_seconds + of_memory
+        """What splitting and joining take."""
+        return math.inf if _why_not(problem) is not None else _moving_seconds(problem, _phases(problem), figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What splitting, the fastest of the algorithms and joining take together."""
@@ -94,13 +91,9 @@ class SpaceToDepth(Bounded, Untimed):
             return f"over phases: {self.algorithms[0].offer(inner, figures)}"
         convolution = found[1]
         own_bytes = aligned(images.phases.nbytes) + aligned(filters.phases.nbytes)
-        moved = [phases for name, phases in (("x", images), ("w", filters)) if name in _names(problem)]
-        memsets = sum(phases.has_more_channels for phases in moved)
         return replace(
             convolution,
-            seconds=convolution.seconds
-            + sum(phases.seconds(figures) for phases in moved)
-            + memsets * figures.launch_seconds,
+            seconds=convolution.seconds + _moving_seconds(problem, (images, filters), figures),
             prepare=partial(_calls, problem, images, filters, convolution.prepare, figures),
             workspace_bytes=own_bytes + convolution.workspace_bytes,
             error_factor=max(convolution.error_factor or 1.0, 1.0),
@@ -111,6 +104,15 @@ def _names(problem: ConvolutionProblem | FusedConvolutionProblem) -> tuple[str, 
     """All operands by the names of the problem's fields, in the order of their places."""
     fields = {"dx": "x", "dw": "w", "dy": "y"}
     return tuple(fields.get(name, name) for name in (*problem.input_names, *problem.output_names))
+
+
+def _moving_seconds(
+    problem: ConvolutionProblem | FusedConvolutionProblem, phases: tuple[Phases, Phases], figures: DeviceFigures
+) -> float:
+    """Estimated time of splitting inputs and joining the output, without the convolution."""
+    moved = [each for name, each in zip(("x", "w"), phases, strict=True) if name in _names(problem)]
+    memsets = sum(each.has_more_channels for each in moved)
+    return sum(each.seconds(figures) for each in moved) + memsets * figures.launch_seconds
 
 
 def _why_not(problem: ConvolutionProblem | FusedConvolutionProblem) -> str | None:
