@@ -19,6 +19,7 @@ from dnncore.ops.dropout import dropout_backward, dropout_forward, dropout_state
 from dnncore.ops.fused_convolution import convolution_bias_activation_backward, convolution_bias_activation_forward
 from dnncore.ops.im2col import col2im, im2col
 from dnncore.ops.image import image_convolution, image_normalization, image_resize
+from dnncore.ops.inverted_residual import inverted_residual
 from dnncore.ops.matmul import (
     inner_product_backward_data,
     inner_product_backward_weights,
@@ -72,6 +73,7 @@ __all__ = [
     "image_convolution",
     "image_normalization",
     "image_resize",
+    "inverted_residual",
     "inner_product_backward_data",
     "inner_product_backward_weights",
     "inner_product_forward",

@@ -12,6 +12,7 @@ from dnncore.problems.dropout import DropoutProblem
 from dnncore.problems.fused_convolution import FusedConvolutionProblem
 from dnncore.problems.im2col import Col2ImProblem, Im2ColProblem
 from dnncore.problems.image import ImageConvolutionProblem, ImageNormalizationProblem, ImageResizeProblem
+from dnncore.problems.inverted_residual import InvertedResidualProblem
 from dnncore.problems.matmul import MatmulProblem
 from dnncore.problems.normalization import (
     BatchNormBackwardProblem,
@@ -53,6 +54,7 @@ __all__ = [
     "ImageConvolutionProblem",
     "ImageNormalizationProblem",
     "ImageResizeProblem",
+    "InvertedResidualProblem",
     "LRNBackwardProblem",
     "LRNForwardProblem",
     "LayerNormBackwardProblem",

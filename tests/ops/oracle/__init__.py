@@ -15,6 +15,7 @@ from tests.ops.oracle import (
     fused_convolution,
     im2col,
     image,
+    inverted_residual,
     normalization,
     pooling,
     softmax,
