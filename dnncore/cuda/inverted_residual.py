@@ -127,7 +127,9 @@ def _tilings(problem: InvertedResidualProblem, figures: DeviceFigures) -> Iterat
         for high in range(1, min(rows, pixels) + 1):
             wide = min(columns, pixels // high)
             halo = tuple((extent - 1) * problem.stride + 3 for extent in (high, wide))
-            tiling = _Tiling(pixels, most, high, wide, (halo[0], halo[1]), (-(-rows // high), -(-columns // wide)), pitch)
+            tiling = _Tiling(
+                pixels, most, high, wide, (halo[0], halo[1]), (-(-rows // high), -(-columns // wide)), pitch
+            )
             if tiling.shared_bytes(problem) <= figures.shared_bytes:
                 yield tiling
 
@@ -184,7 +186,7 @@ def _is_dense(filters: TensorDescriptor) -> bool:
     """Whether a filter's weights are neighbours, in the order of channels or of taps, and the next filter's follow."""
     length = math.prod(filters.shape[1:])
     step = 1
-    for axis in ((1,) if length == filters.shape[1] else (3, 2)):
+    for axis in (1,) if length == filters.shape[1] else (3, 2):
         if filters.shape[axis] > 1 and filters.strides[axis] != step:
             return False
         step *= filters.shape[axis]

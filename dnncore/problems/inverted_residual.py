@@ -111,9 +111,7 @@ class InvertedResidualProblem(OptionalOperands):
         )
         residual = self.x if self.residual else None
         found.append(
-            FusedConvolutionProblem(
-                self.filtered, self.project, self.y, pointwise, bias=self.project_bias, z=residual
-            )
+            FusedConvolutionProblem(self.filtered, self.project, self.y, pointwise, bias=self.project_bias, z=residual)
         )
         return tuple(found)
 

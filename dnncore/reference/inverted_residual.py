@@ -1,34 +1,53 @@
-"""An inverted residual, layer by layer in float64, with what lies between rounded as the layers would store it."""
+"""An inverted residual layer by layer, what lies between rounded as the layers would store it: in float32 with the layers' bits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 
-from dnncore.problems import InvertedResidualProblem
+from dnncore.figures import Maths
+from dnncore.problems import FusedConvolutionProblem, InvertedResidualProblem
 from dnncore.reference.fused_convolution import ALGORITHMS as FUSED
 from dnncore.reference.launch import Array, ReferenceAlgorithm
 
 __all__ = ["ALGORITHMS"]
 
-_EXACT = FUSED[-1]
+
+def _layer(maths: Maths, problem: FusedConvolutionProblem, *arrays: Array) -> Array:
+    """By the first algorithm that supports it, as a whole."""
+    algorithm = next(one for one in FUSED if one.maths is maths and one.unsupported(problem) is None)
+    found = algorithm.compute(problem, *arrays)
+    if not isinstance(found, Iterator):
+        assert isinstance(found, np.ndarray)
+        return found
+    whole = np.empty(problem.y.shape, arrays[0].dtype)
+    for index, value in found:
+        assert isinstance(value, np.ndarray)
+        whole[index] = value
+    return whole
 
 
-def _composed(problem: InvertedResidualProblem, *arrays: Array) -> Array:
+def _layer_by_layer(maths: Maths, problem: InvertedResidualProblem, *arrays: Array) -> Array:
     given = dict(zip(problem.input_names, arrays, strict=True))
     value = x = given["x"]
-    *before, last = problem.layers
-    names = ("depthwise",) if problem.expand is None else ("expand", "depthwise")
-    for name, layer in zip((*names, "project"), (*before, last), strict=True):
-        bias = [given[f"{name}_bias"]] if f"{name}_bias" in given else []
+    layers = problem.layers
+    names = ("expand", "depthwise", "project")[-len(layers) :]
+    for name, layer in zip(names, layers, strict=True):
+        bias = [given[f"{name}_bias"]] if layer.bias is not None else []
         residual = [x] if layer.z is not None else []
-        found = _EXACT.compute(layer, value, given[name], *bias, *residual)
-        assert isinstance(found, np.ndarray)
-        value = found if layer is last else found.astype(problem.x.dtype.numpy).astype(found.dtype)
+        value = _layer(maths, layer, value, given[name], *bias, *residual)
+        if name != "project":
+            value = value.astype(problem.x.dtype.numpy).astype(x.dtype)
     return value
 
 
-ALGORITHMS = (
-    ReferenceAlgorithm(
-        "composed", _composed, temporaries=lambda problem: problem.expanded.size + problem.filtered.size
-    ),
+def _temporaries(problem: InvertedResidualProblem) -> int:
+    return problem.expanded.size + problem.filtered.size
+
+
+ALGORITHMS = tuple(
+    ReferenceAlgorithm(name, partial(_layer_by_layer, maths), temporaries=_temporaries, maths=maths)
+    for name, maths in (("layers_fp32", Maths.FP32), ("layers", Maths.FP64))
 )

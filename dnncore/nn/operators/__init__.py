@@ -23,6 +23,7 @@ from dnncore.nn.operators.fused_inner_product import FusedInnerProduct
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
 from dnncore.nn.operators.image_normalization import ImageNormalization
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
+from dnncore.nn.operators.inverted_residual import InvertedResidual
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
 from dnncore.nn.operators.matrix_product import MatrixProduct
 from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
@@ -77,6 +78,7 @@ __all__ = [
     "ImageConvolution",
     "ImageNormalization",
     "InnerProduct",
+    "InvertedResidual",
     "LayerNorm",
     "LocalResponseNorm",
     "MatrixProduct",
@@ -134,6 +136,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardWeight,
+    InvertedResidual,
     LayerNorm,
     LocalResponseNorm,
     LocalResponseNormBackward,

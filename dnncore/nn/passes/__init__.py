@@ -12,6 +12,7 @@ from dnncore.errors import BadParamError
 from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
 from dnncore.nn.passes.batch_norms import fold_batch_norms
+from dnncore.nn.passes.blocks import fuse_inverted_residuals
 from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.inner_products import fuse_inner_products
@@ -36,6 +37,7 @@ __all__ = [
     "from_pixels",
     "fuse_convolutions",
     "fuse_inner_products",
+    "fuse_inverted_residuals",
     "fuse_pixels",
     "in_precision",
     "merge_siblings",
@@ -57,7 +59,7 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 """What every net that is run goes through, by name and in this order."""
 
 
-CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_pixels.__name__)
+CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_inverted_residuals.__name__, fuse_pixels.__name__)
 """Passes that can be left out."""
 
 
@@ -117,6 +119,9 @@ def applied_passes(
         if channels_last.__name__ not in without:
             model = channels_last(model)
             yield channels_last.__name__, model
+        if fuse_inverted_residuals.__name__ not in without:
+            model = fuse_inverted_residuals(model)
+            yield fuse_inverted_residuals.__name__, model
     if normalization is not None:
         model = from_pixels(model, normalization)
         yield from_pixels.__name__, model

@@ -1,0 +1,115 @@
+"""Blocks of layers that one kernel can compute with what lies between them on the chip.
+
+conv 1x1, clipped --> depthwise 3x3, clipped --> conv 1x1 [+ x]          inverted_residual, in 16 bits
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dnncore.dtypes import DType
+from dnncore.nn.graph import Graph, Node
+from dnncore.nn.model import Model
+from dnncore.nn.operators import Convolution, FusedConvolution, InvertedResidual
+
+__all__ = ["fuse_inverted_residuals"]
+
+_NARROW = (DType.FLOAT16, DType.BFLOAT16)
+_CLAMPS = (None, "relu", "clipped_relu")
+
+_Follows = tuple[str | None, float]
+"""An activation by name, and its coefficient."""
+
+
+def fuse_inverted_residuals(model: Model) -> Model:
+    """Make one node of the convolutions of an inverted residual, in 16 bits, where nobody else reads what lies between them.
+
+    What lies between is rounded as before, so that results differ by the order of sums alone. An executor still computes the
+    node layer by layer where that is faster by estimate.
+    """
+    graph = model.graph
+    found: dict[str, Node] = {}  # by the name of the node in whose place it stands
+    gone: set[str] = set()
+    for node in graph.nodes:
+        layers = _layers(graph, node)
+        if layers and gone.isdisjoint(layer.name for layer in layers):
+            found[layers[-1].name] = _block(layers)
+            gone |= {layer.name for layer in layers}
+    nodes = [found.get(node.name, node) for node in graph.nodes if node.name in found or node.name not in gone]
+    left = {name for node in nodes for name in (*node.reads, *node.outputs)}
+    layouts = {name: layout for name, layout in graph.layouts.items() if name in left}
+    return Model(replace(graph.rewritten(nodes), layouts=layouts), model.weights)
+
+
+def _layers(graph: Graph, depthwise: Node) -> tuple[Node, ...]:
+    """The convolutions of a block around its depthwise one, two where channels are not expanded; none where there is no block."""
+    if not _is_depthwise(graph, depthwise) or _follows(depthwise)[0] not in _CLAMPS:
+        return ()
+    (filtered,), x = depthwise.outputs, depthwise.inputs[0]
+    readers = graph.consumers[filtered]
+    if len(readers) != 1 or filtered in graph.outputs:
+        return ()
+    (project,) = readers
+    if not _is_pointwise(graph, project) or project.inputs[0] != filtered or _follows(project) != (None, 0.0):
+        return ()
+    expand = None if x is None else graph.producer.get(x)
+    spreads = (
+        expand is not None
+        and _is_pointwise(graph, expand)
+        and graph.is_only_read_by(expand.outputs[0], depthwise)
+        and _follows(expand) == _follows(depthwise)
+        and _residual(expand) is None
+    )
+    layers = (expand, depthwise, project) if spreads and expand is not None else (depthwise, project)
+    return layers if _residual(project) in (None, layers[0].inputs[0]) else ()
+
+
+def _is_convolution(graph: Graph, node: Node) -> bool:
+    return type(node.operator) in (Convolution, FusedConvolution) and graph.values[node.outputs[0]].dtype in _NARROW
+
+
+def _is_pointwise(graph: Graph, node: Node) -> bool:
+    if not _is_convolution(graph, node):
+        return False
+    settings = node.operator.attributes
+    steps = (_both(settings["stride"]), _both(settings["padding"]), settings["groups"])
+    return steps == (1, 0, 1) and graph.values[node.reads[1]].shape[2:] == (1, 1)
+
+
+def _is_depthwise(graph: Graph, node: Node) -> bool:
+    if not _is_convolution(graph, node) or _residual(node) is not None:
+        return False
+    settings, weight = node.operator.attributes, graph.values[node.reads[1]].shape
+    steps = (_both(settings["padding"]), _both(settings["dilation"]), settings["groups"])
+    square = weight[1:] == (1, 3, 3) and _both(settings["stride"]) in (1, 2)
+    return square and steps == (1, 1, weight[0]) and graph.values[node.reads[0]].shape[1] == weight[0]
+
+
+def _both(setting: object) -> object:
+    """A setting of both axes as one number, where it is one."""
+    if isinstance(setting, tuple) and len(setting) == 2 and setting[0] == setting[1]:
+        return _both(setting[0])
+    return setting
+
+
+def _follows(node: Node) -> _Follows:
+    operator = node.operator
+    return (operator.activation, operator.coefficient) if isinstance(operator, FusedConvolution) else (None, 0.0)
+
+
+def _residual(node: Node) -> str | None:
+    return (*node.inputs, None, None)[3]
+
+
+def _block(layers: tuple[Node, ...]) -> Node:
+    *before, depthwise, project = layers
+    mode, coefficient = _follows(depthwise)
+    stride = _both(depthwise.operator.attributes["stride"])
+    assert isinstance(stride, int)
+    operator = InvertedResidual(
+        activation=mode, coefficient=coefficient, stride=stride, residual=_residual(project) is not None
+    )
+    (_, filters, of_filters), (_, weight, bias) = ((*node.inputs, None)[:3] for node in (depthwise, project))
+    spread, of_spread = (*before[0].inputs, None)[1:3] if before else (None, None)
+    inputs = (layers[0].inputs[0], filters, weight, spread, of_spread, of_filters, bias)
+    return Node(project.name, operator, inputs, project.outputs)
