@@ -10,7 +10,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, kernel_call, rewired
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, in_order, kernel_call, rewired
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
@@ -236,14 +236,13 @@ def _prepare(problem: InvertedResidualProblem, tiling: _Tiling, figures: DeviceF
         else math.inf,
     )  # fmt: skip
     names = (*problem.input_names, "y")
-    places = {name: Place(i) for i, name in enumerate(names)}
     blocks = x.shape[0] * math.prod(tiling.count)
     return kernel_call(
         _unit(x.dtype, tiling.pixels, tiling.most_outputs),
         blocks,
         _THREADS,
         params,
-        dict(places),
+        in_order(*names),
         shared_bytes=tiling.shared_bytes(problem),
         starts_early=figures.starts_early,
     )

@@ -22,7 +22,9 @@ def _layer(maths: Maths, problem: FusedConvolutionProblem, *arrays: Array) -> Ar
     if not isinstance(found, Iterator):
         assert isinstance(found, np.ndarray)
         return found
-    whole = np.empty(problem.y.shape, arrays[0].dtype)
+    batch, channels, *extents = problem.y.shape
+    # Channels-last, as the layers' results lie: in which order a product is summed depends on how its operands lie.
+    whole = np.moveaxis(np.empty((batch, *extents, channels), arrays[0].dtype), -1, 1)
     for index, value in found:
         assert isinstance(value, np.ndarray)
         whole[index] = value
