@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Offer, Untimed
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, in_order, kernel_call, rewired
@@ -135,7 +135,7 @@ def _tilings(problem: InvertedResidualProblem, figures: DeviceFigures) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class OneKernel:
+class OneKernel(Untimed):
     """Tiles of output pixels, for which channels are expanded, filtered and projected 32 at a time. Immutable."""
 
     name: str = "on_chip"

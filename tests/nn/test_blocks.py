@@ -10,10 +10,8 @@ from dnncore.nn import Executor, Graph, NetBuilder, Parameters
 from dnncore.nn.graph import BATCH
 from dnncore.nn.graph_json import from_document, to_document
 from dnncore.nn.model import Model
-from dnncore.nn.passes import for_inference
+from dnncore.nn.passes import for_inference, fuse_inverted_residuals
 from dnncore.nn.zoo import ZOO
-
-BLOCKS = "fuse_inverted_residuals"
 
 
 def kinds(model: Model) -> list[str]:
@@ -32,7 +30,8 @@ def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
 def both(graph: Graph, dtype: DType = DType.FLOAT16) -> tuple[Model, Model]:
     """With the pass, and without."""
     model = Model(graph, graph.initialize(0))
-    return for_inference(model, dtype), for_inference(model, dtype, (BLOCKS,))
+    apart = for_inference(model, dtype)
+    return fuse_inverted_residuals(apart), apart
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=str)

@@ -1,6 +1,7 @@
 """From a net as somebody made it to the net that is run: each pass takes a model and gives one that computes the same.
 
-A pass is a function, so it can be tried alone; `for_inference` runs those that make a net faster, in the order of `PASSES`.
+A pass is a function, so it can be tried alone; `for_inference` runs those that make a net faster, in the order of `PASSES`. What
+`fuse_inverted_residuals` brings has not been timed yet, so it is for those who call it, after `for_inference`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 """What every net that is run goes through, by name and in this order."""
 
 
-CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_inverted_residuals.__name__, fuse_pixels.__name__)
+CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_pixels.__name__)
 """Passes that can be left out."""
 
 
@@ -119,9 +120,6 @@ def applied_passes(
         if channels_last.__name__ not in without:
             model = channels_last(model)
             yield channels_last.__name__, model
-        if fuse_inverted_residuals.__name__ not in without:
-            model = fuse_inverted_residuals(model)
-            yield fuse_inverted_residuals.__name__, model
     if normalization is not None:
         model = from_pixels(model, normalization)
         yield from_pixels.__name__, model
