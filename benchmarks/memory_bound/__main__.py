@@ -22,6 +22,7 @@ from benchmarks.comparison import DEFAULT_STREAM, algorithms, difference, empty,
 from benchmarks.document import Document
 from benchmarks.memory_bound.depthwise import depthwise
 from benchmarks.memory_bound.elementwise import elementwise
+from benchmarks.memory_bound.inverted_residuals import inverted_residuals
 from benchmarks.memory_bound.measurement import Measurement
 from benchmarks.memory_bound.normalizations import normalizations
 from benchmarks.memory_bound.poolings import poolings
@@ -33,6 +34,7 @@ FAMILIES: tuple[Callable[[DType], Iterator[Measurement]], ...] = (
     rows,
     normalizations,
     depthwise,
+    inverted_residuals,
     poolings,
 )
 

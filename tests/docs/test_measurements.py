@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets, slices
+from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets, slices, steps
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -23,7 +23,17 @@ def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> No
         "| --- | --- | --- |",
         "| conv1 | 123 `fft_tiling` (**1.50**) | 2 `gemm` (0.50) |",
         "",
-        "Faster than cuDNN: 1 of 2.",
+        "Faster than cuDNN: 1 of 2. Geometric means: forward 1.50, backward-data 0.50.",
+    ]
+
+
+def test_steps_are_beside_those_in_pytorch() -> None:
+    def row(how: str, rate: float, ratio: float, kernels: float) -> dict[str, object]:
+        return {"net": "net", "how": how, "images_per_s": rate, "ratio": ratio, "kernels_ms": kernels}
+
+    assert steps([row("PyTorch", 100.2, 1.0, 8.0), row("fused", 120.24, 1.2, 6.66)]).splitlines()[-2:] == [
+        "| --- | --- | --- |",
+        "| net | 100 (1.00), 8.0 ms | 120 (**1.20**), 6.7 ms |",
     ]
 
 

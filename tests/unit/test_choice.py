@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from benchmarks.layers import LAYERS
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, Offer, Untimed
+from dnncore.backend import Bounded, Device, Offer, Untimed
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H100, H200, DeviceFigures
+from dnncore.plan import Preference, rank
 from dnncore.problems import Direction, FillProblem, Problem
 from tests.cases import CASES
 
@@ -68,6 +71,8 @@ def test_what_nobody_has_timed_is_taken_where_there_is_nothing_else_and_not_aske
     assert _chosen(quick, _Algorithm("none", None)) == "quick"
     assert _chosen(quick, _Algorithm("large", 1, workspace_bytes=8), limit=4) == "quick"
     assert _chosen(_Untimed("slower", 2), quick) == "quick"
+    device = SimpleNamespace(algorithms=lambda _: (quick, slow), figures=H200)
+    assert [found.name for found in rank(_ANY, cast(Device, device), Preference())] == ["slow", "quick"]
 
 
 def test_what_cannot_be_the_fastest_is_not_asked() -> None:
@@ -119,4 +124,5 @@ def test_the_choice_is_the_one_among_all_offers(figures: DeviceFigures, limit: f
         algorithms = algorithms_for(problem)
         offers = [(algorithm, algorithm.offer(problem, figures)) for algorithm in algorithms]
         allowed = [(each, offer) for each, offer in offers if isinstance(offer, Offer) and allows(offer)]
-        assert fastest(algorithms, problem, figures, allows) == min(allowed, key=lambda found: found[1].seconds)
+        best = min(allowed, key=lambda found: (isinstance(found[0], Untimed), found[1].seconds))
+        assert fastest(algorithms, problem, figures, allows) == best
