@@ -46,18 +46,20 @@ def is_watched(module: nn.Module) -> bool:
     with.
     """
     kind: Any = type(module)
+    made = getattr(kind, "made_forward", None)
+    own = module.__dict__  # asked for by name, the module's classes would be searched for each of these first
     return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
         or _global_forward_hooks
         or _global_forward_pre_hooks
         or _global_backward_hooks
         or _global_backward_pre_hooks
-        or module._compiled_call_impl is not None
-        or "forward" in module.__dict__
-        or kind.forward is not getattr(kind, "made_forward", kind.forward)
+        or own.get("_compiled_call_impl") is not None
+        or "forward" in own
+        or (made is not None and kind.forward is not made)
         or is_traced()
         or nn.Module.__call__ is not _MODULE_CALL
     )
