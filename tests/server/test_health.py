@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import grpc
+import pytest
 from dnnserve.front.health import Health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -56,3 +57,30 @@ def test_a_watch_of_an_unknown_service_is_told_so() -> None:
             health_pb2.HealthCheckRequest(service="x"), timeout=PATIENCE_S
         )
         assert next(watch).status == STATUS.SERVICE_UNKNOWN
+
+
+def test_one_watch_too_many_is_refused_until_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnserve.front.health._MOST_WATCHES", 2)
+    health = Health(("service",))
+    with watched(health) as address, grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        first, second = (stub.Watch(REQUEST, timeout=PATIENCE_S) for _ in range(2))
+        assert [next(watch).status for watch in (first, second)] == [STATUS.NOT_SERVING] * 2
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.Watch(REQUEST, timeout=PATIENCE_S))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == "2 clients watch the health already"
+        first.cancel()
+        wait_until(lambda: is_taken(stub))
+        health.set_serving(True)
+        assert next(second).status == STATUS.SERVING
+
+
+def is_taken(stub: health_pb2_grpc.HealthStub) -> bool:
+    watch = stub.Watch(REQUEST, timeout=PATIENCE_S)
+    try:
+        return bool(next(watch).status == STATUS.NOT_SERVING)
+    except grpc.RpcError:
+        return False
+    finally:
+        watch.cancel()

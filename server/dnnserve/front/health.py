@@ -22,6 +22,8 @@ __all__ = ["Health", "enable_reflection"]
 _REFLECTION_THREADS = _WATCH_THREADS = 4
 _TELLING_THREADS = 64
 """As many clients can leave unread what they are told before others hear later of it."""
+_MOST_WATCHES = 1024
+"""Open at once: one for each load balancer, many times over. Each costs a stream's memory for as long as its client likes."""
 _CHECK = f"/{health.SERVICE_NAME}/Check"
 
 
@@ -72,9 +74,12 @@ class Health:
         def watch(message: bytes, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
             watch = _Watch(_parsed(health_pb2.HealthCheckRequest, message, context).service, send)
             with self._changed:
-                if context.add_callback(partial(self._forget, watch)):  # else the client has gone
+                has_room = len(self._watches) < _MOST_WATCHES
+                if has_room and context.add_callback(partial(self._forget, watch)):  # else the client has gone
                     self._watches.add(watch)
                     self._have_told(watch)
+            if not has_room:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MOST_WATCHES} clients watch the health already")
 
         # Non-blocking: a stream, which lives as long as its client, must not hold a thread.
         watch.experimental_non_blocking = True  # type: ignore[attr-defined]
