@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dnntrain: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        print("dnntrain: interrupted at once; what came after the last checkpoint is lost", file=sys.stderr)
+        print("dnntrain: interrupted at once; what no checkpoint holds is lost", file=sys.stderr)
         return 130
 
 
