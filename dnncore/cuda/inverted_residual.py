@@ -270,6 +270,8 @@ class LayerByLayer:
             sum(offer.seconds for offer in found),
             partial(_layers, problem, tuple(found), own_bytes),
             own_bytes + max(offer.workspace_bytes for offer in found),
+            deterministic=all(offer.deterministic for offer in found),
+            error_factor=max((offer.error_factor for offer in found if offer.error_factor is not None), default=None),
         )
 
 

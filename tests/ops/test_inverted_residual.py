@@ -12,7 +12,7 @@ from tests.ops.harness import GUARD, check
 
 SMALL = {case.name.removeprefix("inverted-residual-"): case for case in CASES}
 
-pytestmark = pytest.mark.skipif(not CUDA_DEVICES, reason="no CUDA device, emulated or not")
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not CUDA_DEVICES, reason="no CUDA device, emulated or not")]
 
 
 TILES = (

@@ -125,6 +125,8 @@ def _why_not(problem: ConvolutionProblem | FusedConvolutionProblem) -> str | Non
     fills = x.dtype in _16_BITS and conv.groups == 1 and x.shape[1] % _CHANNELS_OF_16_BITS != 0
     if max(conv.stride) == 1 and not fills:
         return "its stride is 1 everywhere"
+    if (elements := max(math.prod(x.shape), math.prod(w.shape))) > MOST:
+        return f"{elements} elements of x or w; at most {MOST}"
     if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
         return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
     if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
