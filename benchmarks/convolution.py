@@ -13,7 +13,6 @@ Beside the three directions there is `fused`: convolution, bias and ReLU in one,
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +68,18 @@ def passes(layer: LayerGeometry, dtype: DType, layout: Layout, math: MathType) -
     yield Pass("fused", fused, (x, w, bias), lambda: torch.cudnn_convolution_relu(x, w, flat, *geometry, 1))
 
 
-def measure(handle: Handle, layer: LayerGeometry, one: Pass, most: int | None) -> list[dict[str, Any]]:
+def measure(handle: Handle, layer: LayerGeometry, one: Pass, wanted: str, most: int | None) -> list[dict[str, Any]]:
+    """Rows of as many algorithms as are asked for, of those whose names are among the wanted."""
+    names = [name for name in algorithms(handle, one.problem) if _is_among(name, wanted)][:most]
+    if not names:
+        return []
     (output,) = one.problem.outputs
     result = empty(output)
     expected = one.torch().clone()
     theirs = time_ms(one.torch)
     macs = layer.problem(Direction.FORWARD).macs
     rows = []
-    for algorithm in itertools.islice(algorithms(handle, one.problem), most):
+    for algorithm in names:
         if algorithm == "direct" and macs > _MOST_PLAIN_MACS:
             continue
         launch = launcher(handle, one.problem, algorithm, one.inputs, [result])
@@ -113,6 +116,7 @@ def main() -> None:
     parser.add_argument("--math", default="strict", help="tf32: float32 may be rounded to it (default: %(default)s)")
     parser.add_argument("--layers", default="", help="only those whose name contains one of these, with commas between")
     parser.add_argument("--directions", default="", help="only those, likewise: backward_filter")
+    parser.add_argument("--algorithms", default="", help="only those, likewise: space_to_depth")
     parser.add_argument("--chosen", action="store_true", help="only the algorithm that would be chosen")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -129,7 +133,7 @@ def main() -> None:
                 for one in passes(layer, dtype, layout, math):
                     if not _is_among(one.name, options.directions):
                         continue
-                    document.add(measure(handle, layer, one, 1 if options.chosen else None))
+                    document.add(measure(handle, layer, one, options.algorithms, 1 if options.chosen else None))
                 release()
     print(f"wrote {path}")
 

@@ -1,6 +1,7 @@
 """Nets of the zoo as they are served, beside torchvision's in PyTorch on the same GPU: images a second, and memory.
 
     python -m benchmarks.nets --out benchmarks/results [--nets resnet50 ...] [--batches 1 32 256] [--compiled] [--slice 8 16]
+        [--without fuse_inverted_residuals ...]
 
 Both have the same weights, their outputs are compared first, and they run in turn on inputs that are on the device. PyTorch runs
 eagerly and as a CUDA graph, in fp16 channels-last, with cuDNN's own search for the fastest algorithm; `--compiled` adds
@@ -27,7 +28,7 @@ from dnncore import Handle
 from dnncore.dtypes import DType
 from dnncore.nn import Executor, Parameters
 from dnncore.nn.model import Model
-from dnncore.nn.passes import for_inference
+from dnncore.nn.passes import CHOICES, for_inference
 from dnncore.nn.zoo import ZOO
 
 NETS = ("resnet50", "vgg16", "alexnet", "googlenet", "mobilenet_v2")
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--autotune", action="store_true", help="choose algorithms by timing them")
     parser.add_argument("--compiled", action="store_true", help="beside torch.compile too")
     parser.add_argument("--slice", nargs="+", type=int, default=[], metavar="IMAGES", help="and of batches in slices")
+    parser.add_argument("--without", nargs="+", default=[], choices=CHOICES, help="passes of ours to leave out")
     arguments = parser.parse_args()
     document = Document(arguments.out / "nets.json", ("net", "precision", "batch", "autotuned"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -81,7 +83,7 @@ def _measure(name: str, model: Model, precision: DType, arguments: argparse.Name
     net = twin(name, model.weights, **({"aux_logits": False} if name == "googlenet" else {})).eval().cuda().to(dtype)
     if narrow:
         net = net.to(memory_format=torch.channels_last)
-    faster = for_inference(model, precision)
+    faster = for_inference(model, precision, arguments.without)
     with (
         torch.inference_mode(),
         Handle("cuda:0", stream=DEFAULT_STREAM, autotune=arguments.autotune) as handle,

@@ -224,15 +224,6 @@ class Bounded(ABC):
         """Seconds that an offer cannot be below, for a fraction of its work; anything where it is known that there is none."""
 
 
-class Untimed:
-    """What an algorithm is besides that nobody has timed on a GPU yet: its estimates rest on reasoning alone. Immutable.
-
-    It is there by name and for `Handle.find_algorithms`, and ranks behind all that was timed. Timing it takes this mark away.
-    """
-
-    __slots__ = ()
-
-
 Move = tuple[int, int, Address]
 """(start, end, new start): what lay in [start, end), as pointers, is elsewhere."""
 

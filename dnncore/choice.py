@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, Offer, Untimed
+from dnncore.backend import Algorithm, Bounded, Offer
 from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
@@ -26,8 +26,7 @@ def fastest(
 ) -> tuple[AnyAlgorithm, Offer] | None:
     """The algorithm whose offer takes least time, the first of equal ones, and that offer; None where there is none.
 
-    They are asked in the order of their bounds, until what is left has bounds above an offer that was made; those that nobody has
-    timed where the others have nothing.
+    They are asked in the order of their bounds, until what is left has bounds above an offer that was made.
 
     Args:
         algorithms: Those to choose from.
@@ -35,23 +34,17 @@ def fastest(
         figures: Of the device.
         allows: Whether an offer may be taken.
     """
-    bounds = sorted(
-        (isinstance(algorithm, Untimed), _least_seconds(algorithm, problem, figures), place)
-        for place, algorithm in enumerate(algorithms)
-    )
-    least, found = (True, math.inf, len(algorithms)), None
+    bounds = sorted((_least_seconds(algorithm, problem, figures), place) for place, algorithm in enumerate(algorithms))
+    least, found = (math.inf, len(algorithms)), None
     for bound in bounds:
         if bound > least:
             break
-        untimed, _, place = bound
+        place = bound[1]
         offer = algorithms[place].offer(problem, figures)
-        if isinstance(offer, Offer) and (untimed, offer.seconds, place) < least and allows(offer):
-            least, found = (untimed, offer.seconds, place), (algorithms[place], offer)
+        if isinstance(offer, Offer) and (offer.seconds, place) < least and allows(offer):
+            least, found = (offer.seconds, place), (algorithms[place], offer)
     return found
 
 
 def _least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:
-    """The bound; none of one that nobody has timed, since that comes last anyway."""
-    if isinstance(algorithm, Bounded) and not isinstance(algorithm, Untimed):
-        return algorithm.least_seconds(problem, figures)
-    return 0.0
+    return algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0

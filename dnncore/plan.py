@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
 
-from dnncore.backend import Device, Launch, Offer, Untimed, Work
+from dnncore.backend import Device, Launch, Offer, Work
 from dnncore.choice import fastest
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
@@ -143,10 +143,9 @@ def summary(plan: Plan) -> str:
 def rank(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
     """Every algorithm for the problem: those that can be used, fastest first by estimate, then the others, each with the reason.
 
-    What nobody has timed on a GPU comes behind what was; of equal estimates the first in the backend's tuple is first. Each is
-    asked once.
+    Of equal estimates the first in the backend's tuple is first. Each is asked once.
     """
-    usable: list[tuple[bool, float, AlgorithmPerformance]] = []
+    usable: list[tuple[float, AlgorithmPerformance]] = []
     out: list[AlgorithmPerformance] = []
     for algorithm in device.algorithms(problem):
         offer = algorithm.offer(problem, device.figures)
@@ -156,11 +155,11 @@ def rank(problem: Problem, device: Device, preference: Preference) -> list[Algor
         reason = preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic)
         found = AlgorithmPerformance(algorithm.name, reason, offer)
         if reason is None:
-            usable.append((isinstance(algorithm, Untimed), offer.seconds, found))
+            usable.append((offer.seconds, found))
         else:
             out.append(found)
-    usable.sort(key=itemgetter(0, 1))
-    return [found for _, _, found in usable] + out
+    usable.sort(key=itemgetter(0))
+    return [found for _, found in usable] + out
 
 
 def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:

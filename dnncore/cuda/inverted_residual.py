@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Offer, Untimed
+from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, in_order, kernel_call, rewired
@@ -31,12 +31,14 @@ _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 _CLAMPS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU)
 _MAX_EXTENT = 2**31
 
-# Assumed, and on the slow side, so that what was measured is taken where it is near: parts of the rates of tensor cores, of
-# arithmetic in float32 (a widening and a load for each product) and of memory; seconds that a chunk waits at its barriers.
-_OF_TENSOR_RATE, _OF_FP32_RATE, _OF_MEMORY_RATE = 0.3, 0.2, 0.6
+# Fitted to MobileNetV2's blocks at batch 1, 32 and 256 on an H200, whose times they give within a fifth (worklog-convolution.md):
+# parts of the rates of tensor cores, of arithmetic in float32 (a widening and a load for each product) and of memory; products that
+# an expanded value takes as long as; seconds that a chunk waits at its barriers.
+_OF_TENSOR_RATE, _OF_FP32_RATE, _OF_MEMORY_RATE = 0.15, 0.14, 0.6
+_PRODUCTS_OF_SPREAD = 4
+_CHUNK_SECONDS = 1.8e-6
 _OF_CACHE_RATE = 1.2
-"""Of weights, from the second-level cache, in parts of the memory's rate."""
-_CHUNK_SECONDS = 1.2e-6
+"""Of weights, from the second-level cache, in parts of the memory's rate; assumed."""
 _THREADS_OF_MULTIPROCESSOR = 2048
 _REGISTERS = 65536
 _REGISTERS_OF_THREAD = {32: 128, 96: 152, 160: 136, 320: 184}
@@ -98,10 +100,10 @@ class _Tiling:
         """Of the launch."""
         (batch, channels, *_), expanded = problem.x.shape, problem.depthwise.shape[0]
         tiles = batch * math.prod(self.count)
-        spread = self.halo_padded * channels if problem.expand is not None else 0
-        dense = expanded * (spread + self.pixels * problem.y.shape[1])
+        spread = self.halo_padded if problem.expand is not None else 0
+        dense = expanded * (spread * channels + self.pixels * problem.y.shape[1])
         tensor = dense / (figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_TENSOR_RATE)
-        single = 9 * expanded * self.pixels
+        single = expanded * (9 * self.pixels + _PRODUCTS_OF_SPREAD * spread)
         plain = single / (figures.products_per_second(Maths.FP32) / figures.multiprocessors * _OF_FP32_RATE)
         registers = _THREADS * _REGISTERS_OF_THREAD[self.most_outputs]
         together = max(1, min(
@@ -135,7 +137,7 @@ def _tilings(problem: InvertedResidualProblem, figures: DeviceFigures) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class OneKernel(Untimed):
+class OneKernel:
     """Tiles of output pixels, for which channels are expanded, filtered and projected 32 at a time. Immutable."""
 
     name: str = "on_chip"

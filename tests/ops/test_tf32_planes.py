@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, Preference, TensorDescriptor, ops
+from dnncore.cuda.convolution.tf32_backward_filter import TILES
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200
 from dnncore.plan import rank
@@ -19,8 +20,7 @@ from tests.ops.harness import GUARD, check
 pytestmark = pytest.mark.cuda  # wgmma is an instruction of GPUs
 
 ALGORITHM = "implicit_gemm_3xtf32"
-KERNELS = {"convolution_3xtf32_planes", "convolution_3xtf32_split_filters"}
-"""What the cases here run."""
+FORWARD_KERNELS = {"convolution_3xtf32_planes", "convolution_3xtf32_split_filters"}
 
 ONE_TAP = ConvolutionDescriptor.make()
 
@@ -68,6 +68,15 @@ PLANES = (
     Planes("backward-data-tails", 3, 136, 72, (12, 13), Direction.BACKWARD_DATA, alpha=0.5, beta=-1.0),
     Planes("backward-data-gaps", 2, 20, 36, (5, 27), Direction.BACKWARD_DATA, gap=1, w_layout="CHWN"),
 )
+FILTERS = {
+    (128, 128): Planes("tails-of-all", 3, 68, 136, (12, 13), Direction.BACKWARD_FILTER, beta=-1.0),
+    (64, 256): Planes("odd-pixels-with-gaps", 2, 264, 36, (5, 27), Direction.BACKWARD_FILTER, gap=1, w_layout="CHWN"),
+    (256, 64): Planes("small-images", 5, 40, 200, (4, 6), Direction.BACKWARD_FILTER, alpha=-0.5, beta=2.0),
+}
+"""Backward-filter, by its tile."""
+
+KERNELS = FORWARD_KERNELS | {f"convolution_3xtf32_backward_filter_{rows}x{columns}_planes" for rows, columns in FILTERS}
+"""What the cases here run."""
 
 
 def _few(monkeypatch: pytest.MonkeyPatch, multiprocessors: int) -> Handle:
@@ -81,7 +90,20 @@ def test_one_block_takes_all_tiles(planes: Planes, monkeypatch: pytest.MonkeyPat
     with _few(monkeypatch, 1) as few:
         case = planes.case()
         kernels = few.plan(case.problem, algorithm=ALGORITHM).describe()
-        assert all(f"{kernel}: " in kernels for kernel in KERNELS)
+        assert all(f"{kernel}: " in kernels for kernel in FORWARD_KERNELS)
+        check(few, case, ALGORITHM)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("tile", FILTERS, ids=lambda tile: FILTERS[tile].name)
+def test_blocks_share_out_tiles_of_filters(tile: tuple[int, int], blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuple(each for each in TILES if (each.rows, each.columns) == tile)
+    monkeypatch.setattr("dnncore.cuda.convolution.tf32_backward_filter.TILES", found)
+    with _few(monkeypatch, blocks) as few:
+        case = FILTERS[tile].case()
+        kernels = few.plan(case.problem, algorithm=ALGORITHM).describe()
+        assert f"convolution_3xtf32_backward_filter_{tile[0]}x{tile[1]}_planes: " in kernels
+        assert ("_parts" in kernels) == (blocks > 1)
         check(few, case, ALGORITHM)
 
 

@@ -145,6 +145,7 @@ FLOAT_BACKWARD_FILTER = (
     Layer(F32, 3, (7, 14), (3, 1), ROWS, "128x256", alpha=0.5, beta=-1.0, blocks=3),
     Layer(F32, 2, (13, 11), (1, 1), ONE_TAP, "128x128", channels=68, blocks=5),
     Layer(F32, 2, (16, 14), (3, 2), STRIDED, "64x256", alpha=-0.5, beta=2.0, filters=60, layout="NCHW"),
+    Layer(F32, 2, (7, 14), (1, 3), ROWS, "256x64", beta=1.0, channels=40, filters=264, blocks=5),
 )
 LAYERS = (
     *FORWARD,

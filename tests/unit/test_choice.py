@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from benchmarks.layers import LAYERS
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, Device, Offer, Untimed
+from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H100, H200, DeviceFigures
-from dnncore.plan import Preference, rank
 from dnncore.problems import Direction, FillProblem, Problem
 from tests.cases import CASES
 
@@ -40,11 +37,6 @@ class _Algorithm:
 
 
 @dataclass
-class _Untimed(_Algorithm, Untimed):
-    """Estimated by reasoning alone."""
-
-
-@dataclass
 class _Bounded(_Algorithm, Bounded):
     least: float = 0.0
 
@@ -62,17 +54,6 @@ def test_of_equal_ones_the_first_is_taken_whatever_order_they_are_asked_in() -> 
     assert _chosen(_Bounded("a", 1, least=0.9), _Algorithm("b", 1)) == "a"
     assert _chosen(_Bounded("a", 1, least=1), _Algorithm("b", 1)) == "a"
     assert _chosen(_Algorithm("a", 1), _Bounded("b", 1, least=0.9)) == "a"
-
-
-def test_what_nobody_has_timed_is_taken_where_there_is_nothing_else_and_not_asked_before() -> None:
-    quick, slow = _Untimed("quick", 1), _Algorithm("slow", 5)
-    assert _chosen(quick, slow) == "slow"
-    assert quick.asked == []
-    assert _chosen(quick, _Algorithm("none", None)) == "quick"
-    assert _chosen(quick, _Algorithm("large", 1, workspace_bytes=8), limit=4) == "quick"
-    assert _chosen(_Untimed("slower", 2), quick) == "quick"
-    device = SimpleNamespace(algorithms=lambda _: (quick, slow), figures=H200)
-    assert [found.name for found in rank(_ANY, cast(Device, device), Preference())] == ["slow", "quick"]
 
 
 def test_what_cannot_be_the_fastest_is_not_asked() -> None:
@@ -124,5 +105,5 @@ def test_the_choice_is_the_one_among_all_offers(figures: DeviceFigures, limit: f
         algorithms = algorithms_for(problem)
         offers = [(algorithm, algorithm.offer(problem, figures)) for algorithm in algorithms]
         allowed = [(each, offer) for each, offer in offers if isinstance(offer, Offer) and allows(offer)]
-        best = min(allowed, key=lambda found: (isinstance(found[0], Untimed), found[1].seconds))
+        best = min(allowed, key=lambda found: found[1].seconds)
         assert fastest(algorithms, problem, figures, allows) == best

@@ -28,6 +28,7 @@ from dnncore.cuda.convolution.filter_tile import (
     SUM_PARAMS,
     Kernels,
 )
+from dnncore.cuda.convolution.planes import planes_map, why_not_in_planes
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
 from dnncore.cuda.convolution.wgmma_tile import MOST
 from dnncore.cuda.params import record
@@ -46,10 +47,10 @@ def offer(
     Args:
         problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for.
         figures: Of the device.
-        kernels: Of which one is chosen.
+        kernels: Of which one is chosen; planes are for all of them, or for none.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
     """
-    reason = _why_not(problem)
+    reason = _why_not(problem, in_planes=kernels.tiles[0].in_planes)
     if reason is not None:
         return reason
     other = elsewhere.offer(problem, figures)
@@ -71,12 +72,14 @@ def offer(
     )
 
 
-def _why_not(problem: ConvolutionProblem) -> str | None:
+def _why_not(problem: ConvolutionProblem, *, in_planes: bool) -> str | None:
     """None where the copy engine can feed the kernels, else the reason."""
     x, w, dy = problem.x, problem.w, problem.y
     counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2])
     if max(counts) > MOST:
         return f"{counts} pixels of dy and x, filters and channels; at most {MOST}"
+    if in_planes:
+        return why_not_in_planes(problem)
     return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
 
 
@@ -84,12 +87,17 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
     x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
     window, slabs = forward_window(problem), -(-w.shape[1] // tile.slab)
     output = window.outputs
-    maps: tuple[TensorMap, ...] = images_map(x, window, tile.slab, tile.pixels), matrix_map(dy, tile.slab, tile.pixels)
+    maps: tuple[TensorMap, ...]
     if tile.in_patches:
         rows, columns = PATCH_ROWS, PATCH_COLUMNS
         output = output[0] // rows, output[1] // columns
         patch = rows + PATCH_TAPS[0] - 1, columns + PATCH_TAPS[1] - 1
         maps = patches_map(x, tile.slab, *patch), patches_map(dy, tile.slab, rows, columns)
+    elif tile.in_planes:
+        output = x.shape[0], schedule.steps // x.shape[0]
+        maps = planes_map(x, tile.pixels, tile.slab), planes_map(dy, tile.pixels, tile.slab)
+    else:
+        maps = images_map(x, window, tile.slab, tile.pixels), matrix_map(dy, tile.slab, tile.pixels)
     of_x, of_dy = (replace(each, rounds=kernels.rounds) for each in maps)
     params = record(
         PARAMS,
@@ -97,7 +105,7 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
         stride=window.steps,
         padding=[-first for first in window.first],
         dilation=[step if taps > 1 else 1 for step, taps in zip(conv.dilation, w.shape[2:], strict=True)],
-        gathers=not reads_matrix(x, window),
+        gathers=not tile.in_planes and not reads_matrix(x, window),
     )
     values = {
         "strides": w.strides,

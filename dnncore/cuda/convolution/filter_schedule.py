@@ -72,7 +72,8 @@ class Schedule:
             column_tiles, steps = slabs, n * (p // PATCH_ROWS) * (q // PATCH_COLUMNS)
         else:
             column_tiles = -(-r * s * slabs // (tile.columns // tile.slab))
-            steps = -(-problem.y.size // k // tile.pixels)
+            images = problem.y.shape[0] if tile.in_planes else 1
+            steps = images * -(-problem.y.size // k // images // tile.pixels)
         tiles, longest = filter_tiles * column_tiles, LONGEST_SUM // tile.pixels
         waves = 1
         if min(steps, -(-tiles * steps // figures.multiprocessors)) > longest:
@@ -166,7 +167,7 @@ class Schedule:
             has_all_columns = self.column_tiles == 1 and slabs > 1
             if has_all_columns:
                 of_dy = 0
-            elif not reads_matrix(problem.x, forward_window(problem)):
+            elif not self.tile.in_planes and not reads_matrix(problem.x, forward_window(problem)):
                 of_x *= _GATHERED_SLAB if slabs == 1 else _GATHERED
         return (of_dy + of_x) / self.tiles * ROW_BYTES
 

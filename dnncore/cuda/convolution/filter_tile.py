@@ -45,6 +45,7 @@ class Tile:
         columns: All taps of a slab of channels where stages are patches.
         stages: Of the ring.
         in_patches: Whether a stage is pixels of a patch and what all their taps meet.
+        in_planes: Whether a stage is neighbouring pixels of planes (NCHW), for filters of one tap.
         itemsize: Bytes of an element.
     """
 
@@ -52,6 +53,7 @@ class Tile:
     columns: int
     stages: int
     in_patches: bool = False
+    in_planes: bool = False
     itemsize: int = 2
 
     @property

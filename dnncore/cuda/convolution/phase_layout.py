@@ -6,11 +6,11 @@ With a stride of s, place t of a padded axis is place t // s of phase t % s. Pha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-from dnncore.cuda.calls import Calls, Memset, Place, blocks_for, in_order, kernel_call
+from dnncore.cuda.calls import Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import taps
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.unit import Unit
@@ -76,41 +76,46 @@ class Phases:
         phases: The other, without gaps.
         axes: Of the spatial dimensions, and before them those of M and C.
         offset: Elements from the image's address to the place that all axes count from.
+        at: And from the phases' address: several images may share them.
     """
 
     image: TensorDescriptor
     phases: TensorDescriptor
     axes: tuple[_Axis, ...]
     offset: int = 0
+    at: int = 0
 
     @classmethod
     def of(
         cls,
         image: TensorDescriptor,
         places: tuple[int, ...],
-        convolution: ConvolutionDescriptor,
+        stride: tuple[int, ...],
         channels: int,
         *,
-        padded: bool,
         innermost: bool,
+        before: tuple[int, ...] | None = None,
+        taps_of: ConvolutionDescriptor | None = None,
     ) -> Phases:
         """Split an image or a filter.
 
         Args:
             image: [M, C, *spatial].
             places: Extents of a phase.
-            convolution: Whose strides there are phases of.
+            stride: There are phases of.
             channels: Of the phases: at least C times the phases.
-            padded: Whether it is the image, which has padding, or the filter, whose taps may be counted from the last.
             innermost: Whether channels are innermost in the phases.
+            before: Places of padding that phases begin with; none by default.
+            taps_of: Of a filter, whose taps may be counted from the last.
         """
-        stride = convolution.stride
         shape = (image.shape[0], channels, *places)
         phases = TensorDescriptor(image.dtype, shape, _strides(shape, innermost=innermost))
         counts = [math.prod(stride[i + 1 :]) for i in range(len(stride))]
         of_channel = 1 if innermost else math.prod(stride)
         of_phase = image.shape[1] if innermost else 1
-        offset, steps = (0, image.strides[2:]) if padded else taps(image.shape[2:], image.strides[2:], convolution)
+        offset, steps = 0, image.strides[2:]
+        if taps_of is not None:
+            offset, steps = taps(image.shape[2:], image.strides[2:], taps_of)
         step = phases.strides[1]
         axes = (
             _Axis(image.shape[0], 0, 1, image.shape[0], image.strides[0], 0, phases.strides[0]),
@@ -118,7 +123,7 @@ class Phases:
             *(
                 _Axis(
                     image=image.shape[2 + i],
-                    before=convolution.padding[i][0] if padded else 0,
+                    before=0 if before is None else before[i],
                     phases=stride[i],
                     places=places[i],
                     image_stride=steps[i],
@@ -129,6 +134,12 @@ class Phases:
             ),
         )
         return cls(image, phases, axes, offset)
+
+    def in_rows(self, rows: int, first: int, step: int) -> Phases:
+        """Phases of more rows (M), of which these are `first` and then each `step` rows on; the others belong to others."""
+        phases = TensorDescriptor(self.phases.dtype, (rows, *self.phases.shape[1:]), self.phases.strides)
+        of_rows = self.axes[0]._replace(place_stride=step * phases.strides[0])
+        return replace(self, phases=phases, axes=(of_rows, *self.axes[1:]), at=first * phases.strides[0])
 
     @property
     def has_more_channels(self) -> bool:
@@ -143,16 +154,16 @@ class Phases:
     @property
     def nbytes(self) -> int:
         """What is read and written, once."""
-        return self.image.nbytes + self.phases.nbytes
+        written = math.prod(axis.phases * axis.places for axis in self.axes) * self.phases.dtype.itemsize
+        return self.image.nbytes + written
 
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of a split or of a join."""
         return figures.launch_seconds + self.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
     def split(self, image: Place, phases: Place, figures: DeviceFigures) -> Calls:
-        """From the image to its phases."""
-        zeros = (Memset(phases, 0, self.phases.nbytes),) if self.has_more_channels else ()
-        return (*zeros, *self._call(image, phases, figures, splits=True))
+        """From the image to its phases; what is beyond its channels is left."""
+        return self._call(image, phases, figures, splits=True)
 
     def join(self, phases: Place, image: Place, figures: DeviceFigures) -> Calls:
         """From phases to the image, blended with what it held."""
@@ -178,8 +189,8 @@ class Phases:
                 axis.place_stride,
             )
         params["count"] = count
-        offset = self.offset * self.image.dtype.itemsize
-        places = (source.plus(offset), target) if splits else (source, target.plus(offset))
+        offset, at = (elements * self.image.dtype.itemsize for elements in (self.offset, self.at))
+        places = (source.plus(offset), target.plus(at)) if splits else (source.plus(at), target.plus(offset))
         blocks = blocks_for(figures, count, _THREADS)
         unit = _unit(self.image.dtype, splits=splits)
         fields = dict(zip(in_order("input", "output"), places, strict=True))

@@ -13,27 +13,36 @@ value that is not finite shows as far as the phases' filter reaches; that is why
 channels are filled up with zeros to what matrix units want, which may pay for images of three channels without a stride too. The
 result of backward directions is rounded once, and once more where a launch blends it with what the gradient held.
 
+Blocks may be larger than the stride. With m x m outputs to a block of (m s) x (m s) pixels both have phases, and output q of a
+block meets the input at m s * P + (s * q + r), so that for it the filter is moved by s * q: there is a copy of w for each. The
+gradient of an image with 3 channels then has 48, in 16 bits, to fill a tile with:
+
+    dy [N, K, P, Q] --- split ---> [N, K m m, P / m, Q / m] -----------------------------+
+                                                                                        +--> [N, C (m s)^2, ...] --- join ---> dx
+    w  [K, C, R, S] --- split, m m times ---> [K m m, C (m s)^2, ceil((s (m - 1) + R) / (m s)), ...] --+
+
 Source: arXiv 1609.05158 (sub-pixel convolution) for the arrangement of phases as channels.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dnncore.backend import Bounded, Offer, Untimed
+from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
+from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionMode
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["SpaceToDepth"]
 
@@ -48,8 +57,14 @@ _LEAST_OF_TAPS = 0.5
 """Taps that the filter has, of those that its phases have together: with fewer most products are with zeros."""
 
 
+_OUTPUTS_OF_BLOCKS = (1, 2, 4)
+"""Along each dimension, of backward-data in 16 bits."""
+
+_Problem = ConvolutionProblem | FusedConvolutionProblem
+
+
 @dataclass(frozen=True)
-class SpaceToDepth(Bounded, Untimed):
+class SpaceToDepth(Bounded):
     """A convolution of stride 1 over the phases of a strided one. Immutable.
 
     Args:
@@ -63,128 +78,210 @@ class SpaceToDepth(Bounded, Untimed):
         """Those that split and join; the others are the algorithms' own."""
         return units()
 
-    def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
+    def least_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """What splitting and joining take."""
-        return math.inf if _why_not(problem) is not None else _moving_seconds(problem, _phases(problem), figures)
+        return min((each.moving_seconds(figures) for each in _arrangements(problem)), default=math.inf)
 
-    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def offer(self, problem: _Problem, figures: DeviceFigures) -> Offer | str:
         """What splitting, the fastest of the algorithms and joining take together."""
-        reason = _why_not(problem)
-        if reason is not None:
-            return reason
-        images, filters = _phases(problem)
-        if max(images.padded_size, filters.padded_size) > MOST:
-            return f"{images.padded_size} elements of x and its padding; at most {MOST}"
-        conv, ones = problem.convolution, (1,) * problem.convolution.spatial_ndim
-        dilation = tuple(step if stride == 1 else 1 for step, stride in zip(conv.dilation, conv.stride, strict=True))
-        # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
-        dense = replace(
-            conv,
-            padding=((0, 0),) * len(ones),
-            stride=ones,
-            dilation=dilation,
-            mode=ConvolutionMode.CROSS_CORRELATION,
-        )
-        inner = replace(problem, x=images.phases, w=filters.phases, convolution=dense)
-        found = fastest(self.algorithms, inner, figures)
-        if found is None:
-            return f"over phases: {self.algorithms[0].offer(inner, figures)}"
-        convolution = found[1]
-        own_bytes = aligned(images.phases.nbytes) + aligned(filters.phases.nbytes)
+        arrangements = list(_arrangements(problem))
+        if not arrangements:
+            return _why_not(problem) or "blocks of several outputs exceed what can be counted"
+        offers = []
+        for arrangement in arrangements:
+            found = fastest(self.algorithms, arrangement.inner, figures)
+            if found is not None:
+                offers.append(self._offer(problem, arrangement, found[1], figures))
+        if not offers:
+            return f"over phases: {self.algorithms[0].offer(arrangements[0].inner, figures)}"
+        return min(offers, key=lambda offer: offer.seconds)
+
+    @staticmethod
+    def _offer(problem: _Problem, arrangement: _Arrangement, convolution: Offer, figures: DeviceFigures) -> Offer:
         return replace(
             convolution,
-            seconds=convolution.seconds + _moving_seconds(problem, (images, filters), figures),
-            prepare=partial(_calls, problem, images, filters, convolution.prepare, figures),
-            workspace_bytes=own_bytes + convolution.workspace_bytes,
+            seconds=convolution.seconds + arrangement.moving_seconds(figures),
+            prepare=partial(_calls, problem, arrangement, convolution.prepare, figures),
+            workspace_bytes=arrangement.nbytes + convolution.workspace_bytes,
             error_factor=max(convolution.error_factor or 1.0, 1.0),
         )
 
 
-def _names(problem: ConvolutionProblem | FusedConvolutionProblem) -> tuple[str, ...]:
+def _names(problem: _Problem) -> tuple[str, ...]:
     """All operands by the names of the problem's fields, in the order of their places."""
     fields = {"dx": "x", "dw": "w", "dy": "y"}
     return tuple(fields.get(name, name) for name in (*problem.input_names, *problem.output_names))
 
 
-def _moving_seconds(
-    problem: ConvolutionProblem | FusedConvolutionProblem, phases: tuple[Phases, Phases], figures: DeviceFigures
-) -> float:
-    """Estimated time of splitting inputs and joining the output, without the convolution."""
-    moved = [each for name, each in zip(("x", "w"), phases, strict=True) if name in _names(problem)]
-    memsets = sum(each.has_more_channels for each in moved)
-    return sum(each.seconds(figures) for each in moved) + memsets * figures.launch_seconds
+@dataclass(frozen=True, slots=True)
+class _Arrangement:
+    """A convolution over phases in place of another. Immutable.
+
+    Args:
+        inner: That convolution.
+        moved: What is split or joined, by the problem's names; of the filter, for each output of a block. They share their phases.
+        has_gaps: Which of them have channels or filters that nothing is split into.
+    """
+
+    inner: _Problem
+    moved: Mapping[str, tuple[Phases, ...]]
+    has_gaps: Collection[str]
+
+    @property
+    def nbytes(self) -> int:
+        """Workspace for all phases."""
+        return sum(aligned(phases[0].phases.nbytes) for phases in self.moved.values())
+
+    def moving_seconds(self, figures: DeviceFigures) -> float:
+        """Estimated time of splitting inputs and joining the output, without the convolution."""
+        return sum(each.seconds(figures) for phases in self.moved.values() for each in phases) + (
+            len(self.has_gaps) * figures.launch_seconds
+        )
+
+    def places(self) -> dict[str, Place]:
+        """Where phases are in the workspace, one after the other."""
+        places, offset = {}, 0
+        for name, phases in self.moved.items():
+            places[name] = Place(WORKSPACE, offset)
+            offset += aligned(phases[0].phases.nbytes)
+        return places
 
 
-def _why_not(problem: ConvolutionProblem | FusedConvolutionProblem) -> str | None:
+def _why_not(problem: _Problem) -> str | None:
     """None where phases are possible and of use, else the reason."""
+    x, w, conv = problem.x, problem.w, problem.convolution
+    reason = _why_none(problem)
+    if reason is not None:
+        return reason
+    fills = x.dtype in _16_BITS and conv.groups == 1 and x.shape[1] % _CHANNELS_OF_16_BITS != 0
+    if max(conv.stride) == 1 and not fills:
+        return "its stride is 1 everywhere"
+    if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
+        return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
+    if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
+        return f"{x.shape[1]} channels fill matrix units without phases"
+    taps, counted = math.prod(w.shape[2:]), math.prod(_taps(problem, 1)) * math.prod(conv.stride)
+    if taps < _LEAST_OF_TAPS * counted:
+        return f"{counted} taps of phases for the filter's {taps}"
+    return None
+
+
+def _why_none(problem: _Problem) -> str | None:
+    """None where phases are possible, of whatever block; else the reason."""
     x, w, conv = problem.x, problem.w, problem.convolution
     if x.dtype not in FLOATING:
         return f"x is {x.dtype.value}; phases are split of floating-point dtypes"
     if conv.spatial_ndim > MOST_SPATIAL:
         return f"{conv.spatial_ndim} spatial dimensions; at most {MOST_SPATIAL}"
-    fills = x.dtype in _16_BITS and conv.groups == 1 and x.shape[1] % _CHANNELS_OF_16_BITS != 0
-    if max(conv.stride) == 1 and not fills:
-        return "its stride is 1 everywhere"
     if (elements := max(math.prod(x.shape), math.prod(w.shape))) > MOST:
         return f"{elements} elements of x or w; at most {MOST}"
-    if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
-        return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
-    if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
-        return f"{x.shape[1]} channels fill matrix units without phases"
-    taps, counted = math.prod(w.shape[2:]), math.prod(_taps(problem)) * math.prod(conv.stride)
-    if taps < _LEAST_OF_TAPS * counted:
-        return f"{counted} taps of phases for the filter's {taps}"
-    if not (x.size and w.size and problem.y.size):
-        return "a tensor is empty"
+    return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
+
+
+def _arrangements(problem: _Problem) -> Iterator[_Arrangement]:
+    """Those that are possible and may be of use, with one output to a block or with several."""
+    for outputs in _OUTPUTS_OF_BLOCKS:
+        reason = _why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)
+        if reason is None:
+            found = _arrangement(problem, outputs)
+            if max(each.padded_size for phases in found.moved.values() for each in phases) <= MOST:
+                yield found
+
+
+def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
+    """None where a gradient of x in 16 bits has so few channels that phases of so many outputs along each dimension fill a tile."""
+    reason, conv = _why_none(problem), problem.convolution
+    if reason is not None:
+        return reason
+    if isinstance(problem, FusedConvolutionProblem) or problem.direction is not Direction.BACKWARD_DATA:
+        return "it is no backward-data"
+    if problem.x.dtype not in _16_BITS or conv.groups > 1 or max(conv.dilation) > 1:
+        return (
+            f"{problem.x.dtype.value}, {conv.groups} groups, dilation {conv.dilation}; it takes 16 bits, one, and none"
+        )
+    channels = problem.x.shape[1] * math.prod(stride * outputs for stride in conv.stride)
+    if channels > _MOST_CHANNELS or min(problem.y.shape[2:]) < outputs:
+        return f"{channels} channels of phases, {problem.y.shape[2:]} outputs"
     return None
 
 
-def _taps(problem: ConvolutionProblem | FusedConvolutionProblem) -> tuple[int, ...]:
+def _taps(problem: _Problem, outputs: int) -> tuple[int, ...]:
     """Extents of the phases' filter."""
     stride = problem.convolution.stride
-    return tuple(-(-extent // step) for extent, step in zip(problem.w.shape[2:], stride, strict=True))
+    return tuple(
+        -(-(step * (outputs - 1) + extent) // (step * outputs))
+        for extent, step in zip(problem.w.shape[2:], stride, strict=True)
+    )
 
 
-def _phases(problem: ConvolutionProblem | FusedConvolutionProblem) -> tuple[Phases, Phases]:
-    """Those of x and of w."""
+def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
+    """With so many outputs to a block, along each dimension."""
     x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
-    taps = _taps(problem)
-    places = tuple(
-        outputs + (count - 1) * (dilation if stride == 1 else 1)
-        for outputs, count, dilation, stride in zip(y.shape[2:], taps, conv.dilation, conv.stride, strict=True)
-    )
+    block, of_block = tuple(step * outputs for step in conv.stride), outputs**conv.spatial_ndim
+    taps, across = _taps(problem, outputs), tuple(-(-extent // outputs) for extent in y.shape[2:])
+    # What has no stride may be dilated.
+    dilation = tuple(step if size == 1 else 1 for step, size in zip(conv.dilation, block, strict=True))
+    reach = tuple((count - 1) * step for count, step in zip(taps, dilation, strict=True))
     innermost = conv.groups == 1 and y.shape[1] > 1 and y.strides[1] == 1
-    channels = w.shape[1] * math.prod(conv.stride)
-    if conv.groups == 1 and x.dtype in _16_BITS:
-        channels = -(-channels // _CHANNELS_OF_16_BITS) * _CHANNELS_OF_16_BITS
-    return (
-        Phases.of(x, places, conv, channels * conv.groups, padded=True, innermost=innermost),
-        Phases.of(w, taps, conv, channels, padded=False, innermost=innermost),
-    )
-
-
-def _calls(
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    images: Phases,
-    filters: Phases,
-    prepare: Callable[[], Calls],
-    figures: DeviceFigures,
-) -> Calls:
-    names = _names(problem)
-    given = {name: Place(i) for i, name in enumerate(names)}
-    behind = aligned(images.phases.nbytes)
-    copies = {"x": (images, Place(WORKSPACE)), "w": (filters, Place(WORKSPACE, behind))}
-    output = names[-1]
-    calls: list[Calls] = [
-        phases.split(given[name], place, figures) for name, (phases, place) in copies.items() if name != output
-    ]
-    places = tuple(copies[name][1] if name in copies else given[name] for name in names)
-    rest = Place(WORKSPACE, behind + aligned(filters.phases.nbytes))
-    # The operation's alpha is the convolution's: sums beyond the range of 16 bits may be within it when they are scaled.
-    calls.append(rewired(prepare(), places, rest, beta=0.0) if output in copies else rewired(prepare(), places, rest))
-    if output in copies:
-        phases, place = copies[output]
-        calls.append(
-            rewired(phases.join(place, given[output], figures), tuple(map(Place, range(len(names)))), alpha=1.0)
+    widen = partial(_filled, problem)
+    channels, filters = widen(w.shape[1] * math.prod(block)), w.shape[0]
+    before = tuple(padding for padding, _ in conv.padding)
+    places = tuple(map(sum, zip(across, reach, strict=True)))
+    images = Phases.of(x, places, block, channels * conv.groups, innermost=innermost, before=before)
+    moved: dict[str, tuple[Phases, ...]] = {"x": (images,)}
+    split = partial(Phases.of, w, taps, block, channels, innermost=innermost, taps_of=conv)
+    phases_of_y = y
+    if outputs == 1:
+        moved["w"] = (split(),)
+    else:
+        filters = widen(filters * of_block)
+        of_filter, of_output = (1, w.shape[0]) if innermost else (of_block, 1)
+        moved["w"] = tuple(
+            split(before=tuple(step * q for step, q in zip(conv.stride, place, strict=True))).in_rows(
+                filters, number * of_output, of_filter
+            )
+            for number, place in enumerate(itertools.product(range(outputs), repeat=conv.spatial_ndim))
         )
+        moved["y"] = (Phases.of(y, across, (outputs,) * conv.spatial_ndim, filters, innermost=innermost),)
+        phases_of_y = moved["y"][0].phases
+    moved = {name: moved[name] for name in ("x", "w", "y") if name in moved and name in _names(problem)}
+    has_gaps = {name for name, phases in moved.items() if phases[0].has_more_channels}
+    if filters > w.shape[0] * of_block:
+        has_gaps.add("w")
+    # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
+    dense = replace(
+        conv,
+        padding=((0, 0),) * conv.spatial_ndim,
+        stride=(1,) * conv.spatial_ndim,
+        dilation=dilation,
+        mode=ConvolutionMode.CROSS_CORRELATION,
+    )
+    inner = replace(problem, x=images.phases, w=moved["w"][0].phases, y=phases_of_y, convolution=dense)
+    return _Arrangement(inner, moved, has_gaps - {_names(problem)[-1]})
+
+
+def _filled(problem: _Problem, count: int) -> int:
+    """So many channels or filters, or as many more as matrix units want."""
+    fills = problem.convolution.groups == 1 and problem.x.dtype in _16_BITS
+    return -(-count // _CHANNELS_OF_16_BITS) * _CHANNELS_OF_16_BITS if fills else count
+
+
+def _calls(problem: _Problem, arrangement: _Arrangement, prepare: Callable[[], Calls], figures: DeviceFigures) -> Calls:
+    names = _names(problem)
+    given, own = {name: Place(i) for i, name in enumerate(names)}, arrangement.places()
+    output = names[-1]
+    calls: list[Calls] = []
+    for name, phases in arrangement.moved.items():
+        if name in arrangement.has_gaps:
+            calls.append((Memset(own[name], 0, phases[0].phases.nbytes),))
+        if name != output:
+            calls += [each.split(given[name], own[name], figures) for each in phases]
+    places = tuple((given | own)[name] for name in names)
+    rest = Place(WORKSPACE, arrangement.nbytes)
+    # The operation's alpha is the convolution's: sums beyond the range of 16 bits may be within it when they are scaled.
+    calls.append(rewired(prepare(), places, rest, beta=0.0) if output in own else rewired(prepare(), places, rest))
+    if output in own:
+        (whole,) = arrangement.moved[output]
+        joined = whole.join(own[output], given[output], figures)
+        calls.append(rewired(joined, tuple(map(Place, range(len(names)))), alpha=1.0))
     return tuple(call for some in calls for call in some)

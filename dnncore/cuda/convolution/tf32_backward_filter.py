@@ -1,8 +1,9 @@
-"""Backward-filter convolution of float32 channels-last images by tensor cores and the copy engine of sm_90.
+"""Backward-filter convolution of float32 images by tensor cores and the copy engine of sm_90.
 
 `implicit_gemm_tf32` is for those who permit tf32 (`ConvolutionDescriptor.math`), to which the copy engine rounds x and dy.
 `implicit_gemm_3xtf32` splits both operands into two of tf32 each and computes three of their four products, whose sums are as
-precise as those of fp32 (docs/numerics.md has the limits). The sums are in fp32; their parts are added in order. The pictures
+precise as those of fp32 (docs/numerics.md has the limits). Images lie channels-last; for 3xTF32 and filters of one tap they may lie
+in planes (NCHW), too. The sums are in fp32; their parts are added in order. The pictures
 are in `convolution/filter_feed.cuh` and `convolution/tf32_filter.cuh`. dw may lie in memory in any way.
 
 `implicit_gemm` computes where an operand does not begin at a multiple of 16 bytes.
@@ -13,13 +14,14 @@ peak performance" (2022).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import offer
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
+from dnncore.cuda.convolution.planes import why_not_in_planes
 from dnncore.cuda.convolution.wgmma_tile import why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -28,7 +30,7 @@ from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["TILES", "Tf32BackwardFilter"]
 
-TILES = tuple(Tile(*shape, itemsize=4) for shape in ((128, 256, 4), (128, 128, 7), (64, 256, 5)))
+TILES = tuple(Tile(*shape, itemsize=4) for shape in ((128, 256, 4), (128, 128, 7), (64, 256, 5), (256, 64, 5)))
 
 _OF_RATE = {1: 0.6, 3: 0.125}
 """What is reached of the rate of `wgmma`, by the products that make one; splitting operands takes as long as half a product."""
@@ -43,7 +45,10 @@ _PREFIX = {1: "tf32", 3: "3xtf32"}
 @cache
 def _unit(products: int, _dtype: DType, tile: Tile) -> Unit:
     entry = f"convolution_{_PREFIX[products]}_backward_filter_{tile.rows}x{tile.columns}"
-    kernel = f"tf32_filter::Kernel<{tile.rows}, {tile.columns}, {tile.stages}, {products}>"
+    stage = ""
+    if tile.in_planes:
+        entry, stage = f"{entry}_planes", ", filter::Planes"
+    kernel = f"tf32_filter::Kernel<{tile.rows}, {tile.columns}, {tile.stages}, {products}{stage}>"
     return kernel_unit("tf32_filter", kernel, entry, tile)
 
 
@@ -69,12 +74,17 @@ class Tf32BackwardFilter:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each tile, and the one that adds up parts."""
-        return (*(_unit(self.products, DType.FLOAT32, tile) for tile in self._tiles), _sum_unit(DType.FLOAT32))
+        tiles = (*self._tiles, *self._plane_tiles)
+        return (*(_unit(self.products, DType.FLOAT32, tile) for tile in tiles), _sum_unit(DType.FLOAT32))
 
     @property
     def _tiles(self) -> tuple[Tile, ...]:
         """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
         return tuple(tile for tile in TILES if self.products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32)
+
+    @property
+    def _plane_tiles(self) -> tuple[Tile, ...]:
+        return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""
@@ -90,5 +100,6 @@ class Tf32BackwardFilter:
             return (
                 f"sums of {pixels} products; at least {_FEWEST_SUMMANDS}, among which what is left out does not count"
             )
-        kernels = Kernels(self._tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
+        tiles = self._tiles if why_not_in_planes(problem) else self._plane_tiles or self._tiles
+        kernels = Kernels(tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
         return offer(problem, figures, kernels, self.elsewhere)

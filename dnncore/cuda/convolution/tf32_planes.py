@@ -3,8 +3,7 @@
 It is as precise as float32: tensor cores of sm_90 compute three of the four products of factors that are split into two of tf32
 each (docs/numerics.md has the limits). The filters' parts are in the workspace. The picture is in `convolution/tf32_planes.cuh`.
 
-The copy engine wants planes that begin at multiples of 16 bytes: those of 7 x 7 pixels, packed, it cannot take. `implicit_gemm`
-computes where an operand does not begin there.
+`implicit_gemm` computes where an operand does not begin at a multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from dnncore.backend import Offer, Untimed
+from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
+from dnncore.cuda.convolution.planes import plane_strides, planes_map, why_not_in_planes
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, THREADS, why_no_wgmma
 from dnncore.cuda.gemm import EPILOGUE, Epilogue, fields_of, fill_epilogue
@@ -32,7 +32,6 @@ __all__ = ["Tf32Planes"]
 
 _FILTERS, _PIXELS, _SLAB = 64, 128, 32
 _CONSUMERS, _STAGES, _PRODUCTS = 2, 4, 3
-_ALIGNED = ALIGNMENT_BYTES // 4
 _FEWEST_SUMMANDS = 16
 """As of backward-filter: of sums of fewer what is left out counts."""
 
@@ -40,10 +39,10 @@ _STAGE_BYTES = (_CONSUMERS * _PIXELS + 2 * _FILTERS) * _SLAB * 4
 _SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8)
 _SPLIT_THREADS = 256
 
-# Assumed, from what the other kernels of `wgmma` reach: the shares of the rates of products and of memory, clocks of a tile beside
-# its products, and how many launches it takes with the split, which starts early.
-_OF_PRODUCTS, _OF_MEMORY_RATE = 0.6, 0.75
-_TILE_CLOCKS = 1500
+# The shares of the rates of products and of memory, clocks of a tile beside its products, and how many launches it takes with the
+# split, which starts early.
+_OF_PRODUCTS, _OF_MEMORY_RATE = 0.66, 0.75
+_TILE_CLOCKS = 2500
 _LAUNCHES = 2.0
 
 _PARAMS = struct(
@@ -95,7 +94,7 @@ def _split_unit() -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32Planes(Untimed):
+class Tf32Planes:
     """A forward convolution, with its epilogue or without, or a backward-data one. Immutable.
 
     Args:
@@ -204,14 +203,14 @@ class _Product:
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     """None where the kernel takes the convolution, else the reason."""
-    conv = problem.convolution
     if problem.direction is Direction.BACKWARD_FILTER:
         return f"it has no {problem.direction.value}"
     reason = why_no_wgmma(problem, figures.architecture, _unit(), (DType.FLOAT32,), rounds=False)
     if reason is not None:
         return reason
-    if problem.w.shape[2:] != (1, 1) or conv.stride != (1, 1) or any(map(any, conv.padding)):
-        return f"taps {problem.w.shape[2:]}, strides {conv.stride}, padding {conv.padding}; it takes one tap alone"
+    reason = why_not_in_planes(problem)
+    if reason is not None:
+        return reason
     product = _Product.of(problem)
     summands = product.images.shape[1]
     if summands < _FEWEST_SUMMANDS:
@@ -219,39 +218,17 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     counts = (product.pixels + _PIXELS, product.tiles + figures.multiprocessors, product.filters, summands)
     if max(counts) > MOST:
         return f"{counts} pixels of an image, tiles, filters and channels; at most {MOST}"
-    names = ("dy", "dx") if product.is_backward else ("x", "y")
-    return next(
-        (
-            f"{name} ({tensor}) needs neighbouring pixels, and planes a multiple of {_ALIGNED} elements apart"
-            for name, tensor in zip(names, (product.images, product.output), strict=True)
-            if _plane_strides(tensor) is None
-        ),
-        None,
-    )
-
-
-def _plane_strides(tensor: TensorDescriptor) -> tuple[int, int] | None:
-    """Elements from image to image and from plane to plane; None where pixels are no neighbours or planes begin anywhere.
-
-    Along an extent of 1 no step is ever taken.
-    """
-    n, c, h, w = tensor.shape
-    of_n, of_c, of_h, of_w = tensor.strides
-    if (w > 1 and of_w != 1) or (h > 1 and of_h != w):
-        return None
-    step_c = of_c if c > 1 else -(-h * w // _ALIGNED) * _ALIGNED
-    step_n = of_n if n > 1 else step_c * c
-    return (step_n, step_c) if all(0 < step < 2**38 and step % _ALIGNED == 0 for step in (step_n, step_c)) else None
+    return None
 
 
 def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewhere: Offer) -> Calls:
-    strides, x_strides = _plane_strides(product.output), _plane_strides(product.images)
+    strides = plane_strides(product.output)
     assert strides is not None, f"{product.output}"
-    assert x_strides is not None, f"{product.images}"
-    n, c = product.images.shape[:2]
     w, x = (Place(0), Place(1)) if product.is_backward else (Place(1), Place(0))
     y, pitch = Place(len(problem.inputs)), product.steps * _SLAB
-    split = record(_SPLIT_PARAMS, strides=product.strides, filters=product.filters, channels=c, pitch=pitch)
+    split = record(
+        _SPLIT_PARAMS, strides=product.strides, filters=product.filters, channels=product.images.shape[1], pitch=pitch
+    )
     params = record(
         _PARAMS,
         strides=strides,
@@ -269,7 +246,7 @@ def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewher
         places |= in_order(None, None, *fields_of(problem.input_names[2:]))
         aligned += [Place(i) for i, name in enumerate(problem.input_names) if name == "z"]
     fill_epilogue(params["epilogue"], epilogue)
-    of_x = BoxMap(DType.FLOAT32, (product.pixels, c, n), (x_strides[1] * 4, x_strides[0] * 4), (_SLAB, _SLAB, 1))
+    of_x = planes_map(product.images, _SLAB, _SLAB)
     of_w = BoxMap(
         DType.FLOAT32, (pitch, product.filters, 2), (pitch * 4, product.filters * pitch * 4), (_SLAB, _FILTERS, 2)
     )

@@ -1,7 +1,6 @@
 """From a net as somebody made it to the net that is run: each pass takes a model and gives one that computes the same.
 
-A pass is a function, so it can be tried alone; `for_inference` runs those that make a net faster, in the order of `PASSES`. What
-`fuse_inverted_residuals` brings has not been timed yet, so it is for those who call it, after `for_inference`.
+A pass is a function, so it can be tried alone; `for_inference` runs those that make a net faster, in the order of `PASSES`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,10 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 """What every net that is run goes through, by name and in this order."""
 
 
-CHOICES = (*PASSES, quantize.__name__, channels_last.__name__, fuse_pixels.__name__)
+_NARROW = (channels_last, fuse_inverted_residuals)
+"""What follows in 8 and 16 bits."""
+
+CHOICES = (*PASSES, quantize.__name__, *(pass_.__name__ for pass_ in _NARROW), fuse_pixels.__name__)
 """Passes that can be left out."""
 
 
@@ -117,9 +119,10 @@ def applied_passes(
     if precision is not DType.FLOAT32:
         model = in_precision(model, precision)
         yield in_precision.__name__, model
-        if channels_last.__name__ not in without:
-            model = channels_last(model)
-            yield channels_last.__name__, model
+        for pass_ in _NARROW:
+            if pass_.__name__ not in without:
+                model = pass_(model)
+                yield pass_.__name__, model
     if normalization is not None:
         model = from_pixels(model, normalization)
         yield from_pixels.__name__, model

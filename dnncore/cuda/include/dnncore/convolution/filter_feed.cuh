@@ -59,7 +59,7 @@ struct alignas(64) Params {
   TensorMap dy;          // a slab of filters of them
   Blend blend;
   Gradient gradient;
-  int32 output[2];       // pixels of y; of patches, how many there are
+  int32 output[2];       // pixels of y; of patches, how many there are; of planes, images and stages of each
   int32 stride[2];
   int32 padding[2];
   int32 dilation[2];
@@ -142,6 +142,10 @@ struct Patches {
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 152;
 };
 
+// A stage: neighbouring pixels of an image, of planes (NCHW) of dy and of x. A slab is as many planes, each a row.
+template <int kPixels, int kSlabs>
+struct Planes : Pixels<kPixels, kSlabs> {};
+
 // The ring of a kernel with tiles of kFilters x kColumns, and who fills it.
 template <typename T, int kFilters, int kColumns, int kStages, typename Stage>
 struct Feed {
@@ -149,6 +153,7 @@ struct Feed {
   static constexpr int kSlab = kMatrixRowBytes / sizeof(T);
   static constexpr int kSlabsOfDy = kFilters / kSlab;
   static constexpr bool kInPatches = std::is_same_v<Stage, Patches>;
+  static constexpr bool kInPlanes = std::is_same_v<Stage, Planes<kSlab, kColumns / kSlab>>;
   static_assert(kInPatches || Stage::kBlocksOfX * kSlab == kColumns);
 
   struct Shared {
@@ -188,6 +193,8 @@ private:
     for_each_piece(params.gradient, [&](const Piece& piece) {
       if constexpr (kInPatches) {
         load_patches(params, shared, piece, at);
+      } else if constexpr (kInPlanes) {
+        load_planes(params, shared, piece, at);
       } else {
         load_pixels_of_taps(params, shared, piece, at);
       }
@@ -221,6 +228,25 @@ private:
 #pragma unroll
       for (int i = 0; i < kSlabsOfDy; ++i) {
         load_window(shared.dy[at.stage][i], params.dy, filled, filter + i * kSlab, pixel);
+      }
+      at.advance();
+    }
+  }
+
+  static __device__ __forceinline__ void load_planes(
+      const Params& params, Shared& shared, const Piece& piece, Position<kStages>& at) {
+    const int32 filter = piece.tile % params.gradient.filter_tiles * kFilters;
+    for (int32 step = piece.first; step < piece.first + piece.steps; ++step) {
+      const int32 image = step / params.output[1], pixel = step % params.output[1] * Stage::kRowsOfDy;
+      Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
+#pragma unroll
+      for (int i = 0; i < Stage::kBlocksOfX; ++i) {
+        const int32 channel = Columns<kSlab>(params.gradient, piece.tile, i).channel;
+        load_window(shared.x[at.stage][i], params.x, filled, pixel, channel, image);
+      }
+#pragma unroll
+      for (int i = 0; i < kSlabsOfDy; ++i) {
+        load_window(shared.dy[at.stage][i], params.dy, filled, pixel, filter + i * kSlab, image);
       }
       at.advance();
     }

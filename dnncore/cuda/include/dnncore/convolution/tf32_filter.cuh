@@ -1,4 +1,4 @@
-// Backward-filter convolution of fp32 channels-last images by tensor cores, whose operands are tf32. What comes to the consumers, and
+// Backward-filter convolution of fp32 images by tensor cores, whose operands are tf32. What comes to the consumers, and
 // who computes what, is drawn in filter_feed.cuh.
 //
 // wgmma transposes 16 bits alone, and both operands have the summands, the pixels, as rows. So warps multiply their own fragments
@@ -9,7 +9,8 @@
 //     of x     channel 8 j + g of the same pixels: the two of b, column g of product j
 //
 // into the registers where the instruction wants them. What lanes read at a time is swizzled apart, and meets all banks. A lane then
-// has sums of the same two filters and of channels 8 j + 2 t and the next.
+// has sums of the same two filters and of channels 8 j + 2 t and the next. Of planes (NCHW) it reads two neighbouring pixels of the
+// same filters and channels, 8 bytes each: which pixel is which summand does not matter either.
 //
 // With kProducts = 3 operands are not rounded but split into two of tf32, the nearest and what is left (3xTF32). Of their four products
 // the one of both rests, at most 2^-22 of the whole, is not computed. Tensor cores cut sums off where fp32 rounds them; so those of a
@@ -47,36 +48,51 @@ __device__ __forceinline__ int chunk_of_pixel(int chunk) {
   return pixel * kMatrixRowBytes + (chunk ^ pixel) * 16;
 }
 
-// A lane's elements of eight pixels of dy: a of products u.
+// The same of a plane's row: two neighbouring pixels, which lanes of rows g, and of rows 2 g, meet in all banks.
+__device__ __forceinline__ uint2 pixels_of_plane(const Row* planes, int step, int plane) {
+  const int t = static_cast<int>(threadIdx.x) % 4, chunk = step ^ (t / 2 * 5);
+  return *reinterpret_cast<const uint2*>(planes[plane].bytes + (chunk ^ plane % 8) * 16 + t % 2 * 8);
+}
+
+// A lane's elements of eight pixels of a slab of dy: a of products u.
+template <bool kInPlanes>
 struct Rows {
   uint32 a[2][4];
 
-  __device__ __forceinline__ explicit Rows(const Row* pixels) {
+  __device__ __forceinline__ Rows(const Row* slab, int step) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      take(pixels->bytes + chunk_of_pixel<0>(4 * u + g / 2) + g % 2 * 8, a[u][0], a[u][1]);
-      take(pixels->bytes + chunk_of_pixel<1>(4 * u + g / 2) + g % 2 * 8, a[u][2], a[u][3]);
+      if constexpr (kInPlanes) {
+        const uint2 first = pixels_of_plane(slab, step, 16 * u + 2 * g), next = pixels_of_plane(slab, step, 16 * u + 2 * g + 1);
+        a[u][0] = first.x, a[u][1] = next.x, a[u][2] = first.y, a[u][3] = next.y;
+      } else {
+        const unsigned char* const pixels = slab[step * 8].bytes + g % 2 * 8;
+        const uint2 first = *reinterpret_cast<const uint2*>(pixels + chunk_of_pixel<0>(4 * u + g / 2));
+        const uint2 next = *reinterpret_cast<const uint2*>(pixels + chunk_of_pixel<1>(4 * u + g / 2));
+        a[u][0] = first.x, a[u][1] = first.y, a[u][2] = next.x, a[u][3] = next.y;
+      }
     }
-  }
-
-private:
-  static __device__ __forceinline__ void take(const unsigned char* from, uint32& first, uint32& second) {
-    const uint2 two = *reinterpret_cast<const uint2*>(from);
-    first = two.x, second = two.y;
   }
 };
 
 // And of x: b of products j.
+template <bool kInPlanes>
 struct ColumnsOfX {
   uint32 b[4][2];
 
-  __device__ __forceinline__ explicit ColumnsOfX(const Row* pixels) {
+  __device__ __forceinline__ ColumnsOfX(const Row* slab, int step) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      b[j][0] = *reinterpret_cast<const uint32*>(pixels->bytes + chunk_of_pixel<0>(2 * j + g / 4) + g % 4 * 4);
-      b[j][1] = *reinterpret_cast<const uint32*>(pixels->bytes + chunk_of_pixel<1>(2 * j + g / 4) + g % 4 * 4);
+      if constexpr (kInPlanes) {
+        const uint2 both = pixels_of_plane(slab, step, 8 * j + g);
+        b[j][0] = both.x, b[j][1] = both.y;
+      } else {
+        const unsigned char* const pixels = slab[step * 8].bytes + g % 4 * 4;
+        b[j][0] = *reinterpret_cast<const uint32*>(pixels + chunk_of_pixel<0>(2 * j + g / 4));
+        b[j][1] = *reinterpret_cast<const uint32*>(pixels + chunk_of_pixel<1>(2 * j + g / 4));
+      }
     }
   }
 };
@@ -122,9 +138,10 @@ struct Share {
   }
 };
 
-template <int kFilters, int kColumns, int kStages, int kProducts>
+// Stage is filter::Pixels or filter::Planes.
+template <int kFilters, int kColumns, int kStages, int kProducts, template <int, int> class Stage = filter::Pixels>
 struct Kernel {
-  using Feed = filter::Feed<float, kFilters, kColumns, kStages, filter::Pixels<kPixels, kColumns / kSlab>>;
+  using Feed = filter::Feed<float, kFilters, kColumns, kStages, Stage<kPixels, kColumns / kSlab>>;
   using Shared = typename Feed::Shared;
   static constexpr int kAlong = kWarps * kWarpFilters / kFilters;      // warps along the columns
   static constexpr int kSlabs = kColumns / kSlab / kAlong;             // of columns, of a warp
@@ -180,10 +197,10 @@ private:
     const auto* const x = &shared.x[stage][warp % kAlong * kSlabs];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const Rows rows[kWarpSlabs] = {Rows(&dy[0][step * 8]), Rows(&dy[1][step * 8])};
+      const Rows<Feed::kInPlanes> rows[kWarpSlabs] = {{dy[0], step}, {dy[1], step}};
 #pragma unroll
       for (int column = 0; column < kSlabs; ++column) {
-        const ColumnsOfX columns(&x[column][step * 8]);
+        const ColumnsOfX<Feed::kInPlanes> columns(x[column], step);
 #pragma unroll
         for (int u = 0; u < kWarpSlabs * 2; ++u) {
 #pragma unroll

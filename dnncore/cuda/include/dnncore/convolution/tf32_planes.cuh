@@ -24,7 +24,9 @@
 #include "dnncore/convolution/wgmma_ring.cuh"
 #include "dnncore/gemm/epilogue.cuh"
 #include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/ptx/extremum.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/vector_store.cuh"
 #include "dnncore/ptx/warpgroup_rows.cuh"
 
 namespace dnncore::tf32_planes {
@@ -164,40 +166,85 @@ __device__ __forceinline__ void multiply(Sums& sums, Shared& shared, int stage, 
   }
 }
 
-// Only activations that are a comparison or two: their code is there for every one of a thread's sums.
-__device__ __forceinline__ float activated(const Activation& activation, float x) {
-  switch (activation.mode) {
-    case ActivationMode::kRelu: return activate<ActivationMode::kRelu>(activation, x);
-    case ActivationMode::kClippedRelu: return activate<ActivationMode::kClippedRelu>(activation, x);
-    case ActivationMode::kLeakyRelu: return activate<ActivationMode::kLeakyRelu>(activation, x);
-    default: return x;  // the identity
+// Activations that are a comparison or two, without a branch: their code is there for every one of a thread's sums.
+struct Clamp {
+  float slope;    // of what is below 0
+  float floor;
+  float ceiling;
+
+  __device__ __forceinline__ explicit Clamp(const Activation& activation)
+      : slope(activation.mode == ActivationMode::kLeakyRelu ? static_cast<float>(activation.coefficient) : 1.0F),
+        floor(activation.mode == ActivationMode::kRelu || activation.mode == ActivationMode::kClippedRelu ? 0.0F : -INFINITY),
+        ceiling(activation.mode == ActivationMode::kClippedRelu ? static_cast<float>(activation.coefficient) : INFINITY) {}
+
+  __device__ __forceinline__ float operator()(float x) const {
+    return smaller(larger(x > 0.0F ? x : slope * x, floor), ceiling);
   }
+};
+
+// Where a lane's sums belong: four neighbouring pixels, kWhole, or as many as there are of the image, of filters k, k + 1, k + 8 ...
+template <bool kWhole>
+struct Place {
+  int32 k;
+  int32 count;   // pixels
+  int64 offset;  // elements from y to those of filter k, and from the residual
+
+  // visit(filter, offset, the lane's four sums of it) for each of its filters.
+  template <typename Visit>
+  __device__ __forceinline__ void for_each_filter(const Params& params, Sums& sums, const Visit& visit) const {
+    int64 at = offset;
+#pragma unroll
+    for (int i = 0; i < kFilters / 4; ++i) {
+      const int32 filter = k + i / 2 * 8 + i % 2;
+      const int j = i / 2 * 4 + i % 2;
+      if (filter < params.filters) visit(filter, at, sums[0][j], sums[0][j + 2], sums[1][j], sums[1][j + 2]);
+      at += i % 2 == 0 ? params.strides[1] : 7 * params.strides[1];
+    }
+  }
+
+  __device__ __forceinline__ float4 read(const float* from) const {
+    if constexpr (kWhole) return *reinterpret_cast<const float4*>(from);
+    return {from[0], count > 1 ? from[1] : 0.0F, count > 2 ? from[2] : 0.0F, 0.0F};
+  }
+
+  __device__ __forceinline__ void write(float a, float b, float c, float d, float* to) const {
+    if constexpr (kWhole) {
+      store_four(to, a, b, c, d);
+    } else {
+      to[0] = a;
+      if (count > 1) to[1] = b;
+      if (count > 2) to[2] = c;
+    }
+  }
+};
+
+// All that follows the products, but the store.
+template <bool kWhole>
+__device__ __forceinline__ void finish(const Params& params, Sums& sums, const Place<kWhole>& place) {
+  const Epilogue& epilogue = params.epilogue;
+  const Clamp clamp(epilogue.activation);
+  const auto alpha = static_cast<float>(params.blend.alpha), beta = static_cast<float>(params.blend.beta);
+  const bool reads_z = epilogue.reads_z();
+  place.for_each_filter(params, sums, [&](int32 k, int64 offset, float& a, float& b, float& c, float& d) {
+    const float scale = epilogue.scale_of<float>(k), bias = epilogue.bias_of<float>(k);
+    float4 of_z{}, before{};
+    if (reads_z) of_z = place.read(static_cast<const float*>(epilogue.z) + offset);
+    if (beta != 0.0F) before = place.read(params.y + offset);
+    a = alpha * clamp(epilogue.affine(a, scale, bias, of_z.x)) + beta * before.x;
+    b = alpha * clamp(epilogue.affine(b, scale, bias, of_z.y)) + beta * before.y;
+    c = alpha * clamp(epilogue.affine(c, scale, bias, of_z.z)) + beta * before.z;
+    d = alpha * clamp(epilogue.affine(d, scale, bias, of_z.w)) + beta * before.w;
+  });
 }
 
-// Four neighbouring pixels of one filter, or as many as there are of the image.
-__device__ __forceinline__ void store(const Params& params, const float (&sums)[4], int32 k, int64 offset, int32 count) {
-  const Epilogue& epilogue = params.epilogue;
-  const float scale = epilogue.scale_of<float>(k), bias = epilogue.bias_of<float>(k);
-  const auto alpha = static_cast<float>(params.blend.alpha), beta = static_cast<float>(params.blend.beta);
-  float* const y = params.y + offset;
-  const float* const z = epilogue.reads_z() ? static_cast<const float*>(epilogue.z) + offset : nullptr;
-  const auto finished = [&](float sum, float of_z, float before) {
-    const float value = alpha * activated(epilogue.activation, epilogue.affine(sum, scale, bias, of_z));
-    return beta == 0.0F ? value : value + beta * before;
-  };
-  if (count >= 4) {
-    float4 of_z{}, before{};
-    if (z != nullptr) of_z = *reinterpret_cast<const float4*>(z);
-    if (beta != 0.0F) before = *reinterpret_cast<const float4*>(y);
-    *reinterpret_cast<float4*>(y) = {
-        finished(sums[0], of_z.x, before.x), finished(sums[1], of_z.y, before.y), finished(sums[2], of_z.z, before.z),
-        finished(sums[3], of_z.w, before.w)};
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    if (i < count) y[i] = finished(sums[i], z == nullptr ? 0.0F : z[i], beta == 0.0F ? 0.0F : y[i]);
-  }
+template <bool kWhole>
+__device__ __forceinline__ void store(const Params& params, Sums& sums, const Place<kWhole>& place) {
+  const bool is_plain = !params.epilogue.is_present && params.blend.beta == 0.0;
+  const float factor = is_plain ? static_cast<float>(params.blend.alpha) : 1.0F;
+  if (!is_plain) finish(params, sums, place);
+  place.for_each_filter(params, sums, [&](int32, int64 offset, float a, float b, float c, float d) {
+    place.write(factor * a, factor * b, factor * c, factor * d, params.y + offset);
+  });
 }
 
 __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
@@ -213,16 +260,12 @@ __device__ __forceinline__ void consume(const Params& params, Shared& shared, in
     const int32 own = tile + consumer, image = own / params.image_tiles;
     const int32 pixel = own % params.image_tiles * kPixels + thread / 32 * kSlab + lane / 4 * 4;
     if (own < params.pixel_tiles && pixel < params.pixels) {
-#pragma unroll
-      for (int j = 0; j < kFilters / 8; ++j) {
-#pragma unroll
-        for (int odd = 0; odd < 2; ++odd) {
-          const int32 k = filter + j * 8 + lane % 4 * 2 + odd;
-          const float four[4] = {
-              sums[0][4 * j + odd], sums[0][4 * j + 2 + odd], sums[1][4 * j + odd], sums[1][4 * j + 2 + odd]};
-          const int64 offset = image * params.strides[0] + k * params.strides[1] + pixel;
-          if (k < params.filters) store(params, four, k, offset, params.pixels - pixel);
-        }
+      const int32 k = filter + lane % 4 * 2, count = params.pixels - pixel;
+      const int64 offset = image * params.strides[0] + k * params.strides[1] + pixel;
+      if (count >= 4) {
+        store(params, sums, Place<true>{k, count, offset});
+      } else {
+        store(params, sums, Place<false>{k, count, offset});
       }
     }
     __syncwarp();  // the next products are the whole warp's

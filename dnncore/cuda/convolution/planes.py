@@ -1,0 +1,55 @@
+"""Images as planes of neighbouring pixels (NCHW), as the copy engine of sm_90 sees them for filters of one tap. Pure.
+
+It wants planes that begin at multiples of 16 bytes: those of 7 x 7 pixels, packed, it cannot take.
+"""
+
+from __future__ import annotations
+
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, BoxMap
+from dnncore.descriptors import TensorDescriptor
+from dnncore.problems import ConvolutionProblem
+
+__all__ = ["plane_strides", "planes_map", "why_not_in_planes"]
+
+_FARTHEST_BYTES = 2**40
+"""What every stride is less than."""
+
+
+def why_not_in_planes(problem: ConvolutionProblem) -> str | None:
+    """None where the filters have one tap, without padding and strides, and both images lie in planes; else the reason."""
+    conv = problem.convolution
+    if problem.w.shape[2:] != (1, 1) or conv.stride != (1, 1) or any(map(any, conv.padding)):
+        return f"taps {problem.w.shape[2:]}, strides {conv.stride}, padding {conv.padding}; it takes one tap alone"
+    fields = {"dx": "x", "dw": "w", "dy": "y"}
+    for name in (*problem.input_names, *problem.output_names):
+        field = fields.get(name, name)
+        tensor = getattr(problem, field)
+        if field != "w" and plane_strides(tensor) is None:
+            aligned = ALIGNMENT_BYTES // tensor.dtype.itemsize
+            return f"{name} ({tensor}) needs neighbouring pixels, and planes a multiple of {aligned} elements apart"
+    return None
+
+
+def plane_strides(tensor: TensorDescriptor) -> tuple[int, int] | None:
+    """Elements from image to image and from plane to plane; None where pixels are no neighbours or planes begin anywhere.
+
+    Along an extent of 1 no step is ever taken.
+    """
+    n, c, h, w = tensor.shape
+    of_n, of_c, of_h, of_w = tensor.strides
+    if (w > 1 and of_w != 1) or (h > 1 and of_h != w):
+        return None
+    aligned = ALIGNMENT_BYTES // tensor.dtype.itemsize
+    step_c = of_c if c > 1 else -(-h * w // aligned) * aligned
+    step_n = of_n if n > 1 else step_c * c
+    most = _FARTHEST_BYTES // tensor.dtype.itemsize
+    return (step_n, step_c) if all(0 < step < most and step % aligned == 0 for step in (step_n, step_c)) else None
+
+
+def planes_map(tensor: TensorDescriptor, pixels: int, planes: int) -> BoxMap:
+    """Boxes of so many pixels of an image, of so many planes; the tensor has `plane_strides`."""
+    strides = plane_strides(tensor)
+    assert strides is not None, f"{tensor}"
+    n, c, h, w = tensor.shape
+    of_n, of_c = (step * tensor.dtype.itemsize for step in strides)
+    return BoxMap(tensor.dtype, (h * w, c, n), (of_c, of_n), (pixels, planes, 1))
