@@ -30,7 +30,7 @@ def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
 def both(graph: Graph, dtype: DType = DType.FLOAT16) -> tuple[Model, Model]:
     """With the pass, and without."""
     model = Model(graph, graph.initialize(0))
-    apart = for_inference(model, dtype)
+    apart = for_inference(model, dtype, without=("fuse_inverted_residuals",))
     return fuse_inverted_residuals(apart), apart
 
 

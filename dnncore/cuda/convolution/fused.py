@@ -13,6 +13,7 @@ from dnncore.cuda.convolution.fft import FFT_TILING
 from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
+from dnncore.cuda.convolution.merged_planes import MergedPlanes
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
@@ -30,10 +31,13 @@ _WGMMA: tuple[CudaAlgorithm, ...] = (
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
 )
 
+_PLANES = Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM)
+
 _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     *_WGMMA,
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
-    Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM),
+    _PLANES,
+    MergedPlanes("implicit_gemm_3xtf32_merged", (_PLANES,)),
     SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
     _IMPLICIT_GEMM,
     ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from dnncore.cuda.calls import Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import taps
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
@@ -21,15 +23,23 @@ from dnncore.figures import DeviceFigures
 __all__ = ["MOST", "MOST_SPATIAL", "Phases", "units"]
 
 _THREADS = 128
-_MOST_AXES = 5
-MOST_SPATIAL = _MOST_AXES - 2
+_RUN_AXES, _OUTER_AXES, _ROWS = 2, 3, 8
+"""As in space_to_depth.cuh."""
+
+MOST_SPATIAL = 3
 """Spatial dimensions."""
 
 MOST = 2**31 - 1
 """Elements of an image with its padding: they are counted in 32 bits."""
 
-_OF_MEMORY_RATE = 0.4
+_OF_MEMORY_RATE = 0.6
 """Assumed: of the memory rate, for both sides together [not measured]."""
+
+_ELEMENT_CLOCKS = 60
+"""Of a lane, for each element."""
+
+_LANES = 128
+"""Of a multiprocessor."""
 
 _AXIS = struct(
     ("extent", SMALL_DIVISOR),
@@ -46,9 +56,13 @@ _PARAMS = struct(
     *BLEND,
     ("input", ADDRESS),
     ("output", ADDRESS),
-    ("count", "<i4"),
-    ("num_axes", "<i4"),
-    ("axes", _AXIS, (_MOST_AXES,)),
+    ("items", "<i4"),
+    ("run", "<i4"),
+    ("run_tiles", SMALL_DIVISOR),
+    ("row_tiles", SMALL_DIVISOR),
+    ("outer", _AXIS, (_OUTER_AXES,)),
+    ("rows", _AXIS),
+    ("runs", _AXIS, (_RUN_AXES,)),
 )
 
 
@@ -62,6 +76,13 @@ class _Axis(NamedTuple):
     image_stride: int
     phase_stride: int
     place_stride: int
+
+    def extent(self, *, splits: bool) -> int:
+        """Of what is counted: all places of all phases, or the image."""
+        return self.phases * self.places if splits else self.image
+
+
+_NO_AXIS = _Axis(1, 0, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +172,13 @@ class Phases:
         """Elements of the image as far as phases reach, or of the image, whichever are more."""
         return math.prod(max(axis.phases * axis.places, axis.image) for axis in self.axes)
 
-    @property
-    def nbytes(self) -> int:
-        """What is read and written, once."""
-        written = math.prod(axis.phases * axis.places for axis in self.axes) * self.phases.dtype.itemsize
-        return self.image.nbytes + written
-
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of a split or of a join."""
-        return figures.launch_seconds + self.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        count = math.prod(axis.phases * axis.places for axis in self.axes)
+        nbytes = self.image.nbytes + count * self.phases.dtype.itemsize
+        lanes = _LANES * figures.multiprocessors * figures.clock_hz
+        busy = max(nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE), count * _ELEMENT_CLOCKS / lanes)
+        return figures.launch_seconds + busy
 
     def split(self, image: Place, phases: Place, figures: DeviceFigures) -> Calls:
         """From the image to its phases; what is beyond its channels is left."""
@@ -172,32 +191,50 @@ class Phases:
     def _call(self, source: Place, target: Place, figures: DeviceFigures, *, splits: bool) -> Calls:
         # In the image's order in memory; of extents that are not there, none.
         axes = sorted(self.axes, key=lambda axis: -abs(axis.image_stride))
-        params = record(_PARAMS, num_axes=len(axes))
-        count = 1
-        for i, axis in enumerate(axes):
-            extent = axis.phases * axis.places if splits else axis.image
-            count *= extent
-            params["axes"][i] = (
-                small_divisor(extent),
-                small_divisor(axis.phases),
-                0 if splits else axis.before,
-                axis.before,
-                axis.image,
-                axis.places,
-                axis.image_stride,
-                axis.phase_stride,
-                axis.place_stride,
-            )
-        params["count"] = count
+        innermost = 1 if axes[-1].extent(splits=splits) >= _THREADS else _RUN_AXES
+        *outer, rows = axes[:-innermost]
+        runs = axes[-innermost:]
+        run, row_count = math.prod(axis.extent(splits=splits) for axis in runs), rows.extent(splits=splits)
+        run_tiles, row_tiles = -(-run // _THREADS), -(-row_count // _ROWS)
+        items = math.prod(axis.extent(splits=splits) for axis in outer) * run_tiles * row_tiles
+        params = record(
+            _PARAMS,
+            items=items,
+            run=run,
+            run_tiles=small_divisor(run_tiles),
+            row_tiles=small_divisor(row_tiles),
+            rows=_axis(rows, splits=splits),
+        )
+        for name, some in (("outer", outer), ("runs", runs)):
+            field = params[name]
+            for i in range(len(field)):
+                missing = len(field) - len(some)
+                field[i] = _axis(_NO_AXIS if i < missing else some[i - missing], splits=splits)
         offset, at = (elements * self.image.dtype.itemsize for elements in (self.offset, self.at))
         places = (source.plus(offset), target.plus(at)) if splits else (source.plus(at), target.plus(offset))
-        blocks = blocks_for(figures, count, _THREADS)
+        blocks = blocks_for(figures, items * _THREADS, _THREADS)
         unit = _unit(self.image.dtype, splits=splits)
         fields = dict(zip(in_order("input", "output"), places, strict=True))
         # The phases are the library's own: what is split is taken as it is.
         if splits:
             params["alpha"] = 1.0
-        return kernel_call(unit, blocks, _THREADS, params, fields, blends=not splits)
+        early = figures.starts_early
+        return kernel_call(unit, blocks, _THREADS, params, fields, blends=not splits, starts_early=early)
+
+
+def _axis(axis: _Axis, *, splits: bool) -> np.ndarray:
+    return record(
+        _AXIS,
+        extent=small_divisor(axis.extent(splits=splits)),
+        phases=small_divisor(axis.phases),
+        first=0 if splits else axis.before,
+        before=axis.before,
+        image=axis.image,
+        places=axis.places,
+        image_stride=axis.image_stride,
+        phase_stride=axis.phase_stride,
+        place_stride=axis.place_stride,
+    )
 
 
 def _strides(shape: tuple[int, ...], *, innermost: bool) -> tuple[int, ...]:
@@ -219,6 +256,7 @@ def _unit(dtype: DType, *, splits: bool) -> Unit:
         struct_name="space_to_depth::Params",
         dtype=_PARAMS,
         threads=_THREADS,
+        starts_early=True,
     )
 
 

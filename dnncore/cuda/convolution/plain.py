@@ -15,6 +15,7 @@ from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.merged_planes import MergedPlanes
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
@@ -57,6 +58,8 @@ _WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
 }
 _TF32 = Tf32BackwardFilter("implicit_gemm_tf32", 1, IMPLICIT_GEMM)
 _PLANES = Tf32Planes("implicit_gemm_3xtf32", IMPLICIT_GEMM)
+_FILTER_OF_PLANES = Tf32BackwardFilter("implicit_gemm_3xtf32", 3, IMPLICIT_GEMM)
+_MERGED = MergedPlanes("implicit_gemm_3xtf32_merged", (_PLANES,))
 _RELAID = {
     direction: RelaidConvolution(
         "implicit_gemm_wgmma_relaid",
@@ -65,19 +68,21 @@ _RELAID = {
     for direction, algorithms in _WGMMA.items()
 }
 _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
-    Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], _PLANES, *_OTHERS),
+    Direction.FORWARD: (*_FIRST, *_WGMMA[Direction.FORWARD], _RELAID[Direction.FORWARD], _PLANES, _MERGED, *_OTHERS),
     Direction.BACKWARD_DATA: (
         *_FIRST,
         *_WGMMA[Direction.BACKWARD_DATA],
         _RELAID[Direction.BACKWARD_DATA],
         _PLANES,
+        _MERGED,
         *_OTHERS,
     ),
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
         *_WGMMA[Direction.BACKWARD_FILTER],
         _TF32,
-        Tf32BackwardFilter("implicit_gemm_3xtf32", 3, IMPLICIT_GEMM),
+        _FILTER_OF_PLANES,
+        MergedPlanes("implicit_gemm_3xtf32_merged", (_FILTER_OF_PLANES,)),
         _RELAID[Direction.BACKWARD_FILTER],
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
     ),

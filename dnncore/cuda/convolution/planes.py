@@ -9,17 +9,25 @@ from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, BoxMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["plane_strides", "planes_map", "why_not_in_planes"]
+__all__ = ["plane_strides", "planes_map", "why_not_in_planes", "why_not_one_tap"]
 
 _FARTHEST_BYTES = 2**40
 """What every stride is less than."""
 
 
-def why_not_in_planes(problem: ConvolutionProblem) -> str | None:
-    """None where the filters have one tap, without padding and strides, and both images lie in planes; else the reason."""
+def why_not_one_tap(problem: ConvolutionProblem) -> str | None:
+    """None where the filters have one tap, without padding and strides, else the reason."""
     conv = problem.convolution
-    if problem.w.shape[2:] != (1, 1) or conv.stride != (1, 1) or any(map(any, conv.padding)):
-        return f"taps {problem.w.shape[2:]}, strides {conv.stride}, padding {conv.padding}; it takes one tap alone"
+    if problem.w.shape[2:] == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.padding)):
+        return None
+    return f"taps {problem.w.shape[2:]}, strides {conv.stride}, padding {conv.padding}; it takes one tap alone"
+
+
+def why_not_in_planes(problem: ConvolutionProblem) -> str | None:
+    """None where that is so and both images lie in planes, else the reason."""
+    reason = why_not_one_tap(problem)
+    if reason is not None:
+        return reason
     fields = {"dx": "x", "dw": "w", "dy": "y"}
     for name in (*problem.input_names, *problem.output_names):
         field = fields.get(name, name)

@@ -13,7 +13,7 @@ what y held. What is computed in between is any algorithm's that wants channels 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,9 +29,9 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
 
-__all__ = ["RelaidConvolution"]
+__all__ = ["FIELDS", "RelaidConvolution", "copying_seconds", "operands_of", "with_copies"]
 
-_NAMES = {"dx": "x", "dw": "w", "dy": "y"}
+FIELDS = {"dx": "x", "dw": "w", "dy": "y"}
 """Fields of problems by the names of operands that are gradients."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
@@ -55,9 +55,7 @@ class RelaidConvolution(Bounded):
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least: a launch for each, and its bytes."""
-        relaid = _relaid(problem).values()
-        copied = sum(2 * tensor.nbytes for tensor in relaid)
-        return max(copied / figures.bytes_per_second, len(relaid) * figures.launch_seconds)
+        return copying_seconds(_relaid(problem), figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""
@@ -69,29 +67,15 @@ class RelaidConvolution(Bounded):
         relaid = _relaid(problem)
         if not relaid:
             return "channels are innermost already"
-        fields: dict[str, Any] = {_NAMES.get(name, name): tensor for name, tensor in relaid.items()}
+        fields: dict[str, Any] = {FIELDS.get(name, name): tensor for name, tensor in relaid.items()}
         inner = replace(problem, **fields)
         found = fastest(self.algorithms, inner, figures)
         if found is None:
             return f"with channels innermost: {self.algorithms[0].offer(inner, figures)}"
-        moves = {}
-        for name, tensor in relaid.items():
-            old = _operands(problem)[name]
-            move = AddProblem(tensor, old) if name in problem.output_names else AddProblem(old, tensor)
-            copy = fastest(ADD, move, figures, lambda offer: not offer.workspace_bytes)
-            assert copy is not None, "the last algorithm copies everything, without a workspace"
-            moves[name] = copy[1]
-        convolution = found[1]
-        own_bytes = sum(aligned(tensor.nbytes) for tensor in relaid.values())
-        return replace(
-            convolution,
-            seconds=convolution.seconds + sum(move.seconds for move in moves.values()),
-            prepare=partial(_calls, problem, relaid, moves, convolution.prepare, own_bytes),
-            workspace_bytes=own_bytes + convolution.workspace_bytes,
-        )
+        return with_copies(problem, relaid, found[1], figures)
 
 
-def _operands(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
+def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """All operands by name, in the order of their places."""
     return dict(zip((*problem.input_names, *problem.output_names), (*problem.inputs, *problem.outputs), strict=True))
 
@@ -100,19 +84,55 @@ def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, 
     """The operands that are copied, as they are in the workspace."""
     return {
         name: TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC)
-        for name, tensor in _operands(problem).items()
+        for name, tensor in operands_of(problem).items()
         if name not in ("scale", "bias") and tensor.shape[1] > 1 and tensor.strides[1] != 1
     }
 
 
+def copying_seconds(copies: Mapping[str, TensorDescriptor], figures: DeviceFigures) -> float:
+    """What so many copies take at least."""
+    copied = sum(2 * tensor.nbytes for tensor in copies.values())
+    return max(copied / figures.bytes_per_second, len(copies) * figures.launch_seconds)
+
+
+def with_copies(
+    problem: ConvolutionProblem | FusedConvolutionProblem,
+    relaid: Mapping[str, TensorDescriptor],
+    convolution: Offer,
+    figures: DeviceFigures,
+) -> Offer:
+    """What copies of operands, and a convolution with these in their places, take together.
+
+    Args:
+        problem: Whose operands are copied.
+        relaid: Those, by name, as they are in the workspace, in the problem's shapes.
+        convolution: What it takes with the copies.
+        figures: Of the device.
+    """
+    moves = {}
+    for name, tensor in relaid.items():
+        old = operands_of(problem)[name]
+        move = AddProblem(tensor, old) if name in problem.output_names else AddProblem(old, tensor)
+        copy = fastest(ADD, move, figures, lambda offer: not offer.workspace_bytes)
+        assert copy is not None, "the last algorithm copies everything, without a workspace"
+        moves[name] = copy[1]
+    own_bytes = sum(aligned(tensor.nbytes) for tensor in relaid.values())
+    return replace(
+        convolution,
+        seconds=convolution.seconds + sum(move.seconds for move in moves.values()),
+        prepare=partial(_calls, problem, relaid, moves, convolution.prepare, own_bytes),
+        workspace_bytes=own_bytes + convolution.workspace_bytes,
+    )
+
+
 def _calls(
     problem: ConvolutionProblem | FusedConvolutionProblem,
-    relaid: dict[str, TensorDescriptor],
+    relaid: Mapping[str, TensorDescriptor],
     moves: dict[str, Offer],
     prepare: Callable[[], Calls],
     own_bytes: int,
 ) -> Calls:
-    names = tuple(_operands(problem))
+    names = tuple(operands_of(problem))
     given = {name: Place(i) for i, name in enumerate(names)}
     copies, offset = {}, 0
     for name, tensor in relaid.items():

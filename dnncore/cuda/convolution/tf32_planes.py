@@ -36,7 +36,7 @@ _FEWEST_SUMMANDS = 16
 """As of backward-filter: of sums of fewer what is left out counts."""
 
 _STAGE_BYTES = (_CONSUMERS * _PIXELS + 2 * _FILTERS) * _SLAB * 4
-_SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8)
+_SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8) + 8
 _SPLIT_THREADS = 256
 
 # The shares of the rates of products and of memory, clocks of a tile beside its products, and how many launches it takes with the

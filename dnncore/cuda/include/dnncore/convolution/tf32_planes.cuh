@@ -9,6 +9,7 @@
 //     split_filters)   v      v
 //     consumer 0     registers: A, tile 0, split   x  B, both parts of w   -->  sums of the stage, added to the others by fp32 units
 //     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend --> y, float4 along the pixels
+//                    (where blocks have several tiles, a tile behind the other: one stores while the other multiplies)
 //
 // Pixels are the rows of the product. The units transpose 16 bits alone, but A may come from registers, and threads read shared
 // memory in any order: planes stay as they are. Of eight channels lane 4 g + t of a warp takes pixels 4 g ... 4 g + 3 of channels 2 t
@@ -43,6 +44,8 @@ inline constexpr int kBoxes = kPixels / kSlab;
 inline constexpr int kStages = 4;
 inline constexpr int kSteps = kSlab / 8;
 inline constexpr int kConsumers = 2;
+inline constexpr int kLead = 2;       // stages that the first consumer is ahead, where blocks have at least
+inline constexpr int kTurns = 3;      // so many tiles
 
 // SPLIT_PARAMS in convolution/tf32_planes.py.
 struct SplitParams {
@@ -88,13 +91,18 @@ struct Shared {
   Row x[kStages][kConsumers][kBoxes][kSlab];
   Row w[kStages][2][kFilters];
   Ring<kStages> ring;
+  Mbarrier lead;  // the first consumer has it
 };
 inline constexpr uint32 kStageBytes = sizeof(Shared::x[0]) + sizeof(Shared::w[0]);
+
+__device__ __forceinline__ int32 tiles_of(const Params& params) {
+  return (params.pixel_tiles + kConsumers - 1) / kConsumers * params.filter_tiles;
+}
 
 // visit(first filter, first tile of pixels) of each of the block's tiles. Those of filters are fastest: they read the same pixels.
 template <typename Visit>
 __device__ __forceinline__ void for_each_tile(const Params& params, const Visit& visit) {
-  const int32 tiles = (params.pixel_tiles + kConsumers - 1) / kConsumers * params.filter_tiles;
+  const int32 tiles = tiles_of(params);
   for (auto tile = static_cast<int32>(blockIdx.x); tile < tiles; tile += static_cast<int32>(gridDim.x)) {
     visit(tile % params.filter_tiles * kFilters, tile / params.filter_tiles * kConsumers);
   }
@@ -250,12 +258,16 @@ __device__ __forceinline__ void store(const Params& params, Sums& sums, const Pl
 __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   Position<kStages> at;
+  // One stores while the other multiplies.
+  int32 lead = tiles_of(params) >= kTurns * static_cast<int32>(gridDim.x) ? min(kLead, params.steps) : 0;
+  if (consumer > 0 && lead > 0) wait(shared.lead, 0);
   for_each_tile(params, [&](int32 filter, int32 tile) {
     Sums sums{};
     for (int32 step = 0; step < params.steps; ++step) {
       wait(shared.ring.filled[at.stage], at.parity);
       multiply(sums, shared, at.stage, consumer);
       at.advance();
+      if (--lead == 0 && consumer == 0 && lane == 0) arrive(shared.lead);
     }
     const int32 own = tile + consumer, image = own / params.image_tiles;
     const int32 pixel = own % params.image_tiles * kPixels + thread / 32 * kSlab + lane / 4 * 4;
@@ -279,6 +291,7 @@ inline __device__ void run(const Params& params) {
   if (threadIdx.x == 0) {
     prefetch(params.x), prefetch(params.w);
     shared.ring.make();
+    make_barrier(shared.lead, kWarpgroup / 32);
     publish_barriers();
   }
   __syncthreads();
