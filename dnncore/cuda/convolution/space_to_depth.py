@@ -60,6 +60,9 @@ _LEAST_OF_TAPS = 0.5
 _OUTPUTS_OF_BLOCKS = (1, 2, 4)
 """Along each dimension, of backward-data in 16 bits."""
 
+_CHANNELS_OF_TILES = 64
+"""Phases of the stride that are as many fill a tile without blocks."""
+
 _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
@@ -189,7 +192,7 @@ def _arrangements(problem: _Problem) -> Iterator[_Arrangement]:
 
 
 def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
-    """None where a gradient of x in 16 bits has so few channels that phases of so many outputs along each dimension fill a tile."""
+    """None where a gradient of x in 16 bits has so few channels that a tile wants phases of several outputs, else the reason."""
     reason, conv = _why_none(problem), problem.convolution
     if reason is not None:
         return reason
@@ -199,9 +202,10 @@ def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
         return (
             f"{problem.x.dtype.value}, {conv.groups} groups, dilation {conv.dilation}; it takes 16 bits, one, and none"
         )
-    channels = problem.x.shape[1] * math.prod(stride * outputs for stride in conv.stride)
-    if channels > _MOST_CHANNELS or min(problem.y.shape[2:]) < outputs:
-        return f"{channels} channels of phases, {problem.y.shape[2:]} outputs"
+    of_stride = problem.x.shape[1] * math.prod(conv.stride)
+    channels = of_stride * outputs**conv.spatial_ndim
+    if of_stride >= _CHANNELS_OF_TILES or channels > _MOST_CHANNELS or min(problem.y.shape[2:]) < outputs:
+        return f"{of_stride} channels of phases, or {channels}, and {problem.y.shape[2:]} outputs"
     return None
 
 

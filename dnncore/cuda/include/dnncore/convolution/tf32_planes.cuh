@@ -8,8 +8,7 @@
 //     (split by    +---|------|-----------------------------------------------------+
 //     split_filters)   v      v
 //     consumer 0     registers: A, tile 0, split   x  B, both parts of w   -->  sums of the stage, added to the others by fp32 units
-//     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend --> y, float4 along the pixels
-//                    (where blocks have several tiles, a tile behind the other: one stores while the other multiplies)
+//     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend, a box for each warp --> y
 //
 // Pixels are the rows of the product. The units transpose 16 bits alone, but A may come from registers, and threads read shared
 // memory in any order: planes stay as they are. Of eight channels lane 4 g + t of a warp takes pixels 4 g ... 4 g + 3 of channels 2 t
@@ -18,7 +17,8 @@
 // split_filters writes them. A lane then has sums of four neighbouring pixels.
 //
 // The tensor cores cut sums off where fp32 rounds them; so those of a stage are added up by themselves. Tiles end with the image:
-// what copies bring beyond it is zeros, and is not stored. Backward-data is the same with filters and channels of w exchanged.
+// what copies bring beyond it is zeros, and is not stored. y goes by way of the copy engine, too: what threads store themselves keeps
+// their loads from shared memory waiting, and both consumers with them, while memory takes it. Backward-data is the same with filters and channels of w exchanged.
 #pragma once
 
 #include "dnncore/convolution/tf32_split.cuh"
@@ -27,7 +27,6 @@
 #include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/extremum.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
-#include "dnncore/ptx/vector_store.cuh"
 #include "dnncore/ptx/warpgroup_rows.cuh"
 
 namespace dnncore::tf32_planes {
@@ -41,11 +40,9 @@ inline constexpr int kFilters = 64;   // of a block's tile
 inline constexpr int kPixels = 128;   // of a consumer's
 inline constexpr int kSlab = 32;      // channels of a stage, and pixels of a box
 inline constexpr int kBoxes = kPixels / kSlab;
-inline constexpr int kStages = 4;
+inline constexpr int kStages = 3;
 inline constexpr int kSteps = kSlab / 8;
 inline constexpr int kConsumers = 2;
-inline constexpr int kLead = 2;       // stages that the first consumer is ahead, where blocks have at least
-inline constexpr int kTurns = 3;      // so many tiles
 
 // SPLIT_PARAMS in convolution/tf32_planes.py.
 struct SplitParams {
@@ -74,9 +71,10 @@ inline __device__ void split_filters(const SplitParams& params) {
 struct alignas(64) Params {
   TensorMap x;          // pixels, channels, images: a box of 32 x 32 x 1
   TensorMap w;          // channels, filters, parts: 32 x 64 x 2
+  TensorMap of_y;       // pixels, filters, images: 32 x 64 x 1
   Blend blend;
   Epilogue epilogue;
-  float* y;
+  const float* y;       // where it is blended with what it holds
   int64 strides[2];     // of images and filters of y, and of the residual
   int32 pixels;         // of an image
   int32 filters;
@@ -90,19 +88,15 @@ struct Shared {
   // Every box begins at a multiple of 1024 bytes.
   Row x[kStages][kConsumers][kBoxes][kSlab];
   Row w[kStages][2][kFilters];
+  Row y[kConsumers][kBoxes][kFilters];  // a warp's box each
   Ring<kStages> ring;
-  Mbarrier lead;  // the first consumer has it
 };
 inline constexpr uint32 kStageBytes = sizeof(Shared::x[0]) + sizeof(Shared::w[0]);
-
-__device__ __forceinline__ int32 tiles_of(const Params& params) {
-  return (params.pixel_tiles + kConsumers - 1) / kConsumers * params.filter_tiles;
-}
 
 // visit(first filter, first tile of pixels) of each of the block's tiles. Those of filters are fastest: they read the same pixels.
 template <typename Visit>
 __device__ __forceinline__ void for_each_tile(const Params& params, const Visit& visit) {
-  const int32 tiles = tiles_of(params);
+  const int32 tiles = (params.pixel_tiles + kConsumers - 1) / kConsumers * params.filter_tiles;
   for (auto tile = static_cast<int32>(blockIdx.x); tile < tiles; tile += static_cast<int32>(gridDim.x)) {
     visit(tile % params.filter_tiles * kFilters, tile / params.filter_tiles * kConsumers);
   }
@@ -190,54 +184,38 @@ struct Clamp {
   }
 };
 
-// Where a lane's sums belong: four neighbouring pixels, kWhole, or as many as there are of the image, of filters k, k + 1, k + 8 ...
-template <bool kWhole>
-struct Place {
-  int32 k;
-  int32 count;   // pixels
-  int64 offset;  // elements from y to those of filter k, and from the residual
-
-  // visit(filter, offset, the lane's four sums of it) for each of its filters.
-  template <typename Visit>
-  __device__ __forceinline__ void for_each_filter(const Params& params, Sums& sums, const Visit& visit) const {
-    int64 at = offset;
+// visit(filter, the lane's four neighbouring pixels of it) for each of a lane's filters: every other two of a tile's.
+template <typename Visit>
+__device__ __forceinline__ void for_each_filter(Sums& sums, const Visit& visit) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kFilters / 4; ++i) {
-      const int32 filter = k + i / 2 * 8 + i % 2;
-      const int j = i / 2 * 4 + i % 2;
-      if (filter < params.filters) visit(filter, at, sums[0][j], sums[0][j + 2], sums[1][j], sums[1][j + 2]);
-      at += i % 2 == 0 ? params.strides[1] : 7 * params.strides[1];
-    }
+  for (int i = 0; i < kFilters / 4; ++i) {
+    const int j = i / 2 * 4 + i % 2;
+    visit(first + i / 2 * 8 + i % 2, sums[0][j], sums[0][j + 2], sums[1][j], sums[1][j + 2]);
   }
+}
 
-  __device__ __forceinline__ float4 read(const float* from) const {
-    if constexpr (kWhole) return *reinterpret_cast<const float4*>(from);
-    return {from[0], count > 1 ? from[1] : 0.0F, count > 2 ? from[2] : 0.0F, 0.0F};
-  }
+// Four neighbouring pixels, or as many as there are of the image.
+__device__ __forceinline__ float4 read(const float* from, int32 count) {
+  if (count >= 4) return *reinterpret_cast<const float4*>(from);
+  return {from[0], count > 1 ? from[1] : 0.0F, count > 2 ? from[2] : 0.0F, 0.0F};
+}
 
-  __device__ __forceinline__ void write(float a, float b, float c, float d, float* to) const {
-    if constexpr (kWhole) {
-      store_four(to, a, b, c, d);
-    } else {
-      to[0] = a;
-      if (count > 1) to[1] = b;
-      if (count > 2) to[2] = c;
-    }
-  }
-};
-
-// All that follows the products, but the store.
-template <bool kWhole>
-__device__ __forceinline__ void finish(const Params& params, Sums& sums, const Place<kWhole>& place) {
+// All that follows the products, but the store. Of the lane's pixels the first is `offset` elements from y and from the residual, for
+// filter 0 of the tile, and as many are of the image as there are.
+__device__ __forceinline__ void finish(const Params& params, Sums& sums, int32 first_filter, int64 offset, int32 count) {
   const Epilogue& epilogue = params.epilogue;
   const Clamp clamp(epilogue.activation);
   const auto alpha = static_cast<float>(params.blend.alpha), beta = static_cast<float>(params.blend.beta);
   const bool reads_z = epilogue.reads_z();
-  place.for_each_filter(params, sums, [&](int32 k, int64 offset, float& a, float& b, float& c, float& d) {
+  for_each_filter(sums, [&](int filter, float& a, float& b, float& c, float& d) {
+    const int32 k = first_filter + filter;
+    if (k >= params.filters || count <= 0) return;  // it is not stored
     const float scale = epilogue.scale_of<float>(k), bias = epilogue.bias_of<float>(k);
+    const int64 place = offset + filter * params.strides[1];
     float4 of_z{}, before{};
-    if (reads_z) of_z = place.read(static_cast<const float*>(epilogue.z) + offset);
-    if (beta != 0.0F) before = place.read(params.y + offset);
+    if (reads_z) of_z = read(static_cast<const float*>(epilogue.z) + place, count);
+    if (beta != 0.0F) before = read(params.y + place, count);
     a = alpha * clamp(epilogue.affine(a, scale, bias, of_z.x)) + beta * before.x;
     b = alpha * clamp(epilogue.affine(b, scale, bias, of_z.y)) + beta * before.y;
     c = alpha * clamp(epilogue.affine(c, scale, bias, of_z.z)) + beta * before.z;
@@ -245,43 +223,42 @@ __device__ __forceinline__ void finish(const Params& params, Sums& sums, const P
   });
 }
 
-template <bool kWhole>
-__device__ __forceinline__ void store(const Params& params, Sums& sums, const Place<kWhole>& place) {
-  const bool is_plain = !params.epilogue.is_present && params.blend.beta == 0.0;
-  const float factor = is_plain ? static_cast<float>(params.blend.alpha) : 1.0F;
-  if (!is_plain) finish(params, sums, place);
-  place.for_each_filter(params, sums, [&](int32, int64 offset, float a, float b, float c, float d) {
-    place.write(factor * a, factor * b, factor * c, factor * d, params.y + offset);
+// A warp's sums, `factor` times each, into its box. The engine's swizzle is what lets all lanes meet different banks.
+__device__ __forceinline__ void fill(Row* box, Sums& sums, float factor) {
+  const int chunk = static_cast<int>(threadIdx.x) % 32 / 4;
+  for_each_filter(sums, [&](int filter, float a, float b, float c, float d) {
+    *reinterpret_cast<float4*>(box[filter].bytes + (chunk ^ filter % 8) * 16) = {factor * a, factor * b, factor * c, factor * d};
   });
 }
 
 __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, warp = thread / 32, lane = thread % 32;
+  const bool is_plain = !params.epilogue.is_present && params.blend.beta == 0.0;
+  const float factor = is_plain ? static_cast<float>(params.blend.alpha) : 1.0F;
+  Row* const box = shared.y[consumer][warp];
   Position<kStages> at;
-  // One stores while the other multiplies.
-  int32 lead = tiles_of(params) >= kTurns * static_cast<int32>(gridDim.x) ? min(kLead, params.steps) : 0;
-  if (consumer > 0 && lead > 0) wait(shared.lead, 0);
   for_each_tile(params, [&](int32 filter, int32 tile) {
     Sums sums{};
     for (int32 step = 0; step < params.steps; ++step) {
       wait(shared.ring.filled[at.stage], at.parity);
       multiply(sums, shared, at.stage, consumer);
       at.advance();
-      if (--lead == 0 && consumer == 0 && lane == 0) arrive(shared.lead);
     }
     const int32 own = tile + consumer, image = own / params.image_tiles;
-    const int32 pixel = own % params.image_tiles * kPixels + thread / 32 * kSlab + lane / 4 * 4;
-    if (own < params.pixel_tiles && pixel < params.pixels) {
-      const int32 k = filter + lane % 4 * 2, count = params.pixels - pixel;
-      const int64 offset = image * params.strides[0] + k * params.strides[1] + pixel;
-      if (count >= 4) {
-        store(params, sums, Place<true>{k, count, offset});
-      } else {
-        store(params, sums, Place<false>{k, count, offset});
-      }
+    if (own >= params.pixel_tiles) return;
+    const int32 of_box = own % params.image_tiles * kPixels + warp * kSlab, pixel = of_box + lane / 4 * 4;
+    if (!is_plain) {
+      const int64 offset = image * params.strides[0] + filter * params.strides[1] + pixel;
+      finish(params, sums, filter, offset, params.pixels - pixel);
     }
-    __syncwarp();  // the next products are the whole warp's
+    if (lane == 0) wait_for_stores_to_read<0>();  // the box of the tile before
+    __syncwarp();
+    fill(box, sums, factor);
+    publish_to_engine();
+    __syncwarp();
+    if (lane == 0) store_window(params.of_y, box, of_box, filter, image);
   });
+  if (lane == 0) wait_for_stores_to_read<0>();
 }
 
 inline __device__ void run(const Params& params) {
@@ -289,9 +266,8 @@ inline __device__ void run(const Params& params) {
   auto& shared = *reinterpret_cast<Shared*>(memory);
   let_next_start();
   if (threadIdx.x == 0) {
-    prefetch(params.x), prefetch(params.w);
+    prefetch(params.x), prefetch(params.w), prefetch(params.of_y);
     shared.ring.make();
-    make_barrier(shared.lead, kWarpgroup / 32);
     publish_barriers();
   }
   __syncthreads();

@@ -83,7 +83,16 @@ __device__ __forceinline__ void store_window(const TensorMap& map, const void* s
       : "memory");
 }
 
-// The same of a tensor of four dimensions.
+// The same of a tensor of three dimensions.
+__device__ __forceinline__ void store_window(const TensorMap& map, const void* shared, int32 value, int32 row, int32 image) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(shared_address(shared)), "r"(value), "r"(row), "r"(image)
+      : "memory");
+}
+
+// And of four.
 __device__ __forceinline__ void store_window(
     const TensorMap& map, const void* shared, int32 channel, int32 column, int32 row, int32 image) {
   asm volatile(
