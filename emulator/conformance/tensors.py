@@ -153,14 +153,18 @@ class Tiled:
         """The tensor's memory as words of its type."""
         return values.bits(name, self.kind, self.tensor_bytes // self.size)
 
-    def elements(self, place: Sequence[int]) -> Iterator[tuple[int, int | None]]:
-        """For each element of a box, its index in the tile and in the tensor's memory (None: out of bounds)."""
+    def elements(self, place: Sequence[int], chunk: int = 1) -> Iterator[tuple[int, int | None]]:
+        """For each element of a box, its index in the tile and in the tensor's memory (None: out of bounds).
+
+        Rows of the tensor end with whole chunks of so many elements.
+        """
         steps = self.steps or (1,) * len(self.box)
         strides = [self.size, *self.strides]
         order = product(*(range(count) for count in reversed(self.counts)))
         for number, reverse in enumerate(order):
             at = [start + i * step for start, i, step in zip(place, reversed(reverse), steps, strict=True)]
-            inside = all(0 <= x < extent for x, extent in zip(at, self.sizes, strict=True))
+            sizes = (-(-self.sizes[0] // chunk) * chunk, *self.sizes[1:])
+            inside = all(0 <= x < extent for x, extent in zip(at, sizes, strict=True))
             offset = sum(x * stride for x, stride in zip(at, strides, strict=True))
             yield swizzled(number * self.size, self.swizzle) // self.size, offset // self.size if inside else None
 

@@ -32,6 +32,12 @@ struct TensorCopy {
     return reinterpret_cast<char*>(map.address) + row.offset + (box.first + box.skip) * static_cast<int64_t>(element());
   }
   size_t global_bytes() const { return static_cast<size_t>(box.count) * element(); }
+
+  // An H200 writes all of the last 16 bytes that a row of the tensor has a part of; here no more than the allocation has.
+  size_t stored_bytes(const BoxRow& row) const {
+    const size_t whole = (global_bytes() + kChunk - 1) / kChunk * kChunk;
+    return device_find(global(row), whole, nullptr, nullptr, nullptr) ? whole : global_bytes();
+  }
 };
 
 using CopyPointer = std::shared_ptr<const TensorCopy>;
@@ -97,7 +103,8 @@ void check_global(Thread& self, const Accessor& unit, const TensorCopy& copy, Ki
                          end - 1, size),
            kIllegalAddress);
     }
-    check_copy(self, unit, from, copy.global_bytes(), kind, EMU_GLOBAL, location);
+    const size_t bytes = kind == Kind::kWriting ? copy.stored_bytes(row) : copy.global_bytes();
+    check_copy(self, unit, from, bytes, kind, EMU_GLOBAL, location);
   }
 }
 
@@ -146,8 +153,9 @@ void land_store(const TensorCopy& copy, const char* window, uint32_t shared, Emu
     if (op != EMU_NONE) {
       reduce_elements(to, from, copy.global_bytes(), op, type);
     } else {
-      memcpy(to, from, copy.global_bytes());
-      if (checked) define_bytes(to, copy.global_bytes());
+      const size_t bytes = copy.stored_bytes(box.rows[i]);
+      memcpy(to, from, bytes);
+      if (checked) define_bytes(to, bytes);
     }
   }
 }

@@ -61,6 +61,7 @@ FUSED = (
     Fused("clamped-ceiling-blend", (2, 5, 4, 5), (6, 5, 1, 1), "bz", activation=CEILING, alpha=-0.5, beta=2.0),
     Fused("clamped-groups", (2, 12, 5, 6), (8, 6, 3, 3), "b", {"groups": 2, "padding": 1}, activation=None),
     Fused("first-layer", (1, 3, 13, 12), (6, 3, 7, 6), "b", {"padding": 3, "stride": 2}),
+    Fused("planes-of-5x5", (3, 24, 5, 5), (6, 24, 1, 1), "sbz", activation=CEILING, alpha=-0.5, beta=2.0),
     Fused("bias", (2, 3, 9, 8), (6, 3, 3, 3), "b", {"padding": 1, "stride": 2}),
     Fused("scale", (1, 4, 6, 5), (3, 4, 1, 1), "s", activation=None),
     Fused("residual", (2, 3, 5, 5), (4, 3, 3, 3), "z", {"padding": 1}, activation=LEAKY, alpha1=-0.5, alpha2=2.0),

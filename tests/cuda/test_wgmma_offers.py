@@ -170,6 +170,21 @@ def test_tf32_is_for_those_alone_who_ask_for_it() -> None:
     assert best_offer(in_bf16, H200).math == "dtype"
 
 
+def test_a_slice_of_channels_is_written_whole_sixteen_bytes_at_a_time() -> None:
+    """What lies behind the slice, another's channels, an H200 would overwrite: its engine writes no part of 16 bytes."""
+    problem = Layer(w=(104, 64, 3, 3)).problem
+    assert isinstance(PLAIN.offer(problem, H200), Offer)
+    y = problem.y
+    narrow = TensorDescriptor(y.dtype, (y.shape[0], 100, *y.shape[2:]), y.strides)
+    few = replace(problem, w=problem.w.with_shape((100, 64, 3, 3)), y=narrow)
+    assert PLAIN.offer(few, H200) == "y has 100 channels; 8 are written at a time"
+    x = TensorDescriptor(y.dtype, narrow.shape, y.strides)
+    gradient = replace(Layer((2, 104, 14, 14), (64, 104, 3, 3)).problem, direction=Direction.BACKWARD_DATA)
+    fewer = replace(gradient, x=x, w=TensorDescriptor(x.dtype, (64, 100, 3, 3), gradient.w.strides))
+    assert isinstance(BACKWARD_DATA.offer(gradient, H200), Offer)
+    assert BACKWARD_DATA.offer(fewer, H200) == "dx has 100 channels; 8 are written at a time"
+
+
 def test_filters_of_int8_come_in_groups_whose_taps_are_evenly_spaced() -> None:
     problem = Layer(dtype=DType.INT8).problem
     w = problem.w

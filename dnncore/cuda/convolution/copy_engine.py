@@ -29,6 +29,7 @@ __all__ = [
     "why_no_matrix",
     "why_not_copied",
     "why_not_gathered",
+    "why_not_stored",
 ]
 
 _GROUP = 16
@@ -89,6 +90,14 @@ def why_not_copied(name: str, tensor: TensorDescriptor) -> str | None:
         return None
     aligned = _aligned_items(tensor)
     return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {aligned} elements"
+
+
+def why_not_stored(name: str, tensor: TensorDescriptor) -> str | None:
+    """None where the engine can write images, and what is between the pixels of a slice of channels stays, else the reason."""
+    reason, aligned = why_not_copied(name, tensor), _aligned_items(tensor)
+    if reason is None and tensor.shape[1] % aligned:
+        reason = f"{name} has {tensor.shape[1]} channels; {aligned} are written at a time"
+    return reason
 
 
 def why_no_matrix(name: str, tensor: TensorDescriptor) -> str | None:

@@ -36,6 +36,8 @@ MOST = 2**31 - 1
 # element. A multiprocessor has so many lanes.
 _OF_MEMORY_RATE = 0.4
 _ELEMENT_CLOCKS, _LANES = 100, 128
+_LAUNCHES = 1.3
+"""Of a split or a join; assumed."""
 
 _AXIS = struct(
     ("extent", SMALL_DIVISOR),
@@ -174,7 +176,7 @@ class Phases:
         nbytes = self.image.nbytes + count * self.phases.dtype.itemsize
         lanes = _LANES * figures.multiprocessors * figures.clock_hz
         busy = max(nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE), count * _ELEMENT_CLOCKS / lanes)
-        return figures.launch_seconds + busy
+        return _LAUNCHES * figures.launch_seconds + busy
 
     def split(self, image: Place, phases: Place, figures: DeviceFigures) -> Calls:
         """From the image to its phases; what is beyond its channels is left."""

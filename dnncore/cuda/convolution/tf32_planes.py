@@ -31,22 +31,22 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 __all__ = ["Tf32Planes"]
 
 _FILTERS, _PIXELS, _SLAB = 64, 128, 32
-_CONSUMERS, _STAGES, _PRODUCTS = 2, 3, 3
+_CONSUMERS, _STAGES, _PRODUCTS = 2, 4, 3
 _FEWEST_SUMMANDS = 16
 """As of backward-filter: of sums of fewer what is left out counts."""
 
 _STAGE_BYTES = (_CONSUMERS * _PIXELS + 2 * _FILTERS) * _SLAB * 4
-_SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8) + _CONSUMERS * _PIXELS * _FILTERS * 4
+_SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8)
 _SPLIT_THREADS = 256
 
 # As 1x1 layers of ResNet-50 took on an H200: the share of the rate of products, and clocks of a tile beside these. The share of the
 # memory's rate, and how many launches it takes with the split, which starts early, are assumed.
 _OF_PRODUCTS, _OF_MEMORY_RATE = 0.66, 0.75
-_TILE_CLOCKS = 2500
+_TILE_CLOCKS = 4000
 _LAUNCHES = 2.0
 
 _PARAMS = struct(
-    *((name, TENSOR_MAP) for name in ("x", "w", "of_y")),
+    *((name, TENSOR_MAP) for name in "xw"),
     *BLEND,
     ("epilogue", EPILOGUE),
     ("y", ADDRESS),
@@ -265,7 +265,7 @@ def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewher
         params,
         places,
         shared_bytes=_SHARED_BYTES,
-        maps={"x": (x, of_x), "w": (Place(WORKSPACE), of_w), "of_y": (y, planes_map(product.output, _SLAB, _FILTERS))},
+        maps={"x": (x, of_x), "w": (Place(WORKSPACE), of_w)},
         starts_early=True,
     )
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in aligned), calls, elsewhere.prepare()),)

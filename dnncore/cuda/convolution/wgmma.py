@@ -23,6 +23,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_no_matrix,
     why_not_copied,
     why_not_gathered,
+    why_not_stored,
 )
 from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
@@ -124,6 +125,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         or why_no_matrix("y", problem.y)
         or why_not_gathered(x, forward_window(problem))
         or (why_no_groups(w) if w.dtype is DType.INT8 else None)
+        or why_not_stored("y", problem.y)
     )
 
 

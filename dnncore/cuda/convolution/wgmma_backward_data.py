@@ -25,7 +25,7 @@ from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, aligned, rewired
-from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered
+from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered, why_not_stored
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
@@ -205,10 +205,9 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     counts = (x.size // x.shape[1] + MOST_PHASES * TILES[0].columns, dy.size // dy.shape[1], *w.shape[:2])
     if max(counts) > MOST:
         return f"{counts} pixels of dx and dy, filters and channels; at most {MOST}"
-    for name, tensor in (("dy", dy), ("w", w), ("dx", x)):
-        reason = why_not_copied(name, tensor)
-        if reason is not None:
-            return reason
+    reason = why_not_copied("dy", dy) or why_not_copied("w", w) or why_not_stored("dx", x)
+    if reason is not None:
+        return reason
     return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
-from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
+from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.image_rows import (
     CHUNK,
     IMAGE_ROWS,
@@ -194,7 +194,7 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     )
     if most > MOST:
         return f"rectangles, filters, or values of a row: {most}; at most {MOST}"
-    return why_not_copied("y", y)
+    return why_not_stored("y", y)
 
 
 @dataclass(frozen=True, slots=True)

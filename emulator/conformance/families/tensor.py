@@ -110,6 +110,8 @@ STORES = {
     "1d u8": Tiled("u8", (300,), (64,), ((0,), (112,), (272,))),
     "2d f16": Tiled("f16", (40, 20), (16, 8), ((0, 0), (16, 9), (32, 16), (48, 0), (0, 30))),
     "2d f32 padded": Tiled("f32", (20, 9), (12, 4), ((4, 3), (12, 7)), padding=16),
+    "2d f32 tail": Tiled("f32", (21, 9), (12, 4), ((12, 3), (20, 6)), padding=28),
+    "2d f16 tail": Tiled("f16", (43, 20), (16, 8), ((32, 5), (40, 15)), padding=26),
     "2d f16 32B": Tiled("f16", (40, 20), (16, 16), ((8, 2), (32, 10)), swizzle=1),
     "2d f16 64B": Tiled("f16", (40, 20), (32, 16), ((8, 2), (32, 10)), swizzle=2),
     "2d bf16 128B": Tiled("bf16", (80, 20), (64, 16), ((8, 2), (64, 10)), swizzle=3),
@@ -127,8 +129,9 @@ def _write(
     instruction: str,
     rule: Callable[[int, int], int],
     prefetch: str = "",
+    chunk: int = 1,
 ) -> None:
-    """A check that stores or reduces boxes into a tensor."""
+    """A check that stores or reduces boxes into a tensor, in whole chunks of so many elements."""
     rank = len(case.sizes)
     kernel = "write_" + "".join(c if c.isalnum() else "_" for c in title)
     library.add(kernel, store_kernel(kernel, instruction, rank, prefetch))
@@ -153,7 +156,7 @@ def _write(
         mask = (1 << WIDTHS[case.kind]) - 1
         for i, place in enumerate(case.places):
             words = tile(i).tolist()
-            for slot, index in case.elements(place):
+            for slot, index in case.elements(place, chunk):
                 if index is not None:
                     found[index] = rule(found[index], words[slot]) & mask
         return np.array(found, WORDS[WIDTHS[case.kind]])
@@ -171,7 +174,9 @@ def _operands(case: Tiled, title: str) -> list[Array]:
 def _stores(made: Family, library: Library) -> None:
     for title, case in STORES.items():
         rank = len(case.sizes)
-        _write(made, library, f"store {title}", case, STORE.format(rank=rank), lambda _old, new: new)
+        # An H200 writes all of the last 16 bytes that a row has a part of, whatever the tensor's size says.
+        chunk = 16 // case.size if title.endswith("tail") else 1
+        _write(made, library, f"store {title}", case, STORE.format(rank=rank), lambda _old, new: new, chunk=chunk)
         if title == "2d f16":
             prefetch = "@q prefetch.tensormap [m]; @q cp.async.bulk.prefetch.tensor.2d.L2.global.tile [m, {c0, c1}];"
             _write(

@@ -48,10 +48,12 @@ __device__ __forceinline__ int chunk_of_pixel(int chunk) {
   return pixel * kMatrixRowBytes + (chunk ^ pixel) * 16;
 }
 
-// The same of a plane's row: two neighbouring pixels, which lanes of rows g, and of rows 2 g, meet in all banks.
-__device__ __forceinline__ uint2 pixels_of_plane(const Row* planes, int step, int plane) {
-  const int t = static_cast<int>(threadIdx.x) % 4, chunk = step ^ (t / 2 * 5);
-  return *reinterpret_cast<const uint2*>(planes[plane].bytes + (chunk ^ plane % 8) * 16 + t % 2 * 8);
+// The same of a plane's row: two neighbouring pixels of its chunk step ^ (t / 2 * 5), which lanes of rows g, and of rows 2 g, meet in
+// all banks. The plane is `beyond` another one, by a multiple of 8.
+__device__ __forceinline__ uint2 pixels_of_plane(const Row* planes, int step, int plane, int beyond) {
+  const int t = static_cast<int>(threadIdx.x) % 4, chunk = (t / 2 * 5) ^ plane % 8;
+  const int place = plane * kMatrixRowBytes + chunk * 16 + t % 2 * 8;
+  return *reinterpret_cast<const uint2*>(planes[beyond].bytes + (place ^ step * 16));
 }
 
 // A lane's elements of eight pixels of a slab of dy: a of products u.
@@ -64,7 +66,7 @@ struct Rows {
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       if constexpr (kInPlanes) {
-        const uint2 first = pixels_of_plane(slab, step, 16 * u + 2 * g), next = pixels_of_plane(slab, step, 16 * u + 2 * g + 1);
+        const uint2 first = pixels_of_plane(slab, step, 2 * g, 16 * u), next = pixels_of_plane(slab, step, 2 * g + 1, 16 * u);
         a[u][0] = first.x, a[u][1] = next.x, a[u][2] = first.y, a[u][3] = next.y;
       } else {
         const unsigned char* const pixels = slab[step * 8].bytes + g % 2 * 8;
@@ -86,7 +88,7 @@ struct ColumnsOfX {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if constexpr (kInPlanes) {
-        const uint2 both = pixels_of_plane(slab, step, 8 * j + g);
+        const uint2 both = pixels_of_plane(slab, step, g, 8 * j);
         b[j][0] = both.x, b[j][1] = both.y;
       } else {
         const unsigned char* const pixels = slab[step * 8].bytes + g % 4 * 4;

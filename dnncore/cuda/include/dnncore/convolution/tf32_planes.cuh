@@ -8,7 +8,7 @@
 //     (split by    +---|------|-----------------------------------------------------+
 //     split_filters)   v      v
 //     consumer 0     registers: A, tile 0, split   x  B, both parts of w   -->  sums of the stage, added to the others by fp32 units
-//     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend, a box for each warp --> y
+//     consumer 1     registers: A, tile 1, split   x  B                    -->  epilogue, blend --> y, float4 along the pixels
 //
 // Pixels are the rows of the product. The units transpose 16 bits alone, but A may come from registers, and threads read shared
 // memory in any order: planes stay as they are. Of eight channels lane 4 g + t of a warp takes pixels 4 g ... 4 g + 3 of channels 2 t
@@ -17,8 +17,7 @@
 // split_filters writes them. A lane then has sums of four neighbouring pixels.
 //
 // The tensor cores cut sums off where fp32 rounds them; so those of a stage are added up by themselves. Tiles end with the image:
-// what copies bring beyond it is zeros, and is not stored. y goes by way of the copy engine, too: what threads store themselves keeps
-// their loads from shared memory waiting, and both consumers with them, while memory takes it. Backward-data is the same with filters and channels of w exchanged.
+// what copies bring beyond it is zeros, and is not stored. Backward-data is the same with filters and channels of w exchanged.
 #pragma once
 
 #include "dnncore/convolution/tf32_split.cuh"
@@ -27,6 +26,7 @@
 #include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/extremum.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/vector_store.cuh"
 #include "dnncore/ptx/warpgroup_rows.cuh"
 
 namespace dnncore::tf32_planes {
@@ -40,7 +40,7 @@ inline constexpr int kFilters = 64;   // of a block's tile
 inline constexpr int kPixels = 128;   // of a consumer's
 inline constexpr int kSlab = 32;      // channels of a stage, and pixels of a box
 inline constexpr int kBoxes = kPixels / kSlab;
-inline constexpr int kStages = 3;
+inline constexpr int kStages = 4;
 inline constexpr int kSteps = kSlab / 8;
 inline constexpr int kConsumers = 2;
 
@@ -71,10 +71,9 @@ inline __device__ void split_filters(const SplitParams& params) {
 struct alignas(64) Params {
   TensorMap x;          // pixels, channels, images: a box of 32 x 32 x 1
   TensorMap w;          // channels, filters, parts: 32 x 64 x 2
-  TensorMap of_y;       // pixels, filters, images: 32 x 64 x 1
   Blend blend;
   Epilogue epilogue;
-  const float* y;       // where it is blended with what it holds
+  float* y;
   int64 strides[2];     // of images and filters of y, and of the residual
   int32 pixels;         // of an image
   int32 filters;
@@ -88,7 +87,6 @@ struct Shared {
   // Every box begins at a multiple of 1024 bytes.
   Row x[kStages][kConsumers][kBoxes][kSlab];
   Row w[kStages][2][kFilters];
-  Row y[kConsumers][kBoxes][kFilters];  // a warp's box each
   Ring<kStages> ring;
 };
 inline constexpr uint32 kStageBytes = sizeof(Shared::x[0]) + sizeof(Shared::w[0]);
@@ -210,7 +208,7 @@ __device__ __forceinline__ void finish(const Params& params, Sums& sums, int32 f
   const bool reads_z = epilogue.reads_z();
   for_each_filter(sums, [&](int filter, float& a, float& b, float& c, float& d) {
     const int32 k = first_filter + filter;
-    if (k >= params.filters || count <= 0) return;  // it is not stored
+    if (k >= params.filters || count <= 0) return;
     const float scale = epilogue.scale_of<float>(k), bias = epilogue.bias_of<float>(k);
     const int64 place = offset + filter * params.strides[1];
     float4 of_z{}, before{};
@@ -223,19 +221,30 @@ __device__ __forceinline__ void finish(const Params& params, Sums& sums, int32 f
   });
 }
 
-// A warp's sums, `factor` times each, into its box. The engine's swizzle is what lets all lanes meet different banks.
-__device__ __forceinline__ void fill(Row* box, Sums& sums, float factor) {
-  const int chunk = static_cast<int>(threadIdx.x) % 32 / 4;
-  for_each_filter(sums, [&](int filter, float a, float b, float c, float d) {
-    *reinterpret_cast<float4*>(box[filter].bytes + (chunk ^ filter % 8) * 16) = {factor * a, factor * b, factor * c, factor * d};
-  });
+// The lane's pixels, where these are as for `finish`.
+__device__ __forceinline__ void store(const Params& params, Sums& sums, int32 first_filter, int64 offset, int32 count) {
+  const bool is_plain = !params.epilogue.is_present && params.blend.beta == 0.0;
+  const float factor = is_plain ? static_cast<float>(params.blend.alpha) : 1.0F;
+  if (!is_plain) finish(params, sums, first_filter, offset, count);
+  const auto each = [&](const auto& write) {
+    for_each_filter(sums, [&](int filter, float a, float b, float c, float d) {
+      if (first_filter + filter >= params.filters) return;
+      write(params.y + offset + filter * params.strides[1], factor * a, factor * b, factor * c, factor * d);
+    });
+  };
+  if (count >= 4) {
+    each(store_four);
+  } else if (count > 0) {
+    each([&](float* y, float a, float b, float c, float) {
+      y[0] = a;
+      if (count > 1) y[1] = b;
+      if (count > 2) y[2] = c;
+    });
+  }
 }
 
 __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, warp = thread / 32, lane = thread % 32;
-  const bool is_plain = !params.epilogue.is_present && params.blend.beta == 0.0;
-  const float factor = is_plain ? static_cast<float>(params.blend.alpha) : 1.0F;
-  Row* const box = shared.y[consumer][warp];
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   Position<kStages> at;
   for_each_tile(params, [&](int32 filter, int32 tile) {
     Sums sums{};
@@ -245,20 +254,13 @@ __device__ __forceinline__ void consume(const Params& params, Shared& shared, in
       at.advance();
     }
     const int32 own = tile + consumer, image = own / params.image_tiles;
-    if (own >= params.pixel_tiles) return;
-    const int32 of_box = own % params.image_tiles * kPixels + warp * kSlab, pixel = of_box + lane / 4 * 4;
-    if (!is_plain) {
+    const int32 pixel = own % params.image_tiles * kPixels + thread / 32 * kSlab + lane / 4 * 4;
+    if (own < params.pixel_tiles) {
       const int64 offset = image * params.strides[0] + filter * params.strides[1] + pixel;
-      finish(params, sums, filter, offset, params.pixels - pixel);
+      store(params, sums, filter, offset, params.pixels - pixel);
     }
-    if (lane == 0) wait_for_stores_to_read<0>();  // the box of the tile before
-    __syncwarp();
-    fill(box, sums, factor);
-    publish_to_engine();
-    __syncwarp();
-    if (lane == 0) store_window(params.of_y, box, of_box, filter, image);
+    __syncwarp();  // the next products are the whole warp's
   });
-  if (lane == 0) wait_for_stores_to_read<0>();
 }
 
 inline __device__ void run(const Params& params) {
@@ -266,7 +268,7 @@ inline __device__ void run(const Params& params) {
   auto& shared = *reinterpret_cast<Shared*>(memory);
   let_next_start();
   if (threadIdx.x == 0) {
-    prefetch(params.x), prefetch(params.w), prefetch(params.of_y);
+    prefetch(params.x), prefetch(params.w);
     shared.ring.make();
     publish_barriers();
   }

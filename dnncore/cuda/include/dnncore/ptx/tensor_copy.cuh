@@ -74,7 +74,8 @@ __device__ __forceinline__ void load_pixels(
       : "memory");
 }
 
-// Begin to store a window of a matrix, as a group of stores of its own.
+// Begin to store a window of a matrix, as a group of stores of its own. What lies in a row of the tensor is a multiple of 16 bytes: of
+// the last ones that it begins an H200 writes all.
 __device__ __forceinline__ void store_window(const TensorMap& map, const void* shared, int32 column, int32 row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\n"
@@ -83,16 +84,7 @@ __device__ __forceinline__ void store_window(const TensorMap& map, const void* s
       : "memory");
 }
 
-// The same of a tensor of three dimensions.
-__device__ __forceinline__ void store_window(const TensorMap& map, const void* shared, int32 value, int32 row, int32 image) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
-      "cp.async.bulk.commit_group;" ::"l"(&map),
-      "r"(shared_address(shared)), "r"(value), "r"(row), "r"(image)
-      : "memory");
-}
-
-// And of four.
+// The same of a tensor of four dimensions.
 __device__ __forceinline__ void store_window(
     const TensorMap& map, const void* shared, int32 channel, int32 column, int32 row, int32 image) {
   asm volatile(
