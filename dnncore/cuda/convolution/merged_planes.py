@@ -9,6 +9,7 @@ Those algorithms want planes that begin at multiples of 16 bytes, and their tile
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +48,10 @@ class MergedPlanes(Bounded):
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least: a launch for each, and its bytes."""
-        return copying_seconds(_copies(problem), figures) if problem.x.ndim == 4 else 0.0
+        if problem.x.dtype is not DType.FLOAT32 or problem.w.shape[2:] != (1, 1):
+            return math.inf
+        images = [tensor for name, tensor in operands_of(problem).items() if _is_image(name)]
+        return copying_seconds(images, figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""
@@ -72,11 +76,11 @@ class MergedPlanes(Bounded):
 
 def _copies(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """All images, as they are in the workspace: planes of a channel side by side."""
-    return {
-        name: _side_by_side(tensor)
-        for name, tensor in operands_of(problem).items()
-        if FIELDS.get(name, name) in ("x", "y", "z")
-    }
+    return {name: _side_by_side(tensor) for name, tensor in operands_of(problem).items() if _is_image(name)}
+
+
+def _is_image(name: str) -> bool:
+    return FIELDS.get(name, name) in ("x", "y", "z")
 
 
 def _side_by_side(tensor: TensorDescriptor) -> TensorDescriptor:

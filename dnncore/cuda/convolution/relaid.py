@@ -13,7 +13,7 @@ what y held. What is computed in between is any algorithm's that wants channels 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class RelaidConvolution(Bounded):
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least: a launch for each, and its bytes."""
-        return copying_seconds(_relaid(problem), figures)
+        return copying_seconds(_relaid(problem).values(), figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""
@@ -89,9 +89,9 @@ def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, 
     }
 
 
-def copying_seconds(copies: Mapping[str, TensorDescriptor], figures: DeviceFigures) -> float:
+def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
     """What so many copies take at least."""
-    copied = sum(2 * tensor.nbytes for tensor in copies.values())
+    copied = sum(2 * tensor.nbytes for tensor in copies)
     return max(copied / figures.bytes_per_second, len(copies) * figures.launch_seconds)
 
 

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
@@ -87,17 +87,18 @@ class SpaceToDepth(Bounded):
 
     def offer(self, problem: _Problem, figures: DeviceFigures) -> Offer | str:
         """What splitting, the fastest of the algorithms and joining take together."""
-        arrangements = list(_arrangements(problem))
+        arrangements = _arrangements(problem)
         if not arrangements:
             return _why_not(problem) or "blocks of several outputs exceed what can be counted"
-        offers = []
-        for arrangement in arrangements:
+        best: Offer | None = None
+        for arrangement in sorted(arrangements, key=lambda each: each.moving_seconds(figures)):
+            if best is not None and arrangement.moving_seconds(figures) >= best.seconds:
+                break
             found = fastest(self.algorithms, arrangement.inner, figures)
-            if found is not None:
-                offers.append(self._offer(problem, arrangement, found[1], figures))
-        if not offers:
-            return f"over phases: {self.algorithms[0].offer(arrangements[0].inner, figures)}"
-        return min(offers, key=lambda offer: offer.seconds)
+            offer = None if found is None else self._offer(problem, arrangement, found[1], figures)
+            if offer is not None and (best is None or offer.seconds < best.seconds):
+                best = offer
+        return best or f"over phases: {self.algorithms[0].offer(arrangements[0].inner, figures)}"
 
     @staticmethod
     def _offer(problem: _Problem, arrangement: _Arrangement, convolution: Offer, figures: DeviceFigures) -> Offer:
@@ -153,12 +154,12 @@ class _Arrangement:
 def _why_not(problem: _Problem) -> str | None:
     """None where phases are possible and of use, else the reason."""
     x, w, conv = problem.x, problem.w, problem.convolution
-    reason = _why_none(problem)
-    if reason is not None:
-        return reason
     fills = x.dtype in _16_BITS and conv.groups == 1 and x.shape[1] % _CHANNELS_OF_16_BITS != 0
     if max(conv.stride) == 1 and not fills:
         return "its stride is 1 everywhere"
+    reason = _why_none(problem)
+    if reason is not None:
+        return reason
     if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
         return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
     if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
@@ -181,23 +182,27 @@ def _why_none(problem: _Problem) -> str | None:
     return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
 
 
-def _arrangements(problem: _Problem) -> Iterator[_Arrangement]:
-    """Those that are possible and may be of use, with one output to a block or with several."""
-    for outputs in _OUTPUTS_OF_BLOCKS:
-        reason = _why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)
-        if reason is None:
-            found = _arrangement(problem, outputs)
-            if max(each.padded_size for phases in found.moved.values() for each in phases) <= MOST:
-                yield found
+@lru_cache(maxsize=32)
+def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
+    """Those that are possible and may be of use, with one output to a block or with several; asked for a bound and for an offer."""
+    found = [
+        _arrangement(problem, outputs)
+        for outputs in _OUTPUTS_OF_BLOCKS
+        if (_why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
+    ]
+    return tuple(
+        each for each in found if max(phases.padded_size for some in each.moved.values() for phases in some) <= MOST
+    )
 
 
 def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
     """None where a gradient of x in 16 bits has so few channels that a tile wants phases of several outputs, else the reason."""
-    reason, conv = _why_none(problem), problem.convolution
-    if reason is not None:
-        return reason
+    conv = problem.convolution
     if isinstance(problem, FusedConvolutionProblem) or problem.direction is not Direction.BACKWARD_DATA:
         return "it is no backward-data"
+    reason = _why_none(problem)
+    if reason is not None:
+        return reason
     if problem.x.dtype not in _16_BITS or conv.groups > 1 or max(conv.dilation) > 1:
         return (
             f"{problem.x.dtype.value}, {conv.groups} groups, dilation {conv.dilation}; it takes 16 bits, one, and none"
