@@ -99,9 +99,16 @@ def build(cls: type[_T], table: Mapping[str, object], prefix: str = "") -> _T:
     """Make a dataclass from a table; what the table leaves out has its default.
 
     Raises:
-        ConfigError: a key is not a field (the message lists those that are) or a value has the wrong type.
+        ConfigError: keys are not fields (the message lists those that are) or values have the wrong type; it says so of each.
     """
-    values = {key: _convert(value, _field_types(cls, key, prefix), prefix + key) for key, value in table.items()}
+    values, mistakes = {}, []
+    for key, value in table.items():
+        try:
+            values[key] = _convert(value, _field_types(cls, key, prefix), prefix + key)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("; ".join(mistakes))
     return cls(**values)
 
 

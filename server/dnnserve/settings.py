@@ -213,17 +213,21 @@ def _merged(lower: Any, higher: Any) -> Any:
 _TOLERANT = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-def _validated(declared: Sequence[Setting], layer: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
+def _validated(
+    declared: Sequence[Setting], layer: Mapping[str, Any], origins: Mapping[str, str], mistakes: Sequence[str]
+) -> dict[str, Any]:
     """The values of a place, converted to the types of their fields.
 
     Raises:
-        ConfigError: one cannot be, or an entry of a table has a key that is unknown.
+        ConfigError: one cannot be, an entry of a table has a key that is unknown, or there are other mistakes; it lists them all.
     """
-    schema = create_model("Schema", __config__=_TOLERANT, **_columns(declared))
+    schema, values, cause = create_model("Schema", __config__=_TOLERANT, **_columns(declared)), {}, None
     try:
-        values: dict[str, Any] = schema.model_validate(layer).model_dump(exclude_unset=True)
+        values = schema.model_validate(layer).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise ConfigError("; ".join(_reason(schema, found, origins) for found in error.errors())) from error
+        mistakes, cause = [*mistakes, *(_reason(schema, found, origins) for found in error.errors())], error
+    if mistakes:
+        raise ConfigError("; ".join(mistakes)) from cause
     return values
 
 
@@ -269,15 +273,18 @@ def _parsed(flag: argparse.Action, value: Any) -> Any:
 
 def _environment(declared: Sequence[Setting]) -> dict[str, Any]:
     names = {setting.key: setting.variable for setting in declared}
-    for name in sorted(os.environ):
-        key = name.removeprefix(PREFIX)
-        if key not in (name, _CONFIG) and name not in names.values() and not _NOT_SETTINGS.fullmatch(key):
-            raise ConfigError(f"environment variable {name} is unknown{_nearest(key.lower(), names, PREFIX)}")
+    keys = {name: name.removeprefix(PREFIX) for name in sorted(os.environ)}
+    mistakes = [
+        f"environment variable {name} is unknown{_nearest(key.lower(), names, PREFIX)}"
+        for name, key in keys.items()
+        if key not in (name, _CONFIG) and name not in names.values() and not _NOT_SETTINGS.fullmatch(key)
+    ]
     schema = create_model("Environment", __base__=_Environment, **_columns(declared))
     try:
-        return _validated(declared, EnvSettingsSource(schema)(), names)
+        return _validated(declared, EnvSettingsSource(schema)(), names, mistakes)
     except SettingsError as error:
-        raise ConfigError(f"{error}: a table is written as JSON in the environment") from error
+        mistakes.append(f"{error}: a table is written as JSON in the environment")
+        raise ConfigError("; ".join(mistakes)) from error
 
 
 class _Environment(BaseSettings):
@@ -292,10 +299,9 @@ def _file(declared: Sequence[Setting], file: Path) -> dict[str, Any]:
     except ValueError as error:  # malformed, or not UTF-8
         raise ConfigError(f"configuration file {file} is not TOML: {error}") from error
     known = [setting.key for setting in declared]
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{file}: {key} is unknown{_nearest(key, known)}")
-    return _validated(declared, values, dict.fromkeys(known, str(file)))
+    mistakes = [f"{file}: {key} is unknown{_nearest(key, known)}" for key in values if key not in known]
+    own = {key: value for key, value in values.items() if key in known}
+    return _validated(declared, own, dict.fromkeys(known, str(file)), mistakes)
 
 
 def _reason(schema: type[BaseModel], error: Any, origins: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ import pytest
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 from dnnserve.app import Server
+from dnnserve.metrics import Metrics
+from dnnserve.statistics import Statistics
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -449,3 +451,20 @@ def test_many_clients_each_get_their_own_answer(lab: Lab) -> None:
             rows = scores(call.result(PATIENCE_S))
             assert rows == [[value, 2.0 * value, 3.0 * value]] * (1 + int(value) % 3)
     assert max(rows for _, rows in lab.batches) <= 8
+
+
+def test_calls_that_cannot_be_counted_are_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a counter overflowed")
+
+    monkeypatch.setattr(Metrics, "record_calls", fail)
+    monkeypatch.setattr(Statistics, "record_refusal", fail)
+    with serving(Lab()) as (_, client):
+        assert scores(client.infer.ModelInfer(infer_request(2.0), timeout=PATIENCE_S)) == [[2.0, 4.0, 6.0]]
+        wrong = infer_request()
+        wrong.inputs[0].name = "dada"
+        for bad, code in ((infer_request(model="nope"), CODE.NOT_FOUND), (wrong, CODE.INVALID_ARGUMENT)):
+            assert status(client.infer.ModelInfer.future(bad, timeout=PATIENCE_S))[0] is code
+    assert "could not be counted" in caplog.text

@@ -89,6 +89,10 @@ REFUSED = {
     'precision = "fp8"': "c.toml: precision cannot be 'fp8': Input should be 'fp32', 'fp16', 'bf16' or 'int8'",
     'shape = "x"': "c.toml: shape cannot be 'x': 'x' is no NAME=N,3,224,224",
     "max_batch =": "configuration file c.toml is not TOML: Invalid value (at end of document)",
+    'max_bach = 1\nprecision = "fp8"\nxyzzy = 1': (
+        "c.toml: max_bach is unknown; did you mean max_batch?; c.toml: xyzzy is unknown; --help lists all that there are; "
+        "c.toml: precision cannot be 'fp8': "
+    ),
     "models = 3": "c.toml: models cannot be 3: Input should be a valid dictionary",
     "[models.digits]\nprioritty = 1": "c.toml: models.digits.prioritty is unknown; did you mean priority?",
     "[models.digits]\nxyzzy = 1": "c.toml: models.digits.xyzzy is unknown; there are default_deadline_ms, devices, ",

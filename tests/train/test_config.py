@@ -91,6 +91,7 @@ def test_a_float_written_as_an_integer_becomes_a_float() -> None:
         ("", ("optimizer=1",), "optimizer is 1; it must be a table"),
         ("optimizer = 1", ("optimizer.lr=1",), "optimizer is 1; it must be a table"),
         ("", ("data.kind=mnist",), "data.kind is 'mnist'; it must be one of"),
+        ("seed = 'a'\nsead = 1", (), "seed is 'a'; it must be an integer; unknown key sead; legal at the top"),
     ],
 )
 def test_bad_input_is_refused_with_the_key_and_what_is_legal(

@@ -359,7 +359,7 @@ class Service:
             call = exchange.call
             alike.setdefault((exchange.key, call.method), []).append(now_ns - call.arrival_ns)
         for (key, method), taken_ns in alike.items():
-            self._on_calls_end(key, method, "OK", taken_ns)
+            self._count(key, method, "OK", taken_ns)
         if self._tells:
             for exchange, _ in answered:
                 self._tell(exchange, _OK, now_ns)
@@ -372,13 +372,22 @@ class Service:
         exchange.let_go()
         call, now_ns = exchange.call, self._clock()
         taken_ns = now_ns - call.arrival_ns
-        if exchange.spec is not None and not exchange.submitted:
-            self.statistics.record_refusal(exchange.spec.key, error, taken_ns)
         status = status_of(error)
-        self._on_calls_end(exchange.key, call.method, status.code.name, (taken_ns,))
+        self._count(exchange.key, call.method, status.code.name, (taken_ns,), None if exchange.submitted else error)
         if self._tells:
             self._tell(exchange, status, now_ns)
         call.fail(status.code, status.text, status.trailers)
+
+    def _count(
+        self, key: ModelKey | None, method: str, status: str, taken_ns: Sequence[int], refused: Exception | None = None
+    ) -> None:
+        """Count calls that end alike; what was refused before it was queued, with the error. They end whatever comes of it."""
+        try:
+            if key is not None and refused is not None:
+                self.statistics.record_refusal(key, refused, taken_ns[0])
+            self._on_calls_end(key, method, status, taken_ns)
+        except Exception:  # noqa: BLE001 - the clients get their answers
+            _log.exception("%d calls of %s that ended with %s could not be counted", len(taken_ns), method, status)
 
     @property
     def _tells(self) -> bool:
