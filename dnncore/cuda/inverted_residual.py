@@ -31,7 +31,7 @@ _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 _CLAMPS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU)
 _MAX_EXTENT = 2**31
 
-# Fitted to MobileNetV2's blocks at batch 1, 32 and 256 on an H200, whose times they give within a fifth (worklog-convolution.md):
+# Fitted to MobileNetV2's blocks at batch 1, 32 and 256 on an H200, whose times they give within a quarter (worklog-convolution.md):
 # parts of the rates of tensor cores, of arithmetic in float32 (a widening and a load for each product) and of memory; products that
 # an expanded value takes as long as; seconds that a chunk waits at its barriers.
 _OF_TENSOR_RATE, _OF_FP32_RATE, _OF_MEMORY_RATE = 0.15, 0.14, 0.6
