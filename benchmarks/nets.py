@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--slice", nargs="+", type=int, default=[], metavar="IMAGES", help="and of batches in slices")
     parser.add_argument("--without", nargs="+", default=[], choices=CHOICES, help="passes of ours to leave out")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     document = Document(arguments.out / "nets.json", ("net", "precision", "batch", "autotuned"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True

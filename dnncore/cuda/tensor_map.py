@@ -18,6 +18,7 @@ from dnncore.dtypes import DType
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "FARTHEST_BYTES",
     "LARGEST_STEP",
     "TENSOR_MAP",
     "TENSOR_MAP_BYTES",
@@ -35,6 +36,9 @@ TENSOR_MAP = np.dtype(f"V{TENSOR_MAP_BYTES}")
 
 ALIGNMENT_BYTES = 16
 """What a tensor's address, and every stride but the innermost, must be a multiple of."""
+
+FARTHEST_BYTES = 2**40
+"""What every stride is less than."""
 
 LARGEST_STEP = 8
 """Most elements from one pixel to the next."""

@@ -36,6 +36,7 @@ struct TensorCopy {
   // An H200 writes all of the last 16 bytes that a row of the tensor has a part of; here no more than the allocation has.
   size_t stored_bytes(const BoxRow& row) const {
     const size_t whole = (global_bytes() + kChunk - 1) / kChunk * kChunk;
+    if (whole == global_bytes()) return whole;
     return device_find(global(row), whole, nullptr, nullptr, nullptr) ? whole : global_bytes();
   }
 };

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, LARGEST_STEP, BoxMap, PixelMap, TensorMap, corner_fits
+from dnncore.cuda.tensor_map import (
+    ALIGNMENT_BYTES,
+    FARTHEST_BYTES,
+    LARGEST_STEP,
+    BoxMap,
+    PixelMap,
+    TensorMap,
+    corner_fits,
+)
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
@@ -34,9 +42,6 @@ __all__ = [
 
 _GROUP = 16
 """Filters of which the even ones are copied first."""
-
-_FARTHEST_BYTES = 2**40
-"""What every stride is less than."""
 
 _MOST_OFFSET = 255
 """Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
@@ -225,7 +230,7 @@ def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
     """
     n, c, h, w = tensor.shape
     of_n, of_c, of_h, of_w = tensor.strides
-    aligned, farthest = _aligned_items(tensor), _FARTHEST_BYTES // tensor.dtype.itemsize
+    aligned, farthest = _aligned_items(tensor), FARTHEST_BYTES // tensor.dtype.itemsize
     if c > 1 and of_c != 1:
         return None
     step_w = of_w if w > 1 else -(-c // aligned) * aligned

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dnncore.cuda.params import ADDRESS, record, struct
-from dnncore.cuda.tensor_map import BoxMap
+from dnncore.cuda.tensor_map import FARTHEST_BYTES, BoxMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem
@@ -49,8 +49,7 @@ IMAGE_ROWS = struct(
 """`wgmma::ImageRows`."""
 
 _MOST_OF_BOX = 256
-_FARTHEST_BYTES = 2**40
-"""Of a box along each dimension; what every stride is less than."""
+"""Along each dimension."""
 
 # Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers on an H200
 # (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole words are read value by value,
@@ -130,7 +129,7 @@ def runs_map(x: TensorDescriptor, values: int, rows: int) -> BoxMap | None:
     length, itemsize = width * channels, x.dtype.itemsize
     of_row = x.strides[2] if height > 1 else -(-length // CHUNK) * CHUNK
     of_image = x.strides[0] if n > 1 else of_row * height
-    takes = all(0 < step * itemsize < _FARTHEST_BYTES and step % CHUNK == 0 for step in (of_row, of_image))
+    takes = all(0 < step * itemsize < FARTHEST_BYTES and step % CHUNK == 0 for step in (of_row, of_image))
     if not takes or max(values, rows) > _MOST_OF_BOX:
         return None
     steps_bytes = of_row * itemsize, of_image * itemsize

@@ -10,14 +10,13 @@ Those algorithms want planes that begin at multiples of 16 bytes, and their tile
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from dnncore.backend import Bounded, Offer
-from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.convolution.copies import copying_seconds, with_copies
+from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.planes import why_not_one_tap
-from dnncore.cuda.convolution.relaid import FIELDS, copying_seconds, operands_of, with_copies
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -27,6 +26,7 @@ from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 
 __all__ = ["MergedPlanes"]
 
+_IMAGES = ("x", "y", "z")
 _ALIGNED = ALIGNMENT_BYTES // DType.FLOAT32.itemsize
 
 
@@ -50,7 +50,7 @@ class MergedPlanes(Bounded):
         """What the copies take at least: a launch for each, and its bytes."""
         if problem.x.dtype is not DType.FLOAT32 or problem.w.shape[2:] != (1, 1):
             return math.inf
-        images = [tensor for name, tensor in operands_of(problem).items() if _is_image(name)]
+        images = [tensor for name, tensor in operands_of(problem).items() if name in _IMAGES]
         return copying_seconds(images, figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
@@ -66,21 +66,13 @@ class MergedPlanes(Bounded):
         if problem.x.shape[0] <= 1:
             return f"{problem.x.shape[0]} images are one already"
         copies = _copies(problem)
-        fields: dict[str, Any] = {FIELDS.get(name, name): _as_one(tensor) for name, tensor in copies.items()}
-        inner = replace(problem, **fields)
-        found = fastest(self.algorithms, inner, figures)
-        if found is None:
-            return f"as one image: {self.algorithms[0].offer(inner, figures)}"
-        return with_copies(problem, copies, found[1], figures)
+        as_one = {name: _as_one(tensor) for name, tensor in copies.items()}
+        return with_copies(problem, copies, as_one, self.algorithms, figures)
 
 
 def _copies(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """All images, as they are in the workspace: planes of a channel side by side."""
-    return {name: _side_by_side(tensor) for name, tensor in operands_of(problem).items() if _is_image(name)}
-
-
-def _is_image(name: str) -> bool:
-    return FIELDS.get(name, name) in ("x", "y", "z")
+    return {name: _side_by_side(tensor) for name, tensor in operands_of(problem).items() if name in _IMAGES}
 
 
 def _side_by_side(tensor: TensorDescriptor) -> TensorDescriptor:

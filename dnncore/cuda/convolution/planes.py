@@ -5,14 +5,11 @@ It wants planes that begin at multiples of 16 bytes: those of 7 x 7 pixels, pack
 
 from __future__ import annotations
 
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, BoxMap
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, FARTHEST_BYTES, BoxMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
 __all__ = ["plane_strides", "planes_map", "why_not_in_planes", "why_not_one_tap"]
-
-_FARTHEST_BYTES = 2**40
-"""What every stride is less than."""
 
 
 def why_not_one_tap(problem: ConvolutionProblem) -> str | None:
@@ -28,14 +25,15 @@ def why_not_in_planes(problem: ConvolutionProblem) -> str | None:
     reason = why_not_one_tap(problem)
     if reason is not None:
         return reason
-    fields = {"dx": "x", "dw": "w", "dy": "y"}
-    for name in (*problem.input_names, *problem.output_names):
-        field = fields.get(name, name)
-        tensor = getattr(problem, field)
-        if field != "w" and plane_strides(tensor) is None:
-            aligned = ALIGNMENT_BYTES // tensor.dtype.itemsize
-            return f"{name} ({tensor}) needs neighbouring pixels, and planes a multiple of {aligned} elements apart"
-    return None
+    aligned = ALIGNMENT_BYTES // problem.x.dtype.itemsize
+    return next(
+        (
+            f"{name} ({tensor}) needs neighbouring pixels, and planes a multiple of {aligned} elements apart"
+            for name, tensor in (("x", problem.x), ("y", problem.y))
+            if plane_strides(tensor) is None
+        ),
+        None,
+    )
 
 
 def plane_strides(tensor: TensorDescriptor) -> tuple[int, int] | None:
@@ -50,7 +48,7 @@ def plane_strides(tensor: TensorDescriptor) -> tuple[int, int] | None:
     aligned = ALIGNMENT_BYTES // tensor.dtype.itemsize
     step_c = of_c if c > 1 else -(-h * w // aligned) * aligned
     step_n = of_n if n > 1 else step_c * c
-    most = _FARTHEST_BYTES // tensor.dtype.itemsize
+    most = FARTHEST_BYTES // tensor.dtype.itemsize
     return (step_n, step_c) if all(0 < step < most and step % aligned == 0 for step in (step_n, step_c)) else None
 
 

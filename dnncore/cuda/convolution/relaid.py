@@ -13,26 +13,19 @@ what y held. What is computed in between is any algorithm's that wants channels 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 from dnncore.backend import Bounded, Offer
-from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
-from dnncore.cuda.tensor import ADD
+from dnncore.cuda.convolution.copies import copying_seconds, with_copies
+from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import Layout, MathType, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 
-__all__ = ["FIELDS", "RelaidConvolution", "copying_seconds", "operands_of", "with_copies"]
-
-FIELDS = {"dx": "x", "dw": "w", "dy": "y"}
-"""Fields of problems by the names of operands that are gradients."""
+__all__ = ["RelaidConvolution"]
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -67,17 +60,7 @@ class RelaidConvolution(Bounded):
         relaid = _relaid(problem)
         if not relaid:
             return "channels are innermost already"
-        fields: dict[str, Any] = {FIELDS.get(name, name): tensor for name, tensor in relaid.items()}
-        inner = replace(problem, **fields)
-        found = fastest(self.algorithms, inner, figures)
-        if found is None:
-            return f"with channels innermost: {self.algorithms[0].offer(inner, figures)}"
-        return with_copies(problem, relaid, found[1], figures)
-
-
-def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
-    """All operands by name, in the order of their places."""
-    return dict(zip((*problem.input_names, *problem.output_names), (*problem.inputs, *problem.outputs), strict=True))
+        return with_copies(problem, relaid, relaid, self.algorithms, figures)
 
 
 def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
@@ -87,67 +70,3 @@ def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, 
         for name, tensor in operands_of(problem).items()
         if name not in ("scale", "bias") and tensor.shape[1] > 1 and tensor.strides[1] != 1
     }
-
-
-def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
-    """What so many copies take at least."""
-    copied = sum(2 * tensor.nbytes for tensor in copies)
-    return max(copied / figures.bytes_per_second, len(copies) * figures.launch_seconds)
-
-
-def with_copies(
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    relaid: Mapping[str, TensorDescriptor],
-    convolution: Offer,
-    figures: DeviceFigures,
-) -> Offer:
-    """What copies of operands, and a convolution with these in their places, take together.
-
-    Args:
-        problem: Whose operands are copied.
-        relaid: Those, by name, as they are in the workspace, in the problem's shapes.
-        convolution: What it takes with the copies.
-        figures: Of the device.
-    """
-    moves = {}
-    for name, tensor in relaid.items():
-        old = operands_of(problem)[name]
-        move = AddProblem(tensor, old) if name in problem.output_names else AddProblem(old, tensor)
-        copy = fastest(ADD, move, figures, lambda offer: not offer.workspace_bytes)
-        assert copy is not None, "the last algorithm copies everything, without a workspace"
-        moves[name] = copy[1]
-    own_bytes = sum(aligned(tensor.nbytes) for tensor in relaid.values())
-    return replace(
-        convolution,
-        seconds=convolution.seconds + sum(move.seconds for move in moves.values()),
-        prepare=partial(_calls, problem, relaid, moves, convolution.prepare, own_bytes),
-        workspace_bytes=own_bytes + convolution.workspace_bytes,
-    )
-
-
-def _calls(
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    relaid: Mapping[str, TensorDescriptor],
-    moves: dict[str, Offer],
-    prepare: Callable[[], Calls],
-    own_bytes: int,
-) -> Calls:
-    names = tuple(operands_of(problem))
-    given = {name: Place(i) for i, name in enumerate(names)}
-    copies, offset = {}, 0
-    for name, tensor in relaid.items():
-        copies[name] = Place(WORKSPACE, offset)
-        offset += aligned(tensor.nbytes)
-    (output,) = problem.output_names
-    calls: list[Calls] = [
-        rewired(move.prepare(), (given[name], copies[name]), alpha=1.0, beta=0.0)
-        for name, move in moves.items()
-        if name != output
-    ]
-    places = tuple(copies.get(name, given[name]) for name in names)
-    # The operation's alpha is the matrix units': sums beyond the range of 16 bits may be within it when they are scaled.
-    factors = {"beta": 0.0} if output in copies else {}
-    calls.append(rewired(prepare(), places, Place(WORKSPACE, own_bytes), **factors))
-    if output in copies:
-        calls.append(rewired(moves[output].prepare(), (copies[output], given[output]), alpha=1.0))
-    return tuple(call for some in calls for call in some)

@@ -36,6 +36,7 @@ from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
+from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
@@ -55,7 +56,6 @@ _MOST_CHANNELS = 256
 
 _LEAST_OF_TAPS = 0.5
 """Taps that the filter has, of those that its phases have together: with fewer most products are with zeros."""
-
 
 _OUTPUTS_OF_BLOCKS = (1, 2, 4)
 """Along each dimension, of backward-data in 16 bits."""
@@ -113,8 +113,7 @@ class SpaceToDepth(Bounded):
 
 def _names(problem: _Problem) -> tuple[str, ...]:
     """All operands by the names of the problem's fields, in the order of their places."""
-    fields = {"dx": "x", "dw": "w", "dy": "y"}
-    return tuple(fields.get(name, name) for name in (*problem.input_names, *problem.output_names))
+    return tuple(operands_of(problem))
 
 
 @dataclass(frozen=True, slots=True)

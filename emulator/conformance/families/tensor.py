@@ -157,7 +157,7 @@ def _write(
         for i, place in enumerate(case.places):
             words = tile(i).tolist()
             for slot, index in case.elements(place, chunk):
-                if index is not None:
+                if index is not None and index < len(found):
                     found[index] = rule(found[index], words[slot]) & mask
         return np.array(found, WORDS[WIDTHS[case.kind]])
 
@@ -174,8 +174,9 @@ def _operands(case: Tiled, title: str) -> list[Array]:
 def _stores(made: Family, library: Library) -> None:
     for title, case in STORES.items():
         rank = len(case.sizes)
-        # An H200 writes all of the last 16 bytes that a row has a part of, whatever the tensor's size says.
-        chunk = 16 // case.size if title.endswith("tail") else 1
+        chunk = (
+            16 // case.size
+        )  # an H200 writes all of the last 16 bytes that a row has a part of, whatever the tensor's size says
         _write(made, library, f"store {title}", case, STORE.format(rank=rank), lambda _old, new: new, chunk=chunk)
         if title == "2d f16":
             prefetch = "@q prefetch.tensormap [m]; @q cp.async.bulk.prefetch.tensor.2d.L2.global.tile [m, {c0, c1}];"

@@ -1,0 +1,95 @@
+"""Convolutions over copies of operands, which lie in the workspace as an algorithm wants them.
+
+The result is rounded once, and once more where a launch blends it with what the output held and that is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dnncore.backend import Offer
+from dnncore.choice import fastest
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
+from dnncore.cuda.convolution.operands import operands_of
+from dnncore.cuda.tensor import ADD
+from dnncore.descriptors import TensorDescriptor
+from dnncore.figures import DeviceFigures
+from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
+
+__all__ = ["copying_seconds", "with_copies"]
+
+_Problem = ConvolutionProblem | FusedConvolutionProblem
+
+
+def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
+    """What so many copies take at least."""
+    copied = sum(2 * tensor.nbytes for tensor in copies)
+    return max(copied / figures.bytes_per_second, len(copies) * figures.launch_seconds)
+
+
+def with_copies(
+    problem: _Problem,
+    copies: Mapping[str, TensorDescriptor],
+    inner_operands: Mapping[str, TensorDescriptor],
+    algorithms: Sequence[CudaAlgorithm],
+    figures: DeviceFigures,
+) -> Offer | str:
+    """What copies of operands, and the fastest convolution with these in their places, take together; or why there is none.
+
+    Args:
+        problem: Whose operands are copied.
+        copies: Those, by the problem's fields, as they are in the workspace, in the problem's shapes.
+        inner_operands: The same as the convolution over the copies sees them.
+        algorithms: What may compute that.
+        figures: Of the device.
+    """
+    fields: dict[str, Any] = dict(inner_operands)
+    inner = replace(problem, **fields)
+    found = fastest(algorithms, inner, figures)
+    if found is None:
+        return f"over copies: {algorithms[0].offer(inner, figures)}"
+    convolution, given, moves = found[1], operands_of(problem), {}
+    output = tuple(given)[-1]
+    for name, tensor in copies.items():
+        move = AddProblem(tensor, given[name]) if name == output else AddProblem(given[name], tensor)
+        copy = fastest(ADD, move, figures, lambda offer: not offer.workspace_bytes)
+        assert copy is not None, "the last algorithm copies everything, without a workspace"
+        moves[name] = copy[1]
+    own_bytes = sum(aligned(tensor.nbytes) for tensor in copies.values())
+    return replace(
+        convolution,
+        seconds=convolution.seconds + sum(move.seconds for move in moves.values()),
+        prepare=partial(_calls, problem, copies, moves, convolution.prepare, own_bytes),
+        workspace_bytes=own_bytes + convolution.workspace_bytes,
+    )
+
+
+def _calls(
+    problem: _Problem,
+    copies: Mapping[str, TensorDescriptor],
+    moves: dict[str, Offer],
+    prepare: Callable[[], Calls],
+    own_bytes: int,
+) -> Calls:
+    names = tuple(operands_of(problem))
+    given = {name: Place(i) for i, name in enumerate(names)}
+    own, offset, output = {}, 0, names[-1]
+    for name, tensor in copies.items():
+        own[name] = Place(WORKSPACE, offset)
+        offset += aligned(tensor.nbytes)
+    calls: list[Calls] = [
+        rewired(move.prepare(), (given[name], own[name]), alpha=1.0, beta=0.0)
+        for name, move in moves.items()
+        if name != output
+    ]
+    places = tuple(own.get(name, given[name]) for name in names)
+    # The operation's alpha is the matrix units': sums beyond the range of 16 bits may be within it when they are scaled.
+    factors = {"beta": 0.0} if output in own else {}
+    calls.append(rewired(prepare(), places, Place(WORKSPACE, own_bytes), **factors))
+    if output in own:
+        calls.append(rewired(moves[output].prepare(), (own[output], given[output]), alpha=1.0))
+    return tuple(call for some in calls for call in some)
