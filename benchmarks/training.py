@@ -3,9 +3,9 @@
     python -m benchmarks.training [--device cuda:0] [--nets googlenet ...] [--batch 8] [--size 64] [--steps 20] [--double]
 
 Stochastic gradient descent with momentum and weight decay; batch normalisation with statistics of the batch; GoogLeNet with its
-auxiliary heads, whose losses count 0.3. PyTorch computes in float32, without TF32, on the same device; `--double` lets it do the
-same in float64 too, on which both are then measured: how far PyTorch's own float32 is off is the yardstick. At rates of which a
-net with batch normalisation takes large steps, both leave float64 equally fast: a rounding decides on which side of 0 a value lies.
+auxiliary heads, whose losses count 0.3. Both compute in float32, PyTorch without TF32, on the same device; `--double` lets both do
+the same in float64 too. How far PyTorch's float32 is from its float64 is the yardstick: at rates of which a net with batch
+normalisation takes large steps, both leave float64 equally fast, as a rounding decides on which side of 0 a value lies.
 Five batches take turns, so that the losses fall.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ class Settings(NamedTuple):
         steps: Updates.
         classes: K.
         lr: Learning rate.
+        dtype: What both compute in: FLOAT32 or FLOAT64.
     """
 
     net: str
@@ -54,12 +56,21 @@ class Settings(NamedTuple):
     steps: int = 20
     classes: int = 1000
     lr: float = 1e-4
+    dtype: DType = DType.FLOAT32
 
     @property
     def trainable(self) -> Trainable:
         """Our net."""
         make = AUXILIARY.get(self.net, ZOO[self.net])
-        return Trainable.of(make(self.classes, (3, self.size, self.size)), _AUXILIARY_WEIGHT)
+        graph = make(self.classes, (3, self.size, self.size))
+        inputs = tuple(value._replace(dtype=self.dtype) for value in graph.inputs)
+        constants = tuple(replace(constant, dtype=self.dtype) for constant in graph.constants)
+        return Trainable.of(replace(graph, inputs=inputs, constants=constants), _AUXILIARY_WEIGHT)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """PyTorch's name of it."""
+        return torch.float64 if self.dtype is DType.FLOAT64 else torch.float32
 
     @property
     def optimizer(self) -> OptimizerConfig:
@@ -69,13 +80,16 @@ class Settings(NamedTuple):
     def twin(self) -> torch.nn.Module:
         """torchvision's net as it is made: what both start from."""
         torch.manual_seed(0)
-        return twin(self.net, num_classes=self.classes).train()
+        return twin(self.net, num_classes=self.classes).train().to(self.torch_dtype)
 
     def data(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Images float32 [N, 3, size, size] and labels int32 [N] of each step."""
+        """Images [N, 3, size, size], the same in either dtype, and labels int32 [N] of each step."""
         rng, shape = np.random.default_rng(1), (self.batch, 3, self.size, self.size)
         batches = [
-            (rng.standard_normal(shape).astype(np.float32), rng.integers(0, self.classes, self.batch).astype(np.int32))
+            (
+                rng.standard_normal(shape).astype(np.float32).astype(self.dtype.numpy),
+                rng.integers(0, self.classes, self.batch).astype(np.int32),
+            )
             for _ in range(min(_BATCHES, self.steps))
         ]
         return [batches[step % len(batches)] for step in range(self.steps)]
@@ -94,14 +108,14 @@ def our_losses(settings: Settings, handle: Handle) -> list[float]:
         learner.close()
 
 
-def torch_losses(settings: Settings, handle: Handle, dtype: torch.dtype = torch.float32) -> list[float]:
+def torch_losses(settings: Settings, handle: Handle) -> list[float]:
     """The same of PyTorch.
 
     Args:
         settings: What is trained.
         handle: Whose device PyTorch computes on; what dropout drops is computed by it.
-        dtype: PyTorch's.
     """
+    dtype = settings.torch_dtype
     device = "cuda" if handle.info.name.startswith("cuda") else "cpu"
     net = settings.twin().to(device, dtype)
     masks = _replace_dropouts(net)
@@ -169,7 +183,7 @@ def main() -> None:
     for name in ("batch", "size", "steps", "classes"):
         parser.add_argument(f"--{name}", type=int, default=Settings._field_defaults[name])
     parser.add_argument("--lr", type=float, default=Settings._field_defaults["lr"])
-    parser.add_argument("--double", action="store_true", help="PyTorch in float64 too")
+    parser.add_argument("--double", action="store_true", help="both in float64 too")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []
@@ -177,18 +191,28 @@ def main() -> None:
         settings = Settings(net, options.batch, options.size, options.steps, options.classes, options.lr)
         with Handle(options.device) as handle:
             ours, theirs = our_losses(settings, handle), torch_losses(settings, handle)
-            exact = torch_losses(settings, handle, torch.float64) if options.double else None
+            exact = [
+                losses(settings._replace(dtype=DType.FLOAT64), handle)
+                for losses in (our_losses, torch_losses)
+                if options.double
+            ]
         print(
             f"{net}: batch {settings.batch}, {settings.size} x {settings.size}, {settings.steps} steps on {options.device}"
         )
         print("  dnncore", *(f"{loss:.5f}" for loss in ours))
         print("  PyTorch", *(f"{loss:.5f}" for loss in theirs), flush=True)
         row = f"| {net} | {theirs[0]:.4f} | {theirs[-1]:.4f} | {largest_difference(ours, theirs):.1e} |"
-        if exact is not None:
-            row += f" {largest_difference(ours, exact):.1e} | {largest_difference(theirs, exact):.1e} |"
+        if exact:
+            ours_exact, theirs_exact = exact
+            row += f" {largest_difference(ours, theirs_exact):.1e} | {largest_difference(theirs, theirs_exact):.1e} |"
+            row += f" {largest_difference(ours_exact, theirs_exact):.1e} |"
         rows.append(row)
     print("\n| net | first loss | last | largest relative difference |", end="")
-    print(" dnncore to float64 | PyTorch to float64 |" if options.double else "", *rows, sep="\n")
+    print(
+        " dnncore to PyTorch's float64 | PyTorch to its float64 | both in float64 |" if options.double else "",
+        *rows,
+        sep="\n",
+    )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Optimizer(ABC):
         for name, w in parameters.items():
             self._buffers[name] = tuple(handle.tensor(w.descriptor) for _ in self._slots())
             for key, buffer in zip(self._keys(name), self._buffers[name], strict=True):
-                buffer.assign(np.zeros(w.shape, np.float32) if state is None else state[key])
+                buffer.assign(np.zeros(w.shape, w.dtype.numpy) if state is None else state[key])
         largest = max((w.descriptor.size for w in parameters.values()), default=0)
         self._shared = [handle.tensor((largest,)) for _ in range(self.scratch)]
         self._norms = handle.tensor((len(parameters),)) if config.clip_norm and parameters else None
