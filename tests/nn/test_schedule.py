@@ -128,7 +128,7 @@ def test_what_is_made_part_by_part_gives_the_same(handle: Handle, monkeypatch: p
     found = []
     with Parameters.upload(handle, model.graph, model.weights) as parameters:
         for most in (1 << 30, 2 * 8 * 12 * 12 * 2):  # everything, and two images
-            monkeypatch.setattr(feeding, "_MOST_BYTES", most)
+            monkeypatch.setattr(feeding, "_OF_L2", most / handle.device.figures.l2_bytes)
             with Executor(model.graph, handle, parameters, 5) as executor:
                 found.append(executor.run({"x": x})["logits"].copy())
                 assert executor.schedule.computations[1].parts == (1 if len(found) == 1 else 3)

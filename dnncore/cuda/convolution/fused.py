@@ -6,7 +6,7 @@ and a second pass over y: a residual that is laid out otherwise, few channels.
 
 from __future__ import annotations
 
-from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.fft import FFT_TILING
@@ -26,7 +26,7 @@ from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGem
 __all__ = ["FUSED"]
 
 _IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
-_WGMMA: tuple[CudaAlgorithm, ...] = (
+_WGMMA: tuple[BoundedAnywhere, ...] = (
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
 )
