@@ -40,10 +40,9 @@ _SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8)
 _SPLIT_THREADS = 256
 
 # As 1x1 layers of ResNet-50 took on an H200: the share of the rate of products, and clocks of a tile beside these. The share of the
-# memory's rate, and how many launches it takes with the split, which starts early, are assumed.
+# memory's rate, and that it takes a launch beside the split, which starts early and takes one at least, are assumed.
 _OF_PRODUCTS, _OF_MEMORY_RATE = 0.66, 0.75
 _TILE_CLOCKS = 4000
-_LAUNCHES = 2.0
 
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in "xw"),
@@ -195,10 +194,12 @@ class _Product:
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """The split, and the turns that blocks take or so many bytes of operands on their way through memory."""
         rate = figures.products_per_second(Maths.TF32) / figures.multiprocessors * _OF_PRODUCTS
+        memory_rate = figures.bytes_per_second * _OF_MEMORY_RATE
         products = _PRODUCTS * _CONSUMERS * _PIXELS * _FILTERS * _SLAB * self.steps
         turns = -(-self.tiles // figures.multiprocessors)
         busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
-        return figures.launch_seconds * _LAUNCHES + max(busy, nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE))
+        split = max(figures.launch_seconds, 1.5 * self.parts_bytes / memory_rate)  # which reads half of what it writes
+        return split + figures.launch_seconds + max(busy, nbytes / memory_rate)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
