@@ -1,4 +1,5 @@
-"""Matrix product: the tiled kernels with plain operands, and a direct one that takes what does not fit them."""
+"""Matrix product: kernels of convolutions for the copy engine and matrix units of sm_90, the tiled kernels with plain operands, and
+a direct one that takes what does not fit them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
+from dnncore.cuda.one_tap import GEMM_3XTF32, GEMM_WGMMA
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.figures import DeviceFigures
@@ -59,6 +61,8 @@ class DirectMatmul:
 
 
 ALGORITHMS: tuple[CudaAlgorithm, ...] = (
+    GEMM_WGMMA,
+    GEMM_3XTF32,
     SplitGemm("gemm_split_k", matmul_product),
     TiledGemm("gemm", matmul_product, yields=True),
     DirectMatmul(),

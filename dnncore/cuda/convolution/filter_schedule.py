@@ -24,6 +24,9 @@ _MOST_WORK = 2**32
 _MOST_SHARED_TILES = 65535
 """Rows of a grid: one for each tile whose parts are added."""
 
+_OF_MULTIPROCESSORS = 0.9
+"""That must be busy for blocks to take whole tiles alone: the others wait for all of the launch [not measured]."""
+
 # Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md). Products, loads and memory are
 # in each other's way, so that their times are added as the sides of a right angle. Bytes that a multiprocessor loads in a clock;
 # how much longer those take that are gathered, and those of images of one slab of channels, whose taps meet the same bytes; what
@@ -37,9 +40,9 @@ _OF_MEMORY_RATE = 0.92
 _LAUNCHES, _SUM_LAUNCHES = 1.0, 0.37
 _LEFT_BYTES, _ADDED_BYTES = 55.0, 12.4
 _LITTLE = 0.5
-"""Of a launch. What takes less, in one launch, is estimated without it: `implicit_gemm`, which takes longer there, is estimated as
-no more than a launch in 16 bits, and as less in fp32. For layers of ResNet-50 at batch 1 it took 6.6 us in place of 4.5, and 5.6
-in place of 4.0."""
+"""Of a launch. What takes less, in one launch of a tile a block, is estimated without it: `implicit_gemm`, which takes longer, is
+estimated as no more than a launch in 16 bits, and as less in fp32. For layers of ResNet-50 at batch 1 it took 6.6 us in place of
+4.5, and 5.6 in place of 4.0."""
 
 
 def least_seconds(problem: ConvolutionProblem, rate: float, figures: DeviceFigures) -> float:
@@ -71,7 +74,10 @@ class Schedule:
 
     @classmethod
     def of(cls, problem: ConvolutionProblem, tile: Tile, figures: DeviceFigures) -> Iterator[Schedule]:
-        """With as many blocks as take equal parts of tiles, and with all multiprocessors; several times where sums are too long."""
+        """With as many blocks as take equal parts of tiles, as many as take equally many whole ones, and with all multiprocessors.
+
+        Several times all multiprocessors where sums are too long.
+        """
         k, c, r, s = problem.w.shape
         slabs, filter_tiles = -(-c // tile.slab), -(-k // tile.rows)
         if tile.in_patches:
@@ -89,7 +95,10 @@ class Schedule:
             waves = -(-tiles * steps // (longest * figures.multiprocessors))
         most = min(waves * figures.multiprocessors, tiles * steps)
         even = tiles * min(most // tiles, steps)
-        for blocks in sorted({even, most} - {0}):
+        whole, rest = divmod(tiles, -(-tiles // figures.multiprocessors))
+        if rest or whole < _OF_MULTIPROCESSORS * figures.multiprocessors:
+            whole = 0
+        for blocks in sorted({even, whole, most} - {0}):
             found = cls(tile, filter_tiles, column_tiles, steps, blocks)
             if min(found.longest, steps) <= longest:
                 yield found
@@ -150,7 +159,7 @@ class Schedule:
         seconds = math.hypot(multiplying, loading, memory)
         if not self.is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
             seconds *= _OUT_OF_STEP
-        if self.is_whole and seconds < _LITTLE * figures.launch_seconds:
+        if self.tiles == self.blocks and seconds < _LITTLE * figures.launch_seconds:
             return seconds
         seconds += _LAUNCHES * figures.launch_seconds
         if self.is_whole:

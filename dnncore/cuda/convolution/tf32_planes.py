@@ -41,10 +41,9 @@ _SHARED_BYTES = _STAGES * (_STAGE_BYTES + 2 * 8)
 _SPLIT_THREADS = 256
 
 # As 1x1 layers of ResNet-50 took on an H200: the share of the rate of products, and clocks of a tile beside these. The share of the
-# memory's rate, and how many launches it takes with the split, which starts early, are assumed.
+# memory's rate, and that it takes a launch beside the split, which starts early and takes one at least, are assumed.
 _OF_PRODUCTS, _OF_MEMORY_RATE = 0.66, 0.75
 _TILE_CLOCKS = 4000
-_LAUNCHES = 2.0
 
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in "xw"),
@@ -182,7 +181,7 @@ class _Product:
     @property
     def parts_bytes(self) -> int:
         """Of both parts of the filters."""
-        return 2 * self.filters * self.steps * _SLAB * 4
+        return _parts_bytes(self.filters, self.images.shape[1])
 
     @property
     def image_tiles(self) -> int:
@@ -212,10 +211,18 @@ class _Product:
 def _seconds(pixel_tiles: int, summands: int, filters: int, nbytes: int, figures: DeviceFigures) -> float:
     """The split, and the turns that blocks take or so many bytes of operands on their way through memory."""
     rate = figures.products_per_second(Maths.TF32) / figures.multiprocessors * _OF_PRODUCTS
+    memory_rate = figures.bytes_per_second * _OF_MEMORY_RATE
     products = _PRODUCTS * _CONSUMERS * _PIXELS * _FILTERS * _SLAB * -(-summands // _SLAB)
     turns = -(-(-(-pixel_tiles // _CONSUMERS) * -(-filters // _FILTERS)) // figures.multiprocessors)
     busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
-    return figures.launch_seconds * _LAUNCHES + max(busy, nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE))
+    moved = 1.5 * _parts_bytes(filters, summands)  # the split reads half of what it writes
+    split = max(figures.launch_seconds, moved / memory_rate)
+    return split + figures.launch_seconds + max(busy, nbytes / memory_rate)
+
+
+def _parts_bytes(filters: int, summands: int) -> int:
+    """Of both parts of the filters."""
+    return 2 * filters * -(-summands // _SLAB) * _SLAB * 4
 
 
 def _why_not_of_kind(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:

@@ -199,7 +199,7 @@ class Launch:
         """
         tile, phases = self.tile, self.phases
         if tile.cluster:
-            return self._estimate_of_clusters(figures)
+            return self._estimate_of_clusters(nbytes, figures)
         maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
         rate = figures.products_per_second(maths) / figures.multiprocessors * _OF_PRODUCTS
         scatters = any(not is_matrix(phase.y) for phase in phases)
@@ -219,13 +219,14 @@ class Launch:
         memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
         return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
 
-    def _estimate_of_clusters(self, figures: DeviceFigures) -> Estimate:
-        """Time of what follows one another in a block, and of what blocks take from each other."""
+    def _estimate_of_clusters(self, nbytes: int, figures: DeviceFigures) -> Estimate:
+        """Time of what follows one another in a block, and of what blocks take from each other; or of so many bytes of operands."""
         steps = -(-self.phases[0].steps // self.tile.cluster)
         waves = self.blocks(figures.multiprocessors) / figures.multiprocessors
         clocks = _CLUSTER_CLOCKS + steps * _CLUSTER_STEP_CLOCKS + waves * _CLUSTER_WAVE_CLOCKS
         seconds = (clocks + _EXCHANGE_CLOCKS[self.tile.cluster]) / figures.clock_hz
-        return Estimate(seconds, seconds * waves)
+        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return Estimate(max(seconds, memory), seconds * waves)
 
     def params(self) -> np.ndarray:
         """The parameter struct, all but addresses and what follows a convolution."""
