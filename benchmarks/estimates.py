@@ -19,6 +19,8 @@ from dnncore.nn.passes import PASSES, for_inference
 from dnncore.nn.placement import place
 from dnncore.nn.zoo import ZOO
 
+__all__ = ["rows"]
+
 _NETS = ("resnet50", "vgg16", "alexnet", "googlenet", "mobilenet_v2")
 _UNLIMITED = sys.maxsize
 _HEADS = ("net", "precision", "batch", "operations", "ms", "values MB", "beside MB", "MB", "time for memory")
@@ -33,13 +35,14 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"| {' | '.join(_HEADS)} |\n|{' --- |' * len(_HEADS)}")
     for name in arguments.nets:
-        for row in _rows(name, arguments.batches, GPUS[arguments.gpu], arguments.without):
+        for row in rows(name, arguments.batches, GPUS[arguments.gpu], arguments.without):
             print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _rows(
-    name: str, batches: Collection[int], figures: DeviceFigures, without: Collection[str]
+def rows(
+    name: str, batches: Collection[int], figures: DeviceFigures, without: Collection[str] = ()
 ) -> Iterator[tuple[str, ...]]:
+    """The cells of a net's rows, in the order of `_HEADS`."""
     graph = ZOO[name](1000, (3, 224, 224))
     model = Model(graph, graph.initialize(0))
     for precision in (DType.FLOAT32, DType.FLOAT16):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dnncore.cli.calibrating import calibrated
-from dnncore.cli.describing import summary
+from dnncore.cli.describing import add_memory_arguments, summary
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 from dnncore.handle import Handle
@@ -33,6 +33,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--calibrate", type=Path, metavar="FOLDER", help="of images, as dnncore calibrate takes them: for int8"
     )
+    add_memory_arguments(parser)
     check = parser.add_argument_group(
         "check",
         "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
@@ -71,7 +72,7 @@ def _import(options: argparse.Namespace) -> int:
         package = calibrated(package, options.calibrate)
     package.save(options.out)
     print(f"{options.out}: {package.name}")
-    print(summary(model))
+    print(summary(model, options.device))
     remedy = shapes_for_any_batch(model.graph)
     if remedy is not None:
         print(f"  for this number of rows alone, which dnnserve and dnntrain do not take; for any number: {remedy}")

@@ -10,10 +10,15 @@ import pytest
 from onnx import helper
 
 from dnncore.cli.__main__ import main
+from dnncore.dtypes import DType
+from dnncore.figures import H200
+from dnncore.nn.estimate import estimate
 from dnncore.nn.package import Package
+from dnncore.nn.passes import for_inference
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Preprocessing
 from tests.importers.onnx.nets import model_of
+from tests.nn.nets import weightless
 
 
 @pytest.fixture
@@ -37,6 +42,40 @@ def test_a_net_is_described_as_it_is_with_what_it_takes(net: str, capsys: pytest
     assert "  96 MACs (multiply-adds) per image, 192 FLOPs: convolutions and matrix products" in said
     rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.startswith("  fp")}
     assert [float(number) for number in rows["fp32"]] == [0, 0, 0, 0, 0.1]
+
+
+def _sizes(said: str) -> dict[str, list[float]]:
+    """Megabytes of the batches, by precision."""
+    rows = [line.split() for line in said.splitlines() if line.startswith("  fp")]
+    return {name: [float(size) for size in sizes] for name, _, *sizes in rows}
+
+
+def test_memory_is_that_of_an_executor_on_the_device_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for device in ("h200", "cpu"):
+        assert main(["describe", "alexnet", "--device", device]) == 0
+        said[device] = capsys.readouterr().out
+        assert f"batches, on {device}" in said[device]
+        assert "without scratch memory" not in said[device]
+    model = weightless(ZOO["alexnet"]())
+    for name, precision in (("fp32", DType.FLOAT32), ("fp16", DType.FLOAT16)):
+        graph = for_inference(model, precision).graph
+        estimated = [estimate(graph, H200, batch).placement.nbytes for batch in (1, 8, 32, 256)]
+        assert _sizes(said["h200"])[name] == [round(nbytes / 1e6, 1) for nbytes in estimated]
+    assert _sizes(said["h200"])["fp32"][-1] > _sizes(said["cpu"])["fp32"][-1] > 400  # FFTs take scratch memory
+
+
+def test_memory_without_a_device_says_what_it_leaves_out(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net]) == 0
+    assert (
+        "  without scratch memory of algorithms, which --device counts: cpu, cuda:0, ..., h200"
+        in capsys.readouterr().out
+    )
+
+
+def test_an_unknown_device_is_refused(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net, "--device", "tpu"]) == 1
+    assert "'tpu'" in capsys.readouterr().err
 
 
 def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture[str]) -> None:
