@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dnncore.cli.arguments import add_precision_argument, with_precision
 from dnncore.cli.calibrating import calibrated
 from dnncore.cli.describing import add_memory_arguments, summary
 from dnncore.dtypes import DType
@@ -34,6 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--calibrate", type=Path, metavar="FOLDER", help="of images, as dnncore calibrate takes them: for int8"
     )
     add_memory_arguments(parser)
+    add_precision_argument(parser)
     check = parser.add_argument_group(
         "check",
         "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
@@ -70,6 +72,7 @@ def _import(options: argparse.Namespace) -> int:
             package = replace(package, example=example)
     if options.calibrate is not None:
         package = calibrated(package, options.calibrate)
+    package = with_precision(package, options.precision)
     package.save(options.out)
     print(f"{options.out}: {package.name}")
     print(summary(model, options.device))

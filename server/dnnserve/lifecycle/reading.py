@@ -41,7 +41,7 @@ def read_model(
     """
     ranking = not any(label.startswith("cpu") for label in devices)
     spec = configured(model_spec(key, package, settings.max_batch_rows, ranking=ranking), settings)
-    model = _model_to_run(key, package, PRECISIONS[settings.precision])
+    model = _model_to_run(key, package, _precision(package, settings))
     if spec.ranked:
         model = rank_classes(model, spec.ranked)
     assert _extents(signature_of(model.graph)) == _extents(spec.signature), (
@@ -53,6 +53,11 @@ def read_model(
 def configured(spec: ModelSpec, settings: ModelConfig) -> ModelSpec:
     """A signature with those settings that need no new load."""
     return replace(spec, default_deadline_ns=int(settings.default_deadline_ms * 1e6), priority=settings.priority)
+
+
+def _precision(package: Package, settings: ModelConfig) -> DType:
+    """What a model is computed in: as it is set, else as the package says, else float32."""
+    return package.precision or DType.FLOAT32 if settings.precision is None else PRECISIONS[settings.precision]
 
 
 def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
