@@ -37,6 +37,7 @@ def _commands(program: str) -> list[list[str]]:
 
 def _program(names: str) -> str:
     """The page's block of Python that names something."""
+    program: str
     (program,) = (block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if names in block)
     return program
 
@@ -46,13 +47,6 @@ def _served(command: Sequence[str], folder: Path) -> RunningServer:
     at = command.index("--model") + 1
     arguments = (*command[: at - 1], *command[at + 1 :], "--devices", "cpu", "--max-batch", "2")
     return RunningServer(Path(command[at]), folder, *arguments)
-
-
-class _MeanOfColors(torch.nn.Module):
-    """As net.onnx."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3))
 
 
 @pytest.fixture
@@ -115,7 +109,8 @@ def test_the_pages_net_of_caffe_is_served(folder: Path, capsys: pytest.CaptureFi
 
 
 def test_the_pages_package_of_a_pytorch_model_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(_program("save_package"), {"model": _MeanOfColors(), "labels": COLORS})
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())  # as net.onnx
+    exec(_program("save_package"), {"model": model, "labels": COLORS})
     serve, (classify,) = _commands("dnnserve")[2], _commands("dnnclient")
     with _served(serve, folder) as server:
         assert _classify(server, classify) == 0
