@@ -15,7 +15,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import GPUS, DeviceFigures
 from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
-from dnncore.nn.passes import PASSES, for_inference
+from dnncore.nn.passes import CHOICES, for_inference
 from dnncore.nn.placement import place
 from dnncore.nn.zoo import ZOO
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=_NETS, choices=sorted(ZOO))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32, 256])
     parser.add_argument("--gpu", default="h200", choices=GPUS)
-    parser.add_argument("--without", nargs="+", default=(), choices=PASSES, help="passes to leave out")
+    parser.add_argument("--without", nargs="+", default=(), choices=CHOICES, help="passes to leave out")
     arguments = parser.parse_args()
     print(f"| {' | '.join(_HEADS)} |\n|{' --- |' * len(_HEADS)}")
     for name in arguments.nets:

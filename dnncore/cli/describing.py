@@ -57,6 +57,7 @@ def add_pass_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pixels", action="store_true", help="the net as it reads pixels: its package says what they become"
     )
+    parser.add_argument("--rank", type=int, metavar="K", help="the net as it ranks its K most probable classes too")
 
 
 def wants_passes(options: argparse.Namespace) -> bool:
@@ -65,8 +66,9 @@ def wants_passes(options: argparse.Namespace) -> bool:
     Raises:
         ConfigError: it is not, and yet something is said of passes.
     """
-    if not options.passes and (options.without or options.precision is not None or options.pixels):
-        raise ConfigError("--precision, --pixels and --without say what passes do; give --passes too")
+    says = options.without or options.precision is not None or options.pixels or options.rank is not None
+    if says and not options.passes:
+        raise ConfigError("--precision, --pixels, --rank and --without say what passes do; give --passes too")
     options.precision = options.precision or "fp32"
     return bool(options.passes)
 
@@ -79,7 +81,7 @@ def _describe(options: argparse.Namespace) -> int:
         print(summary(model, options.device))
         return 0
     changed = model
-    known = calibration_of(options), normalization_of(options)
+    known = calibration_of(options), normalization_of(options), options.rank
     for name, behind in applied_passes(model, PRECISIONS[options.precision], options.without, *known):
         print(f"  pass    {name}: {_change(changed, behind)}")
         changed = behind

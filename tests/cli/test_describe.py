@@ -107,6 +107,20 @@ def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) ->
         main([*command, "--without", "everything"])
 
 
+def test_a_net_that_ranks_its_classes_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["describe", "lenet", "--passes", "--rank", "3"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "  pass    rank_classes: 7 nodes -> 9 (+1 flatten, +1 top_k)\n" in said
+    assert "  output  logits.classes: int32[N, 3]" in said
+    assert main([*command, "--without", "rank_classes"]) == 0
+    said = capsys.readouterr().out
+    assert "  pass    rank_classes: left out\n" in said
+    assert "logits.classes" not in said
+    assert main(["describe", "lenet", "--passes", "--rank", "0"]) == 1
+    assert "to rank 0 of its classes" in capsys.readouterr().err
+
+
 def test_a_package_says_what_pixels_become(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = ZOO["lenet"]()
     preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
@@ -125,7 +139,7 @@ def test_a_package_says_what_pixels_become(tmp_path: Path, capsys: pytest.Captur
     ("command", "message"),
     [
         (["describe", "lenet", "--passes", "--pixels"], "--pixels needs a package that says how images become its input"),
-        (["describe", "lenet", "--precision", "fp32"], "--precision, --pixels and --without say what passes do; give --passes too"),
+        (["describe", "lenet", "--precision", "fp32"], "--precision, --pixels, --rank and --without say what passes do"),
         (["draw", "lenet", "-o", "net.dot", "--without", "quantize"], "give --passes too"),
         (["describe", "lenet", "--shape", "data=N,1,8,8"], "lenet: it has extents of its own; those given for data go with"),
         (["describe", "PACKAGE", "--shape", "data=N,1,8,8"], "it has extents of its own"),

@@ -198,9 +198,9 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
     make_repository(folder / "models")
     computed_in: list[DType] = []
 
-    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None) -> Model:
+    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None, ranked: int | None) -> Model:
         computed_in.append(precision)
-        return for_inference(model, precision, calibration=calibration)
+        return for_inference(model, precision, calibration=calibration, ranked=ranked)
 
     monkeypatch.setattr(reading, "for_inference", compile_for)
     models = {
@@ -237,9 +237,9 @@ def test_a_model_is_computed_as_its_package_says_unless_it_is_set_otherwise(
 ) -> None:
     computed_in: list[DType] = []
 
-    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None) -> Model:
+    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None, ranked: int | None) -> Model:
         computed_in.append(precision)
-        return for_inference(model, precision, calibration=calibration)
+        return for_inference(model, precision, calibration=calibration, ranked=ranked)
 
     monkeypatch.setattr(reading, "for_inference", compile_for)
     package = replace(make_package(), precision=DType.FLOAT16)

@@ -41,9 +41,7 @@ def read_model(
     """
     ranking = not any(label.startswith("cpu") for label in devices)
     spec = configured(model_spec(key, package, settings.max_batch_rows, ranking=ranking), settings)
-    model = _model_to_run(key, package, _precision(package, settings))
-    if spec.ranked:
-        model = rank_classes(model, spec.ranked)
+    model = _model_to_run(key, package, _precision(package, settings), spec.ranked)
     assert _extents(signature_of(model.graph)) == _extents(spec.signature), (
         "passes leave what is read and given as it is"
     )
@@ -60,8 +58,8 @@ def _precision(package: Package, settings: ModelConfig) -> DType:
     return package.precision or DType.FLOAT32 if settings.precision is None else PRECISIONS[settings.precision]
 
 
-def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
-    """The net of a package, as it is run.
+def _model_to_run(key: ModelKey, package: Package, precision: DType, ranked: int) -> Model:
+    """The net of a package, as it is run; it ranks so many classes, unless that is 0.
 
     Raises:
         StartError: it is to be run in int8, and is not calibrated.
@@ -71,7 +69,7 @@ def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
             f"model {key}: --precision int8 needs a package with a calibration, which this one lacks; make one with "
             "`dnncore calibrate PACKAGE FOLDER`, of images like those that it will see"
         )
-    return for_inference(package.serving_model, precision, calibration=package.calibration)
+    return for_inference(package.serving_model, precision, calibration=package.calibration, ranked=ranked or None)
 
 
 def model_spec(key: ModelKey, package: Package, max_batch_rows: int, *, ranking: bool = False) -> ModelSpec:
