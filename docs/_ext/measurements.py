@@ -11,10 +11,22 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices", "steps"]
+__all__ = [
+    "convolution",
+    "cpu",
+    "families",
+    "front",
+    "host",
+    "insert",
+    "memory_bound",
+    "nets",
+    "setup",
+    "slices",
+    "steps",
+]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families|front)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -172,6 +184,29 @@ def families(rows: Rows) -> str:
     return "\n".join([table, "", *(f"- {row['net']} is refused: {' '.join(row['why'].split())}" for row in refused)])
 
 
+def front(nets: Rows, host: Rows) -> str:
+    """Of all that was measured, what the first page shows: a net for one image and for many, and a step of training."""
+
+    def served(title: str, **what: object) -> tuple[str, ...]:
+        what |= {"net": "resnet50", "autotuned": False}
+        (row,) = (row for row in nets if what.items() <= row.items())
+        return title, f"{row['ours_ms']:.3g} ms", f"{min(row['torch_ms'].values()):.3g} ms"
+
+    def step(title: str, name: str) -> tuple[str, ...]:
+        (row,) = (row for row in host if row["name"] == f"ResNet-50 training step, batch 64, fp32{name}")
+        return title, f"{row['ours']:.1f} ms", f"{row['torch']:.1f} ms"
+
+    return _table(
+        ("one H200, strict fp32 unless it says otherwise ([more](performance.md))", "dnncore", "PyTorch with cuDNN"),
+        (
+            served("ResNet-50, one image, captured as one launch", precision="float32", batch=1),
+            served("ResNet-50, 256 images in fp16, likewise", precision="float16", batch=256),
+            step("ResNet-50, a training step of 64 images", ""),
+            step("the same, with batch normalisation and ReLU fused", ", fused"),
+        ),
+    )
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
@@ -195,6 +230,8 @@ def insert(text: str) -> str:
         kind, words = place[1], place[2].split()
         if kind == "convolution":
             return convolution(_document(kind, *words)["results"])
+        if kind == "front":
+            return front(_document("nets")["results"], _document("host")["results"])
         if kind in _WHOLE:
             file, table = _WHOLE[kind]
             return table(_document(file)["results"])
@@ -204,7 +241,7 @@ def insert(text: str) -> str:
 
 
 def _insert(_app: Sphinx, page: str, source: list[str]) -> None:
-    if page in ("performance", "onnx"):
+    if page in ("index", "performance", "onnx"):
         source[0] = insert(source[0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets, slices, steps
+from measurements import RESULTS, convolution, cpu, families, front, host, insert, memory_bound, nets, slices, steps
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -99,6 +99,28 @@ def test_a_library_has_a_line_and_a_net_that_is_refused_another() -> None:
         "",
         "- timm/swin is refused: Roll is not there",
     ]
+
+
+def test_the_first_page_shows_ours_beside_the_faster_of_pytorchs() -> None:
+    def row(precision: str, batch: int, *, autotuned: bool = False, net: str = "resnet50") -> dict[str, object]:
+        figures = {"ours_ms": 1.23456 * batch, "torch_ms": {"eager": 5.0 * batch, "graph": 2.5678 * batch}}
+        return {"net": net, "precision": precision, "batch": batch, "autotuned": autotuned, **figures}
+
+    nets = [row("float32", 1, autotuned=True), row("float32", 1), row("float16", 256), row("float32", 1, net="alexnet")]
+    names = [f"ResNet-50 training step, batch 64, fp32{more}" for more in ("", ": host", ", fused", ", fused: host")]
+    host = [{"name": name, "ours": 10.04 + number, "torch": 20.06 + number} for number, name in enumerate(names)]
+    assert [line.split(" | ")[1:] for line in front(nets, host).splitlines()[2:]] == [
+        ["1.23 ms", "2.57 ms |"],
+        ["316 ms", "657 ms |"],
+        ["10.0 ms", "20.1 ms |"],
+        ["12.0 ms", "22.1 ms |"],
+    ]
+
+
+def test_the_first_page_has_its_table() -> None:
+    text = insert((RESULTS.parents[1] / "docs" / "index.md").read_text())
+    assert "<!--" not in text
+    assert "| ResNet-50, one image, captured as one launch |" in text
 
 
 def test_the_page_has_tables_and_no_places_left() -> None:
