@@ -87,8 +87,10 @@ class Agenda:
         """Say what failed and what was not run; what the program is to exit with."""
         if self._not_run:
             rest = len(self._not_run) - _MOST_NAMES
-            print(f"time is over; not run: {len(self._not_run)} ({'; '.join(self._not_run[:_MOST_NAMES])}"
-                  f"{f'; and {rest} more' if rest > 0 else ''}). --missing goes on with them.")
+            print(
+                f"time is over; not run: {len(self._not_run)} ({'; '.join(self._not_run[:_MOST_NAMES])}"
+                f"{f'; and {rest} more' if rest > 0 else ''}). --missing goes on with them."
+            )
         for failure in self._failed:
             print(f"FAILED {failure}")
         return 1 if self._failed else 0

@@ -122,7 +122,10 @@ class Contest:
             times = {which: race(found, self.handle.record_event, rounds) for which, found in replays.items()}
             theirs = [*contestants, *(one.name for one in rivals)]
             best = {which: min(theirs, key=lambda name: found[name].ms, default=None) for which, found in times.items()}
-            first = rivals[0].first if rivals and measurement.comparable else None
+            is_same = (
+                measurement.comparable and not measurement.changes_outputs
+            )  # else outputs were drawn anew for each
+            first = rivals[0].first if rivals and is_same else None
             return [
                 measurement.row
                 | self._figures(measurement, one, times["cold"][one.name].ms)
@@ -231,7 +234,7 @@ class Contest:
         Raises:
             Wrong: further than rounding explains.
         """
-        held = operands.poison(self._generator, blended=bool(measurement.beta))
+        held = operands.refill(self._generator, changes=measurement.changes_outputs)
         part = self._reference(measurement, operands.input_values, held) if measurement.comparable else None
         call()
         for operand in operands.outputs:
@@ -245,7 +248,9 @@ class Contest:
         if measurement.exact:
             wrong = int((output.to(expected.dtype) != expected).sum())
             if wrong:
-                raise Wrong(f"{measurement.name}: {name} gave {wrong} of {expected.numel()} elements otherwise than integers")
+                raise Wrong(
+                    f"{measurement.name}: {name} gave {wrong} of {expected.numel()} elements otherwise than integers"
+                )
             return 0.0
         math, factor = ("dtype", None) if plan is None else (plan.offer.math, plan.offer.error_factor)
         error, allowed = difference(output, expected), (factor or 1.0) * _allowed(measurement, math)
@@ -254,38 +259,43 @@ class Contest:
         return error
 
     def _reference(
-        self, measurement: Measurement, inputs: Sequence[torch.Tensor], held: torch.Tensor | None
+        self, measurement: Measurement, inputs: Sequence[torch.Tensor], held: Sequence[torch.Tensor]
     ) -> Part | None:
         """float64's result for the inputs, or for a part of the output."""
-        with torch.backends.cudnn.flags(enabled=False):  # whose search would take longer than all else here
+        torch.backends.cudnn.enabled = False  # its search would take longer than all else here
+        try:
             if measurement.reference is not None:
                 return measurement.reference(inputs)
             if measurement.torch is None:
                 return None
-            wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
-            blended = () if held is None else (held.double(),)
-            result = measurement.torch(*wide, *measurement.kept(wide), *blended)
+            wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in (*inputs, *held)]
+            result = measurement.torch(*wide, *measurement.kept(wide))
+        finally:
+            torch.backends.cudnn.enabled = True
         return (result if isinstance(result, torch.Tensor) else result[0]), lambda output: output
 
     def _torch(
         self, measurement: Measurement, sets: Sequence[OperandSet], cold: Rotation, warm: Rotation
     ) -> tuple[list[Captured], dict[str, float], list[str]]:
         inputs = [one.input_values for one in sets]
-        held = sets[0].poison(self._generator, blended=bool(measurement.beta))
+        held = sets[0].refill(self._generator, changes=True) if measurement.changes_outputs else []
         part = self._reference(measurement, inputs[0], held) if measurement.comparable else None
 
-        def kept(values: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-            return (*measurement.kept(values), *(() if held is None else (held.clone(),)))
+        def more(values: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+            changed = [value.clone() for value in held]
+            return (*changed, *measurement.kept([*values, *changed]))
 
         def is_right(result: torch.Tensor) -> bool:
             if part is None:
                 return True
             expected, taken = part
-            return difference(taken(result), expected) <= _OF_CUDNN * _allowed(measurement, "tf32" if is_tf32 else "dtype")
+            return difference(taken(result), expected) <= _OF_CUDNN * _allowed(
+                measurement, "tf32" if is_tf32 else "dtype"
+            )
 
         assert measurement.torch is not None
         is_tf32 = permits_tf32(measurement.problem)
-        rival = Rival(measurement.torch, kept, inputs, cold, warm)
+        rival = Rival(measurement.torch, more, inputs, cold, warm)
         search = self.search if measurement.searched else None
         return fastest(rival, measurement.formats, search, self.handle.record_event, is_right)
 

@@ -38,7 +38,9 @@ class Document:
         found = environment()
         self._commit = found.pop("commit")
         self._head = {"environment": found, **facts}
-        self.dropped = 0  # rows that the file has of another machine, version or method, and loses to the first that comes
+        self.dropped = (
+            0  # rows that the file has of another machine, version or method, and loses to the first that comes
+        )
         self._rows = self._kept()
 
     def _kept(self) -> list[Row]:

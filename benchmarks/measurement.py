@@ -10,10 +10,22 @@ from dnncore import Handle, MathType, Tensor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem, Problem
 
-__all__ = ["CONTIGUOUS_AND_CHANNELS_LAST", "LARGE", "SMALL", "Measurement", "Operations", "Part", "permits_tf32"]
+__all__ = [
+    "CONTIGUOUS_AND_CHANNELS_LAST",
+    "LARGE",
+    "SMALL",
+    "Measurement",
+    "Operations",
+    "Part",
+    "Sized",
+    "permits_tf32",
+]
 
 LARGE, SMALL = (64, 64, 112, 112), (64, 64, 14, 14)
 """Several times an H200's L2 cache, and what shows the cost of a launch."""
+
+Sized = Callable[[tuple[int, ...]], tuple[int, ...]]
+"""Makes the shape that is measured of one; dry runs shrink it."""
 
 CONTIGUOUS_AND_CHANNELS_LAST = ("contiguous", "channels_last")
 """How images can lie for PyTorch, which converts them before anything is timed."""
@@ -33,12 +45,13 @@ def _none(_inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Operations:
-    """Several operations as one thing to measure: what moves tensors in a training step, say. Immutable.
+    """Several operations as one thing to measure, as an optimizer's step is. Immutable.
 
     Args:
-        inputs: What they read, and may write.
-        outputs: What they write beside, the first being compared.
-        enqueue: Given a handle, and the tensors of inputs and outputs, makes what enqueues all of it once.
+        inputs: What they read, row-major; they may write it too.
+        outputs: What they change, row-major; the first is compared.
+        enqueue: Given a handle, and the tensors of inputs and outputs, makes what enqueues all of it once. What it allocates for
+            that stays until the handle is closed.
         macs: Multiply-adds.
     """
 
@@ -65,9 +78,10 @@ class Measurement:
         moved: The tensors that must be read or written.
         torch: PyTorch's function of the problem's inputs; its result, or the first of its results, is the first output. None where
             it has none.
-        beta: Factor of what the output held. Where it is not 0, `torch` has that as one more argument, and writes it.
+        beta: Factor of what the output held. Where it is not 0, `torch` has that as one more argument, and writes it; of several
+            operations it has all outputs.
         prepare: Writes into the inputs what must not be noise.
-        kept: What PyTorch would have kept of the forward pass: more arguments of `torch`, made outside what is timed.
+        kept: What PyTorch would have kept of the forward pass, of the arguments so far: more of them, made outside what is timed.
         comparable: Whether equal results are to be expected.
         length: Terms of a sum, for what errors may be (`dnncore.testing.tolerance`).
         reference: Gives float64's result for a part of the output, from the inputs; None for what `torch` gives for inputs in
@@ -106,6 +120,11 @@ class Measurement:
     def outputs(self) -> tuple[TensorDescriptor, ...]:
         """What is written; the first is compared."""
         return self.problem.outputs
+
+    @property
+    def changes_outputs(self) -> bool:
+        """Whether what outputs held counts."""
+        return bool(self.beta) or isinstance(self.problem, Operations)
 
     @property
     def nbytes(self) -> int:

@@ -88,8 +88,9 @@ class OperandSet:
         for operand in self.inputs:
             _draw(operand.values, generator)
         measurement.prepare(self.input_values)
-        if measurement.beta:
-            _draw(self.outputs[0].values, generator)
+        if measurement.changes_outputs:
+            for operand in self.outputs:
+                _draw(operand.values, generator)
         for operand in (*self.inputs, *self.outputs):
             operand.push()
 
@@ -103,20 +104,19 @@ class OperandSet:
         """The inputs as PyTorch sees them."""
         return [operand.values for operand in self.inputs]
 
-    def poison(self, generator: torch.Generator, *, blended: bool) -> torch.Tensor | None:
-        """Let no output hold what a launch would write; the first is drawn where a launch adds to it.
+    def refill(self, generator: torch.Generator, *, changes: bool) -> list[torch.Tensor]:
+        """Let no output hold what a launch would write: they are drawn anew where it changes them, else poisoned.
 
         Returns:
-            A copy of the first output where it was drawn.
+            Copies of what was drawn.
         """
         for operand in self.outputs:
-            operand.poison()
-        if not blended:
-            return None
-        first = self.outputs[0]
-        _draw(first.values, generator)
-        first.push()
-        return first.values.clone()
+            if changes:
+                _draw(operand.values, generator)
+                operand.push()
+            else:
+                operand.poison()
+        return [operand.values.clone() for operand in self.outputs] if changes else []
 
     def close(self) -> None:
         """Give the memory back."""

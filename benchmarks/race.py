@@ -1,9 +1,9 @@
 """The timing of everything that is measured on a device beside something else: graphs of many calls, replayed in turns.
 
 What a call takes is the time of a replay, between two events, over the calls in it: neither the host nor the gaps between launches
-count. The calls of a graph go through several sets of operands in turn, together larger than the second-level cache, so that what a
-call reads is not there; with one set it is (`warm`). Contestants take turns for several rounds, so that a clock that changes does so
-for all, and the median counts.
+count. The calls of a graph go through several sets of operands in turn, together larger than the second-level cache, so that what
+a call reads is not there; with one set it is (`warm`). Contestants take turns for several rounds, so that a clock that changes
+does so for all, and the median counts.
 """
 
 from __future__ import annotations

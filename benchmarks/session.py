@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,9 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cuda:0", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many, and say what was not run")
     parser.add_argument("--missing", action="store_true", help="only what the files do not have of this commit")
-    parser.add_argument("--algorithms", default="", help="only ours whose name contains one of these, with commas between")
-    parser.add_argument("--all", action="store_true", help="all of our algorithms, not only the one that would be chosen")
-    parser.add_argument("--searches", type=int, default=2, help="of cuDNN's, of images as ours lie (default: %(default)s)")
+    parser.add_argument(
+        "--algorithms", default="", help="only ours whose name contains one of these, with commas between"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="all of our algorithms, not only the one that would be chosen"
+    )
+    parser.add_argument(
+        "--searches", type=int, default=2, help="of cuDNN's, of images as ours lie (default: %(default)s)"
+    )
     parser.add_argument("--search-seconds", type=float, default=5.0, help="what one may take (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the inputs (default: the clock's)")
     parser.add_argument("--dry-run", action="store_true", help="tiny problems, ours alone; files are called dry-run-*")
@@ -80,7 +87,10 @@ class Session:
         file = self.out / f"{'dry-run-' if self.is_dry else ''}{group.file}.json"
         document = Document(file, group.keys, **group.facts, method=METHOD, **dry)
         if document.dropped:
-            print(f"{file}: {document.dropped} rows of another machine, version or method give way to the first row", flush=True)
+            print(
+                f"{file}: {document.dropped} rows of another machine, version or method give way to the first row",
+                flush=True,
+            )
         due = self.agenda.due(document, group.measurements)
         if self.is_dry:
             due = list({one.problem: one for one in due}.values())
@@ -105,6 +115,7 @@ def opened(options: argparse.Namespace) -> Iterator[Session]:
         BadParamError: PyTorch is not on the device; a dry run needs none.
     """
     options.out.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # a capture of PyTorch's collects garbage, of which none is among what was imported
     beside = torch.cuda.is_available() and options.device != "cpu"
     if options.dry_run == beside:
         raise BadParamError(

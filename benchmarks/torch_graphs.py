@@ -71,8 +71,8 @@ class Rival:
     """What PyTorch is to call, on all sets. Owned by one thread at a time.
 
     Args:
-        function: Of inputs and what was kept.
-        kept: Makes what was kept of inputs.
+        function: Of inputs and what comes behind them.
+        more: Makes of inputs what comes behind them.
         inputs: Of each set.
         cold: How a graph goes through the sets.
         warm: How one stays with the first.
@@ -81,12 +81,12 @@ class Rival:
     def __init__(
         self,
         function: Callable[..., Any],
-        kept: Callable[[Sequence[Any]], tuple[Any, ...]],
+        more: Callable[[Sequence[Any]], tuple[Any, ...]],
         inputs: Sequence[Sequence[torch.Tensor]],
         cold: Rotation,
         warm: Rotation,
     ) -> None:
-        self._function, self._kept, self._inputs = function, kept, inputs
+        self._function, self._more, self._inputs = function, more, inputs
         self._cold, self._warm = cold, warm
 
     def lying(self, images: str) -> Rival:
@@ -97,7 +97,7 @@ class Rival:
             return tensor.contiguous(memory_format=to) if tensor.ndim == 4 else tensor
 
         inputs = [[lies(tensor) for tensor in one] for one in self._inputs]
-        return Rival(self._function, self._kept, inputs, self._cold, self._warm)
+        return Rival(self._function, self._more, inputs, self._cold, self._warm)
 
     def captured(self, name: str, limit: int | None = None) -> Captured:
         """Its graphs, made in a thread of their own.
@@ -124,18 +124,20 @@ class Rival:
         thread.start()
         thread.join()
         if not found or isinstance(found[0], BaseException):
-            raise RuntimeError(f"{name}: {str(found[0]).splitlines()[0] if found else 'its thread ended without a word'}")
+            raise RuntimeError(
+                f"{name}: {str(found[0]).splitlines()[0] if found else 'its thread ended without a word'}"
+            )
         return found[0]
 
     def _capture(self, name: str) -> Captured:
-        calls = [(*inputs, *self._kept(inputs)) for inputs in self._inputs]
+        calls = [(*inputs, *self._more(inputs)) for inputs in self._inputs]
         torch.cuda.synchronize()
         stream, started = torch.cuda.Stream(), time.perf_counter()
         with torch.cuda.stream(stream):
             first = _first(self._function(*calls[0])).clone()
             stream.synchronize()
             seconds = time.perf_counter() - started
-            for call in calls[1:2]:
+            for call in calls[1:]:
                 self._function(*call)
         stream.synchronize()
         cold, warm = self._graph(stream, calls, self._cold), self._graph(stream, calls[:1], self._warm)

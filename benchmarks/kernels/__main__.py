@@ -2,9 +2,9 @@
 
 How it is timed is told in `benchmarks/race.py` (graphs of calls on rotating buffers, in turns, medians), how cuDNN's best is found
 in `benchmarks/torch_graphs.py`, how results are checked in `benchmarks/contest.py`. Milliseconds are those of a call whose operands
-come from memory; `_warm` of one whose operands the cache holds. TFLOP/s count two operations a multiply-add of the direct method, TB/s
-each tensor once; `of_peak` and `of_copy` are the fractions of a large product and a large copy in the same run. In float32 cuDNN's
-TF32 is off but for `--dtype tf32`, which permits it to both.
+come from memory; `_warm` of one whose operands the cache holds. TFLOP/s count two operations a multiply-add of the direct method,
+TB/s each tensor once; `of_peak` and `of_copy` are the fractions of a large product and a large copy in the same run. In float32
+cuDNN's TF32 is off but for `--dtype tf32`, which permits it to both.
 
 Rows, in order of importance; each goes into its file in benchmarks/results as soon as it is there:
 
@@ -18,8 +18,9 @@ The one command for a call of ten minutes on a GPU; the next call goes on where 
 
     DNNCORE_COMMIT=... python -m benchmarks.kernels --minutes 9 --missing --out $OUT
 
-`--missing` leaves out what the files in `--out` have of this commit: copy them there first. A dry run computes tiny layers of the same
-kinds, ours alone, two calls a graph and one round, on the emulated driver (`--device cuda:0`) or the CPU; it shows that all of it runs:
+`--missing` leaves out what the files in `--out` have of this commit: copy them there first. A dry run computes tiny layers of the
+same kinds, ours alone, two calls a graph and one round, on the emulated driver (`--device cuda:0`, with the variables that the
+Makefile sets for tests and its libcuda.so.1 in LD_PRELOAD) or on the CPU; it shows that all of it runs:
 
     python -m benchmarks.kernels --dry-run --device cpu --out /tmp/dry
 """
@@ -28,10 +29,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
-from benchmarks.agenda import Agenda
 from benchmarks.kernels.convolutions import DIRECTIONS, convolution, int8_convolution
 from benchmarks.kernels.linear import linear
 from benchmarks.kernels.precision import PRECISIONS, Precision
@@ -97,7 +96,7 @@ class _Selection:
             yield Group("int8", ("layer",), {"dtype": "int8", "layout": "NHWC"}, found)
 
     def _grouped(self) -> Iterator[Group]:
-        layers = {layer: ("resnext50",) for layer in GROUPED}
+        layers = dict.fromkeys(GROUPED, ("resnext50",))
         for precision in self._precisions:
             yield self._layers(layers, precision)
 
@@ -107,9 +106,7 @@ class _Selection:
             for precision in self._precisions:
                 yield self._layers(layers, precision)
 
-    def _layers(
-        self, layers: dict[LayerGeometry, tuple[str, ...]], precision: Precision
-    ) -> Group:
+    def _layers(self, layers: Mapping[LayerGeometry, tuple[str, ...]], precision: Precision) -> Group:
         found = [
             convolution(self._sized(layer), direction, precision, {"batch": layer.n, "nets": list(nets)})
             for layer, nets in layers.items()

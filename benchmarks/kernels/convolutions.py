@@ -62,7 +62,9 @@ class _Geometry:
     def backward_filter(self, x: torch.Tensor, dy: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return self._gradient(dy, x, w, 1)
 
-    def _gradient(self, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, which: int, groups: int = 0) -> torch.Tensor:
+    def _gradient(
+        self, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, which: int, groups: int = 0
+    ) -> torch.Tensor:
         mask = [which == 0, which == 1, False]
         arguments = (None, *self._moves, False, [0, 0], groups or self._layer.groups, mask)
         result: torch.Tensor = torch.ops.aten.convolution_backward(dy, x, w, *arguments)[which]
