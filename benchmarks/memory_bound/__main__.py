@@ -1,10 +1,10 @@
 """Every algorithm of the operations that move bytes and compute next to nothing, beside PyTorch in the same run.
 
 They are timed as convolutions are (`benchmarks/race.py`): graphs of calls on rotating buffers, in turns, medians; `_warm` is of
-calls whose operands the cache holds. TB/s count the fewest bytes that an operation can move: each tensor that it needs once, its output
-twice where it blends. The ceiling is what a copy of 1 GiB reaches in the same run. Large tensors are several times an H200's L2
-cache; the small ones show what a launch costs. PyTorch 2.11 gets the gradient of overlapping average pooling wrong on channels-last
-CUDA tensors: it differs from PyTorch's own CPU build, ours does not. There alone the relative difference is about 1.
+calls whose operands the cache holds. TB/s count the fewest bytes that an operation can move: each tensor that it needs once, its
+output twice where it blends. The ceiling is what a copy of 1 GiB reaches in the same run. Large tensors are several times an H200's
+L2 cache; the small ones show what a launch costs. PyTorch 2.11 gets the gradient of overlapping average pooling wrong on
+channels-last CUDA tensors: it differs from PyTorch's own CPU build, ours does not. There alone the relative difference is about 1.
 
 The one command for a call of ten minutes on a GPU; the next call goes on where it ended:
 
