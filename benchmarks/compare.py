@@ -2,10 +2,10 @@
 
     python -m benchmarks.compare OLD.json NEW.json [--over 5] [--what ms]
 
-Rows are the same where all but what was measured is: names, batch, direction and so on. Of several algorithms the first counts, the
-one that would be chosen. It prints those whose times differ by more than `--over` percent, the slower ones first, what only one file
-has, and the geometric mean of all; it exits with 1 where a row has become slower by more than that. Times that were taken by
-different methods or on different devices are not compared.
+Rows are the same where all but what was measured is: names, batch, direction and so on. Of several algorithms the first counts,
+the one that would be chosen. It prints those whose times differ by more than `--over` percent, the slower ones first, what only
+one file has, and the geometric mean of all; it exits with 1 where a row has become slower by more than that. Times that were taken
+by different methods or on different devices are not compared.
 """
 
 from __future__ import annotations

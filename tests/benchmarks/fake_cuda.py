@@ -1,8 +1,7 @@
 """What PyTorch has of CUDA, with its rules, on the CPU: for code that captures graphs, on machines without a GPU.
 
-A capture computes what is called in it, and a replay computes it again. As on a device, nothing may be captured that was not
-called before in that thread, where cuDNN would still have to search; what is captured on a stream is no other stream's; and a replay
-in another thread is allowed.
+A capture computes what is called in it, and a replay computes it again, in any thread. As on a device, a search and a wait cannot be
+captured, and what a search found is known in its thread alone.
 """
 
 from __future__ import annotations
@@ -77,11 +76,11 @@ class Graph:
 
 def calls_of(cuda: FakeCuda, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that searches where cuDNN is told to, the first time in a thread, as PyTorch's convolutions do."""
-    known: dict[int, set[str]] = {}
+    known = threading.local()
 
     def call(*tensors: torch.Tensor) -> Any:
         key = str([(tensor.shape, tensor.stride()) for tensor in tensors if isinstance(tensor, torch.Tensor)])
-        seen = known.setdefault(id(threading.current_thread()), set())
+        seen = known.__dict__.setdefault("keys", set())
         if key not in seen:
             assert cuda.capturing is None, "a search cannot be captured"
             seen.add(key)
