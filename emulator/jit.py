@@ -1,6 +1,7 @@
 """What the emulated driver runs to make a module of PTX, as NVIDIA's compiles it: python -m emulator.jit --runtime LIB IN.ptx OUT.
 
-The driver finds it as `jit` beside itself, a script that `emulator.build` writes. What was made before is kept, as a driver keeps it.
+The driver finds it as `jit` beside itself, a script that `emulator.build` writes. What was made before is kept, as a GPU's driver
+keeps it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,18 @@ __all__ = ["CommandError", "build_module", "main", "ptx_of", "translator"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = ("nvcc.py", "abi/*.h", "scalar/*.h", "ptx/*.py", "ptx/instructions/*.py")
-_PASSED_ON = ("--preprocess", "-E", "--ptx", "-ptx", "-M", "-MM", "--generate-dependencies", "--help", "-h", "--list-gpu-code")
+_PASSED_ON = (
+    "--preprocess",
+    "-E",
+    "--ptx",
+    "-ptx",
+    "-M",
+    "-MM",
+    "--generate-dependencies",
+    "--help",
+    "-h",
+    "--list-gpu-code",
+)
 _TARGETS = ("cubin", "fatbin")
 _COMMON_FLAGS = (
     "-std=c++20", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing", "-fPIC",

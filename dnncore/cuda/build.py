@@ -1,7 +1,7 @@
 """Compile every unit ahead, for machines without a compiler: python -m dnncore.cuda.build --arch sm_90a --out DIR.
 
-For an architecture of machine code, "sm_90a", that gives cubins, and for a virtual one, "compute_80", PTX, which the drivers of GPUs
-compile that no cubin is for (`jit.target`).
+For an architecture of machine code, "sm_90a", that gives cubins; for a virtual one, "compute_80", PTX, which the driver of a GPU
+compiles that no cubin is for (`jit.target`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def _check_machine(image: bytes, unit: Unit, compiler: Compiler) -> None:
 
 
 def _check_ptx(text: bytes, unit: Unit, arch: str, compiler: Compiler) -> None:
-    if f".target sm_{arch.removeprefix('compute_')}\n".encode() not in text or f".entry {unit.entry}(".encode() not in text:
+    if (
+        f".target sm_{arch.removeprefix('compute_')}\n".encode() not in text
+        or f".entry {unit.entry}(".encode() not in text
+    ):
         raise CompilationError(f"{unit.entry}: what {compiler.nvcc} wrote is no PTX of it for {arch}")
 
 

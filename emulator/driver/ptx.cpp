@@ -99,6 +99,7 @@ Target parse_target(const std::string& name) {
   return target;
 }
 
+// Which error a GPU's driver gives for PTX that is for another device is assumed: what ptxas refuses is invalid PTX.
 void check_ptx_target(const char* text) {
   const std::string name = target_of(text);
   const Target target = parse_target(name);

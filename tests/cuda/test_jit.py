@@ -341,7 +341,9 @@ def test_what_a_device_runs_is_machine_code_where_there_can_be_some_else_ptx(
 
 
 def test_ptx_that_is_missing_or_damaged_is_named_with_the_way_out(no_nvcc: None, tmp_path: Path) -> None:
-    with pytest.raises(BackendUnavailableError, match=r"no PTX of plain .*dnncore\.cuda\.build --arch compute_80 --out DIR"):
+    with pytest.raises(
+        BackendUnavailableError, match=r"no PTX of plain .*dnncore\.cuda\.build --arch compute_80 --out DIR"
+    ):
         jit.ptx(plain())
     (tmp_path / "prebuilt").mkdir()
     (tmp_path / "prebuilt" / jit.prebuilt_name(plain(), jit.FORWARD)).write_bytes(b"not xz")

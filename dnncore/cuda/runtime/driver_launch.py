@@ -52,8 +52,8 @@ def load_ptx(text: bytes, name: str) -> Any:
             raise
         said = log.split(b"\0", 1)[0].decode(errors="replace").strip()
         raise CompilationError(
-            f"the driver does not compile the PTX of {name}: {error}; update the driver if it is older than the PTX, or build machine "
-            f"code for this GPU: `python -m dnncore.cuda.build --arch sm_XY --out DIR` and DNNCORE_CUBIN_DIR=DIR\n{said}"
+            f"the driver does not compile the PTX of {name}: {error}; update the driver if it is older than the PTX, or build "
+            f"machine code for this GPU: `python -m dnncore.cuda.build --arch sm_XY --out DIR` and DNNCORE_CUBIN_DIR=DIR\n{said}"
         ) from error
 
 

@@ -52,8 +52,9 @@ class LoadedKernels:
         if jit.is_ptx(self.architecture):
             native = jit.architecture(context.compute_capability)
             _log.warning(
-                "%s has compute capability %s, for which nothing was built: its driver compiles PTX for %s, each kernel at its first use, "
-                "and kernels of other architectures alone are left out; python -m dnncore.cuda.build --arch %s makes machine code",
+                "%s has compute capability %s, for which nothing was built: its driver compiles PTX for %s, each kernel at its "
+                "first use, and kernels of other architectures alone are left out; python -m dnncore.cuda.build --arch %s makes "
+                "machine code",
                 context.name,
                 _dotted(context.compute_capability),
                 self.architecture,
