@@ -60,8 +60,8 @@ type: $(VENV)/.dev  ## mypy, strict
 docs: $(VENV)/.dev  ## build the documentation into .build/docs; warnings are errors
 	$(BIN)/python -m sphinx -qW --keep-going -d .build/doctrees docs .build/docs
 
-kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80 and sm_90a into the package, for machines without nvcc
-	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --out dnncore/cuda/cubins
+kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80, sm_90a and, as PTX, for newer GPUs into the package
+	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --arch compute_80 --out dnncore/cuda/cubins
 
 gates: $(VENV)/.dev  ## compile every kernel, print how its machine code has changed, write the baseline
 	$(BIN)/python -m tests.cuda.gates --update
