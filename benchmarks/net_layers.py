@@ -11,7 +11,7 @@ from dnncore.nn.operators.convolution import Convolution
 from dnncore.nn.operators.inner_product import InnerProduct
 from dnncore.nn.zoo import ZOO
 
-__all__ = ["GROUPED", "NETS", "LinearGeometry", "convolutions", "linear_layers"]
+__all__ = ["GROUPED", "NETS", "SQUARES", "LinearGeometry", "convolutions", "linear_layers"]
 
 NETS = ("resnet50", "vgg16", "mobilenet_v2", "googlenet", "alexnet")
 
@@ -37,6 +37,10 @@ class LinearGeometry:
     def shrunk(self) -> LinearGeometry:
         """So small that any machine computes it at once: for dry runs."""
         return replace(self, n=min(self.n, 4), c=min(self.c, 32), k=min(self.k, 16))
+
+
+SQUARES = tuple(LinearGeometry(f"square-{size}", size, size, size) for size in (1024, 4096, 8192))
+"""Of no net: large products, which as a layer and its gradients have three of the ways in which two matrices can lie."""
 
 
 def _graphs() -> Iterator[Graph]:

@@ -11,7 +11,7 @@ Rows, in order of importance; each goes into its file in benchmarks/results as s
     anchors   the 19 layers of benchmarks/layers.py, in all directions, and fused (convolution, bias and ReLU): convolution-*.json
     int8      their forward in int8 beside ours in fp16: int8.json
     grouped   ResNeXt-50's 3x3 layers: layers-*.json
-    linear    fully connected layers and their gradients, strict: linear-*.json
+    linear    fully connected layers, large squares, and the gradients of both, strict: linear-*.json
     nets      every distinct convolution of ResNet-50, VGG-16, MobileNetV2, GoogLeNet and AlexNet: layers-*.json
 
 The one command for a call of ten minutes on a GPU; the next call goes on where it ended:
@@ -35,7 +35,7 @@ from benchmarks.kernels.convolutions import DIRECTIONS, convolution, int8_convol
 from benchmarks.kernels.linear import linear
 from benchmarks.kernels.precision import PRECISIONS, Precision
 from benchmarks.layers import LAYERS, LayerGeometry
-from benchmarks.net_layers import GROUPED, convolutions, linear_layers
+from benchmarks.net_layers import GROUPED, SQUARES, LinearGeometry, convolutions, linear_layers
 from benchmarks.session import Group, add_arguments, opened
 from dnncore.errors import DnncoreError
 
@@ -117,16 +117,19 @@ class _Selection:
 
     def _linear(self) -> Iterator[Group]:
         directions = [direction for direction in self._directions if direction in _PRODUCTS]
+        layers: dict[LinearGeometry, tuple[str, ...]] = {}
+        for batch in self._options.batch:
+            layers |= linear_layers(batch)
+        layers |= dict.fromkeys(SQUARES, ())
         for precision in self._precisions:
             if precision.name == "tf32":
                 continue  # a matrix product of ours rounds no operand
             found = [
                 linear(
                     layer.shrunk if self._options.dry_run else layer,
-                    *(direction, precision, {"batch": batch, "nets": list(nets)}),
+                    *(direction, precision, {"batch": layer.n, "nets": list(nets)}),
                 )
-                for batch in self._options.batch
-                for layer, nets in linear_layers(batch).items()
+                for layer, nets in layers.items()
                 if self._wanted(layer.name, nets)
                 for direction in directions
             ]

@@ -30,7 +30,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_group_of_kernels_runs_dry(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = "r50-3x3-64,r50-1x1-256-64,resnext50-3x3-128,linear-1280,3x3-32-32-112"
+    names = "r50-3x3-64,r50-1x1-256-64,resnext50-3x3-128,linear-1280,square-4096,3x3-32-32-112"
     arguments = ["--dry-run", "--device", device, "--out", str(tmp_path), "--layers", names]
     assert of_kernels.main([*arguments, "--dtype", "fp16", "tf32", "--batch", "1"]) == 0
     assert "FAILED" not in capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_every_group_of_kernels_runs_dry(device: str, tmp_path: Path, capsys: py
         (depthwise, 1, "mobilenet_v2"),
     }
     assert [row["of_fp16"] is not None for row in rows(tmp_path / "dry-run-int8.json")] == [True, True]
-    assert len(rows(tmp_path / "dry-run-linear-float16.json")) == 3
+    assert len(rows(tmp_path / "dry-run-linear-float16.json")) == 6
 
 
 @pytest.mark.parametrize("family", of_memory.FAMILIES)
