@@ -12,7 +12,19 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["age", "convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices", "steps"]
+__all__ = [
+    "age",
+    "convolution",
+    "cpu",
+    "families",
+    "host",
+    "insert",
+    "memory_bound",
+    "nets",
+    "setup",
+    "slices",
+    "steps",
+]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families)((?: [^> ]+)*) -->")

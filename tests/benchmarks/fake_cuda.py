@@ -1,7 +1,7 @@
 """What PyTorch has of CUDA, with its rules, on the CPU: for code that captures graphs, on machines without a GPU.
 
-A capture computes what is called in it, and a replay computes it again, in any thread. As on a device, a search and a wait cannot be
-captured, and what a search found is known in its thread alone.
+A capture computes what is called in it, and a replay computes it again, in any thread. As on a device, a search and a wait cannot
+be captured, and what a search found is known in its thread alone.
 """
 
 from __future__ import annotations
