@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,6 +44,7 @@ class Agenda:
         self._is_missing_only = is_missing_only
         self._not_run: list[str] = []
         self._failed: list[str] = []
+        self._ratios: dict[str, dict[str, float]] = {}
 
     @property
     def is_over(self) -> bool:
@@ -76,15 +78,24 @@ class Agenda:
         except (Wrong, DnncoreError, RuntimeError) as error:  # RuntimeError is what PyTorch raises, out of memory too
             self._failed.append(f"{what} {one.name}: {type(error).__name__}: {error}")
             print(f"FAILED {self._failed[-1]}", flush=True)
+            self._contest.handle.synchronize()  # which raises where the device is lost to everything else too
             return
         finally:
             release()
         document.add(rows)
+        if rows and rows[0][f"of_{one.peer}"] is not None:
+            ratios = self._ratios.setdefault(f"{what} {rows[0].get('direction', '')}".rstrip(), {})
+            ratios[f"{one.name} {rows[0].get('batch', '')}".rstrip()] = rows[0][f"of_{one.peer}"]
         for row in rows:
             print(_line(row, one.peer, self._clock() - started), flush=True)
 
     def close(self) -> int:
-        """Say what failed and what was not run; what the program is to exit with."""
+        """Say what it comes to, what failed and what was not run; what the program is to exit with."""
+        for what, ratios in self._ratios.items():
+            slower = sorted((ratio, name) for name, ratio in ratios.items() if ratio < 1)
+            behind = ", ".join(f"{name} {ratio:.2f}" for ratio, name in slower[:_MOST_NAMES])
+            mean = statistics.geometric_mean(ratios.values())
+            print(f"{what}: geometric mean {mean:.2f} of {len(ratios)}; behind: {behind or 'none'}")
         if self._not_run:
             rest = len(self._not_run) - _MOST_NAMES
             print(

@@ -2,15 +2,15 @@
 
 Ours is a captured program, PyTorch's a CUDA graph (`race`, `torch_graphs`). Results are checked on inputs drawn anew, in memory
 that held NaN before: against float64, for large problems of a part of the output alone, and ours against PyTorch's as a whole. What
-is wrong is not timed, and its row says so.
+is wrong is not timed, and said.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,12 +19,11 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.comparison import difference
 from benchmarks.measurement import Measurement, Operations, Part, permits_tf32
 from benchmarks.operands import OperandSet, is_beside_torch
-from benchmarks.race import Replay, Rotation, race
+from benchmarks.race import Replay, Rotation, Time, race
 from benchmarks.torch_graphs import Captured, Rival, Search, fastest
 from dnncore import Handle, Preference
 from dnncore.plan import Plan, rank
 from dnncore.problems import Problem
-from dnncore.program import CapturedProgram
 from dnncore.testing import tolerance
 
 __all__ = ["Contest", "Wrong"]
@@ -53,8 +52,8 @@ class _Ours:
     """One of our algorithms, ready to race. Immutable."""
 
     name: str
-    cold: CapturedProgram
-    warm: CapturedProgram
+    cold: Replay
+    warm: Replay
     error: float | None
     output: torch.Tensor
     workspace_bytes: int
@@ -100,39 +99,24 @@ class Contest:
         with ExitStack() as stack:
             sets, cold, warm = self._sets(measurement, names[0], stack)
             ours = self._all_of_ours(measurement, names, sets, (cold, warm), stack)
-            rivals: list[Captured] = []
-            heats: dict[str, float] = {}
-            problems: list[str] = []
-            if measurement.rival is not None:
-                others = self._rival(measurement.rival, stack)
-                contestants = {f"rival {one.name}": one for one in others}
-            else:
-                contestants = {}
-                if is_beside_torch(self.handle) and measurement.torch is not None:
-                    rivals, heats, problems = self._torch(measurement, sets, cold, warm)
-            replays = {
-                which: {
-                    **{one.name: self._replay(getattr(one, which), rotation) for one in ours},
-                    **{name: self._replay(getattr(one, which), rotation) for name, one in contestants.items()},
-                    **{one.name: getattr(one, which) for one in rivals},
-                }
-                for which, rotation in (("cold", cold), ("warm", warm))
-            }
+            rivals, heats, problems = self._rivals(measurement, sets, (cold, warm), stack)
             rounds = 1 if self.is_dry else None
-            times = {which: race(found, self.handle.record_event, rounds) for which, found in replays.items()}
-            theirs = [*contestants, *(one.name for one in rivals)]
-            best = {which: min(theirs, key=lambda name: found[name].ms, default=None) for which, found in times.items()}
-            is_same = (
-                measurement.comparable and not measurement.changes_outputs
-            )  # else outputs were drawn anew for each
-            first = rivals[0].first if rivals and is_same else None
+            times = {
+                which: race(
+                    {one.name: getattr(one, which) for one in (*ours, *rivals)}, self.handle.record_event, rounds
+                )
+                for which in ("cold", "warm")
+            }
+            # Where outputs are changed, they were drawn anew for each.
+            is_same = measurement.comparable and not measurement.changes_outputs and measurement.rival is None
+            theirs = rivals[0].output if rivals and is_same else None
             return [
                 measurement.row
                 | self._figures(measurement, one, times["cold"][one.name].ms)
-                | self._ratios(measurement, one, times, best)
+                | _ratios(measurement, one, rivals, times)
                 | {
                     "relative_error": _rounded(one.error, 2),
-                    "relative_difference": None if first is None else _rounded(difference(one.output, first), 2),
+                    "relative_difference": None if theirs is None else _rounded(difference(one.output, theirs), 2),
                     "workspace_bytes": one.workspace_bytes,
                     "sets": cold.sets,
                     "calls": cold.calls,
@@ -195,15 +179,26 @@ class Contest:
             plan = self._plan(measurement.problem, name)
             error = self._checked(measurement, name, plan, calls[0], sets[0])
             output = sets[0].outputs[0].values.clone()
-            cold, warm = (self._captured(calls[: one.sets], one.passes, stack) for one in rotations)
+            cold, warm = (self._captured(calls, one, stack) for one in rotations)
             found.append(_Ours(name, cold, warm, error, output, 0 if plan is None else plan.workspace_bytes))
         return found
 
-    def _rival(self, measurement: Measurement, stack: ExitStack) -> list[_Ours]:
-        """Another measurement of ours in PyTorch's place."""
-        names = self._names(measurement)[:1]
-        sets, cold, warm = self._sets(measurement, names[0], stack)
-        return self._all_of_ours(measurement, names, sets, (cold, warm), stack)
+    def _rivals(
+        self,
+        measurement: Measurement,
+        sets: Sequence[OperandSet],
+        rotations: tuple[Rotation, Rotation],
+        stack: ExitStack,
+    ) -> tuple[Sequence[_Ours | Captured], dict[str, float], list[str]]:
+        """Whom ours is raced with: PyTorch, another measurement of ours in its place, or nobody; as `fastest` returns them."""
+        if measurement.rival is not None:
+            names = self._names(measurement.rival)[:1]
+            others, cold, warm = self._sets(measurement.rival, names[0], stack)
+            found = self._all_of_ours(measurement.rival, names, others, (cold, warm), stack)
+            return [replace(one, name=f"rival {one.name}") for one in found], {}, []
+        if is_beside_torch(self.handle) and measurement.torch is not None:
+            return self._torch(measurement, sets, rotations)
+        return [], {}, []
 
     def _plan(self, problem: Problem | Operations, algorithm: str) -> Plan | None:
         return None if isinstance(problem, Operations) else self.handle.plan(problem, algorithm=algorithm)
@@ -216,15 +211,12 @@ class Contest:
         inputs, outputs = ([one.address for one in group] for group in (operands.inputs, operands.outputs))
         return lambda: self.handle.launch(plan, 1.0, inputs, measurement.beta, outputs)
 
-    def _captured(self, calls: Sequence[Callable[[], None]], passes: int, stack: ExitStack) -> CapturedProgram:
+    def _captured(self, calls: Sequence[Callable[[], None]], rotation: Rotation, stack: ExitStack) -> Replay:
         with self.handle.record() as program:
-            for _ in range(passes):
-                for call in calls:
+            for _ in range(rotation.passes):
+                for call in calls[: rotation.sets]:
                     call()
-        return stack.enter_context(closing(program.capture()))
-
-    def _replay(self, captured: CapturedProgram, rotation: Rotation) -> Replay:
-        return Replay(captured.run, rotation.calls)
+        return Replay(stack.enter_context(closing(program.capture())).run, rotation.calls)
 
     def _checked(
         self, measurement: Measurement, name: str, plan: Plan | None, call: Callable[[], None], operands: OperandSet
@@ -275,7 +267,7 @@ class Contest:
         return (result if isinstance(result, torch.Tensor) else result[0]), lambda output: output
 
     def _torch(
-        self, measurement: Measurement, sets: Sequence[OperandSet], cold: Rotation, warm: Rotation
+        self, measurement: Measurement, sets: Sequence[OperandSet], rotations: tuple[Rotation, Rotation]
     ) -> tuple[list[Captured], dict[str, float], list[str]]:
         inputs = [one.input_values for one in sets]
         held = sets[0].refill(self._generator, changes=True) if measurement.changes_outputs else []
@@ -289,13 +281,11 @@ class Contest:
             if part is None:
                 return True
             expected, taken = part
-            return difference(taken(result), expected) <= _OF_CUDNN * _allowed(
-                measurement, "tf32" if is_tf32 else "dtype"
-            )
+            return difference(taken(result), expected) <= allowed
 
         assert measurement.torch is not None
-        is_tf32 = permits_tf32(measurement.problem)
-        rival = Rival(measurement.torch, more, inputs, cold, warm)
+        allowed = _OF_CUDNN * _allowed(measurement, "tf32" if permits_tf32(measurement.problem) else "dtype")
+        rival = Rival(measurement.torch, more, inputs, *rotations)
         search = self.search if measurement.searched else None
         return fastest(rival, measurement.formats, search, self.handle.record_event, is_right)
 
@@ -313,25 +303,21 @@ class Contest:
             row["of_copy"] = round(tbps / self.ceilings.copy_tbps, 3)
         return row
 
-    def _ratios(
-        self,
-        measurement: Measurement,
-        ours: _Ours,
-        times: dict[str, Any],
-        best: dict[str, str | None],
-    ) -> Row:
-        """Theirs beside ours, from memory and from the cache."""
-        row: Row = {}
-        for which, suffix in (("cold", ""), ("warm", "_warm")):
-            mine, name = times[which][ours.name].ms, best[which]
-            theirs = None if name is None else times[which][name].ms
-            if which == "warm":
-                row["ms_warm"] = round(mine, 5)
-            row[f"{measurement.peer}_ms{suffix}"] = None if theirs is None else round(theirs, 5)
-            row[f"of_{measurement.peer}{suffix}"] = None if theirs is None else round(theirs / mine, 3)
-            if which == "cold" and name is not None:
-                row[measurement.peer] = name
-        return row
+
+def _ratios(
+    measurement: Measurement, ours: _Ours, rivals: Sequence[_Ours | Captured], times: Mapping[str, Mapping[str, Time]]
+) -> Row:
+    """The best of theirs beside ours, from memory and from the cache."""
+    peer = measurement.peer
+    row: Row = {"ms_warm": round(times["warm"][ours.name].ms, 5)}
+    for which, suffix in (("cold", ""), ("warm", "_warm")):
+        found = times[which]
+        theirs, best = min(((found[one.name].ms, one.name) for one in rivals), default=(None, None))
+        row[f"{peer}_ms{suffix}"] = None if theirs is None else round(theirs, 5)
+        row[f"of_{peer}{suffix}"] = None if theirs is None else round(theirs / found[ours.name].ms, 3)
+        if which == "cold" and best is not None:
+            row[peer] = best
+    return row
 
 
 def _allowed(measurement: Measurement, math: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from benchmarks.operands import is_beside_torch
 from benchmarks.race import METHOD
 from benchmarks.torch_graphs import Search
 from dnncore import Handle
-from dnncore.errors import BadParamError
+from dnncore.errors import BadParamError, DnncoreError
 
 __all__ = ["Group", "Session", "add_arguments", "opened"]
 
@@ -95,10 +95,20 @@ class Session:
         if self.is_dry:
             due = list({one.problem: one for one in due}.values())
         elif not self.agenda.is_over:
-            started = time.perf_counter()
-            sources = compile_all(self.contest.handle, [plan for one in due for plan in self.contest.plans(one)])
-            print(f"{group.file}: {sources} kernels are there after {time.perf_counter() - started:.1f} s", flush=True)
+            self._compile(due, group.file)
         self.agenda.measure(document, due, group.file)
+
+    def _compile(self, due: Sequence[Measurement], what: str) -> None:
+        """What cannot be planned or compiled fails again where it is measured, and its row says why."""
+        started, plans = time.perf_counter(), []
+        for one in due:
+            with suppress(DnncoreError):
+                plans += self.contest.plans(one)
+        try:
+            said = f"{compile_all(self.contest.handle, plans)} kernels are there"
+        except DnncoreError as error:
+            said = f"not all kernels are there: {error}"
+        print(f"{what}: {said}, after {time.perf_counter() - started:.1f} s", flush=True)
 
     def close(self) -> int:
         """Say what failed and what was not run; what the program is to exit with."""

@@ -26,7 +26,7 @@ _ALGORITHMS = 10
 """That a search tries: PyTorch's default."""
 
 _FIRST_LIMITS = (2, 4)
-_SLOWNESS, _RUNS = 30, 2
+_SLOWNESS, _RUNS = 30, 4
 """How much slower than the first of cuDNN's algorithms one is that it tries all the same, and how often it runs each: assumed."""
 
 _KEPT = 2
@@ -56,14 +56,14 @@ class Captured:
         name: How images lie, and which search it was.
         cold: Through all sets.
         warm: With the first alone.
-        first: What the first call gave.
+        output: What the first call gave.
         seconds: What the first call took, with the search.
     """
 
     name: str
     cold: Replay
     warm: Replay
-    first: torch.Tensor
+    output: torch.Tensor
     seconds: float
 
 
@@ -187,7 +187,7 @@ def fastest(
     heats: dict[str, float] = {}
     problems: list[str] = []
     for one in _contestants(rival, formats or ("as it is",), search, mark, problems):
-        if not is_right(one.first):
+        if not is_right(one.output):
             problems.append(f"{one.name}: its result is wrong")
             if search is not None:  # another may be right; where there is one way alone, what it takes is of interest
                 continue

@@ -18,7 +18,8 @@ The one command for a call of ten minutes on a GPU; the next call goes on where 
 
     DNNCORE_COMMIT=... python -m benchmarks.kernels --minutes 9 --missing --out $OUT
 
-`--missing` leaves out what the files in `--out` have of this commit: copy them there first. A dry run computes tiny layers of the
+`--missing` leaves out what the files in `--out` have of this commit: copy them there first. Kernels are compiled before they are
+measured, all of a file at the same time; those that `make kernels` built are there already. A dry run computes tiny layers of the
 same kinds, ours alone, two calls a graph and one round, on the emulated driver (`--device cuda:0`, with the variables that the
 Makefile sets for tests and its libcuda.so.1 in LD_PRELOAD) or on the CPU; it shows that all of it runs:
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from benchmarks.kernels.convolutions import DIRECTIONS, convolution, int8_convol
 from benchmarks.kernels.precision import PRECISIONS
 from benchmarks.layers import LayerGeometry
 from benchmarks.measurement import Measurement
+from benchmarks.race import Replay, Time
 from benchmarks.torch_graphs import Search
 from dnncore import Handle, TensorDescriptor
 from dnncore.problems import Direction, UnaryProblem
@@ -75,6 +76,26 @@ def test_int8_is_exact_and_beside_ours_in_fp16(contest: Contest) -> None:
     assert row["fp16"].startswith("rival ")
 
 
+def test_a_rival_goes_through_as_many_sets_as_its_own_bytes_take(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp16 tensors are twice as large, so half as many exceed the cache."""
+    raced: list[dict[str, int]] = []
+
+    def race(contestants: Mapping[str, Replay], _mark: object, _rounds: object) -> dict[str, Time]:
+        raced.append({name: replay.calls for name, replay in contestants.items()})
+        return {name: Time(1.0, 0.0) for name in contestants}
+
+    monkeypatch.setattr("benchmarks.contest.race", race)
+    contest.is_dry = False
+    (row,) = contest.rows(int8_convolution(LayerGeometry("1x1", 1, 32, 120, 32, 1, 1, 0)))
+    cold, _warm = raced
+    assert row["sets"] == 5
+    ours, rival = cold.values()
+    assert ours % 5 == 0
+    assert (rival % 3, rival % 5) == (0, 2)  # 12 calls: four passes through three sets
+
+
 def test_a_wrong_result_is_not_timed(contest: Contest) -> None:
     with pytest.raises(Wrong, match=r"exp: .* differs from float64 by"):
         contest.rows(unary(torch=lambda x: x.exp() * 1.001))
@@ -107,6 +128,30 @@ def test_beside_pytorch_a_row_has_its_best_time_and_the_ratio(
     assert row["cudnn"] in row["heats"]
     assert row["of_cudnn"] == pytest.approx(row["cudnn_ms"] / row["ms"], abs=1e-3)
     assert row["relative_difference"] < 1e-6
+
+
+def test_at_the_end_stands_what_it_comes_to(
+    contest: Contest, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agenda = Agenda(contest, None)
+    found = {"first": 2.0, "second": 0.5, "third": 8.0}
+    rows = {
+        name: {
+            "name": name,
+            "of_torch": ratio,
+            "torch_ms": 1.0,
+            "of_torch_warm": 1.0,
+            "torch": "as it is",
+            "ms": 1.0,
+            "ms_warm": 1.0,
+        }
+        | {"tbps": 1.0, "relative_error": 0.0, "algorithm": "gemm"}
+        for name, ratio in found.items()
+    }
+    monkeypatch.setattr(Contest, "rows", lambda _self, one: [rows[one.name]])
+    agenda.measure(Document(tmp_path / "file.json", ("name",)), [unary(name=name) for name in found], "file")
+    assert agenda.close() == 0
+    assert capsys.readouterr().out.endswith("file: geometric mean 2.00 of 3; behind: second 0.50\n")
 
 
 class Minutes:
