@@ -12,6 +12,15 @@ from dnncore.torch.modules import MODULES
 
 __all__ = ["Conversion", "convert"]
 
+_WITHOUT_KERNELS = (
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict),
+    *(nn.Identity, nn.Flatten, nn.Unflatten),
+)
+"""PyTorch's modules that compute nothing themselves."""
+
+_OURS = frozenset(MODULES.values())
+_PYTORCHS = "torch.nn.modules."
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -21,8 +30,9 @@ class Conversion:
         model: The model that was given.
         converted: Names of the modules that compute with our kernels now.
         shortened: Names of those that still compute with PyTorch's, which ours do not beat, and cost the host less (`ReLU`).
-        left: Names of the modules of a kind that we have, each with the setting for which it was left as it was; and what could
-            not be fused where that was asked for, each with the reason.
+        left: Names of the modules that compute as before, each with the reason: a setting, a kind of PyTorch's that we do not have,
+            or a subclass of one that we do. And what could not be fused where that was asked for. What modules of the model's own
+            compute between these is not looked at.
         fused: Names of the batch normalisations that take the ReLU behind them into their own operation in training.
     """
 
@@ -55,16 +65,29 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
     left: list[tuple[str, str]] = []
     for name, module in model.named_modules():
         ours = MODULES.get(type(module))
-        if ours is None:
-            continue
-        reason = ours.why_not(module)
-        if reason is None:
+        reason = _why_unknown(module) if ours is None else ours.why_not(module)
+        if reason is not None:
+            left.append((name, reason))
+        elif ours is not None:
             module.__class__ = ours
             (converted if ours.kernel_is_ours else shortened).append(name)
-        else:
-            left.append((name, reason))
     fused: tuple[str, ...] = ()
     if fuse:
         fused, not_fused = fuse_in(model)
         left += not_fused
     return Conversion(model, tuple(converted), tuple(shortened), tuple(left), fused)
+
+
+def _why_unknown(module: nn.Module) -> str | None:
+    """Why a module of none of the kinds that we have is left; None where it is ours already, or computes nothing itself."""
+    kind = type(module)
+    if kind in _WITHOUT_KERNELS or kind in _OURS:
+        return None
+    if kind.__module__.startswith(_PYTORCHS):
+        return f"there is no {kind.__name__} of ours"
+    known = next((theirs for theirs in MODULES if isinstance(module, theirs)), None)
+    return (
+        None
+        if known is None
+        else f"{kind.__name__} is a subclass of {known.__name__}, which may compute something else"
+    )

@@ -168,6 +168,8 @@ def layers_for(x: Tensor) -> tuple[nn.Module, ...]:
         nn.AdaptiveAvgPool2d(1),
         nn.AdaptiveAvgPool2d((3, 2)),
         nn.AdaptiveAvgPool2d((4, 3)),
+        nn.AdaptiveMaxPool2d((3, 2)),
+        nn.AdaptiveMaxPool2d((4, 3)),
         nn.ReLU(),
         nn.GELU(),
         nn.Softmax(1),

@@ -37,6 +37,12 @@ LAYERS: tuple[tuple[nn.Module, tuple[int, ...]], ...] = (
     (nn.AdaptiveAvgPool1d(4), (4, 9)),
     (nn.AdaptiveAvgPool2d((3, 5)), IMAGE),
     (nn.AdaptiveAvgPool3d((3, None, 5)), (1, 2, 4, 5, 3)),
+    (nn.AdaptiveMaxPool1d(3), (2, 4, 9)),
+    (nn.AdaptiveMaxPool1d(4), (4, 9)),
+    (nn.AdaptiveMaxPool2d((4, None)), IMAGE),
+    (nn.AdaptiveMaxPool2d((3, 5)), IMAGE),
+    (nn.AdaptiveMaxPool3d(1), (1, 2, 4, 4, 4)),
+    (nn.AdaptiveMaxPool3d((3, None, 5)), (1, 2, 4, 5, 3)),
     (nn.ReLU(), IMAGE),
     (nn.ReLU6(), IMAGE),
     (nn.LeakyReLU(0.2), IMAGE),
@@ -66,6 +72,8 @@ LEFT = (
     (nn.MaxPool2d(2, dilation=2), "dilation 2"),
     (nn.AvgPool2d(2, divisor_override=3), "divisor_override 3"),
     (nn.AdaptiveAvgPool2d((2, 0)), "output_size (2, 0)"),
+    (nn.AdaptiveMaxPool2d((2, 0)), "output_size (2, 0)"),
+    (nn.AdaptiveMaxPool1d(2, return_indices=True), "return_indices"),
     (nn.LeakyReLU(-0.1), "negative_slope -0.1"),
     (nn.ELU(-1.0), "alpha -1.0"),
     (nn.Softmax(), "dim is not given"),
@@ -194,8 +202,25 @@ def test_a_subclass_is_left_alone() -> None:
             return -x
 
     module = Mine()
-    assert dt.convert(module).converted == ()
+    conversion = dt.convert(module)
+    assert conversion.converted == ()
+    assert conversion.left == (("", "Mine is a subclass of ReLU, which may compute something else"),)
     assert type(module) is Mine
+
+
+def test_kinds_that_we_do_not_have_are_named_but_for_those_that_compute_nothing() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.softplus, self.relu = nn.Softplus(), nn.ReLU()
+
+    model = nn.Sequential(nn.Identity(), nn.Flatten(0), nn.Upsample(2), nn.ModuleList([Own(), nn.LSTM(2, 3)]))
+    conversion = dt.convert(model)
+    assert conversion.shortened == ("3.0.relu",)
+    named = {"2": "Upsample", "3.0.softplus": "Softplus", "3.1": "LSTM"}
+    assert conversion.left == tuple((name, f"there is no {kind} of ours") for name, kind in named.items())
+    assert dt.convert(model).left == conversion.left
+    assert dt.convert(model).shortened == ()
 
 
 ELEMENTWISE = [module for module, _ in LAYERS if type(module).__module__ == nn.ReLU.__module__]
@@ -280,6 +305,22 @@ def test_uneven_windows_keep_a_constant(dtype: torch.dtype, autocast: bool) -> N
     assert y.dtype is dtype
     assert y.is_contiguous(memory_format=torch.channels_last)
     _close(y, torch.full((2, 3, 7, 5), 1.5, dtype=dtype))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_of_equal_maxima_of_uneven_windows_the_first_has_the_gradient(memory_format: torch.memory_format) -> None:
+    pool = nn.AdaptiveMaxPool2d((3, 4))
+    ours = dt.convert(copy.deepcopy(pool)).model
+    x = torch.randint(0, 3, (2, 3, 11, 6), generator=torch.Generator().manual_seed(0)).double()
+    found = []
+    for layer in (ours, pool):
+        given = x.clone(memory_format=memory_format).requires_grad_()
+        y = layer(given)
+        (y * torch.linspace(1, 2, y.numel(), dtype=torch.float64).reshape(y.shape)).sum().backward()
+        found.append((y, given.grad))
+        assert y.is_contiguous(memory_format=memory_format)
+    for a, b in zip(*found, strict=True):
+        _close(a, b)
 
 
 def test_what_is_no_module_is_refused_by_what_it_is() -> None:

@@ -18,7 +18,7 @@ from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.linear import product
 from dnncore.torch.operation import Operation
 
-__all__ = ["adaptive_avg_pool", "avg_pool", "max_pool"]
+__all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
 
 
 def _pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
@@ -105,19 +105,44 @@ def adaptive_avg_pool(x: Tensor, output_size: tuple[int | None, ...]) -> Tensor:
     average over several dimensions is one after the other, and along one dimension a product with the matrix of the places'
     shares. Shares of 16 bits would not keep a constant: such tensors are averaged in float32.
     """
-    pooling = _even_windows(x.shape[2:], output_size)
+    pooling = _even_windows(PoolingMode.AVERAGE_INCLUDE_PADDING, x.shape[2:], output_size)
     if pooling is not None:
         return avg_pool(x, pooling)
     y = x if x.dtype is torch.float64 else x.float()
     for axis, count in enumerate(output_size, start=2):
         if count is not None and count != x.shape[axis]:
             y = product(y.movedim(axis, -1), _shares(x.shape[axis], count, y)).movedim(-1, axis)
+    return _laid_out_as(x, y.to(x.dtype))
+
+
+def adaptive_max_pool(x: Tensor, output_size: tuple[int | None, ...]) -> Tensor:
+    """The maxima of x [N, C, *input] over the windows of `adaptive_avg_pool`; the gradient goes to the first of equal maxima.
+
+    Where windows differ, the places of each are written down one behind the other, the last one of a shorter window again, so that
+    windows are alike and touch.
+    """
+    pooling = _even_windows(PoolingMode.MAX, x.shape[2:], output_size)
+    if pooling is not None:
+        return max_pool(x, pooling)
+    y, pooling = x, _longest_windows(x.shape[2:], output_size)
+    for axis, (count, longest) in enumerate(zip(output_size, pooling.window, strict=True), start=2):
+        if count is not None and count != x.shape[axis]:
+            starts, ends = _windows(x.shape[axis], count, x.device)
+            places = torch.minimum(starts + torch.arange(longest, device=x.device), ends - 1)
+            y = y.index_select(axis, places.flatten())
+    return _laid_out_as(x, max_pool(y, pooling))
+
+
+def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
+    """y, with channels innermost where those of x are."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d} if is_channels_last(x.shape, x.stride()) else {}
-    return y.to(x.dtype).contiguous(memory_format=last.get(x.dim(), torch.contiguous_format))
+    return y.contiguous(memory_format=last.get(x.dim(), torch.contiguous_format))
 
 
 @lru_cache(maxsize=256)
-def _even_windows(extents: tuple[int, ...], output_size: tuple[int | None, ...]) -> PoolingDescriptor | None:
+def _even_windows(
+    mode: PoolingMode, extents: tuple[int, ...], output_size: tuple[int | None, ...]
+) -> PoolingDescriptor | None:
     """Windows of one extent that touch; None where they would not fit."""
     if len(extents) != len(output_size):
         raise BadParamError(
@@ -127,12 +152,27 @@ def _even_windows(extents: tuple[int, ...], output_size: tuple[int | None, ...])
     if any(extent % count for extent, count in zip(extents, counts, strict=True)):
         return None
     window = [extent // count for extent, count in zip(extents, counts, strict=True)]
-    return PoolingDescriptor.make(PoolingMode.AVERAGE_INCLUDE_PADDING, window, spatial_ndim=len(window))
+    return PoolingDescriptor.make(mode, window, spatial_ndim=len(window))
+
+
+@lru_cache(maxsize=256)
+def _longest_windows(extents: tuple[int, ...], output_size: tuple[int | None, ...]) -> PoolingDescriptor:
+    """Maxima over windows that touch, as long as the longest along each dimension."""
+    window = [
+        1 if count is None else max(-(-(i + 1) * extent // count) - i * extent // count for i in range(count))
+        for extent, count in zip(extents, output_size, strict=True)
+    ]
+    return PoolingDescriptor.make(PoolingMode.MAX, window, spatial_ndim=len(window))
+
+
+def _windows(extent: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[count, 1]: where each window begins, and where the next place behind it is; made where used, in the order of its stream."""
+    window = torch.arange(count, device=device).unsqueeze(1)
+    return window * extent // count, ((window + 1) * extent + count - 1) // count
 
 
 def _shares(extent: int, count: int, reference: Tensor) -> Tensor:
-    """[count, extent]: the share of each place in each window's average, made where it is used, in the order of its stream."""
-    window = torch.arange(count, device=reference.device).unsqueeze(1)
-    start, end = window * extent // count, ((window + 1) * extent + count - 1) // count
+    """[count, extent]: the share of each place in each window's average."""
+    start, end = _windows(extent, count, reference.device)
     place = torch.arange(extent, device=reference.device)
     return ((place >= start) & (place < end)).to(reference.dtype) / (end - start)

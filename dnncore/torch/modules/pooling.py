@@ -79,6 +79,15 @@ class _AdaptiveAveragePooling(_Pooling):
         return pooling.adaptive_avg_pool(x, _each(self.output_size, self._ndim))
 
 
+class _AdaptiveMaxPooling(_Pooling):
+    @staticmethod
+    def why_not(module: Any) -> str | None:
+        return "return_indices" if module.return_indices else _AdaptiveAveragePooling.why_not(module)
+
+    def _pooled(self: Any, x: Tensor) -> Tensor:
+        return pooling.adaptive_max_pool(x, _each(self.output_size, self._ndim))
+
+
 _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.MaxPool1d: (_MaxPooling, 1),
     nn.MaxPool2d: (_MaxPooling, 2),
@@ -89,5 +98,8 @@ _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.AdaptiveAvgPool1d: (_AdaptiveAveragePooling, 1),
     nn.AdaptiveAvgPool2d: (_AdaptiveAveragePooling, 2),
     nn.AdaptiveAvgPool3d: (_AdaptiveAveragePooling, 3),
+    nn.AdaptiveMaxPool1d: (_AdaptiveMaxPooling, 1),
+    nn.AdaptiveMaxPool2d: (_AdaptiveMaxPooling, 2),
+    nn.AdaptiveMaxPool3d: (_AdaptiveMaxPooling, 3),
 }
 MODULES = {theirs: ours(theirs, behaviour, _ndim=ndim) for theirs, (behaviour, ndim) in _BEHAVIOURS.items()}
