@@ -9,6 +9,7 @@ from torch import nn
 from dnncore.errors import BadParamError
 from dnncore.torch.fusion import fuse as fuse_in
 from dnncore.torch.modules import MODULES
+from dnncore.torch.modules.layer import Layer
 
 __all__ = ["Conversion", "convert"]
 
@@ -18,7 +19,6 @@ _WITHOUT_KERNELS = (
 )
 """PyTorch's modules that compute nothing themselves."""
 
-_OURS = frozenset(MODULES.values())
 _PYTORCHS = "torch.nn.modules."
 
 
@@ -81,7 +81,7 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
 def _why_unknown(module: nn.Module) -> str | None:
     """Why a module of none of the kinds that we have is left; None where it is ours already, or computes nothing itself."""
     kind = type(module)
-    if kind in _WITHOUT_KERNELS or kind in _OURS:
+    if kind in _WITHOUT_KERNELS or isinstance(module, Layer):
         return None
     if kind.__module__.startswith(_PYTORCHS):
         return f"there is no {kind.__name__} of ours"

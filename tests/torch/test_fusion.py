@@ -103,6 +103,7 @@ def test_a_fused_net_trains_as_before_and_is_evaluated_as_before(name: str) -> N
     conversion = dt.convert(fused, fuse=True)
     assert sorted(conversion.fused) == sorted(expected)
     assert not conversion.left
+    assert not dt.convert(fused).left
     assert list(fused.state_dict()) == list(theirs.state_dict())
     assert isinstance(fused[3], type(theirs[3]))
     assert inspect.signature(fused[3].forward) == inspect.signature(theirs[3].forward)
