@@ -77,10 +77,13 @@ from dnncore.functional.tensor import (
     minimum,
     mul,
     ne,
+    norm,
     pow,
+    prod,
     remainder,
     sub,
     sum,
+    topk,
     where,
 )
 from dnncore.functional.unary import (
@@ -161,7 +164,9 @@ __all__ = [
     "mul",
     "ne",
     "neg",
+    "norm",
     "pow",
+    "prod",
     "reciprocal",
     "relu",
     "relu6",
@@ -180,6 +185,7 @@ __all__ = [
     "sub",
     "sum",
     "tanh",
+    "topk",
     "unfold",
     "where",
 ]

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from dnncore.descriptors import BinaryOperator, ReduceOperator, TensorDescriptor
+from dnncore.descriptors.settings import whole
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.formats import like, with_leading
 from dnncore.functional.operands import Operand, compute
 from dnncore.functional.operation import Draft, Operation, remembered
-from dnncore.functional.shapes import axes
-from dnncore.problems import BinaryProblem, ReduceProblem, WhereProblem
+from dnncore.functional.shapes import axes, axis
+from dnncore.problems import BinaryProblem, ReduceProblem, TopKProblem, WhereProblem
 from dnncore.tensor import Tensor
 
 __all__ = [
@@ -37,10 +38,13 @@ __all__ = [
     "minimum",
     "mul",
     "ne",
+    "norm",
     "pow",
+    "prod",
     "remainder",
     "sub",
     "sum",
+    "topk",
     "where",
 ]
 
@@ -239,3 +243,78 @@ def amax(input: Operand, dim: int | Sequence[int] | None = None, keepdim: bool =
 def amin(input: Operand, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The smallest element over dimensions, NaN where there is one; otherwise as `sum`."""
     return compute(_reduced, (ReduceOperator.MIN, dim, keepdim), input)[0]
+
+
+def prod(input: Operand, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The product over one dimension, or over all; otherwise as `sum`."""
+    return compute(_reduced, (ReduceOperator.MUL, dim, keepdim), input)[0]
+
+
+def norm(
+    input: Operand, p: float | str = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Tensor:
+    """A norm over dimensions, of everything in them as one vector; otherwise as `sum`.
+
+    Args:
+        input: A tensor.
+        p: 2 or "fro", the root of the sum of squares; 1, the sum of absolute values; or infinity, the largest of them.
+        dim: As of `sum`.
+        keepdim: As of `sum`.
+
+    Raises:
+        BadParamError: another p.
+    """
+    operator = _NORMS.get(p)
+    if operator is None:
+        raise BadParamError(f"p {p!r} is none of {', '.join(map(repr, _NORMS))}")
+    return compute(_reduced, (operator, dim, keepdim), input)[0]
+
+
+_NORMS: dict[float | str, ReduceOperator] = {
+    "fro": ReduceOperator.NORM2,
+    2: ReduceOperator.NORM2,
+    1: ReduceOperator.NORM1,
+    math.inf: ReduceOperator.AMAX,
+}
+
+
+@remembered
+def _top_k(k: int, dim: int, x: TensorDescriptor) -> Operation:
+    """(x) -> values, indices."""
+    along, count = axis(dim, x.ndim), whole(k, "k")
+    if not 0 <= count <= x.shape[along]:
+        raise BadParamError(f"k {count} is not from 0 to {x.shape[along]}, the extent of dimension {along}")
+    values = like(x.with_shape((*x.shape[:along], count, *x.shape[along + 1 :])))
+    indices = replace(values, dtype=DType.INT32)
+    draft = Draft(1, values, indices)
+    draft.step(TopKProblem(x, values, indices, along), 0, *draft.results)
+    return draft.operation()
+
+
+def topk(
+    input: Operand,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    """The k largest elements along a dimension, largest first, and where they are (int32); NaN comes before all numbers.
+
+    Of equal elements the first comes first.
+
+    Args:
+        input: A tensor.
+        k: How many.
+        dim: The dimension.
+        largest: True; the smallest are not computed.
+        sorted: Either; they always are.
+
+    Raises:
+        BadParamError: the dimension has fewer elements, or the smallest are asked for.
+    """
+    if not largest:
+        raise BadParamError(
+            "largest is False: the smallest elements are not computed; give topk the negative of the tensor"
+        )
+    values, indices = compute(_top_k, (k, dim), input)
+    return values, indices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,6 +227,19 @@ TENSOR = (
         if name in ("sum", "mean") or settings["dim"] is not None
     ),
     _c("amax", _x(2, 3, 4)),
+    _c("prod", _x(2, 3, 4)),
+    *(_c("prod", _x(2, 3, 4, 5), dim=dim, keepdim=keepdim) for dim, keepdim in ((1, False), (-1, True))),
+    _c("norm", _x(2, 3, 4)),
+    *(
+        _c("norm", _x(2, 3, 4, 5), p=p, dim=dim, keepdim=keepdim)
+        for p, dim, keepdim in (
+            (2, 1, False),
+            (1, (0, -1), True),
+            (math.inf, 2, False),
+            (1.0, None, False),
+            ("fro", (1, 2), True),
+        )
+    ),
 )
 
 UNARY = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,14 @@ LABELS = np.array([0, 1])
         (lambda: F.adaptive_avg_pool2d(X, (1, 1, 1)), "must be one number or 2"),
         (lambda: F.leaky_relu(X, -0.1), "coefficient -0.1"),
         (lambda: F.gelu(X, "erf"), "approximate 'erf' is none of none, tanh"),
+        (lambda: F.norm(X, 3), "p 3 is none of 'fro', 2, 1, inf"),
+        (lambda: F.norm(X, "nuc"), "p 'nuc' is none of"),
+        (lambda: F.norm(X, -math.inf), "p -inf is none of"),
+        (lambda: F.prod(X, 4), "dim 4 is none of a tensor with 4 dimensions"),
+        (lambda: F.topk(X, 6), "k 6 is not from 0 to 5, the extent of dimension 3"),
+        (lambda: F.topk(X, -1, 0), "k -1 is not from 0 to 2, the extent of dimension 0"),
+        (lambda: F.topk(X, 1.5), "k 1.5 must be an integer"),
+        (lambda: F.topk(X, 1, largest=False), "the smallest elements are not computed"),
         (lambda: F.softmax(X, 4), "dim 4 is none of a tensor with 4 dimensions"),
         (lambda: F.softmax(X, None), "dim None must be an integer"),
         (lambda: F.cross_entropy(ROWS, LABELS, np.ones(4)), "weights of classes are not supported"),

@@ -53,7 +53,12 @@ LAYOUTS = {"row-major": torch.Tensor.contiguous, "gaps": _with_gaps, "reversed":
 
 
 def test_every_function_has_a_case() -> None:
-    assert {case.name for case in CASES} == set(F.__all__) - _NOT_OF_PYTORCH - {"dropout", "where", *_PREDICATES}
+    assert {case.name for case in CASES} == set(F.__all__) - _NOT_OF_PYTORCH - {
+        "dropout",
+        "topk",
+        "where",
+        *_PREDICATES,
+    }
 
 
 @pytest.mark.parametrize("name", _PREDICATES)
@@ -129,6 +134,18 @@ def test_the_places_of_maxima_are_those_of_pytorch() -> None:
     np.testing.assert_array_equal(y.numpy(), expected.numpy())
     np.testing.assert_array_equal(places.numpy(), expected_places.numpy())
     assert places.dtype is DType.INT32
+
+
+@pytest.mark.parametrize(("k", "dim"), [(3, -1), (1, 0), (4, 1), (0, 2)])
+def test_the_largest_elements_are_those_of_pytorch(k: int, dim: int, handle: dnncore.Handle) -> None:
+    array = np.random.default_rng(0).permutation(4 * 5 * 6).reshape(4, 5, 6).astype(np.float32)
+    x = handle.upload(array)
+    values, indices = F.topk(x, k, dim)
+    expected, expected_indices = torch.topk(torch.from_numpy(array), k, dim)
+    np.testing.assert_array_equal(values.numpy(), expected.numpy())
+    np.testing.assert_array_equal(indices.numpy(), expected_indices.numpy())
+    assert (values.dtype, indices.dtype) == (DType.FLOAT32, DType.INT32)
+    x.close()
 
 
 @pytest.mark.parametrize("bias", [None, np.array([0.5, -1, 0, 2])])
