@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import ActivationDescriptor, BinaryOperator, ConvolutionDescriptor
+from functools import lru_cache
+
+from dnncore.descriptors import ActivationDescriptor, BinaryOperator, ConvolutionDescriptor, TensorDescriptor
 from dnncore.descriptors.settings import number
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
@@ -163,10 +165,24 @@ def _sum_of_products(handle: Handle, alpha: float, a: Tensor, b: Tensor, beta: f
     """
     if a.shape[0] == 0:
         return  # no groups at all are not a convolution
-    one_tap = ConvolutionDescriptor.make(len(a.shape) - 2, groups=a.shape[0])
+    one_tap = _one_tap(len(a.shape) - 2, a.shape[0])
     convolution_backward_filter(handle, alpha, _swapped(a), _swapped(b), one_tap, beta, _swapped(y))
 
 
 def _swapped(tensor: Tensor) -> Tensor:
     """View a tensor with its first two dimensions in each other's place."""
-    return tensor.view(tensor.descriptor.transposed(1, 0, *range(2, tensor.descriptor.ndim)))
+    return tensor.view(_swapped_descriptor(tensor.descriptor))
+
+
+_MOST_DESCRIPTORS = 1024
+"""That are remembered: a call seen before describes nothing."""
+
+
+@lru_cache(_MOST_DESCRIPTORS)
+def _swapped_descriptor(descriptor: TensorDescriptor) -> TensorDescriptor:
+    return descriptor.transposed(1, 0, *range(2, descriptor.ndim))
+
+
+@lru_cache(_MOST_DESCRIPTORS)
+def _one_tap(spatial_ndim: int, groups: int) -> ConvolutionDescriptor:
+    return ConvolutionDescriptor.make(spatial_ndim, groups=groups)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
@@ -17,19 +19,29 @@ def matmul(handle: Handle, alpha: float, a: Tensor, b: Tensor, beta: float, c: T
 
 
 def _transposed(tensor: Tensor) -> Tensor:
-    return tensor.view(tensor.descriptor.transposed())
+    return tensor.view(_transposed_matrix(tensor.descriptor))
 
 
 def _as_matrix(tensor: Tensor) -> Tensor:
     """[N, ...] as [N, everything else]; the tensor must be row-major where it has more than two dimensions."""
-    descriptor = tensor.descriptor
-    if descriptor.ndim == 2:
-        return tensor
+    return tensor if tensor.descriptor.ndim == 2 else tensor.view(_matrix(tensor.descriptor))
+
+
+_MOST_DESCRIPTORS = 1024
+"""That are remembered: a call seen before describes nothing."""
+
+
+@lru_cache(_MOST_DESCRIPTORS)
+def _transposed_matrix(descriptor: TensorDescriptor) -> TensorDescriptor:
+    return descriptor.transposed()
+
+
+@lru_cache(_MOST_DESCRIPTORS)
+def _matrix(descriptor: TensorDescriptor) -> TensorDescriptor:
     if not descriptor.is_row_major:
         raise BadParamError(f"{descriptor} has more than 2 dimensions and is not row-major; transform it first")
-    rows = descriptor.shape[0]
     columns = TensorDescriptor.packed(descriptor.shape[1:], descriptor.dtype).size
-    return tensor.reshape(rows, columns)
+    return TensorDescriptor.packed((descriptor.shape[0], columns), descriptor.dtype)
 
 
 def inner_product_forward(handle: Handle, alpha: float, x: Tensor, w: Tensor, beta: float, y: Tensor) -> None:

@@ -50,7 +50,9 @@ def test_what_was_estimated_is_planned_without_asking_again(handle: Handle, monk
     assert asked == problems
 
 
-def test_an_estimate_is_that_of_what_the_preference_allows_and_infinite_where_it_allows_nothing() -> None:
+def test_an_estimate_is_that_of_what_the_preference_allows_and_infinite_where_nothing_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Handle(AbsentDevice(H200)) as own:
         x, w = TensorDescriptor.packed((1, 256, 14, 14)), TensorDescriptor.packed((256, 256, 3, 3))
         problem = ConvolutionProblem(Direction.FORWARD, x, w, x, ConvolutionDescriptor.make(padding=1))
@@ -59,7 +61,7 @@ def test_an_estimate_is_that_of_what_the_preference_allows_and_infinite_where_it
             assert own.estimated_seconds(problem) == own.plan(problem).offer.seconds > fast
         assert own.plan(problem).offer.seconds == fast
         unseen = replace(problem, convolution=ConvolutionDescriptor.make(padding=1, math="tf32"))
-        own.device.algorithms = lambda _: ()  # type: ignore[method-assign]
+        monkeypatch.setattr(own.device, "algorithms", lambda _: ())
         assert own.estimated_seconds(unseen) == math.inf
         with pytest.raises(NotSupportedError):
             own.plan(unseen)
