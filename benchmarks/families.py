@@ -11,6 +11,7 @@ normalisations get random statistics, and parameters that begin as zero random v
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import textwrap
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.document import Document
+from benchmarks.vision import torchvision
 from dnncore import Handle
 from dnncore.errors import ModelImportError
 from dnncore.importers.onnx import import_onnx
@@ -71,6 +73,9 @@ def _all() -> Iterator[str]:
 
 
 def _export_all(options: argparse.Namespace, pool: Pool) -> None:
+    missing = [name for name in ("torchvision", "timm", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"to export, install {', '.join(missing)}: pip install {' '.join(missing)}")
     for line in pool.imap_unordered(partial(_export, options.folder), options.nets or list(_all())):
         print(line, flush=True)
 
@@ -101,13 +106,12 @@ def _export(folder: Path, net: str) -> str:
 
 def _net(library: str, name: str) -> tuple[Any, int]:
     """A net with random weights for inference, and the extent of the images that it is made for."""
+    models = torchvision().models  # before timm, which imports it
     if library == "timm":
         import timm
 
         net = timm.create_model(name, pretrained=False).eval()
         return net, int(net.default_cfg["input_size"][-1])
-    from torchvision import models
-
     extra: dict[str, object] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     if name == "googlenet":
         extra["aux_logits"] = False

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.vision import torchvision
 from dnncore.nn import Graph
 
 __all__ = ["torch_name", "twin", "weights_of"]
@@ -23,16 +24,9 @@ def twin(name: str, weights: Mapping[str, np.ndarray] | None = None, **options: 
         weights: Of ours; None for those that torchvision makes.
         options: Of torchvision's function.
     """
-    if torch.version.cuda is None:
-        # torchvision from PyPI is built for CUDA, and cannot load its operators beside a PyTorch without; nets need none.
-        for operator in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, operator):
-                torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float t) -> Tensor")
-    from torchvision import models
-
     if name == "googlenet":
         options = {"init_weights": False, **options}
-    net: torch.nn.Module = getattr(models, name)(**options)
+    net: torch.nn.Module = getattr(torchvision().models, name)(**options)
     state = net.state_dict()
     for ours, array in (weights or {}).items():
         state[torch_name(ours)] = torch.from_numpy(np.ascontiguousarray(array))

@@ -6,13 +6,14 @@ Both are imported when they are used: it takes seconds, and every process of a t
 from __future__ import annotations
 
 import importlib
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from benchmarks.vision import torchvision
 
 __all__ = [
     "PHOTOGRAPHS",
@@ -56,44 +57,31 @@ def run(transform: Any, path: Path) -> np.ndarray:
     return result
 
 
-def _torchvision() -> Any:
-    """Its wheel on PyPI is built for PyTorch with CUDA, and its compiled operators do not load beside a PyTorch without.
-
-    Its transforms need none, but importing it describes two of them, which are declared here.
-    """
-    import torch
-
-    if torch.version.cuda is None and "torchvision" not in sys.modules:
-        for operator in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
-    return importlib.import_module("torchvision")
-
-
 def torchvision_preset(*, interpolation: str = "bilinear", **settings: Any) -> Any:
     """A preset for classification."""
-    transforms = _torchvision().transforms
+    transforms = torchvision().transforms
     mode = transforms.InterpolationMode(interpolation)
     return transforms._presets.ImageClassification(interpolation=mode, **settings)
 
 
 def torchvision_segmentation() -> Any:
     """A preset for something else."""
-    return _torchvision().transforms._presets.SemanticSegmentation(resize_size=520)
+    return torchvision().transforms._presets.SemanticSegmentation(resize_size=520)
 
 
 def torchvision_presets() -> list[Any]:
     """The preset of every classification model's weights, each once."""
-    torchvision = _torchvision()
-    models = torchvision.models
+    package = torchvision()
+    models = package.models
     weights = [weight for name in models.list_models() for weight in models.get_model_weights(name)]
     presets = [weight.transforms() for weight in weights]
-    kind = torchvision.transforms._presets.ImageClassification
+    kind = package.transforms._presets.ImageClassification
     return list({repr(preset): preset for preset in presets if isinstance(preset, kind)}.values())
 
 
 def timm_configs() -> list[dict[str, Any]]:
     """What every pretrained model's configuration says of images, each once."""
-    _torchvision()
+    torchvision()
     models = importlib.import_module("timm.models")
     configs = [models.get_pretrained_cfg(name).to_dict() for name in models.list_pretrained()]
     counted = [{key: config.get(key) for key in _COUNTED} for config in configs]
@@ -102,6 +90,6 @@ def timm_configs() -> list[dict[str, Any]]:
 
 def timm_transform(config: dict[str, Any]) -> Any:
     """What timm evaluates such a model with."""
-    _torchvision()
+    torchvision()
     data = importlib.import_module("timm.data")
     return data.create_transform(**data.resolve_data_config(pretrained_cfg=config))

@@ -45,12 +45,12 @@ def test_all_layers_that_cannot_be_imported_are_listed_at_once() -> None:
 def test_unknown_fields_are_an_error_that_lists_the_unknown_layers_too() -> None:
     text = (
         data(1, 3, 8, 8)
-        + layer("Permute", "turn", "data", "permute_param { order: 0 order: 2 }")
+        + layer("PriorBox", "turn", "data", "prior_box_param { min_size: 30 }")
         + layer("PSROIPooling", "roi", "turn")
     )
     with pytest.raises(ModelImportError) as caught:
         import_caffe(text.encode())
-    assert "permute_param" in caught.value.problems[0]
+    assert "prior_box_param" in caught.value.problems[0]
     assert [problem.split(" is of")[0] for problem in caught.value.problems[1:]] == ["layer 'turn'", "layer 'roi'"]
     known = data(1, 3) + layer("ReLU", "y", "data", "relu_param { steep: true }")
     with pytest.raises(ModelImportError, match=r"is no text of a NetParameter: .*steep"):

@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from dnncore import Handle
+from dnncore.dtypes import DType
+from dnncore.errors import ModelImportError
 from dnncore.importers.caffe import import_caffe
+from dnncore.nn.model import Model
+from dnncore.nn.passes import for_inference
 from tests.importers.caffe.files import assert_close, caffemodel, data, layer, opencv, random_blobs, run
 
 f = torch.nn.functional
@@ -264,6 +268,65 @@ def test_prelu_may_share_its_slope() -> None:
     assert_close(run(import_caffe(text.encode(), weights), X)["y"], np.where(X > 0, X, 0.5 * X))
 
 
+@pytest.mark.parametrize(
+    ("order", "axes"),
+    [((0, 2, 3, 1), (0, 2, 3, 1)), ((0, 3), (0, 3, 1, 2)), ((), (0, 1, 2, 3)), ((0, 1, 2), (0, 1, 2, 3))],
+)
+def test_dimensions_are_permuted_those_that_are_not_named_at_the_end(
+    order: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    settings = " ".join(f"order: {axis}" for axis in order)
+    model = import_caffe((IMAGE + layer("Permute", "y", "data", f"permute_param {{ {settings} }}")).encode())
+    assert np.array_equal(run(model, X)["y"], X.transpose(axes))
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ((1, 0), r"order \[1, 0\]: images lie along dimension 0"),
+        ((0, 1, 1), r"order \[0, 1, 1\] must name dimensions of 4, each once"),
+        ((0, 4), r"order \[0, 4\] must name dimensions of 4, each once"),
+    ],
+)
+def test_orders_that_are_none_are_refused(order: tuple[int, ...], message: str) -> None:
+    settings = " ".join(f"order: {axis}" for axis in order)
+    with pytest.raises(ModelImportError, match=rf"layer 'y' \(Permute\): {message}"):
+        import_caffe((IMAGE + layer("Permute", "y", "data", f"permute_param {{ {settings} }}")).encode())
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one scale", "a scale a channel"])
+@pytest.mark.parametrize("across", [True, False], ids=["an image", "a place"])
+@pytest.mark.parametrize("epsilon", [None, 0.5, 0.0])
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_values_are_divided_by_their_norm(size: float, epsilon: float | None, across: bool, shared: bool) -> None:
+    settings = f"across_spatial: {str(across).lower()} channel_shared: {str(shared).lower()}"
+    settings += "" if epsilon is None else f" eps: {epsilon}"
+    text = IMAGE + layer("Normalize", "y", "data", f"norm_param {{ {settings} scale_filler {{ value: 20 }} }}")
+    scale = np.array(3, np.float32) if shared else RNG.uniform(1, 3, 6).astype(np.float32)
+    x = X * np.float32(size)
+    squares = np.square(x.astype(np.float64)).sum((1, 2, 3) if across else 1, keepdims=True)
+    normal = x / np.sqrt(squares + (1e-10 if epsilon is None else epsilon))
+    found = run(import_caffe(text.encode(), caffemodel({"y": [scale]})), x)["y"]
+    assert_close(found, normal * scale.reshape(-1, 1, 1))
+    untrained = import_caffe(text.encode())
+    assert_close(run(Model(untrained.graph, untrained.graph.initialize(0)), x)["y"], 20 * normal)
+
+
+def test_a_norm_whose_square_16_bits_cannot_hold_is_right_in_16_bits() -> None:
+    """As in SSD, whose values before it are in the hundreds."""
+    text = IMAGE + layer("Normalize", "y", "data", "norm_param { across_spatial: false }")
+    model = import_caffe(text.encode(), caffemodel({"y": [np.array(1, np.float32)]}))
+    x = 500 * X
+    expected = x / np.sqrt(np.square(x.astype(np.float64)).sum(1, keepdims=True))
+    found = run(for_inference(model, DType.FLOAT16), x)["y"]
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
+
+
+def test_a_norm_that_is_none_is_refused() -> None:
+    with pytest.raises(ModelImportError, match=r"layer 'y' \(Normalize\): eps -1.0 must be 0 or more"):
+        import_caffe((IMAGE + layer("Normalize", "y", "data", "norm_param { eps: -1 }")).encode())
+
+
 def test_what_is_imported_runs_on_every_device(handle: Handle) -> None:
     text = (
         IMAGE
@@ -277,8 +340,11 @@ def test_what_is_imported_runs_on_every_device(handle: Handle) -> None:
         + layer("Exp", "e", "m")
         + layer("ArgMax", "a", "e", "argmax_param { axis: 1 }")
         + layer("Reduction", "sum", "e", "reduction_param { operation: ASUM axis: 1 }")
+        + layer("Normalize", "l2", "e", "norm_param { across_spatial: false channel_shared: false }")
+        + layer("Permute", "last", "l2", "permute_param { order: 0 order: 2 order: 3 order: 1 }")
     )
     model = import_caffe(text.encode(), caffemodel(random_blobs(text)))
     expected, found = run(model, X), run(model, X, handle=handle)
     assert_close(found["sum"], expected["sum"])
+    assert_close(found["last"], expected["last"])
     assert np.array_equal(found["a"], expected["a"])

@@ -12,7 +12,7 @@ from dnncore.importers.caffe.dnncore_caffe_pb2 import FillerParameter, LRNParame
 from dnncore.importers.caffe.net import Site, decimal
 from dnncore.nn.graph import Role
 from dnncore.nn.initializers import Filled, Zeros
-from dnncore.nn.operators import BatchNorm, Binary, LocalResponseNorm, Reduce
+from dnncore.nn.operators import BatchNorm, Binary, LocalResponseNorm, Reduce, Unary
 
 __all__ = ["LAYERS"]
 
@@ -83,4 +83,40 @@ def _mvn(site: Site) -> None:
     site.top(Binary("div"), centered, deviation)
 
 
-LAYERS: dict[str, Callable[[Site], None]] = {"BatchNorm": _batch_norm, "LRN": _lrn, "MVN": _mvn}
+def _normalize(site: Site) -> None:
+    """x over sqrt(eps + the sum of squares of an image, or of a place's channels), times what has been learnt."""
+    param = site.layer.norm_param
+    site.takes(1)
+    epsilon = decimal(param.eps)
+    if epsilon < 0:
+        raise BadParamError(f"eps {epsilon} must be 0 or more")
+    shape = site.shape(site.x)
+    if len(shape) < 2:
+        raise BadParamError(f"reads {list(shape)}; it takes two dimensions or more")
+    axes = tuple(range(1, len(shape))) if param.across_spatial else (1,)
+    norm = site.add("norm", Reduce("norm2", axes), site.x)
+    if epsilon:
+        norm = _hypotenuse(site, norm, math.sqrt(epsilon))
+    filler = param.scale_filler if param.HasField("scale_filler") else FillerParameter(value=1.0)
+    if param.channel_shared:
+        scale = site.parameter("scale", (), filler, shape=(1,))
+    else:
+        scale = site.parameter("scale", shape[1:2], filler, shape=(shape[1], *(1,) * (len(shape) - 2)))
+    site.top(Binary("mul"), site.add("normal", Binary("div"), site.x, norm), scale)
+
+
+def _hypotenuse(site: Site, a: str, b: float) -> str:
+    """sqrt(a a + b b) for a of 0 and more, without squares, which 16 bits may not hold."""
+    other = site.number("sqrt_eps", b)
+    large, small = (site.add(f"norm.{name}", Binary(name), a, other) for name in ("max", "min"))
+    square = site.add("norm.square", Unary("square"), site.add("norm.ratio", Binary("div"), small, large))
+    factor = site.add("norm.root", Unary("sqrt"), site.add("norm.sum", Binary("add"), square, site.number("one", 1.0)))
+    return site.add("norm.eps", Binary("mul"), large, factor)
+
+
+LAYERS: dict[str, Callable[[Site], None]] = {
+    "BatchNorm": _batch_norm,
+    "LRN": _lrn,
+    "MVN": _mvn,
+    "Normalize": _normalize,
+}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.importers.caffe.net import Site, at_least
-from dnncore.nn.operators import Concat, Identity, Reshape, Slice, Split
+from dnncore.nn.operators import Concat, Identity, Reshape, Slice, Split, Transpose
 
 __all__ = ["LAYERS"]
 
@@ -113,6 +113,19 @@ def _crop(site: Site) -> None:
     site.top(cuts[-1] if cuts else Identity(), piece)
 
 
+def _permute(site: Site) -> None:
+    """Dimensions in another order: those that are named, then the others as they were."""
+    order = list(site.layer.permute_param.order)
+    site.takes(1)
+    ndim = len(site.shape(site.x))
+    if len(set(order)) != len(order) or any(axis >= ndim for axis in order):
+        raise BadParamError(f"order {order} must name dimensions of {ndim}, each once")
+    axes = (*order, *(axis for axis in range(ndim) if axis not in order))
+    if axes[0] != 0:
+        raise NotSupportedError(f"order {order}: images lie along dimension 0")
+    site.top(Identity() if axes == tuple(range(ndim)) else Transpose(axes), site.x)
+
+
 def _tile(site: Site) -> None:
     param = site.layer.tile_param
     site.takes(1)
@@ -126,6 +139,7 @@ LAYERS: dict[str, Callable[[Site], None]] = {
     "Concat": _concat,
     "Crop": _crop,
     "Flatten": _flatten,
+    "Permute": _permute,
     "Reshape": _reshape,
     "Slice": _slice,
     "Split": _split,
