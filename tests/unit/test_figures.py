@@ -1,4 +1,4 @@
-"""Rankings for devices that are not here."""
+"""Rankings for devices that are not here, and the figures of those that nobody knows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dnncore import ConvolutionDescriptor, Handle, Preference, TensorDescriptor,
 from dnncore.backend import Offer
 from dnncore.cuda.absent import AbsentDevice
 from dnncore.cuda.algorithms import algorithms_for
+from dnncore.cuda.figures import of_device
+from dnncore.cuda.runtime import driver
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BackendUnavailableError
@@ -131,3 +133,46 @@ def test_what_a_constant_says_of_a_device_is_seen() -> None:
     for line in ("_ROUND_SECONDS = 0.6e-6", "_A, _SMS = 3, 132", "_PARTS: int = 24 << 20", "_RATES = {1: 4.26e12}"):
         assert _device_numbers(line), line
     assert not _device_numbers("_THREADS = 256\n_OF_RATE, _MAX_INDEX = 0.6, 2**31 - 1\n_MOST = 1 << 31")
+
+
+@pytest.mark.parametrize(
+    ("capability", "memory_clock", "nearest", "bytes_per_second"),
+    [
+        ((12, 0), 14_000_000, H100, 0.89 * 2 * 14e9 * 512 / 8),
+        ((12, 0), 0, H100, H100.bytes_per_second / 2),  # not told, on half as many multiprocessors
+        ((8, 6), 9_751_000, A100, 0.89 * 2 * 9.751e9 * 512 / 8),
+    ],
+    ids=["newer", "newer-without-a-memory-clock", "older"],
+)
+def test_a_device_that_nobody_knows_has_the_drivers_figures_and_rates_of_the_nearest_older_model(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    memory_clock: int,
+    nearest: DeviceFigures,
+    bytes_per_second: float,
+) -> None:
+    told = {
+        "MULTIPROCESSOR_COUNT": 66,
+        "GLOBAL_MEMORY_BUS_WIDTH": 512,
+        "MEMORY_CLOCK_RATE": memory_clock,
+        "CLOCK_RATE": 2_400_000,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 99 << 10,
+        "L2_CACHE_SIZE": 96 << 20,
+    }
+    monkeypatch.setattr(driver, "compute_capability", lambda _index: capability)
+    monkeypatch.setattr(driver, "attribute", lambda _index, name: told[name])
+    found = of_device.__wrapped__(0, "compute_80")
+    assert found.bytes_per_second == pytest.approx(bytes_per_second)
+    assert replace(found, bytes_per_second=0.0) == DeviceFigures(
+        "compute_80", 66, 2.4e9, nearest.products_per_clock, 99 << 10, 96 << 20, 0.0, nearest.launch_seconds
+    )
+
+
+def test_a_known_model_that_runs_ptx_has_its_figures_and_starts_nothing_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"MULTIPROCESSOR_COUNT": 132, "GLOBAL_MEMORY_BUS_WIDTH": 6144, "MEMORY_CLOCK_RATE": 3_201_000}
+    monkeypatch.setattr(driver, "compute_capability", lambda _index: (9, 0))
+    monkeypatch.setattr(driver, "attribute", lambda _index, name: told[name])
+    assert of_device.__wrapped__(0, "sm_90a") == H200
+    found = of_device.__wrapped__(0, "compute_80")
+    assert found == replace(H200, architecture="compute_80")
+    assert (H200.starts_early, found.starts_early) == (True, False)
