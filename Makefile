@@ -28,7 +28,7 @@ OTHERWISE := EMU_SCHED=20261121 EMU_BLOCKS=20261121 EMU_ASYNC=eager
 # their own launch: what runs other problems on the same kernels has no place in it.
 AGAIN := $(addprefix tests/ops/test_, cases.py fused_convolution.py wgmma_convolution.py wgmma_rows.py)
 
-.PHONY: help demo test ready prepared lint type docs kernels gates bench bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
+.PHONY: help demo test ready prepared lint type docs kernels gates bench bench-kernels bench-nets test-gpu proto emulator pycuda conformance deploy-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -60,14 +60,19 @@ type: $(VENV)/.dev  ## mypy, strict
 docs: $(VENV)/.dev  ## build the documentation into .build/docs; warnings are errors
 	$(BIN)/python -m sphinx -qW --keep-going -d .build/doctrees docs .build/docs
 
-kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80 and sm_90a into the package, for machines without nvcc
-	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --out dnncore/cuda/cubins
+kernels: $(VENV)/.dev  ## compile every CUDA kernel for sm_80, sm_90a and, as PTX, for newer GPUs into the package
+	$(BIN)/python -m dnncore.cuda.build --arch sm_80 --arch sm_90a --arch compute_80 --out dnncore/cuda/cubins
 
 gates: $(VENV)/.dev  ## compile every kernel, print how its machine code has changed, write the baseline
 	$(BIN)/python -m tests.cuda.gates --update
 
 bench: $(VENV)/.demo  ## figures for the demo's nets, written to benchmarks/results
 	$(BIN)/python -m benchmarks.serving --out benchmarks/results
+	$(BIN)/python -m benchmarks.plots
+
+bench-kernels: $(VENV)/.gpu  ## convolutions, products and what moves memory beside PyTorch and cuDNN on a GPU, likewise
+	$(BIN)/python -m benchmarks.kernels --out benchmarks/results
+	$(BIN)/python -m benchmarks.memory_bound --out benchmarks/results
 	$(BIN)/python -m benchmarks.plots
 
 bench-nets: $(VENV)/.gpu  ## nets beside PyTorch on a GPU, written to benchmarks/results

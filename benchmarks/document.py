@@ -38,6 +38,9 @@ class Document:
         found = environment()
         self._commit = found.pop("commit")
         self._head = {"environment": found, **facts}
+        self.dropped = (
+            0  # rows that the file has of another machine, version or method, and loses to the first that comes
+        )
         self._rows = self._kept()
 
     def _kept(self) -> list[Row]:
@@ -45,10 +48,17 @@ class Document:
             return []
         before = json.loads(self._path.read_text())
         rows: list[Row] = before.pop("results")
-        return rows if _comparable(before) == _comparable(self._head) else []
+        if _comparable(before) == _comparable(self._head):
+            return rows
+        self.dropped = len(rows)
+        return []
 
     def _key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[key] for key in self._keys)
+
+    def has(self, row: Row) -> bool:
+        """Whether there is a row of the same key that was measured at this commit."""
+        return any(self._key(one) == self._key(row) and one["commit"] == self._commit for one in self._rows)
 
     def add(self, rows: Sequence[Row]) -> None:
         """Put rows in the place of those of the same key, and write the file."""

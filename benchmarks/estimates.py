@@ -15,9 +15,11 @@ from dnncore.dtypes import DType
 from dnncore.figures import GPUS, DeviceFigures
 from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
-from dnncore.nn.passes import PASSES, for_inference
+from dnncore.nn.passes import CHOICES, for_inference
 from dnncore.nn.placement import place
 from dnncore.nn.zoo import ZOO
+
+__all__ = ["rows"]
 
 _NETS = ("resnet50", "vgg16", "alexnet", "googlenet", "mobilenet_v2")
 _UNLIMITED = sys.maxsize
@@ -29,17 +31,18 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=_NETS, choices=sorted(ZOO))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32, 256])
     parser.add_argument("--gpu", default="h200", choices=GPUS)
-    parser.add_argument("--without", nargs="+", default=(), choices=PASSES, help="passes to leave out")
+    parser.add_argument("--without", nargs="+", default=(), choices=CHOICES, help="passes to leave out")
     arguments = parser.parse_args()
     print(f"| {' | '.join(_HEADS)} |\n|{' --- |' * len(_HEADS)}")
     for name in arguments.nets:
-        for row in _rows(name, arguments.batches, GPUS[arguments.gpu], arguments.without):
+        for row in rows(name, arguments.batches, GPUS[arguments.gpu], arguments.without):
             print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _rows(
-    name: str, batches: Collection[int], figures: DeviceFigures, without: Collection[str]
+def rows(
+    name: str, batches: Collection[int], figures: DeviceFigures, without: Collection[str] = ()
 ) -> Iterator[tuple[str, ...]]:
+    """The cells of a net's rows, in the order of `_HEADS`."""
     graph = ZOO[name](1000, (3, 224, 224))
     model = Model(graph, graph.initialize(0))
     for precision in (DType.FLOAT32, DType.FLOAT16):

@@ -5,7 +5,7 @@ Sources: soumith/convnet-benchmarks (the five layers of the cuDNN paper), the 20
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnncore import ConvolutionDescriptor, DType, MathType, TensorDescriptor
 from dnncore.descriptors import Layout
@@ -16,7 +16,7 @@ __all__ = ["LAYERS", "LayerGeometry"]
 
 @dataclass(frozen=True)
 class LayerGeometry:
-    """N C HxW -> K with a square filter."""
+    """N C HxW -> K with a square filter, in G groups."""
 
     name: str
     n: int
@@ -26,6 +26,7 @@ class LayerGeometry:
     filter: int
     stride: int
     padding: int
+    groups: int = 1
 
     def problem(
         self,
@@ -35,8 +36,9 @@ class LayerGeometry:
         math: MathType = MathType.STRICT,
     ) -> ConvolutionProblem:
         """One direction, all tensors in one layout (NHWC: the filter is KRSC)."""
-        conv = ConvolutionDescriptor.make(stride=self.stride, padding=self.padding, math=math)
-        x, w = (self.n, self.c, self.size, self.size), (self.k, self.c, self.filter, self.filter)
+        conv = ConvolutionDescriptor.make(stride=self.stride, padding=self.padding, groups=self.groups, math=math)
+        x = (self.n, self.c, self.size, self.size)
+        w = (self.k, self.c // self.groups, self.filter, self.filter)
         return ConvolutionProblem(
             direction,
             TensorDescriptor.packed(x, dtype, layout),
@@ -44,6 +46,14 @@ class LayerGeometry:
             TensorDescriptor.packed(conv.output_shape(x, w), dtype, layout),
             conv,
         )
+
+    @property
+    def shrunk(self) -> LayerGeometry:
+        """So small that any machine computes it at once, and of the same kind: for dry runs."""
+        per_group = min(self.c // self.groups, 8), min(self.k // self.groups, 8)
+        groups = min(self.groups, 16)
+        size = max(self.filter - 2 * self.padding, min(self.size, 2 * self.stride + 3))
+        return replace(self, n=1, c=per_group[0] * groups, size=size, k=per_group[1] * groups, groups=groups)
 
 
 LAYERS = tuple(

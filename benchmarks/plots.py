@@ -38,6 +38,8 @@ def _convolutions() -> DotPlot:
     for title, name in (("fp32", "convolution-float32-NCHW"), ("fp16, NHWC", "convolution-float16-NHWC")):
         layers: dict[str, dict[str, float]] = {}
         for row in _results(name):  # of several algorithms, the first is the one that would be chosen
+            if row["of_cudnn"] is None:
+                continue
             layers.setdefault(row["layer"], {}).setdefault(row["direction"].replace("_", "-"), row["of_cudnn"])
         rows = [Row(layer, values) for layer, values in layers.items()]
         panels.append(Panel(title, _FASTER.format("cuDNN"), (0.125, 0.25, 0.5, 1, 2, 4, 8, 16), rows, reference=1))

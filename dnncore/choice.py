@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, Offer
+from dnncore.backend import Algorithm, Bounded, Composed, Offer
 from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
-__all__ = ["fastest"]
+__all__ = ["fastest", "least_seconds"]
 
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound=Algorithm)
 
@@ -26,7 +27,8 @@ def fastest(
 ) -> tuple[AnyAlgorithm, Offer] | None:
     """The algorithm whose offer takes least time, the first of equal ones, and that offer; None where there is none.
 
-    They are asked in the order of their bounds, until what is left has bounds above an offer that was made.
+    They are asked in the order of their bounds, until what is left has bounds above an offer that was made; those that have a
+    closer bound, for that first.
 
     Args:
         algorithms: Those to choose from.
@@ -34,16 +36,37 @@ def fastest(
         figures: Of the device.
         allows: Whether an offer may be taken.
     """
-    bounds = sorted((_least_seconds(algorithm, problem, figures), place) for place, algorithm in enumerate(algorithms))
+    waiting = [
+        (_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, Composed))
+        for place, algorithm in enumerate(algorithms)
+    ]
+    heapify(waiting)
     least, found = (math.inf, len(algorithms)), None
-    for bound in bounds:
-        if bound > least:
-            break
-        place = bound[1]
-        offer = algorithms[place].offer(problem, figures)
+    while waiting and waiting[0][:2] <= least:
+        _, place, can_be_closer = heappop(waiting)
+        algorithm = algorithms[place]
+        if can_be_closer and isinstance(algorithm, Composed):
+            heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
+            continue
+        offer = algorithm.offer(problem, figures)
         if isinstance(offer, Offer) and (offer.seconds, place) < least and allows(offer):
-            least, found = (offer.seconds, place), (algorithms[place], offer)
+            least, found = (offer.seconds, place), (algorithm, offer)
     return found
+
+
+def least_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: DeviceFigures) -> float:
+    """Seconds that none of their offers is below: a bound for what is composed of the fastest of them; infinite where none offers.
+
+    Those without a bound are asked for their offers, which are little work.
+    """
+    return min((_own_least_seconds(algorithm, problem, figures) for algorithm in algorithms), default=math.inf)
+
+
+def _own_least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:
+    if isinstance(algorithm, Bounded):
+        return algorithm.least_seconds(problem, figures)
+    offer = algorithm.offer(problem, figures)
+    return offer.seconds if isinstance(offer, Offer) else math.inf
 
 
 def _least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:

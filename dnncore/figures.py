@@ -50,7 +50,8 @@ class DeviceFigures(HashedOnce):
     """One model of device. Immutable.
 
     Args:
-        architecture: What nvcc calls it, "sm_90a"; "cpu".
+        architecture: What its kernels are compiled for, as nvcc names it: "sm_90a", or "compute_80" where its driver compiles PTX;
+            "cpu".
         multiprocessors: How many there are.
         clock_hz: At which they run under load.
         products_per_clock: Multiply-adds of a multiprocessor per clock, by the units that do them; dense, without sparsity.
@@ -78,7 +79,10 @@ class DeviceFigures(HashedOnce):
 
     @property
     def starts_early(self) -> bool:
-        """Whether a kernel may begin while the one before it still runs (programmatic dependent launch): from sm_90 on."""
+        """Whether a kernel may begin while the one before it still runs (programmatic dependent launch): from sm_90 on.
+
+        Not where PTX for compute_80 runs, whatever the device: nothing in it waits for the kernel before (ptx/early_launch.cuh).
+        """
         return self.architecture.startswith("sm_") and int(self.architecture[3:].rstrip("af")) >= _FIRST_TO_START_EARLY
 
 

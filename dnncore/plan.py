@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
 
-from dnncore.backend import Device, Launch, Offer, Work
+from dnncore.backend import Algorithm, Device, Launch, Offer, Work
 from dnncore.choice import fastest
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.problems import Problem
 
-__all__ = ["AlgorithmPerformance", "Plan", "Preference", "make_plan", "rank", "summary"]
+__all__ = ["AlgorithmPerformance", "Plan", "Preference", "choose", "make_plan", "rank", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,32 @@ def rank(problem: Problem, device: Device, preference: Preference) -> list[Algor
     return [found for _, found in usable] + out
 
 
-def make_plan(problem: Problem, device: Device, preference: Preference, algorithm: str | None = None) -> Plan:
+def choose(
+    problem: Problem, device: Device, preference: Preference, algorithm: str | None = None
+) -> tuple[Algorithm, Offer] | None:
+    """The algorithm that a plan takes, and its offer; None where nothing fits. Prepares nothing.
+
+    Args:
+        problem: What to solve.
+        device: Where.
+        preference: What it may take.
+        algorithm: Take this one, by name, and no other.
+    """
+
+    def allows(offer: Offer) -> bool:
+        return preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic) is None
+
+    options = [option for option in device.algorithms(problem) if algorithm in (None, option.name)]
+    return fastest(options, problem, device.figures, allows)
+
+
+def make_plan(
+    problem: Problem,
+    device: Device,
+    preference: Preference,
+    algorithm: str | None = None,
+    chosen: tuple[Algorithm, Offer] | None = None,
+) -> Plan:
     """Choose and prepare.
 
     Args:
@@ -170,16 +195,12 @@ def make_plan(problem: Problem, device: Device, preference: Preference, algorith
         device: Where.
         preference: What it may take.
         algorithm: Take this one, by name, and no other.
+        chosen: What `choose` found for all these, if that is known.
 
     Raises:
         NotSupportedError: nothing fits; the message lists each algorithm and why.
     """
-
-    def allows(offer: Offer) -> bool:
-        return preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic) is None
-
-    options = [option for option in device.algorithms(problem) if algorithm in (None, option.name)]
-    chosen = fastest(options, problem, device.figures, allows)
+    chosen = chosen or choose(problem, device, preference, algorithm)
     if chosen is None:
         raise NotSupportedError(_why_none(problem, device, preference, algorithm))
     taken, offer = chosen

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
-from dnncore.backend import Device
-from dnncore.plan import AlgorithmPerformance, Plan, Preference, make_plan, rank
+from dnncore.backend import Algorithm, Device, Offer
+from dnncore.plan import AlgorithmPerformance, Plan, Preference, choose, make_plan, rank
 from dnncore.problems import Problem
 
 __all__ = ["MOST_PLANS", "Planner"]
 
 MOST_PLANS = 1024
 """Plans that are kept: a problem holds factors and probabilities, which may be new ones at every call."""
+
+
+_MOST_CHOICES = 64
+"""Choices that are kept for plans that may follow: those of an operation that may be computed in several ways."""
 
 
 class Planner:
@@ -38,6 +43,7 @@ class Planner:
         self.autotune = False
         self.plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()
         self._called: dict[Hashable, Plan] = {}
+        self._chosen: dict[tuple[Problem, Preference], tuple[Algorithm, Offer] | None] = {}
 
     @property
     def preference(self) -> Preference:
@@ -72,10 +78,24 @@ class Planner:
             return plan
         if algorithm is None and self.autotune:
             algorithm = self._fastest(problem, key[1])
-        plan = self.plans[key] = make_plan(problem, self._device, key[1], algorithm)
+        chosen = self._chosen.pop((problem, key[1]), None) if algorithm is None else None
+        plan = self.plans[key] = make_plan(problem, self._device, key[1], algorithm, chosen)
         if len(self.plans) > MOST_PLANS:
             self.plans.popitem(last=False)
         return plan
+
+    def estimated_seconds(self, problem: Problem) -> float:
+        """What the plan by estimate would take, infinite where there is none; a plan that follows does not choose again."""
+        key = (problem, self._preference)
+        plan = self.plans.get((*key, None))
+        if plan is not None and not self.autotune:
+            return plan.offer.seconds
+        if key not in self._chosen:
+            if len(self._chosen) >= _MOST_CHOICES:
+                del self._chosen[next(iter(self._chosen))]
+            self._chosen[key] = choose(problem, self._device, self._preference)
+        chosen = self._chosen[key]
+        return math.inf if chosen is None else chosen[1].seconds
 
     def called(self, kind: Callable[..., Problem], arguments: tuple[Hashable, ...], algorithm: str | None) -> Plan:
         """The plan for `kind(*arguments)`, which is made, and checked, when it is called for the first time.
@@ -103,3 +123,4 @@ class Planner:
         """Forget every plan."""
         self.plans.clear()
         self._called.clear()
+        self._chosen.clear()

@@ -151,6 +151,14 @@ class Runner:
         self.check_owner()
         return self._planner.plan(problem, preference, algorithm)
 
+    def estimated_seconds(self, problem: Problem) -> float:
+        """What the algorithm that is the fastest by estimate would take, infinite where none can be used; nothing is compiled.
+
+        A `plan` of the problem that follows does not choose again.
+        """
+        self.check_owner()
+        return self._planner.estimated_seconds(problem)
+
     def _fastest(self, problem: Problem, preference: Preference) -> str | None:
         """The name of what is fastest; None where there is nothing to choose."""
         if sum(algorithm.status is None for algorithm in self.get_algorithms(problem, preference=preference)) < 2:

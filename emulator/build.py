@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -105,10 +106,22 @@ def build(out: Path, cuda: Path, jobs: int) -> Path:
         key.write_text(wanted)
         for old in set(objects.glob("*.o")) - set(made):
             old.unlink()
+    _write_jit(library.with_name("jit"), out / "jit")
     for_linkers = library.with_name("libcuda.so")
     if not for_linkers.is_symlink():
         for_linkers.symlink_to(library.name)
     return library
+
+
+def _write_jit(script: Path, cache: Path) -> None:
+    """What the library runs where a module comes as PTX (driver/ptx.cpp); -P: nothing of the folder that a program runs in."""
+    command = shlex.join([sys.executable, "-P", "-m", "emulator.jit", "--cache", str(cache)])
+    text = f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(_ROOT.resolve().parent))} exec {command} "$@"\n'
+    if not (script.is_file() and script.read_text() == text):
+        half_done = script.with_suffix(f".{os.getpid()}.tmp")
+        half_done.write_text(text)
+        half_done.chmod(0o755)
+        half_done.replace(script)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

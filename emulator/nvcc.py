@@ -21,11 +21,22 @@ from pathlib import Path
 
 from emulator.toolkit import ToolkitError, real_nvcc
 
-__all__ = ["CommandError", "build_module", "main", "ptx_of"]
+__all__ = ["CommandError", "build_module", "main", "ptx_of", "translator"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = ("nvcc.py", "abi/*.h", "scalar/*.h", "ptx/*.py", "ptx/instructions/*.py")
-_PASSED_ON = ("--preprocess", "-E", "--ptx", "-ptx", "-M", "-MM", "--generate-dependencies", "--help", "-h")
+_PASSED_ON = (
+    "--preprocess",
+    "-E",
+    "--ptx",
+    "-ptx",
+    "-M",
+    "-MM",
+    "--generate-dependencies",
+    "--help",
+    "-h",
+    "--list-gpu-code",
+)
 _TARGETS = ("cubin", "fatbin")
 _COMMON_FLAGS = (
     "-std=c++20", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing", "-fPIC",
@@ -151,7 +162,10 @@ def _parsed(arguments: Sequence[str]) -> _Command:
 
 
 def _run(command: Sequence[str]) -> None:
-    run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise CommandError(f"{command[0]} could not be run: {error}") from error
     if run.returncode != 0:
         raise CommandError(f"{command[0]} ended with {run.returncode}\n{run.stdout}{run.stderr}")
     sys.stderr.write(run.stderr)
@@ -182,12 +196,17 @@ def _keep(text: str, source: str) -> None:
         path.with_suffix(".cpp").write_text(source)
 
 
-def _version() -> str:
-    """Our name, a hash of everything that a module's code depends on, the mode, and what the real nvcc says."""
+def translator() -> str:
+    """Our name, a hash of everything that the module of a PTX text depends on, and the mode."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in _SOURCES for path in _HERE.glob(pattern)):
         digest.update(path.read_bytes())
+    return f"nvcc-emu {digest.hexdigest()[:16]} {_mode()}"
+
+
+def _version() -> str:
+    """What translates PTX, and what the real nvcc, which makes it, says of itself."""
     run = subprocess.run([real_nvcc(), "--version"], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise CommandError(f"{real_nvcc()} --version ended with {run.returncode}\n{run.stderr}")
-    return f"nvcc-emu {digest.hexdigest()[:16]} {_mode()}\n{run.stdout}"
+    return f"{translator()}\n{run.stdout}"

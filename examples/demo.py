@@ -35,7 +35,7 @@ def main() -> int:
     package = Package.load(run / "package")
     evaluation = json.loads((run / "evaluation.json").read_text())
 
-    print("\n2. serving, and classifying the held-out images, one a request\n", flush=True)
+    print("\n2. serving, and classifying the held-out images, one per request\n", flush=True)
     images = held_out_images(package)
     with tempfile.TemporaryDirectory() as folder, RunningServer(run / "package", Path(folder)) as server:
         print(f"   gRPC on {server.grpc}, metrics at {server.metrics}", flush=True)

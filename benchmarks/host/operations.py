@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.program import Span
 
 __all__ = ["rows"]
+
+_PLANNED = ((3, 1, 28), (1, 1, 28), (1, 1, 7), (3, 2, 28), (7, 2, 28))
+"""Convolutions whose first plan is timed: taps along each dimension, stride, extent of the image. The second and the third may be
+computed over copies, the last two over phases."""
 
 _STEPS = 175
 """Launches of the captured program: those of ResNet-50."""
@@ -100,18 +105,24 @@ def _replays(handle: Handle) -> Iterator[Row]:
 
 
 def _plans(handle: Handle) -> Iterator[Row]:
-    def plan(channels: int) -> float:
-        x = TensorDescriptor.packed((8, channels, 28, 28))
-        w = TensorDescriptor.packed((128, channels, 3, 3))
-        conv = ConvolutionDescriptor.make(padding=1)
-        y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape))
-        started = time.perf_counter()
-        handle.plan(ConvolutionProblem(Direction.FORWARD, x, w, y, conv))
-        return (time.perf_counter() - started) * 1e3
+    for direction, (taps, stride, extent) in itertools.product(Direction, _PLANNED):
+        plan = partial(_plan_ms, handle, direction, taps, stride, extent)
+        for channels in range(64, 129, 8):
+            plan(channels)  # loads the kernels that are chosen in this range
+        milliseconds = statistics.median(map(plan, range(65, 128, 2)))
+        strided = f", stride {stride}" if stride > 1 else ""
+        what = f"{direction.value} {taps}x{taps}{strided}, {extent} x {extent}"
+        yield Row(f"first plan of a convolution, {what}", milliseconds, "ms", most=1)
 
-    for channels in range(64, 129, 8):
-        plan(channels)  # loads the kernels that are chosen in this range
-    yield Row("first plan of a convolution", statistics.median(map(plan, range(65, 128, 2))), "ms", most=1)
+
+def _plan_ms(handle: Handle, direction: Direction, taps: int, stride: int, extent: int, channels: int) -> float:
+    x = TensorDescriptor.packed((8, channels, extent, extent))
+    w = TensorDescriptor.packed((128, channels, taps, taps))
+    conv = ConvolutionDescriptor.make(stride=stride, padding=taps // 2)
+    y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape))
+    started = time.perf_counter()
+    handle.plan(ConvolutionProblem(direction, x, w, y, conv))
+    return (time.perf_counter() - started) * 1e3
 
 
 def _import_seconds() -> float:

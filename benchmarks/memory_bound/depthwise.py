@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.memory_bound.measurement import Measurement
+from benchmarks.measurement import Measurement, Sized
 from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
 from dnncore.descriptors import Layout
 from dnncore.problems import ConvolutionProblem, Direction
@@ -24,8 +24,8 @@ _LAYERS = (
 
 
 def _gradient(stride: int, padding: int, channels: int, which: int) -> Any:
-    def run(first: torch.Tensor, second: torch.Tensor, x_like: torch.Tensor, w_like: torch.Tensor) -> Any:
-        x, w, dy = (x_like, first, second) if which == 0 else (first, w_like, second)
+    def run(first: torch.Tensor, second: torch.Tensor, unread: torch.Tensor) -> Any:
+        x, w, dy = (unread, first, second) if which == 0 else (first, unread, second)
         mask = [which == 0, which == 1, False]
         geometry = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], channels, mask)
         return torch.ops.aten.convolution_backward(dy, x, w, None, *geometry)[which]
@@ -33,16 +33,27 @@ def _gradient(stride: int, padding: int, channels: int, which: int) -> Any:
     return run
 
 
-def depthwise(dtype: DType) -> Iterator[Measurement]:
+def _like(tensor: TensorDescriptor) -> Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]:
+    """What a gradient does not read, but PyTorch wants for its shape."""
+
+    def kept(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        first = inputs[0]
+        return (torch.empty_strided(tensor.shape, tensor.strides, dtype=first.dtype, device=first.device),)
+
+    return kept
+
+
+def depthwise(dtype: DType, sized: Sized) -> Iterator[Measurement]:
     """All three directions in both layouts."""
-    for shape, extent, stride in _LAYERS:
+    for whole, extent, stride in _LAYERS:
+        shape = sized(whole)
         channels = shape[1]
         conv = ConvolutionDescriptor.make(stride=stride, padding=extent // 2, groups=channels)
         for layout in (Layout.NCHW, Layout.NHWC):
             x = TensorDescriptor.packed(shape, dtype, layout)
             w = TensorDescriptor.packed((channels, 1, extent, extent), dtype)
             y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape), dtype, layout)
-            name = f"{extent}x{extent}-stride-{stride} {layout.value} {shape[2]}"
+            name = f"{extent}x{extent}-stride-{stride} {layout.value} {whole[2]}"
             yield Measurement(
                 f"depthwise-forward {name}",
                 ConvolutionProblem(Direction.FORWARD, x, w, y, conv),
@@ -51,13 +62,11 @@ def depthwise(dtype: DType) -> Iterator[Measurement]:
             )
             for direction, which in ((Direction.BACKWARD_DATA, 0), (Direction.BACKWARD_FILTER, 1)):
                 gradient = _gradient(stride, extent // 2, channels, which)
-                likes = tuple(
-                    torch.empty_strided(t.shape, t.strides, dtype=getattr(torch, dtype.value), device="cuda")
-                    for t in (x, w)
-                )
                 yield Measurement(
                     f"depthwise-{direction.value} {name}",
                     ConvolutionProblem(direction, x, w, y, conv),
                     (x, y),
-                    lambda a, b, run=gradient, likes=likes: run(a, b, *likes),
+                    gradient,
+                    kept=_like(x if which == 0 else w),
+                    length=y.size // channels if which else extent**2,
                 )

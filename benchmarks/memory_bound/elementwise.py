@@ -1,4 +1,4 @@
-"""One pass over tensors: activations, blending, layouts, sums, dropout."""
+"""One pass over tensors: activations, functions, blending, layouts, sums, dropout."""
 
 from __future__ import annotations
 
@@ -7,30 +7,40 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory_bound.measurement import LARGE, SMALL, Measurement
+from benchmarks.measurement import LARGE, SMALL, Measurement, Sized
 from dnncore import RELU, DType, TensorDescriptor
-from dnncore.descriptors import ActivationDescriptor, ActivationMode, Layout
+from dnncore.descriptors import ActivationDescriptor, ActivationMode, BinaryOperator, Layout, UnaryOperator
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
     AddProblem,
+    BinaryProblem,
     DropoutProblem,
     SumProblem,
+    UnaryProblem,
+    WhereProblem,
 )
 
 __all__ = ["elementwise"]
 
 
-def elementwise(dtype: DType) -> Iterator[Measurement]:
+def elementwise(dtype: DType, sized: Sized) -> Iterator[Measurement]:
     """Biases in both layouts, then what does not care for the layout on NCHW."""
-    for shape in (LARGE, SMALL):
+    for whole in (LARGE, SMALL):
+        shape = sized(whole)
         for layout in (Layout.NCHW, Layout.NHWC):
             x = TensorDescriptor.packed(shape, dtype, layout)
             bias = TensorDescriptor.packed((1, shape[1], 1, 1), dtype, layout)
-            size = f"{layout.value} {shape[2]}"
-            yield Measurement(f"bias-gradient {size}", SumProblem(x, bias), (x,), lambda x: x.sum((0, 2, 3)))
+            size = f"{layout.value} {whole[2]}"
+            yield Measurement(
+                f"bias-gradient {size}",
+                SumProblem(x, bias),
+                (x,),
+                lambda x: x.sum((0, 2, 3)),
+                length=x.size // shape[1],
+            )
             yield Measurement(f"bias-add {size}", AddProblem(bias, x), (x,), lambda b, c: c.add_(b), 1.0)
-    nchw, nhwc = (TensorDescriptor.packed(LARGE, dtype, layout) for layout in (Layout.NCHW, Layout.NHWC))
+    nchw, nhwc = (TensorDescriptor.packed(sized(LARGE), dtype, layout) for layout in (Layout.NCHW, Layout.NHWC))
     for name, a, b in (("nchw-to-nhwc", nchw, nhwc), ("nhwc-to-nchw", nhwc, nchw)):
         yield Measurement(name, AddProblem(a, b), (a, b), _other_layout(a))
     x = nchw
@@ -49,6 +59,7 @@ def elementwise(dtype: DType) -> Iterator[Measurement]:
         (x, x, x),
         lambda _y, dy, x: torch.ops.aten.gelu_backward(dy, x),
     )
+    yield from _pointwise(x)
     state = TensorDescriptor.packed((4,), DType.INT32)
     yield Measurement(
         "dropout",
@@ -56,6 +67,28 @@ def elementwise(dtype: DType) -> Iterator[Measurement]:
         (x, x),
         lambda x, _state: torch.nn.functional.dropout(x, 0.5),
         comparable=False,
+    )
+
+
+def _pointwise(x: TensorDescriptor) -> Iterator[Measurement]:
+    """Of one tensor, of two, and of three."""
+    for operator, function in (
+        (UnaryOperator.EXP, torch.exp),
+        (UnaryOperator.SQUARE, torch.square),
+        (UnaryOperator.ERF, torch.erf),
+    ):
+        yield Measurement(f"unary-{operator.value}", UnaryProblem(x, x, operator), (x, x), function)
+    channels = TensorDescriptor.packed((1, x.shape[1], 1, 1), x.dtype)
+    for name, other, moved in (("", x, (x, x, x)), ("-channels", channels, (x, x))):
+        problem = BinaryProblem(x, other, x, BinaryOperator.MUL)
+        yield Measurement(f"binary-mul{name}", problem, moved, torch.mul)
+    condition = TensorDescriptor.packed(x.shape, DType.BOOL)
+    yield Measurement(
+        "where",
+        WhereProblem(condition, x, x, x),
+        (condition, x, x, x),
+        torch.where,
+        prepare=lambda inputs: inputs[0].copy_(inputs[1] > inputs[2]),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from benchmarks.memory_bound.measurement import Measurement
+from benchmarks.measurement import Measurement, Sized
 from dnncore import DType, TensorDescriptor
 from dnncore.descriptors import ActivationDescriptor, Layout
 from dnncore.problems import InvertedResidualProblem
@@ -85,14 +85,17 @@ def _scale_filters(problem: InvertedResidualProblem) -> Callable[[Sequence[torch
     return scale
 
 
-def inverted_residuals(dtype: DType) -> Iterator[Measurement]:
+def inverted_residuals(dtype: DType, sized: Sized) -> Iterator[Measurement]:
     """By one kernel and layer by layer; nothing in float32."""
     if dtype.itemsize != 2:
         return
     for batch in _BATCHES:
-        for block in _BLOCKS:
-            problem = _problem(batch, block, dtype)
-            extent, channels, expanded, outputs, stride = block
+        for extent, channels, expanded, outputs, stride in _BLOCKS:
+            images, least, size, _ = sized((batch, channels, extent, extent))
+            # Blocks that do not spread channels out, and those that are added to their input, stay such.
+            spread = expanded if expanded == channels else least * expanded // channels
+            few = least if outputs == channels else min(outputs, 2 * least)
+            problem = _problem(images, (size, least, spread, few, stride), dtype)
             yield Measurement(
                 f"inverted-residual {channels}-{expanded}-{outputs} stride-{stride} {extent} batch {batch}",
                 problem,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory_bound.measurement import LARGE, SMALL, Measurement
+from benchmarks.measurement import LARGE, SMALL, Measurement, Sized
 from dnncore import DType, TensorDescriptor
 from dnncore.descriptors import BatchNormMode, Layout, LRNDescriptor
 from dnncore.problems import (
@@ -46,10 +46,11 @@ def _positive_variance(inputs: Sequence[torch.Tensor]) -> None:
     inputs[4].abs_().add_(0.5)
 
 
-def _batch_norm(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Iterator[Measurement]:
+def _batch_norm(dtype: DType, whole: tuple[int, ...], layout: Layout, sized: Sized) -> Iterator[Measurement]:
+    shape = sized(whole)
     x = TensorDescriptor.packed(shape, dtype, layout)
     p = TensorDescriptor.packed((1, shape[1], 1, 1), dtype.compute)
-    size, norm = f"{layout.value} {shape[2]}", torch.nn.functional.batch_norm
+    size, norm = f"{layout.value} {whole[2]}", torch.nn.functional.batch_norm
     yield Measurement(
         f"batch-norm-inference {size}",
         BatchNormInferenceProblem(x, p, p, p, p, x, _SPATIAL, _EPSILON),
@@ -74,11 +75,12 @@ def _batch_norm(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Iterato
     )
 
 
-def _group_norm(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Iterator[Measurement]:
+def _group_norm(dtype: DType, whole: tuple[int, ...], layout: Layout, sized: Sized) -> Iterator[Measurement]:
+    shape = sized(whole)
     x = TensorDescriptor.packed(shape, dtype, layout)
     p = TensorDescriptor.packed((1, shape[1], 1, 1), dtype.compute)
     s = TensorDescriptor.packed((shape[0], _GROUPS, 1, 1), dtype.compute)
-    size, norm = f"{layout.value} {shape[2]}", torch.nn.functional.group_norm
+    size, norm = f"{layout.value} {whole[2]}", torch.nn.functional.group_norm
 
     def backward(x: Any, dy: Any, w: Any, m: Any, v: Any) -> Any:
         """PyTorch's autograd makes both contiguous too."""
@@ -107,10 +109,11 @@ def _group_norm(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Iterato
     )
 
 
-def _layer_norm(dtype: DType, shape: tuple[int, ...]) -> Iterator[Measurement]:
+def _layer_norm(dtype: DType, whole: tuple[int, ...], sized: Sized) -> Iterator[Measurement]:
+    shape = sized(whole)
     x, p = TensorDescriptor.packed(shape, dtype), TensorDescriptor.packed((1, shape[1]), dtype.compute)
     s = TensorDescriptor.packed((shape[0], 1), dtype.compute)
-    size, functions = f"{shape[0]}x{shape[1]}", torch.nn.functional
+    size, functions = f"{whole[0]}x{whole[1]}", torch.nn.functional
 
     def parameter(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return w.flatten().to(x.dtype)
@@ -138,15 +141,15 @@ def _layer_norm(dtype: DType, shape: tuple[int, ...]) -> Iterator[Measurement]:
     )
 
 
-def normalizations(dtype: DType) -> Iterator[Measurement]:
+def normalizations(dtype: DType, sized: Sized) -> Iterator[Measurement]:
     """Images large and small, and rows as wide as transformers have them."""
     for shape in (LARGE, SMALL):
         for layout in (Layout.NCHW, Layout.NHWC):
-            yield from _batch_norm(dtype, shape, layout)
-            yield from _group_norm(dtype, shape, layout)
+            yield from _batch_norm(dtype, shape, layout, sized)
+            yield from _group_norm(dtype, shape, layout, sized)
     for rows in ((65536, 1024), (16384, 4096), (256, 1024)):
-        yield from _layer_norm(dtype, rows)
-    x, lrn = TensorDescriptor.packed(LARGE, dtype), LRNDescriptor()
+        yield from _layer_norm(dtype, rows, sized)
+    x, lrn = TensorDescriptor.packed(sized(LARGE), dtype), LRNDescriptor()
     yield Measurement(
         "lrn-forward",
         LRNForwardProblem(x, x, lrn),
@@ -164,7 +167,7 @@ def _lrn(x: torch.Tensor) -> torch.Tensor:
 
 
 def _lrn_result(inputs: Sequence[torch.Tensor]) -> None:
-    inputs[0].copy_(_lrn(inputs[2]))
+    inputs[0].copy_(_lrn(inputs[2].float()))  # for PyTorch's CPU build, which has none in float16
 
 
 def _lrn_gradient(_y: torch.Tensor, dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What goes along rows of logits: softmax and cross-entropy."""
+"""What goes along rows of logits: softmax, cross-entropy and the largest."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from benchmarks.memory_bound.measurement import Measurement
+from benchmarks.measurement import Measurement, Sized
 from dnncore import DType, SoftmaxAlgorithm, SoftmaxMode, TensorDescriptor
 from dnncore.problems import (
     CrossEntropyBackwardProblem,
     CrossEntropyForwardProblem,
     SoftmaxBackwardProblem,
     SoftmaxForwardProblem,
+    TopKProblem,
 )
 
 __all__ = ["rows"]
 
+_LARGEST = 5
 _SHAPES = ((8192, 1000), (65536, 1000), (4096, 32000))
 
 
@@ -28,30 +30,32 @@ def _loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(x, labels.long(), reduction="none")
 
 
-class _LossGradient:
-    """Theirs begins with log-softmax's result, kept by the forward pass: made once, outside what is timed."""
-
-    def __init__(self) -> None:
-        self._log_softmax: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self._log_softmax is None:
-            self._log_softmax = x.log_softmax(1)
-            self._labels = labels.long()
-            self._ones = torch.ones(x.shape[0], dtype=x.dtype, device=x.device)
-            self._total = torch.ones((), dtype=x.dtype, device=x.device)
-        gradient = torch.ops.aten.nll_loss_backward(
-            self._ones, self._log_softmax, self._labels, None, 0, -100, self._total
-        )
-        result: torch.Tensor = torch.ops.aten._log_softmax_backward_data(gradient, self._log_softmax, 1, x.dtype)
-        return result
+def _kept_of_loss(arguments: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Log-softmax's result, which the forward pass keeps, and what the loss's gradient takes beside it."""
+    x, labels = arguments
+    ones = torch.ones(x.shape[0], dtype=x.dtype, device=x.device)
+    return x.log_softmax(1), labels.long(), ones, torch.ones((), dtype=x.dtype, device=x.device)
 
 
-def rows(dtype: DType) -> Iterator[Measurement]:
+def _loss_gradient(
+    x: torch.Tensor,
+    _labels: torch.Tensor,
+    log_softmax: torch.Tensor,
+    labels: torch.Tensor,
+    ones: torch.Tensor,
+    total: torch.Tensor,
+) -> torch.Tensor:
+    gradient = torch.ops.aten.nll_loss_backward(ones, log_softmax, labels, None, 0, -100, total)
+    result: torch.Tensor = torch.ops.aten._log_softmax_backward_data(gradient, log_softmax, 1, x.dtype)
+    return result
+
+
+def rows(dtype: DType, sized: Sized) -> Iterator[Measurement]:
     """Rows as short as ImageNet's classes and as long as a vocabulary."""
-    for shape in _SHAPES:
+    for whole in _SHAPES:
+        shape = sized(whole)
         t = TensorDescriptor.packed(shape, dtype)
-        size = f"{shape[0]}x{shape[1]}"
+        size = f"{whole[0]}x{whole[1]}"
         settings = SoftmaxAlgorithm.ACCURATE, SoftmaxMode.CHANNEL
         yield Measurement(
             f"softmax-forward {size}", SoftmaxForwardProblem(t, t, *settings), (t, t), lambda x: x.softmax(1)
@@ -65,4 +69,13 @@ def rows(dtype: DType) -> Iterator[Measurement]:
         labels, loss = TensorDescriptor.packed(shape[:1], DType.INT32), TensorDescriptor.packed(shape[:1], dtype)
         forward, backward = CrossEntropyForwardProblem(t, labels, loss), CrossEntropyBackwardProblem(t, labels, t)
         yield Measurement(f"cross-entropy-forward {size}", forward, (t,), _loss, prepare=_draw_labels)
-        yield Measurement(f"cross-entropy-backward {size}", backward, (t, t), _LossGradient(), prepare=_draw_labels)
+        wanted = TensorDescriptor.packed((shape[0], _LARGEST), dtype)
+        yield Measurement(
+            f"top-{_LARGEST} {size}",
+            TopKProblem(t, wanted, wanted.with_dtype(DType.INT32), 1),
+            (t, wanted, wanted.with_dtype(DType.INT32)),
+            lambda x: x.topk(_LARGEST, 1),
+        )
+        yield Measurement(
+            f"cross-entropy-backward {size}", backward, (t, t), _loss_gradient, prepare=_draw_labels, kept=_kept_of_loss
+        )

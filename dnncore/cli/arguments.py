@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from dnncore.dtypes import DType
@@ -14,7 +15,15 @@ from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.preprocessing import Normalization
 
-__all__ = ["PRECISIONS", "add_model", "calibration_of", "model_of", "normalization_of"]
+__all__ = [
+    "PRECISIONS",
+    "add_model",
+    "add_precision_argument",
+    "calibration_of",
+    "model_of",
+    "normalization_of",
+    "with_precision",
+]
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What lies between a net's inputs and its outputs, by the names that people type."""
@@ -24,6 +33,24 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Any net: the model, and what its file does not say."""
     parser.add_argument("model", type=Path, help="a model package, an .onnx file, a .prototxt, or a name of the zoo")
     add_arguments(parser)
+
+
+def add_precision_argument(parser: argparse.ArgumentParser) -> None:
+    """--precision, in which a package is to be served."""
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="in which the package is to be served; it keeps that, and dnnserve's --precision wins over it",
+    )
+
+
+def with_precision(package: Package, name: str | None) -> Package:
+    """A package that says in what it is to be served; the same where the arguments do not say it.
+
+    Raises:
+        PackageError: it is to be served in int8, and has no calibration.
+    """
+    return package if name is None else replace(package, precision=PRECISIONS[name])
 
 
 def model_of(options: argparse.Namespace) -> Model:

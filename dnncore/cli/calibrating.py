@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dnncore.cli.arguments import add_precision_argument, with_precision
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 from dnncore.handle import Handle
@@ -48,13 +49,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--images", type=int, default=_IMAGES, help="how many are looked at, evenly spread (default: %(default)s)"
     )
+    add_precision_argument(parser)
     parser.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
     parser.set_defaults(run=_calibrate)
 
 
 def _calibrate(options: argparse.Namespace) -> int:
     package = calibrated(Package.load(options.package), options.folder, options.method, options.images, options.device)
-    package.save(options.package)
+    with_precision(package, options.precision).save(options.package)
     return 0
 
 

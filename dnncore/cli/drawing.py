@@ -36,7 +36,7 @@ def _draw(options: argparse.Namespace) -> int:
     is_run = wants_passes(options)
     model = model_of(options)
     if is_run:
-        known = calibration_of(options), normalization_of(options)
+        known = calibration_of(options), normalization_of(options), options.rank
         model = for_inference(model, PRECISIONS[options.precision], options.without, *known)
     text = to_dot(model.graph).encode()
     options.out.write_bytes(text if options.out.suffix == ".dot" else _rendered(text, options.out))

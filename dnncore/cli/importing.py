@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dnncore.cli.arguments import add_precision_argument, with_precision
 from dnncore.cli.calibrating import calibrated
-from dnncore.cli.describing import summary
+from dnncore.cli.describing import add_memory_arguments, summary
 from dnncore.dtypes import DType
 from dnncore.errors import ConfigError
 from dnncore.handle import Handle
@@ -33,6 +34,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--calibrate", type=Path, metavar="FOLDER", help="of images, as dnncore calibrate takes them: for int8"
     )
+    add_memory_arguments(parser)
+    add_precision_argument(parser)
     check = parser.add_argument_group(
         "check",
         "Run the net on inputs whose outputs are known; the package is written if they are right, and keeps both.",
@@ -69,9 +72,10 @@ def _import(options: argparse.Namespace) -> int:
             package = replace(package, example=example)
     if options.calibrate is not None:
         package = calibrated(package, options.calibrate)
+    package = with_precision(package, options.precision)
     package.save(options.out)
     print(f"{options.out}: {package.name}")
-    print(summary(model))
+    print(summary(model, options.device))
     remedy = shapes_for_any_batch(model.graph)
     if remedy is not None:
         print(f"  for this number of rows alone, which dnnserve and dnntrain do not take; for any number: {remedy}")

@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser("verify", help="whether a package is whole, and right on a device")
     parser.add_argument("package", type=Path, help="a model package")
     parser.add_argument("--device", default="cpu", help='"cpu", "cuda:0", ... (default: cpu)')
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="to run it in (default: fp32)")
+    parser.add_argument("--precision", choices=PRECISIONS, help="to run it in (default: the package's, else fp32)")
     tolerances = ", ".join(f"{TOLERANCES[dtype]:g} in {name}" for name, dtype in PRECISIONS.items())
     parser.add_argument(
         "--tolerance", type=float, help=f"of outputs, relative to the largest element (default: {tolerances})"
@@ -41,15 +41,14 @@ def _verify(options: argparse.Namespace) -> int:
     example, against = package.example, "the package's example"
     if example is None:
         example, against = Example.random(model, _BATCH), "what the CPU makes in float32 of random inputs"
-    precision = PRECISIONS[options.precision]
+    name = options.precision or next((name for name, dtype in PRECISIONS.items() if dtype is package.precision), "fp32")
+    precision = PRECISIONS[name]
     tolerance = example.tolerance_in(precision) if options.tolerance is None else options.tolerance
     with Handle(options.device) as handle:
         differences = example.differences(
             for_inference(model, precision, calibration=package.calibration), handle, tolerance
         )
-    print(
-        f"  outputs on {options.device} in {options.precision}, beside {against}, batch {example.batch(model.graph)}:"
-    )
+    print(f"  outputs on {options.device} in {name}, beside {against}, batch {example.batch(model.graph)}:")
     for difference in differences:
         print(f"    {difference}")
     if all(difference.is_allowed for difference in differences):

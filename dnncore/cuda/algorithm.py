@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dnncore.backend import Algorithm
 from dnncore.cuda.unit import Unit
+from dnncore.figures import DeviceFigures
 
-__all__ = ["CudaAlgorithm"]
+__all__ = ["BoundedAnywhere", "CudaAlgorithm"]
 
 
 class CudaAlgorithm(Algorithm, Protocol):
@@ -15,4 +16,12 @@ class CudaAlgorithm(Algorithm, Protocol):
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
+        ...
+
+
+class BoundedAnywhere(CudaAlgorithm, Protocol):
+    """An algorithm whose bound holds wherever its operands lie, so that for copies of them it is the same. Immutable."""
+
+    def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """As that of `backend.Bounded`, which it is."""
         ...

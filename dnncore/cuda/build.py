@@ -1,4 +1,8 @@
-"""Compile every unit ahead, for machines without a compiler: python -m dnncore.cuda.build --arch sm_90a --out DIR."""
+"""Compile every unit ahead, for machines without a compiler: python -m dnncore.cuda.build --arch sm_90a --out DIR.
+
+For an architecture of machine code, "sm_90a", that gives cubins; for a virtual one, "compute_80", PTX, which the driver of a GPU
+compiles that no cubin is for (`jit.target`).
+"""
 
 from __future__ import annotations
 
@@ -18,27 +22,25 @@ from dnncore.errors import BackendUnavailableError, CompilationError, DnncoreErr
 
 __all__ = ["build", "main"]
 
-ARCHITECTURES = ("sm_80", "sm_90a")
-"""What is built when nothing is asked for: the oldest supported one and the one that kernels are tuned for."""
+ARCHITECTURES = ("sm_80", "sm_90a", jit.FORWARD)
+"""What is built when nothing is asked for: the oldest supported one, the one that kernels are tuned for, and PTX for all others."""
 
-
-_INDEX = "index.json"
 _MACHINE_AT, _CUDA_MACHINE = slice(18, 20), b"\xbe\x00"
 """Where an ELF file says which machine it is for, and the number of NVIDIA's GPUs, 190."""
 
 _Entry = dict[str, str | int]
-"""file, entry, arch and nbytes of a cubin."""
+"""file, entry, arch and nbytes of a cubin, or of PTX, packed."""
 
 
 def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, jobs: int, compiler: Compiler) -> None:
-    """Write a cubin of every unit for each architecture that it has, and an index.json of them; warnings are errors.
+    """Write a cubin, or PTX, of every unit for each architecture that it has, and an index.json of them; warnings are errors.
 
     What the folder has by the same compiler and of the same source is kept; what it has for these architectures of other sources
     is removed. A build that is broken off goes on where it was.
 
     Raises:
-        CompilationError: a unit does not compile, warns or spills, or what came of it is no machine code of a GPU; the message ends
-            with nvcc's output.
+        CompilationError: a unit does not compile, warns or spills, or what came of it is neither machine code of a GPU nor PTX; the
+            message ends with nvcc's output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = {unit.source: unit for unit in units}.values()
@@ -48,11 +50,15 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
 
     def build_one(item: tuple[Unit, str]) -> _Entry:
         unit, arch = item
-        name = f"{jit.prebuilt_key(unit, arch, compiler.include)}.cubin"
+        name = jit.prebuilt_name(unit, arch, compiler.include)
         if name in known and (folder / name).is_file():
             return known[name]
         image = compiler.compile(unit, arch, folder, jit.STRICT_FLAGS)
-        _check_machine(image, unit, compiler)
+        if jit.is_ptx(arch):
+            _check_ptx(image, unit, arch, compiler)
+            image = jit.packed(image)
+        else:
+            _check_machine(image, unit, compiler)
         jit.write_atomically(folder / name, image)
         built[name] = {"file": name, "entry": unit.entry, "arch": arch, "nbytes": len(image)}
         return built[name]
@@ -75,17 +81,17 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
 def _built_before(folder: Path, compiler: Compiler) -> dict[str, _Entry]:
     """Entries of the folder's index by their files; none where another compiler built them, or nobody has."""
     try:
-        index = json.loads((folder / _INDEX).read_bytes())
+        index = json.loads((folder / jit.INDEX).read_bytes())
         if (index["compiler"], index["flags"]) == (compiler.version, list(compiler.flags)):
-            return {entry["file"]: entry for entry in index["cubins"]}
+            return {entry["file"]: entry for entry in index["images"]}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass  # there is none, or it is no index of ours
     return {}
 
 
 def _write_index(folder: Path, compiler: Compiler, entries: dict[str, _Entry]) -> None:
-    index = {"compiler": compiler.version, "flags": compiler.flags, "cubins": list(entries.values())}
-    jit.write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
+    index = {"compiler": compiler.version, "flags": compiler.flags, "images": list(entries.values())}
+    jit.write_atomically(folder / jit.INDEX, json.dumps(index, indent=1).encode())
 
 
 def _check_machine(image: bytes, unit: Unit, compiler: Compiler) -> None:
@@ -95,14 +101,24 @@ def _check_machine(image: bytes, unit: Unit, compiler: Compiler) -> None:
         )
 
 
+def _check_ptx(text: bytes, unit: Unit, arch: str, compiler: Compiler) -> None:
+    if (
+        f".target sm_{arch.removeprefix('compute_')}\n".encode() not in text
+        or f".entry {unit.entry}(".encode() not in text
+    ):
+        raise CompilationError(f"{unit.entry}: what {compiler.nvcc} wrote is no PTX of it for {arch}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and build; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m dnncore.cuda.build", description=__doc__)
     parser.add_argument(
-        "--arch", action="append", help=f"sm_80, sm_90a, ...; may be repeated (default: {ARCHITECTURES})"
+        "--arch",
+        action="append",
+        help=f"sm_80, sm_90a, ... for cubins, {jit.FORWARD} for PTX; may be repeated (default: {' '.join(ARCHITECTURES)})",
     )
     parser.add_argument(
-        "--out", type=Path, default=jit.prebuilt_folder(), help="folder for the cubins (default: %(default)s)"
+        "--out", type=Path, default=jit.prebuilt_folder(), help="folder for what is built (default: %(default)s)"
     )
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"

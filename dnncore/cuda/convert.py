@@ -8,7 +8,7 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
-from dnncore.cuda.elementwise import Layout
+from dnncore.cuda.elementwise import Layout, layout_of
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -59,7 +59,7 @@ class Convert:
         """See `backend.Algorithm`."""
         if not {problem.a.dtype, problem.c.dtype} <= set(ELEMENT_TYPES):
             return "a tensor is bool"
-        layout = Layout.of(problem)
+        layout = layout_of(problem)
         return Offer(seconds_by_element(layout, figures), partial(_prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:

@@ -11,7 +11,7 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
-from dnncore.cuda.elementwise import Layout
+from dnncore.cuda.elementwise import layout_of
 from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -42,7 +42,7 @@ class ConvertDense:
         """See `backend.Algorithm`."""
         if (problem.a.dtype, problem.c.dtype) not in _PAIRS:
             return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; it is for {_names()}"
-        layout = Layout.of(problem)
+        layout = layout_of(problem)
         if len(layout.extents) != 1 or any(strides != (1,) for strides in map(tuple, layout.strides)):
             return "the tensors have gaps, or lie differently"
         seconds = layout.nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)

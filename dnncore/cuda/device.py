@@ -56,6 +56,7 @@ def open_device(index: int) -> CudaDevice:
     Raises:
         DeviceNotFoundError: there is no such device; the message says how many there are.
         BackendUnavailableError: PyCUDA or the driver is missing.
+        NotSupportedError: the device is older than all that kernels are made for.
     """
     return CudaDevice(index)
 
@@ -69,8 +70,8 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self._info = info(index)
         self._context: Context = retained(index)
-        self._figures = known.of_device(index)
         self._kernels = kernels.of_context(self._context)
+        self._figures = known.of_device(index, self._kernels.architecture)
         self._owner = Owner(self._info.name)
         self._closed = False
         self._memory: weakref.WeakSet[CudaMemory] = weakref.WeakSet()

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from dnncore.backend import Offer
@@ -32,7 +32,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
 
-__all__ = ["BINARY_OPERATORS", "Elementwise", "Function", "Layout", "elementwise"]
+__all__ = ["BINARY_OPERATORS", "Elementwise", "Function", "Layout", "elementwise", "layout_of"]
 
 _THREADS = 128
 _PACK_BYTES = 16
@@ -84,23 +84,24 @@ class Layout:
     strides: tuple[tuple[int, ...], ...]
     nbytes: int
 
-    @classmethod
-    def of(cls, problem: Problem) -> Layout:
-        """Of a problem whose inputs broadcast to its one output."""
-        (output,) = problem.outputs
-        given = (
-            tuple(stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
-            for tensor in problem.inputs
-        )
-        extents, *strides = collapse(output.shape, *given, output.strides)
-        nbytes = 0
-        for tensor, steps in zip((*problem.inputs, output), strides, strict=True):
-            itemsize = tensor.dtype.itemsize
-            # Of what lies side by side in the tensor, a block takes as much as lies together in its piece of the output.
-            inner = math.prod(extents[steps.index(1) + 1 :]) if 1 in steps else output.size
-            sharing = _THREADS * _PACK_BYTES // itemsize // max(inner, 1)
-            nbytes += touched_bytes(tensor.size, itemsize, steps[-1], sharing)
-        return cls(extents, tuple(strides), nbytes)
+
+@lru_cache(maxsize=16)
+def layout_of(problem: Problem) -> Layout:
+    """That of a problem whose inputs broadcast to its one output; once for all algorithms that are asked one after the other."""
+    (output,) = problem.outputs
+    given = (
+        tuple(stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
+        for tensor in problem.inputs
+    )
+    extents, *strides = collapse(output.shape, *given, output.strides)
+    nbytes = 0
+    for tensor, steps in zip((*problem.inputs, output), strides, strict=True):
+        itemsize = tensor.dtype.itemsize
+        # Of what lies side by side in the tensor, a block takes as much as lies together in its piece of the output.
+        inner = math.prod(extents[steps.index(1) + 1 :]) if 1 in steps else output.size
+        sharing = _THREADS * _PACK_BYTES // itemsize // max(inner, 1)
+        nbytes += touched_bytes(tensor.size, itemsize, steps[-1], sharing)
+    return Layout(extents, tuple(strides), nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Elementwise:
         reason = self.function.refuses(problem)
         if reason is not None:
             return reason
-        layout = Layout.of(problem)
+        layout = layout_of(problem)
         if self.name == "rows" and layout.extents[-1] < _SHORT:
             return f"rows of {layout.extents[-1]} elements are shorter than {_SHORT}"
         if self.name == "contiguous" and not all(step == (1,) for step in layout.strides):

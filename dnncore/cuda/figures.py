@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from dnncore.cuda.runtime import driver, jit
 from dnncore.figures import A100, H100, H200, DeviceFigures
@@ -15,20 +16,28 @@ _COPY_SHARE = 0.89
 
 
 @functools.cache
-def of_device(index: int) -> DeviceFigures:
+def of_device(index: int, architecture: str) -> DeviceFigures:
     """The figures of a device.
 
-    A model is known by its architecture, its multiprocessors and its memory clock: an H100 is an H200 with slower memory. For any
-    other the products per clock are taken from the nearest model that is no newer, and the rest from the driver.
+    A model is known by its compute capability, its multiprocessors and its memory clock: an H100 is an H200 with slower memory. Any
+    other, also one that is newer than this library, has the products per clock and the time of a launch of the nearest model that
+    is no newer, and the rest from its driver; where it does not tell a memory clock (0), the rate is that model's, in
+    proportion to the multiprocessors.
+
+    Args:
+        index: Of the device.
+        architecture: What its kernels are compiled for (`jit.target`).
     """
-    architecture = jit.architecture(driver.compute_capability(index))
+    capability = driver.compute_capability(index)
+    native = jit.architecture(capability)
     multiprocessors = driver.attribute(index, "MULTIPROCESSOR_COUNT")
+    nearest = H100 if capability >= (9, 0) else A100
     bits, hertz = (driver.attribute(index, name) for name in ("GLOBAL_MEMORY_BUS_WIDTH", "MEMORY_CLOCK_RATE"))
     rate = _COPY_SHARE * 2 * hertz * 1e3 * bits / 8
-    alike = [m for m in _MODELS if (m.architecture, m.multiprocessors) == (architecture, multiprocessors)]
+    rate = rate or nearest.bytes_per_second * multiprocessors / nearest.multiprocessors
+    alike = [m for m in _MODELS if (m.architecture, m.multiprocessors) == (native, multiprocessors)]
     if alike:
-        return min(alike, key=lambda model: abs(model.bytes_per_second - rate))
-    nearest = H100 if driver.compute_capability(index) >= (9, 0) else A100
+        return replace(min(alike, key=lambda model: abs(model.bytes_per_second - rate)), architecture=architecture)
     return DeviceFigures(
         architecture=architecture,
         multiprocessors=multiprocessors,

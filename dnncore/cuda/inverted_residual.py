@@ -33,16 +33,14 @@ _MAX_EXTENT = 2**31
 
 # Fitted to MobileNetV2's blocks at batch 1, 32 and 256 on an H200, whose times they give within a quarter (worklog-convolution.md):
 # parts of the rates of tensor cores, of arithmetic in float32 (a widening and a load for each product) and of memory; products that
-# an expanded value takes as long as; seconds that a chunk waits at its barriers.
+# an expanded value takes as long as; clocks that a chunk waits at its barriers.
 _OF_TENSOR_RATE, _OF_FP32_RATE, _OF_MEMORY_RATE = 0.15, 0.14, 0.6
 _PRODUCTS_OF_SPREAD = 4
-_CHUNK_SECONDS = 1.8e-6
+_CHUNK_CLOCKS = 3564
 _OF_CACHE_RATE = 1.2
 """Of weights, from the second-level cache, in parts of the memory's rate; assumed."""
-_THREADS_OF_MULTIPROCESSOR = 2048
-_REGISTERS = 65536
-_REGISTERS_OF_THREAD = {32: 128, 96: 152, 160: 136, 320: 184}
-"""By most output channels: as ptxas allots them for sm_90a, in eights."""
+_MOST_TOGETHER = {32: 2, 96: 1, 160: 1, 320: 1}
+"""By most output channels: blocks that a multiprocessor has registers for, as ptxas allots them for sm_90a."""
 
 _PARAMS = struct(
     *BLEND,
@@ -105,13 +103,9 @@ class _Tiling:
         tensor = dense / (figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_TENSOR_RATE)
         single = expanded * (9 * self.pixels + _PRODUCTS_OF_SPREAD * spread)
         plain = single / (figures.products_per_second(Maths.FP32) / figures.multiprocessors * _OF_FP32_RATE)
-        registers = _THREADS * _REGISTERS_OF_THREAD[self.most_outputs]
-        together = max(1, min(
-            figures.shared_bytes // self.shared_bytes(problem),
-            _THREADS_OF_MULTIPROCESSOR // _THREADS,
-            _REGISTERS // registers,
-        ))  # fmt: skip
-        waits = -(-tiles // (figures.multiprocessors * together)) * -(-expanded // _CHUNK) * _CHUNK_SECONDS
+        together = max(1, min(figures.shared_bytes // self.shared_bytes(problem), _MOST_TOGETHER[self.most_outputs]))
+        chunks = -(-tiles // (figures.multiprocessors * together)) * -(-expanded // _CHUNK)
+        waits = chunks * (_CHUNK_CLOCKS / figures.clock_hz)
         computing = -(-tiles // figures.multiprocessors) * (tensor + plain)
         memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         weights = 2 * expanded * (channels + problem.y.shape[1] + 9) * tiles

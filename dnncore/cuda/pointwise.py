@@ -9,7 +9,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convert import seconds_by_element
-from dnncore.cuda.elementwise import Layout
+from dnncore.cuda.elementwise import Layout, layout_of
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, TENSOR_VIEW, generate, record, struct, view
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import BinaryOperator
@@ -53,7 +53,7 @@ class Pointwise:
 
     def offer(self, problem: PointwiseProblem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`; it takes every problem, most of which others compute faster."""
-        layout = Layout.of(problem)
+        layout = layout_of(problem)
         return Offer(seconds_by_element(layout, figures), partial(_prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:

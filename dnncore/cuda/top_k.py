@@ -44,7 +44,7 @@ _EACH = 4
 """Elements of a row that a thread had better have at least, since each costs a round of every exchange between threads."""
 
 _OF_MEMORY_RATE = 0.5
-_ROUND_SECONDS = 0.6e-6
+_ROUND_CLOCKS = 1188
 """Assumed: of the rate at which a row is read once, and what it takes a block to agree on the next element."""
 
 
@@ -58,7 +58,8 @@ class TopK:
         """What it would take; it takes anything."""
         count = problem.values.shape[problem.axis]
         turns = -(-(problem.x.size // max(problem.x.shape[problem.axis], 1)) // (figures.multiprocessors * 8))
-        seconds = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE) + turns * count * _ROUND_SECONDS
+        rounds = turns * count * (_ROUND_CLOCKS / figures.clock_hz)
+        seconds = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE) + rounds
         return Offer(figures.launch_seconds + seconds, partial(self._prepare, problem, figures))
 
     def units(self) -> tuple[Unit, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, Place, WhereAligned, blocks_for, in_order, kernel_call
-from dnncore.cuda.elementwise import Layout
+from dnncore.cuda.elementwise import layout_of
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -79,7 +79,7 @@ class Matrices:
     @classmethod
     def of(cls, problem: AddProblem) -> Matrices | None:
         """None where one dimension is innermost in both tensors, where one of them has none, or where a is broadcast along it."""
-        layout = Layout.of(problem)
+        layout = layout_of(problem)
         extents, (a_strides, c_strides) = layout.extents, layout.strides
         row = len(extents) - 1
         column = next((axis for axis in range(row) if a_strides[axis] == 1), None)

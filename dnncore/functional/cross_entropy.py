@@ -104,7 +104,7 @@ def cross_entropy(
         target: Classes [N, *places], of [K] one in [1]: int32, or on the host integers of any width; the loss of what is no class
             is 0, and it does not count in the mean. Or probabilities, of shape and dtype of the logits.
         weight: None; weights of classes are refused.
-        ignore_index: A class whose loss is 0 and does not count in the mean; of no matter for probabilities.
+        ignore_index: A class whose loss is 0 and does not count in the mean; ignored where classes are probabilities.
         reduction: "mean" over the targets that count, "sum", both [1], or "none", [N, *places].
         label_smoothing: Part of every target that is shared out among all K classes.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -138,14 +137,10 @@ def _fastest(owner: Handle, operation: Operation) -> tuple[Step, ...]:
     if way is None:
         if len(chosen) >= _MOST_CHOICES:
             del chosen[next(iter(chosen))]
-        way = chosen[operation] = min(operation.ways, key=lambda steps: sum(_seconds(owner, step) for step in steps))
+        way = chosen[operation] = min(
+            operation.ways, key=lambda way: sum(owner.estimated_seconds(step.problem) for step in way)
+        )
     return way
-
-
-def _seconds(owner: Handle, step: Step) -> float:
-    """Estimated time of a step by the algorithm that would be taken, without compiling anything."""
-    found = owner.get_algorithms(step.problem)[0]
-    return math.inf if found.status is not None or found.offer is None else found.offer.seconds
 
 
 def _compute_with_borrowed(

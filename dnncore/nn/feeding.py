@@ -11,6 +11,7 @@ and a part is still in the L2 cache of a GPU when it is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,8 +21,8 @@ from dnncore.nn.placement import Placement
 
 __all__ = ["Feed", "find_feeds", "with_room_for_parts"]
 
-_MOST_BYTES = 24 << 20
-"""Of a part: about half of an H200's L2 cache."""
+_OF_L2 = 0.4
+"""Of the level-2 cache, that a part fills at most."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,15 @@ class Feed:
         return self.node.outputs[0]
 
 
-def find_feeds(graph: Graph, placement: Placement, batch: int) -> Mapping[str, Feed]:
-    """Those that are too large to be made at once, by the names of the nodes that read them; not what multiplies."""
+def find_feeds(graph: Graph, placement: Placement, batch: int, l2_bytes: int) -> Mapping[str, Feed]:
+    """Those that are too large to be made at once, by the names of the nodes that read them; not what multiplies.
+
+    Args:
+        graph: The net.
+        placement: Where its values lie.
+        batch: Number of images.
+        l2_bytes: The device's level-2 cache.
+    """
     given = {value.name for value in graph.inputs}
     numbers = {node.name: number for number, node in enumerate(graph.nodes)}
     alone, specs = _alone(placement), graph.specs(batch)
@@ -54,7 +62,7 @@ def find_feeds(graph: Graph, placement: Placement, batch: int) -> Mapping[str, F
         (value, *others), readers = node.outputs, graph.consumers[node.outputs[0]]
         if others or value not in alone or value in graph.outputs or len(readers) != 1:
             continue
-        (reader,), parts = readers, -(-placement.lifetimes[value].nbytes // _MOST_BYTES)
+        (reader,), parts = readers, math.ceil(placement.lifetimes[value].nbytes / (l2_bytes * _OF_L2))
         reads_rows = reader.inputs.count(value) == 1 and reader.inputs[0] == value and 0 in reader.operator.batched
         given_specs = [None if name is None else specs[name] for name in node.inputs]
         multiplies = node.operator.macs(given_specs, [specs[value]]) > 0

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ChecksumError, PackageError, PreprocessingError
 from dnncore.nn import graph_json, package_v1
 from dnncore.nn.calibration import Calibration
@@ -33,7 +34,7 @@ from dnncore.nn.model import Model
 from dnncore.nn.parameters import check_weights
 from dnncore.preprocessing import Preprocessing
 
-__all__ = ["MODEL_FILE", "WEIGHTS_FILE", "Package"]
+__all__ = ["MODEL_FILE", "SERVED_PRECISIONS", "WEIGHTS_FILE", "Package"]
 
 FORMAT = "dnncore.package"
 FORMAT_VERSION = 2
@@ -48,6 +49,9 @@ EXAMPLE_FILE = "example.safetensors"
 
 MAX_EXAMPLE_BYTES = 64 << 20
 """What an example may have; an image of ImageNet has 0.6 MB."""
+
+SERVED_PRECISIONS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.INT8)
+"""What a net may be computed in between its inputs and its outputs, as `dnncore.nn.passes.for_inference` takes it."""
 
 _MAX_MODEL_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 1 << 20
@@ -68,6 +72,8 @@ class Package:
         provenance: Where it came from; any JSON values.
         example: Inputs of `graph`, and what it gives for them; at most 64 MiB.
         calibration: How large its values become, for int8; None where nobody has looked.
+        precision: In what it is to be computed, one of `SERVED_PRECISIONS`, unless whoever runs it says otherwise; None where
+            nobody has said. Weights are kept in float32 whatever it is.
 
     Raises:
         PackageError: the parts do not fit together; the message names the two that do not.
@@ -81,6 +87,7 @@ class Package:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     example: Example | None = dataclasses.field(default=None, repr=False)
     calibration: Calibration | None = None
+    precision: DType | None = None
 
     def __post_init__(self) -> None:
         if self.preprocessing is not None and self.input.shape[1:] != self.preprocessing.input_shape:
@@ -97,6 +104,15 @@ class Package:
             raise PackageError(
                 f"package {self.name!r}: the example has {self.example.nbytes} B, at most {MAX_EXAMPLE_BYTES} B are kept; "
                 f"take fewer images"
+            )
+        if self.precision is not None and self.precision not in SERVED_PRECISIONS:
+            names = ", ".join(dtype.value for dtype in SERVED_PRECISIONS)
+            raise PackageError(
+                f"package {self.name!r}: nets are not computed in {self.precision.value}; use one of {names}"
+            )
+        if self.precision is DType.INT8 and self.calibration is None:
+            raise PackageError(
+                f"package {self.name!r}: int8 needs a calibration, which it lacks; `dnncore calibrate PACKAGE FOLDER` makes one"
             )
         try:
             check_weights(self.graph, self.weights)
@@ -183,6 +199,7 @@ class Package:
             if self.example is None
             else {"tolerance": self.example.tolerance, "tensors": _entries(_as_tensors(self.example))},
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
+            "precision": None if self.precision is None else self.precision.value,
         }
 
     @classmethod
@@ -213,6 +230,7 @@ class Package:
                 dict(document["provenance"]),
                 _read_example(folder / EXAMPLE_FILE, document.get("example")),
                 None if document.get("calibration") is None else Calibration.from_dict(document["calibration"]),
+                None if document.get("precision") is None else DType(document["precision"]),
             )
         except PackageError as error:
             raise type(error)(f"{folder}: {error}") from error

@@ -227,7 +227,7 @@ def schedule(graph: Graph, handle: Handle, batch: int, limit_bytes: int | None =
             little more than the values take alone, and more where that costs more than `TOLERANCE` of the estimated time.
     """
     placement = place(graph, batch)
-    feeds = find_feeds(graph, placement, batch)
+    feeds = find_feeds(graph, placement, batch, handle.device.figures.l2_bytes)
     placement = with_room_for_parts(placement, feeds.values(), batch)
     planner = _Planner(graph, handle, placement, batch)
     idle = placement.idle | {feed.node.name for feed in feeds.values()}

@@ -68,7 +68,7 @@ def image_normalization(
         mean: float32 [C, P, Q], another one for each place, as Caffe's mean_file.
         offset: (top, left), the pixel of x that is y's first: a crop; negative for a border before it.
         order: For each channel of y that of x.
-        border: What pixels outside x are taken for, one a channel of y; None for 0.
+        border: What pixels outside x are taken for, one per channel of y; None for 0.
     """
     arguments = (
         *(x.descriptor, table.descriptor, y.descriptor, None if mean is None else mean.descriptor),

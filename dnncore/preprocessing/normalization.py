@@ -26,7 +26,7 @@ class Scale:
     """x * factor. Immutable.
 
     Args:
-        factors: One for all channels, or one a channel in the net's order.
+        factors: One for all channels, or one per channel in the net's order.
     """
 
     name: ClassVar[str] = "scale"
@@ -45,7 +45,7 @@ class Divide:
     """x / divisor: by 255, or by standard deviations. Immutable.
 
     Args:
-        divisors: One for all channels, or one a channel in the net's order; not 0, also as a float32.
+        divisors: One for all channels, or one per channel in the net's order; not 0, also as a float32.
     """
 
     name: ClassVar[str] = "divide"
@@ -66,7 +66,7 @@ class SubtractMean:
     """x - mean. Immutable.
 
     Args:
-        means: One for all channels, or one a channel in the net's order.
+        means: One for all channels, or one per channel in the net's order.
     """
 
     name: ClassVar[str] = "subtract_mean"

@@ -97,8 +97,8 @@ class Preprocessing:
             height: Rows of the net's input.
             width: Columns of the net's input.
             scale: Factor on the 0..255 pixel values, before mean and std.
-            mean: Subtracted, one a channel.
-            std: Divided by (as a factor, its inverse in float32), one a channel.
+            mean: Subtracted, one per channel.
+            std: Divided by (as a factor, its inverse in float32), one per channel.
             max_pixels: As in the constructor.
 
         Raises:

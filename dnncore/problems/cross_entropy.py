@@ -21,13 +21,13 @@ def _cross_entropy(x: TensorDescriptor, labels: TensorDescriptor, settings: Cros
     if labels.dtype is not DType.INT32:
         if labels.dtype is not x.dtype or labels.shape != x.shape:
             raise BadParamError(
-                f"labels ({labels}) must be int32 of shape [{x.shape[0]}], one a row of x {x.shape}, or probabilities of "
+                f"labels ({labels}) must be int32 of shape [{x.shape[0]}], one per row of x {x.shape}, or probabilities of "
                 f"the dtype and shape of x ({x})"
             )
         if settings.ignore_index is not None:
             raise BadParamError(f"ignore_index is {settings.ignore_index}, but labels ({labels}) are probabilities")
     elif labels.shape != x.shape[:1]:
-        raise BadParamError(f"labels ({labels}) must be int32 of shape [{x.shape[0]}], one a row of x {x.shape}")
+        raise BadParamError(f"labels ({labels}) must be int32 of shape [{x.shape[0]}], one per row of x {x.shape}")
 
 
 @dataclass(frozen=True, slots=True)

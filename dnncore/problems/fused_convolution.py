@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
-from dnncore.descriptors.settings import number, settle
+from dnncore.descriptors.settings import HashedOnce, number, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.convolution import ConvolutionProblem, Direction
@@ -20,7 +20,7 @@ _OF_INT8 = (DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)
-class FusedConvolutionProblem(OptionalOperands):
+class FusedConvolutionProblem(HashedOnce, OptionalOperands):
     """y = activation(alpha1 * conv(x, w) * scale + bias + alpha2 * z), in this order and in the compute type, rounded once.
 
     alpha1 and alpha2 are the problem's own, inside the activation, where cudnnConvolutionBiasActivationForward has its two. A
@@ -43,6 +43,9 @@ class FusedConvolutionProblem(OptionalOperands):
         overwrites: Whether y may hold anything until the launch is over: its beta is 0, and z lies elsewhere. An algorithm that has
             sums to keep then needs no workspace for them.
 
+    Attributes:
+        plain: The convolution alone.
+
     Raises:
         BadParamError: dtypes or shapes disagree, or a factor is not finite.
     """
@@ -58,9 +61,12 @@ class FusedConvolutionProblem(OptionalOperands):
     alpha1: float = 1.0
     alpha2: float = 1.0
     overwrites: bool = False
+    plain: ConvolutionProblem = field(init=False, repr=False, compare=False)
     possible_inputs: ClassVar[tuple[str, ...]] = ("x", "w", "scale", "bias", "z")
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
     possible_in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("z", "y")})
+
+    __hash__ = HashedOnce.__hash__
 
     @property
     def in_place(self) -> frozenset[tuple[str, str]]:  # type: ignore[override]
@@ -72,7 +78,8 @@ class FusedConvolutionProblem(OptionalOperands):
         if not self.x.dtype.is_floating and self.y.dtype not in _OF_INT8:
             names = " or ".join(dtype.value for dtype in _OF_INT8)
             raise BadParamError(f"y is {self.y.dtype.value} but x is {self.x.dtype.value}; y must be {names}")
-        _ = self.plain  # which checks x, w, y and the geometry
+        plain = ConvolutionProblem(Direction.FORWARD, self.x, self.w, self.y, self.convolution)  # which checks these
+        settle(self, plain=plain)
         if self.z is not None and (self.z.shape, self.z.dtype) != (self.y.shape, self.y.dtype):
             raise BadParamError(f"z is {self.z} but y is {self.y}; shape and dtype must be the same")
         self._check_parameters()
@@ -94,11 +101,6 @@ class FusedConvolutionProblem(OptionalOperands):
                 raise BadParamError(f"{name} is {tensor.dtype.value} but x is {self.x.dtype.value}; it must be {names}")
         if self.scale is not None and self.bias is not None and self.scale.dtype is not self.bias.dtype:
             raise BadParamError(f"scale is {self.scale.dtype.value} but bias is {self.bias.dtype.value}")
-
-    @property
-    def plain(self) -> ConvolutionProblem:
-        """The convolution alone."""
-        return ConvolutionProblem(Direction.FORWARD, self.x, self.w, self.y, self.convolution)
 
     @property
     def parameter_dtype(self) -> DType:

@@ -34,7 +34,7 @@ class ImageNormalizationProblem(OptionalOperands):
         mean: float32 [C, P, Q]; None for 0.
         offset: (top, left): the pixel of x that is y's first; negative where a border comes before it.
         order: For each channel of y that of x: (2, 1, 0) turns red, green, blue into blue, green, red. None for the same order.
-        border: What pixels outside x are taken for, one a channel of y, each 0..255; None for 0.
+        border: What pixels outside x are taken for, one per channel of y, each 0..255; None for 0.
 
     Raises:
         BadParamError: dtypes or shapes disagree, or a setting is out of range.

@@ -38,6 +38,10 @@ class Problem(Protocol):
         """Descriptors of what is written."""
         ...
 
+    def __hash__(self) -> int:
+        """As of every key of a cache."""
+        ...
+
     @property
     def macs(self) -> int:
         """Multiply-adds of the direct method; 0 where moving the operands is all there is to it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore.descriptors import BinaryOperator, TensorDescriptor, UnaryOperator
-from dnncore.descriptors.settings import member, number, settle
+from dnncore.descriptors.settings import HashedOnce, member, number, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import Operands, broadcasts, one_dtype, same_dtype, same_shape, writable
@@ -28,7 +28,7 @@ class FillProblem(Operands):
 
 
 @dataclass(frozen=True, slots=True)
-class AddProblem(Operands):
+class AddProblem(HashedOnce, Operands):
     """c = alpha * a + beta * c, where each extent of a is c's or 1; also the transform between layouts, and between dtypes.
 
     Integers are rounded to even and saturated.
@@ -39,6 +39,8 @@ class AddProblem(Operands):
     input_names: ClassVar[tuple[str, ...]] = ("a",)
     output_names: ClassVar[tuple[str, ...]] = ("c",)
     in_place: ClassVar[frozenset[tuple[str, str]]] = frozenset({("a", "c")})
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         broadcasts("a", self.a, "c", self.c)

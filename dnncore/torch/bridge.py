@@ -7,7 +7,6 @@ allocator hands memory out in the order of that stream: so a tensor may be freed
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,13 +86,11 @@ def _wired(handle: Handle, operation: Operation, tensors: Sequence[torch.Tensor 
 
 def fastest_way(handle: Handle, ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
     """By estimate, without compiling anything; one that is the only way is not asked what it takes."""
-    return ways[0] if len(ways) == 1 else min(ways, key=lambda way: _seconds(handle, way))
-
-
-def _seconds(handle: Handle, way: Sequence[Step]) -> float:
-    """Estimated time; infinite where a step cannot be computed."""
-    best = [handle.get_algorithms(step.problem)[0] for step in way]
-    return sum(math.inf if each.status or each.offer is None else each.offer.seconds for each in best)
+    return (
+        ways[0]
+        if len(ways) == 1
+        else min(ways, key=lambda way: sum(handle.estimated_seconds(step.problem) for step in way))
+    )
 
 
 def _run(

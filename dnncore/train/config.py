@@ -119,8 +119,8 @@ class PreprocessingConfig:
         height: Rows of the net's input.
         width: Columns of the net's input.
         scale: Factor on the 0..255 pixel values.
-        mean: Subtracted, one a channel.
-        std: Divided by, one a channel.
+        mean: Subtracted, one per channel.
+        std: Divided by, one per channel.
         steps: A whole pipeline in place of all that: tables such as {step = "resize", height = 256, width = 256}, in the order of
             `dnncore.preprocessing.STEPS`.
         of_net: Take what the file of net.path says in place of all that: a package its preprocessing, a .prototxt what its data

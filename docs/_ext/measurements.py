@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
-__all__ = ["convolution", "cpu", "families", "host", "insert", "memory_bound", "nets", "setup", "slices", "steps"]
+__all__ = [
+    "age",
+    "convolution",
+    "cpu",
+    "families",
+    "front",
+    "host",
+    "insert",
+    "memory_bound",
+    "nets",
+    "setup",
+    "slices",
+    "steps",
+]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families)((?: [^> ]+)*) -->")
+_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families|front)((?: [^> ]+)*) -->")
 
 Rows = Sequence[dict[str, Any]]
 
@@ -29,6 +43,25 @@ def _ratio(value: float) -> str:
     return f"**{value:.2f}**" if value > 1 else f"{value:.2f}"
 
 
+def _beside(ratio: float | None) -> str:
+    """In brackets behind a figure, where there was something to compare it with."""
+    return "" if ratio is None else f" ({_ratio(ratio)})"
+
+
+_BEFORE = "eager calls in a loop, on one set of buffers"
+"""How kernels were timed before `benchmarks/race.py`; files of then do not say it."""
+
+
+def age(documents: Sequence[dict[str, Any]], *, of_kernels: bool = False) -> str:
+    """Of a table: the commits that its rows were measured at, most rows first, on what, and how kernels were timed."""
+    found = Counter(row["commit"][:7] for document in documents for row in document["results"])
+    commits = ", ".join(f"`{commit}` ({count})" for commit, count in found.most_common())
+    gpus = {gpu.split(",")[0]: None for document in documents for gpu in document["environment"]["gpus"]}
+    methods = {document.get("method", _BEFORE): None for document in documents} if of_kernels else {}
+    words = "; ".join([*gpus, *methods])
+    return f"*Measured at commit {commits}{f'; {words}' if words else ''}.*"
+
+
 def convolution(rows: Rows) -> str:
     """A line a layer: what would be chosen in each direction, its TFLOP/s, and cuDNN's time over its time; then their means."""
     chosen: dict[tuple[str, str], dict[str, Any]] = {}
@@ -39,18 +72,21 @@ def convolution(rows: Rows) -> str:
 
     def cell(layer: str, direction: str) -> str:
         row = chosen.get((layer, direction))
-        return f"{row['tflops']:.3g} `{row['algorithm']}` ({_ratio(row['of_cudnn'])})" if row else ""
+        return f"{row['tflops']:.3g} `{row['algorithm']}`{_beside(row['of_cudnn'])}" if row else ""
+
+    beside = {key: row["of_cudnn"] for key, row in chosen.items() if row["of_cudnn"] is not None}
 
     def mean(direction: str) -> float:
-        return statistics.geometric_mean(row["of_cudnn"] for (_, way), row in chosen.items() if way == direction)
+        return statistics.geometric_mean(ratio for (_, way), ratio in beside.items() if way == direction)
 
-    faster = sum(row["of_cudnn"] > 1 for row in chosen.values())
+    faster = sum(ratio > 1 for ratio in beside.values())
     table = _table(
         ("layer", *(direction.replace("_", "-") for direction in directions)),
         ((layer, *(cell(layer, direction) for direction in directions)) for layer in layers),
     )
-    means = ", ".join(f"{direction.replace('_', '-')} {mean(direction):.2f}" for direction in directions)
-    return f"{table}\n\nFaster than cuDNN: {faster} of {len(chosen)}. Geometric means: {means}."
+    compared = [direction for direction in directions if any(way == direction for _, way in beside)]
+    means = ", ".join(f"{direction.replace('_', '-')} {mean(direction):.2f}" for direction in compared)
+    return f"{table}\n\nFaster than cuDNN: {faster} of {len(beside)}. Geometric means: {means}."
 
 
 def memory_bound(documents: Sequence[dict[str, Any]]) -> str:
@@ -63,7 +99,7 @@ def memory_bound(documents: Sequence[dict[str, Any]]) -> str:
         columns.append(first)
 
     def cell(row: dict[str, Any] | None) -> str:
-        return f"{row['of_copy']:.2f} ({_ratio(row['of_torch'])})" if row else ""
+        return f"{row['of_copy']:.2f}{_beside(row['of_torch'])}" if row else ""
 
     names = dict.fromkeys(name for column in columns for name in column)
     return _table(
@@ -172,6 +208,29 @@ def families(rows: Rows) -> str:
     return "\n".join([table, "", *(f"- {row['net']} is refused: {' '.join(row['why'].split())}" for row in refused)])
 
 
+def front(nets: Rows, host: Rows) -> str:
+    """Of all that was measured, what the first page shows: a net for one image and for many, and a step of training."""
+
+    def served(title: str, **what: object) -> tuple[str, ...]:
+        what |= {"net": "resnet50", "autotuned": False}
+        (row,) = (row for row in nets if what.items() <= row.items())
+        return title, f"{row['ours_ms']:.3g} ms", f"{min(row['torch_ms'].values()):.3g} ms"
+
+    def step(title: str, name: str) -> tuple[str, ...]:
+        (row,) = (row for row in host if row["name"] == f"ResNet-50 training step, batch 64, fp32{name}")
+        return title, f"{row['ours']:.1f} ms", f"{row['torch']:.1f} ms"
+
+    return _table(
+        ("one H200, strict fp32 unless it says otherwise ([more](performance.md))", "dnncore", "PyTorch with cuDNN"),
+        (
+            served("ResNet-50, one image, captured as one launch", precision="float32", batch=1),
+            served("ResNet-50, 256 images in fp16, likewise", precision="float16", batch=256),
+            step("ResNet-50, a training step of 64 images", ""),
+            step("the same, with batch normalisation and ReLU fused", ", fused"),
+        ),
+    )
+
+
 def _document(*parts: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / f"{'-'.join(parts)}.json").read_text())
     return document
@@ -189,22 +248,29 @@ _WHOLE: dict[str, tuple[str, Callable[[Rows], str]]] = {
 
 
 def insert(text: str) -> str:
-    """Replace every place of a table by the table."""
+    """Replace every place of a table by the table, and how old it is."""
 
     def made(place: re.Match[str]) -> str:
         kind, words = place[1], place[2].split()
-        if kind == "convolution":
-            return convolution(_document(kind, *words)["results"])
+        if kind == "front":
+            return front(_document("nets")["results"], _document("host")["results"])
         if kind in _WHOLE:
             file, table = _WHOLE[kind]
-            return table(_document(file)["results"])
-        return memory_bound([_document(kind, dtype) for dtype in words])
+            document = _document(file)
+            return f"{table(document['results'])}\n\n{age([document])}"
+        if kind == "convolution":
+            documents = [_document(kind, *words)]
+            made = convolution(documents[0]["results"])
+        else:
+            documents = [_document(kind, dtype) for dtype in words]
+            made = memory_bound(documents)
+        return f"{made}\n\n{age(documents, of_kernels=True)}"
 
     return _PLACE.sub(made, text)
 
 
 def _insert(_app: Sphinx, page: str, source: list[str]) -> None:
-    if page in ("performance", "onnx"):
+    if page in ("index", "performance", "onnx"):
         source[0] = insert(source[0])
 
 

@@ -94,7 +94,7 @@ def kernel_name(title: str) -> str:
 
 
 def entry(op: Op) -> str:
-    """The kernel: one element a thread."""
+    """The kernel: one element per thread."""
     loads, registers = [], []
     for position, kind in enumerate(op.kinds):
         letter, size = "abc"[position], WIDTHS[kind] // 8

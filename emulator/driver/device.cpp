@@ -53,8 +53,6 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, kBlocksPerMultiprocessor},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
@@ -66,6 +64,19 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 0},
 };
+
+int attribute_of(const Device& device, CUdevice_attribute attribute) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device.index + kFirstBus;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return emu::settings().capability_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return emu::settings().capability_minor;
+    default: break;
+  }
+  for (const Attribute& known : kAttributes) {
+    if (known.which == attribute) return known.value;
+  }
+  return 0;
+}
 
 // Version 4 in form; the same on every run.
 CUuuid uuid_of(const Device& device) {
@@ -123,11 +134,7 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice index) {
   return entry([&] {
     require(value && attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
-    const Device& device = state().device(index);
-    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device.index + kFirstBus : 0;
-    for (const Attribute& known : kAttributes) {
-      if (known.which == attribute) *value = known.value;
-    }
+    *value = attribute_of(state().device(index), attribute);
   });
 }
 
@@ -135,8 +142,8 @@ CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   return entry([&] {
     require(major && minor);
     state().device(device);
-    *major = 9;
-    *minor = 0;
+    *major = emu::settings().capability_major;
+    *minor = emu::settings().capability_minor;
   });
 }
 

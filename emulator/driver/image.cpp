@@ -12,6 +12,8 @@
 #include <sstream>
 
 #include "module.h"
+#include "ptx.h"
+#include "runtime/settings.h"
 
 namespace emu::driver {
 namespace {
@@ -22,11 +24,6 @@ constexpr uint32_t kFatbinMagic = 0xba55ed50;
 std::map<std::string, std::weak_ptr<Image>>& images() {
   static auto* const by_digest = new std::map<std::string, std::weak_ptr<Image>>;
   return *by_digest;
-}
-
-bool is_ptx(const char* text) {
-  while (*text == ' ' || *text == '\t' || *text == '\n' || *text == '\r') ++text;
-  return !strncmp(text, "//", 2) || !strncmp(text, ".version", 8);
 }
 
 // The image comes without its size: an ELF file ends behind its last segment and its table of sections.
@@ -50,12 +47,7 @@ void refuse_foreign(const void* data) {
     refuse(CUDA_ERROR_NO_BINARY_FOR_GPU,
            "the module is a fat binary; compile it with emulator/bin/nvcc to a module of the emulator");
   }
-  if (memcmp(data, ELFMAG, SELFMAG) != 0) {
-    if (is_ptx(static_cast<const char*>(data))) {
-      refuse(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, "the module is PTX; compile it with emulator/bin/nvcc to a module of the emulator");
-    }
-    refuse(CUDA_ERROR_INVALID_IMAGE, "the module is neither ELF nor PTX");
-  }
+  if (memcmp(data, ELFMAG, SELFMAG) != 0) refuse(CUDA_ERROR_INVALID_IMAGE, "the module is neither ELF nor PTX");
   Elf64_Ehdr header;
   memcpy(&header, data, sizeof header);
   if (header.e_machine == kMachineCuda) {
@@ -65,6 +57,16 @@ void refuse_foreign(const void* data) {
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN) {
     refuse(CUDA_ERROR_INVALID_IMAGE, "the module is an ELF file, but not a shared object");
   }
+}
+
+// Machine code is for one architecture and the later ones of its major version (CUDA C++ Programming Guide, "Binary Compatibility").
+void refuse_other_architecture(const EmuModule& module) {
+  const Target target = parse_target(module.target);
+  const Settings& device = settings();
+  const bool same = target.minor == device.capability_minor;
+  if (target.major == device.capability_major && (same || (target.suffix != 'a' && target.minor < device.capability_minor))) return;
+  refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "the module is machine code for %s, the device has compute capability %d.%d", module.target,
+         device.capability_major, device.capability_minor);
 }
 
 // 128 bits of FNV-1a, in two halves that begin differently.
@@ -115,10 +117,10 @@ Image::~Image() {
   if (library) dlclose(library);
 }
 
-std::shared_ptr<Image> load_image(const void* data) {
-  require(data);
-  refuse_foreign(data);
-  const std::string bytes = elf_bytes(data), name = digest(bytes);
+namespace {
+
+std::shared_ptr<Image> opened(const std::string& bytes) {
+  const std::string name = digest(bytes);
   std::weak_ptr<Image>& known = images()[name];
   if (auto image = known.lock()) return image;
   auto image = std::make_shared<Image>();
@@ -130,6 +132,21 @@ std::shared_ptr<Image> load_image(const void* data) {
            kEmuAbi);
   }
   known = image;
+  return image;
+}
+
+}  // namespace
+
+std::shared_ptr<Image> load_image(Lock& lock, const void* data, std::string* log) {
+  require(data);
+  if (is_ptx(data)) {
+    const char* text = static_cast<const char*>(data);
+    check_ptx_target(text);
+    return opened(translated(lock, text, log));
+  }
+  refuse_foreign(data);
+  auto image = opened(elf_bytes(data));
+  refuse_other_architecture(*image->module);
   return image;
 }
 

@@ -4,6 +4,7 @@
 
 #include "capture.h"
 #include "module.h"
+#include "ptx.h"
 #include "stream.h"
 
 namespace emu::driver {
@@ -58,11 +59,11 @@ void require_current_device(CUdevice device) {
   }
 }
 
-CUresult load(CUlibrary* library, const std::function<std::shared_ptr<Image>()>& image) {
-  return entry([&] {
+CUresult load(CUlibrary* library, const std::function<std::shared_ptr<Image>(Lock&)>& image) {
+  return entry([&](Lock& lock) {
     require(library);
     auto made = std::make_shared<Library>();
-    made->image = image();
+    made->image = image(lock);
     *library = state().libraries.add(made);
   });
 }
@@ -84,14 +85,15 @@ void forget_context(const Context& context) {
 
 using namespace emu::driver;
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
-                           unsigned) {
-  return load(library, [&] { return load_image(code); });
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values, unsigned count,
+                           CUlibraryOption*, void**, unsigned) {
+  JitLog log(count, options, values);
+  return load(library, [&](Lock& lock) { return load_image(lock, code, &log.text); });
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
                                unsigned) {
-  return load(library, [&] { return load_image(read_file(path).data()); });
+  return load(library, [&](Lock& lock) { return load_image(lock, read_file(path).data()); });
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "capture.h"
+#include "ptx.h"
 #include "runtime/memory.h"
 #include "stream.h"
 
@@ -91,10 +92,11 @@ void get_global(const Module& module, const char* name, CUdeviceptr* address, si
 
 namespace {
 
-CUresult load(CUmodule* module, const void* image) {
-  return entry([&] {
+CUresult load(CUmodule* module, const void* image, std::string* log = nullptr) {
+  return entry([&](Lock& lock) {
     require(module && image);
-    *module = load_module(working_context(), load_image(image))->handle;
+    const auto context = working_context();
+    *module = load_module(context, load_image(lock, image, log))->handle;
   });
 }
 
@@ -107,9 +109,9 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return load(module, image);
 }
 
-// Options steer the compiler of PTX, which is not there.
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
-  return load(module, image);
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+  JitLog log(count, options, values);
+  return load(module, image, &log.text);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
@@ -117,9 +119,10 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
-  return entry([&] {
+  return entry([&](Lock& lock) {
     require(module);
-    *module = load_module(working_context(), load_image(read_file(path).data()))->handle;
+    const auto context = working_context();
+    *module = load_module(context, load_image(lock, read_file(path).data()))->handle;
   });
 }
 

@@ -61,7 +61,8 @@ struct Library {
 };
 
 // ---- image.cpp ------------------------------------------------------------------------------------------------------------------
-std::shared_ptr<Image> load_image(const void* data);
+// A cubin or PTX; in `log` what was wrong with PTX. The lock is not held while that is translated.
+std::shared_ptr<Image> load_image(Lock& lock, const void* data, std::string* log = nullptr);
 std::string read_file(const char* path);
 size_t live_images();
 

@@ -2,6 +2,7 @@
 #include "settings.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -26,6 +27,7 @@ Settings from_environment() {
   Settings s;
   s.devices = static_cast<int>(std::min<uint64_t>(number("EMU_DEVICES", 1), Shadow::kDevices));
   s.memory_bytes = number("EMU_MEM_MB", 1024) << 20;
+  if (const char* text = getenv("EMU_COMPUTE_CAPABILITY")) sscanf(text, "%d.%d", &s.capability_major, &s.capability_minor);
   if (const char* text = getenv("EMU_ASYNC")) {
     s.landing = !strcmp(text, "eager") ? Landing::kEager : !strcmp(text, "random") ? Landing::kRandom : Landing::kLazy;
   }

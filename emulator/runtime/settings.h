@@ -12,6 +12,7 @@ enum class Schedule : uint8_t { kForward, kReverse, kRandom };
 struct Settings {
   int devices = 1;                   // EMU_DEVICES
   uint64_t memory_bytes = 1ull << 30;  // EMU_MEM_MB, of each device
+  int capability_major = 9, capability_minor = 0;  // EMU_COMPUTE_CAPABILITY: what devices say that they are
   Landing landing = Landing::kLazy;    // EMU_ASYNC: lazy, eager or random
   Schedule schedule = Schedule::kForward;  // EMU_SCHED: fwd, rev or a seed
   uint64_t seed = 1;

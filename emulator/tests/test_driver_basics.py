@@ -215,7 +215,7 @@ def test_foreign_modules_are_refused() -> None:
         cubin[18:20] = (190).to_bytes(2, "little")  # e_machine: EM_CUDA
         for data, code, words in (
             (bytes(cubin), 209, "cubin"),
-            (b"//\n.version 9.0\n", 221, "PTX"),
+            (b"//\n.version 9.0\n", 218, "PTX without a .target"),
             (b"nonsense that is no module", 200, "neither"),
             (image(abi=99), 200, "abi 99"),
         ):

@@ -224,9 +224,8 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument(
         "--precision",
         choices=tuple(PRECISIONS),
-        default="fp32",
         help="of what is computed inside a model; its inputs, outputs and sums stay in fp32; int8 is for packages that "
-        "dnncore calibrate has seen",
+        "dnncore calibrate has seen; without it as each package says, and fp32 where it says nothing",
     )
     work.add_argument(
         "--device-memory-fraction",

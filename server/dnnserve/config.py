@@ -47,14 +47,14 @@ class ModelConfig:
     Args:
         max_batch_rows: Rows of a batch.
         default_deadline_ms: For requests that bring none; 0: none.
-        precision: One of `PRECISIONS`.
+        precision: One of `PRECISIONS`; None: as the package says, else fp32.
         devices: As `dnncore.devices.resolve` reads it; None: all that there are.
         priority: 1 is the most important level, 8 the least; 0: the usual one.
     """
 
     max_batch_rows: int
     default_deadline_ms: float
-    precision: str
+    precision: str | None
     devices: str | None
     priority: int
 
@@ -110,7 +110,7 @@ class ServerConfig:
         devices: As `dnncore.devices.resolve` reads it; None: all of the machine.
         engines: Where a device runs: "process", in a process of its own, which can be lost and started again; "thread", in the
             server's; "auto": processes for GPUs, threads for the CPU.
-        precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`.
+        precision: What lies between a model's inputs and its outputs: one of `PRECISIONS`; None: as its package says, else fp32.
         device_memory_fraction: What models may take of a device's memory, together with whoever else uses it.
         batch_invariant: An image's answer has the same bits whatever it is batched with, because each is computed alone.
         max_batch_rows: Rows of a batch.
@@ -173,7 +173,7 @@ class ServerConfig:
     token_file: Path | None = None
     devices: str | None = None
     engines: str = "auto"
-    precision: str = "fp32"
+    precision: str | None = None
     device_memory_fraction: float = 0.95
     batch_invariant: bool = False
     max_batch_rows: int = 32

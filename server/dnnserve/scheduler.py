@@ -284,7 +284,7 @@ class Scheduler:
         return None
 
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
-        """Deliver a batch's outcomes, one a request; those that were answered meanwhile (cancelled) keep that answer.
+        """Deliver a batch's outcomes, one per request; those that were answered meanwhile (cancelled) keep that answer.
 
         The device has done with the batch, and neither reads nor writes its blocks.
         """

@@ -11,6 +11,7 @@ from onnx import helper
 from PIL import Image
 
 from dnncore.cli.__main__ import main
+from dnncore.dtypes import DType
 from dnncore.nn.package import Package
 from tests.importers.onnx.nets import model_of
 from tests.server.packages import make_package
@@ -30,6 +31,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Image.fromarray(rng.integers(0, 256, (10, 12), np.uint8)).save(path)
     Path("images/notes.txt").write_text("none of them")
     return tmp_path
+
+
+def test_a_package_to_be_served_in_int8_is_verified_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "digits", "images", "--precision", "int8"]) == 0
+    assert Package.load("digits").precision is DType.INT8
+    capsys.readouterr()
+    assert main(["verify", "digits"]) == 0
+    assert "outputs on cpu in int8, beside" in capsys.readouterr().out
+    assert main(["verify", "digits", "--precision", "fp32"]) == 0
+    assert "outputs on cpu in fp32, beside" in capsys.readouterr().out
 
 
 def test_a_package_is_calibrated_and_then_run_in_int8(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

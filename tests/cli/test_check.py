@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from dnncore.cli.__main__ import main
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ModelImportError, PackageError
 from dnncore.importers.arrays import read_array
 from dnncore.nn.example import Difference, Example
@@ -53,6 +54,18 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number, (name, array) in enumerate(arrays.items()):
             Path(f"data/{kind}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
     return tmp_path
+
+
+def test_an_import_says_in_which_precision_its_package_is_to_be_served(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "net.onnx", "--out", "p", "--precision", "bf16"]) == 0
+    assert Package.load("p").precision is DType.BFLOAT16
+    assert main(["import", "net.onnx", "--out", "q"]) == 0
+    assert Package.load("q").precision is None
+    assert main(["import", "net.onnx", "--out", "r", "--precision", "int8"]) == 1
+    assert "int8 needs a calibration" in capsys.readouterr().err
+    assert not Path("r").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,15 @@ import pytest
 from onnx import helper
 
 from dnncore.cli.__main__ import main
+from dnncore.dtypes import DType
+from dnncore.figures import H200
+from dnncore.nn.estimate import estimate
 from dnncore.nn.package import Package
+from dnncore.nn.passes import for_inference
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Preprocessing
 from tests.importers.onnx.nets import model_of
+from tests.nn.nets import weightless
 
 
 @pytest.fixture
@@ -37,6 +42,40 @@ def test_a_net_is_described_as_it_is_with_what_it_takes(net: str, capsys: pytest
     assert "  96 MACs (multiply-adds) per image, 192 FLOPs: convolutions and matrix products" in said
     rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.startswith("  fp")}
     assert [float(number) for number in rows["fp32"]] == [0, 0, 0, 0, 0.1]
+
+
+def _sizes(said: str) -> dict[str, list[float]]:
+    """Megabytes of the batches, by precision."""
+    rows = [line.split() for line in said.splitlines() if line.startswith("  fp")]
+    return {name: [float(size) for size in sizes] for name, _, *sizes in rows}
+
+
+def test_memory_is_that_of_an_executor_on_the_device_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for device in ("h200", "cpu"):
+        assert main(["describe", "alexnet", "--device", device]) == 0
+        said[device] = capsys.readouterr().out
+        assert f"batches, on {device}" in said[device]
+        assert "without scratch memory" not in said[device]
+    model = weightless(ZOO["alexnet"]())
+    for name, precision in (("fp32", DType.FLOAT32), ("fp16", DType.FLOAT16)):
+        graph = for_inference(model, precision).graph
+        estimated = [estimate(graph, H200, batch).placement.nbytes for batch in (1, 8, 32, 256)]
+        assert _sizes(said["h200"])[name] == [round(nbytes / 1e6, 1) for nbytes in estimated]
+    assert _sizes(said["h200"])["fp32"][-1] > _sizes(said["cpu"])["fp32"][-1] > 400  # FFTs take scratch memory
+
+
+def test_memory_without_a_device_says_what_it_leaves_out(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net]) == 0
+    assert (
+        "  without scratch memory of algorithms, which --device counts: cpu, cuda:0, ..., h200"
+        in capsys.readouterr().out
+    )
+
+
+def test_an_unknown_device_is_refused(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", net, "--device", "tpu"]) == 1
+    assert "'tpu'" in capsys.readouterr().err
 
 
 def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +107,20 @@ def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) ->
         main([*command, "--without", "everything"])
 
 
+def test_a_net_that_ranks_its_classes_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["describe", "lenet", "--passes", "--rank", "3"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "  pass    rank_classes: 7 nodes -> 9 (+1 flatten, +1 top_k)\n" in said
+    assert "  output  logits.classes: int32[N, 3]" in said
+    assert main([*command, "--without", "rank_classes"]) == 0
+    said = capsys.readouterr().out
+    assert "  pass    rank_classes: left out\n" in said
+    assert "logits.classes" not in said
+    assert main(["describe", "lenet", "--passes", "--rank", "0"]) == 1
+    assert "to rank 0 of its classes" in capsys.readouterr().err
+
+
 def test_a_package_says_what_pixels_become(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = ZOO["lenet"]()
     preprocessing = Preprocessing.squash("gray", 8, 8, 1 / 255, (0.5,), (0.5,))
@@ -86,7 +139,7 @@ def test_a_package_says_what_pixels_become(tmp_path: Path, capsys: pytest.Captur
     ("command", "message"),
     [
         (["describe", "lenet", "--passes", "--pixels"], "--pixels needs a package that says how images become its input"),
-        (["describe", "lenet", "--precision", "fp32"], "--precision, --pixels and --without say what passes do; give --passes too"),
+        (["describe", "lenet", "--precision", "fp32"], "--precision, --pixels, --rank and --without say what passes do"),
         (["draw", "lenet", "-o", "net.dot", "--without", "quantize"], "give --passes too"),
         (["describe", "lenet", "--shape", "data=N,1,8,8"], "lenet: it has extents of its own; those given for data go with"),
         (["describe", "PACKAGE", "--shape", "data=N,1,8,8"], "it has extents of its own"),

@@ -57,7 +57,7 @@ def test_a_trained_classifier_is_imported_and_served_and_gets_drawn_text_right(
     assert main([*arguments, "--preprocess", str(tmp_path / "preprocess.json")]) == 0
     said = capsys.readouterr().out
     assert "reads x: float32[N, 3, 48, 192]" in said
-    assert "activations of         1         8        32       256" in said
+    assert "batches, values alone         1         8        32       256" in said
     lines = [_drawn(text) for text in ("dnncore", "kernels", "Winograd", "gradient")]
     with (
         RunningServer(tmp_path / "direction", tmp_path, "--devices", "cpu", "--max-batch", "8") as server,

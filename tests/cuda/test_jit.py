@@ -24,19 +24,26 @@ from tests.conftest import GPU
 
 UNIT = Unit('#include "dnncore/outer.cuh"\nextern "C" __global__ void twice() {}\n', "twice")
 
-# Obeys nvcc's rules as far as they matter here: writes unit.cubin where it runs; "#error" fails, "#warning" fails under -Werror.
+# Obeys nvcc's rules as far as they matter here: writes unit.cubin or unit.ptx where it runs; "#error" fails, "#warning" fails under
+# -Werror.
 FAKE_NVCC = """#!{python}
 import pathlib, sys, time
 if "--version" in sys.argv:
     print("fake nvcc, release 1.0"); sys.exit(0)
+if "--list-gpu-code" in sys.argv:
+    print("sm_80\\nsm_90"); sys.exit(0)
 with open({log!r}, "a") as log: log.write("compiled\\n")
 time.sleep(0.2)
 source = pathlib.Path(next(a for a in sys.argv if a.endswith(".cu")))
 text = source.read_text()
 if "#error" in text or ("#warning" in text and "-Werror" in sys.argv):
     print("unit.cu(1): error: the fake does not like this", file=sys.stderr); sys.exit(2)
+arch = sys.argv[sys.argv.index("-arch") + 1]
+if "--ptx" in sys.argv:
+    target = arch.replace("compute", {target!r})
+    source.with_suffix(".ptx").write_text(f".version 9.0\\n.target {{target}}\\n.entry plain()\\n" + text); sys.exit(0)
 machine = b"\x7fELF" + bytes(14) + ({machine}).to_bytes(2, "little")
-source.with_suffix(".cubin").write_bytes(machine + sys.argv[sys.argv.index("-arch") + 1].encode() + text.encode())
+source.with_suffix(".cubin").write_bytes(machine + arch.encode() + text.encode())
 """
 OF_A_GPU, OF_A_HOST = 190, 62
 """What ELF files say that they are for."""
@@ -46,12 +53,13 @@ HEADER_BYTES = 20
 class FakeCompiler:
     """A folder with an nvcc in it, and the number of times that it compiled. Owned by one thread."""
 
-    def __init__(self, folder: Path, machine: int = OF_A_GPU) -> None:
+    def __init__(self, folder: Path, machine: int = OF_A_GPU, target: str = "sm") -> None:
         self.bin = folder / "toolkit" / "bin"
         self.log = folder / "log"
         self.bin.mkdir(parents=True)
         script = self.bin / "nvcc"
-        script.write_text(FAKE_NVCC.format(python=sys.executable, log=str(self.log), machine=machine))
+        text = FAKE_NVCC.format(python=sys.executable, log=str(self.log), machine=machine, target=target)
+        script.write_text(text)
         script.chmod(0o755)
 
     @property
@@ -219,8 +227,8 @@ def test_what_was_built_ahead_serves_a_machine_without_a_compiler(
     request.getfixturevalue("no_nvcc")
     assert jit.cubin(plain(), "sm_90a").startswith(b"sm_90a", HEADER_BYTES)
     index = json.loads((tmp_path / "prebuilt" / "index.json").read_text())
-    assert {(entry["entry"], entry["arch"]) for entry in index["cubins"]} == {("plain", "sm_80"), ("plain", "sm_90a")}
-    assert all((tmp_path / "prebuilt" / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["cubins"])
+    assert {(entry["entry"], entry["arch"]) for entry in index["images"]} == {("plain", "sm_80"), ("plain", "sm_90a")}
+    assert all((tmp_path / "prebuilt" / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["images"])
 
 
 def test_where_a_unit_was_built_ahead_no_compiler_runs(
@@ -242,7 +250,7 @@ def test_a_unit_is_built_only_for_the_architectures_it_exists_for(nvcc: FakeComp
     assert found is not None
     build.build([replace(plain(), architectures=("sm_90a",))], ["sm_80", "sm_90a"], tmp_path / "out", 1, found)
     index = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert [(entry["entry"], entry["arch"]) for entry in index["cubins"]] == [("plain", "sm_90a")]
+    assert [(entry["entry"], entry["arch"]) for entry in index["images"]] == [("plain", "sm_90a")]
 
 
 def test_what_was_built_from_the_same_source_is_kept_and_what_was_built_from_another_is_removed(
@@ -254,8 +262,8 @@ def test_what_was_built_from_the_same_source_is_kept_and_what_was_built_from_ano
     build.build([plain("// two"), plain("// three")], ["sm_80"], out, 1, found)
     assert nvcc.runs == 5
     index = json.loads((out / "index.json").read_text())
-    assert len(index["cubins"]) == 4  # for sm_90a those of before
-    assert {entry["file"] for entry in index["cubins"]} == {path.name for path in out.glob("*.cubin")}
+    assert len(index["images"]) == 4  # for sm_90a those of before
+    assert {entry["file"] for entry in index["images"]} == {path.name for path in out.glob("*.cubin")}
     build.build([plain("// two")], ["sm_80"], out, 1, replace(found, version="another"))
     assert nvcc.runs == 6
 
@@ -269,6 +277,78 @@ def test_a_build_that_is_broken_off_goes_on_where_it_was(nvcc: FakeCompiler, tmp
     before = nvcc.runs
     build.build([plain("// two"), plain("// one")], ["sm_80"], out, 1, found)
     assert nvcc.runs == before
+
+
+def test_ptx_is_built_beside_cubins_of_all_units_that_are_for_every_architecture(
+    nvcc: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = jit.find_compiler(), tmp_path / "out"
+    assert found is not None
+    bound = replace(plain("// for one alone"), architectures=("sm_90a",))
+    build.build([plain(), bound], ["sm_90a", jit.FORWARD], out, 1, found)
+    index = json.loads((out / "index.json").read_text())
+    assert [(entry["arch"], entry["file"]) for entry in index["images"]] == [
+        ("sm_90a", f"{jit.prebuilt_key(plain(), 'sm_90a')}.cubin"),
+        ("sm_90a", f"{jit.prebuilt_key(bound, 'sm_90a')}.cubin"),
+        ("compute_80", f"{jit.prebuilt_key(plain(), 'compute_80')}.ptx.xz"),
+    ]
+    assert all((out / entry["file"]).stat().st_size == entry["nbytes"] for entry in index["images"])
+    monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(out))
+    before = nvcc.runs
+    assert b".target sm_80\n" in jit.ptx(plain())
+    build.build([plain(), bound], ["sm_90a", jit.FORWARD], out, 1, found)
+    assert nvcc.runs == before
+
+
+def test_what_is_no_ptx_for_the_architecture_is_not_built(tmp_path: Path) -> None:
+    there = Compiler(FakeCompiler(tmp_path, target="gfx").bin / "nvcc", "1.0")
+    with pytest.raises(CompilationError, match=r"plain: what .*nvcc wrote is no PTX of it for compute_80"):
+        build.build([plain()], [jit.FORWARD], tmp_path / "out", 1, there)
+    assert not list((tmp_path / "out").glob("*.ptx.xz"))
+
+
+@pytest.mark.parametrize(
+    ("built", "has_nvcc", "capability", "expected"),
+    [
+        (["sm_80", "compute_80"], False, (8, 0), "sm_80"),
+        (["sm_80", "compute_80"], False, (9, 0), "compute_80"),
+        (["sm_80", "compute_80"], False, (12, 0), "compute_80"),
+        (["sm_80", "compute_80"], True, (9, 0), "sm_90a"),  # the compiler knows it
+        (["sm_80", "compute_80"], True, (12, 0), "compute_80"),  # which is newer than the compiler
+        (["sm_80"], False, (9, 0), "sm_90a"),  # there is nothing for it, and each kernel says so
+        ([], True, (12, 0), "sm_120"),
+        ([], False, (12, 0), "sm_120"),
+    ],
+)
+def test_what_a_device_runs_is_machine_code_where_there_can_be_some_else_ptx(
+    nvcc: FakeCompiler,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    built: list[str],
+    has_nvcc: bool,
+    capability: tuple[int, int],
+    expected: str,
+) -> None:
+    found = jit.find_compiler()
+    assert found is not None
+    if built:
+        build.build([plain()], built, tmp_path / "prebuilt", 1, found)
+    if not has_nvcc:
+        request.getfixturevalue("no_nvcc")
+    monkeypatch.setenv("DNNCORE_CUBIN_DIR", str(tmp_path / "prebuilt"))
+    assert jit.target(capability) == expected
+
+
+def test_ptx_that_is_missing_or_damaged_is_named_with_the_way_out(no_nvcc: None, tmp_path: Path) -> None:
+    with pytest.raises(
+        BackendUnavailableError, match=r"no PTX of plain .*dnncore\.cuda\.build --arch compute_80 --out DIR"
+    ):
+        jit.ptx(plain())
+    (tmp_path / "prebuilt").mkdir()
+    (tmp_path / "prebuilt" / jit.prebuilt_name(plain(), jit.FORWARD)).write_bytes(b"not xz")
+    with pytest.raises(BackendUnavailableError, match=r"PTX of plain .*cannot be read \(.*build it again"):
+        jit.ptx(plain())
 
 
 def test_what_is_no_machine_code_of_a_gpu_is_not_built(tmp_path: Path) -> None:

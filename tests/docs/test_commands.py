@@ -45,6 +45,7 @@ def test_the_pages_commands_run(
             "verify",
             "describe",
             "describe",
+            "describe",
             "draw",
             "draw",
         ]

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from measurements import RESULTS, convolution, cpu, families, host, insert, memory_bound, nets, slices, steps
+from measurements import (
+    RESULTS,
+    age,
+    convolution,
+    cpu,
+    families,
+    front,
+    host,
+    insert,
+    memory_bound,
+    nets,
+    slices,
+    steps,
+)
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -25,6 +38,27 @@ def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> No
         "",
         "Faster than cuDNN: 1 of 2. Geometric means: forward 1.50, backward-data 0.50.",
     ]
+
+
+def test_what_had_nothing_beside_it_has_no_ratio() -> None:
+    row = {"layer": "conv1", "direction": "forward", "algorithm": "gemm", "tflops": 2.0, "of_cudnn": None}
+    assert convolution([row, {**row, "layer": "conv2", "of_cudnn": 2.0}]).splitlines()[2:] == [
+        "| conv1 | 2 `gemm` |",
+        "| conv2 | 2 `gemm` (**2.00**) |",
+        "",
+        "Faster than cuDNN: 1 of 1. Geometric means: forward 2.00.",
+    ]
+    relu = {"dtype": "float32", "results": [{"name": "relu", "of_copy": 0.5, "of_torch": None}]}
+    assert memory_bound([relu]).splitlines()[-1] == "| relu | 0.50 |"
+
+
+def test_a_table_says_how_old_it_is_and_how_kernels_were_timed() -> None:
+    environment = {"gpus": ["NVIDIA H200, 580.159, 143771 MiB"]}
+    rows = [{"commit": "a" * 40}, {"commit": "b" * 40}, {"commit": "b" * 40}]
+    before, now = ({"environment": environment, "results": rows, **method} for method in ({}, {"method": "graphs"}))
+    assert age([before]) == "*Measured at commit `bbbbbbb` (2), `aaaaaaa` (1); NVIDIA H200.*"
+    assert age([now], of_kernels=True).endswith("; NVIDIA H200; graphs.*")
+    assert age([before], of_kernels=True).endswith("; NVIDIA H200; eager calls in a loop, on one set of buffers.*")
 
 
 def test_steps_are_beside_those_in_pytorch() -> None:
@@ -101,8 +135,32 @@ def test_a_library_has_a_line_and_a_net_that_is_refused_another() -> None:
     ]
 
 
+def test_the_first_page_shows_ours_beside_the_faster_of_pytorchs() -> None:
+    def row(precision: str, batch: int, *, autotuned: bool = False, net: str = "resnet50") -> dict[str, object]:
+        figures = {"ours_ms": 1.23456 * batch, "torch_ms": {"eager": 5.0 * batch, "graph": 2.5678 * batch}}
+        return {"net": net, "precision": precision, "batch": batch, "autotuned": autotuned, **figures}
+
+    nets = [row("float32", 1, autotuned=True), row("float32", 1), row("float16", 256), row("float32", 1, net="alexnet")]
+    names = [f"ResNet-50 training step, batch 64, fp32{more}" for more in ("", ": host", ", fused", ", fused: host")]
+    host = [{"name": name, "ours": 10.04 + number, "torch": 20.06 + number} for number, name in enumerate(names)]
+    assert [line.split(" | ")[1:] for line in front(nets, host).splitlines()[2:]] == [
+        ["1.23 ms", "2.57 ms |"],
+        ["316 ms", "657 ms |"],
+        ["10.0 ms", "20.1 ms |"],
+        ["12.0 ms", "22.1 ms |"],
+    ]
+
+
+def test_the_first_page_has_its_table() -> None:
+    text = insert((RESULTS.parents[1] / "docs" / "index.md").read_text())
+    assert "<!--" not in text
+    assert "| ResNet-50, one image, captured as one launch |" in text
+
+
 def test_the_page_has_tables_and_no_places_left() -> None:
     text = insert((RESULTS.parents[1] / "docs" / "performance.md").read_text())
+    places = (RESULTS.parents[1] / "docs" / "performance.md").read_text().count("<!--")
+    assert text.count("*Measured at commit `") == places > 8
     assert "<!--" not in text
     assert "| r50-3x3-64 |" in text
     assert "| relu-forward |" in text

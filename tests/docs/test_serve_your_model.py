@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from dnnclient.cli import main as dnnclient
 from dnnserve.command_line import parse_arguments
 from dnnserve.repository import model_file
@@ -19,7 +20,7 @@ from PIL import Image
 from benchmarks.server import RunningServer
 from dnncore.cli.__main__ import main as dnncore
 from dnncore.nn.package import Package
-from tests.importers.caffe.files import caffemodel, random_blobs
+from tests.importers.caffe.files import caffemodel, random_blobs, run
 from tests.importers.caffe.nets import NETS
 from tests.importers.onnx.nets import model_of
 
@@ -32,6 +33,20 @@ def _commands(program: str) -> list[list[str]]:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
     return [line[1:] for line in lines if line[0] == program]
+
+
+def _program(names: str) -> str:
+    """The page's block of Python that names something."""
+    program: str
+    (program,) = (block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if names in block)
+    return program
+
+
+def _served(command: Sequence[str], folder: Path) -> RunningServer:
+    """One of the page's servers: its command on free ports, on the CPU."""
+    at = command.index("--model") + 1
+    arguments = (*command[: at - 1], *command[at + 1 :], "--devices", "cpu", "--max-batch", "2")
+    return RunningServer(Path(command[at]), folder, *arguments)
 
 
 @pytest.fixture
@@ -59,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("net.caffemodel").write_bytes(caffemodel(random_blobs(text)))
     Path("labels.txt").write_text("\n".join(COLORS))
     Image.new("RGB", (320, 240), "green").save("photo.png")
-    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], {})
+    exec(_program("preprocess.json"), {})
     return tmp_path
 
 
@@ -74,18 +89,38 @@ def test_the_pages_first_command_serves_a_file_with_labels(folder: Path, capsys:
     serve = _commands("dnnserve")[0]
     assert f"`dnnserve {shlex.join(serve)}`" in (ROOT / "README.md").read_text()
     (classify,) = _commands("dnnclient")
-    at = serve.index("--model") + 1
-    arguments = (*serve[: at - 1], *serve[at + 1 :], "--devices", "cpu", "--max-batch", "2")
-    with RunningServer(Path(serve[at]), folder, *arguments) as server:
+    with _served(serve, folder) as server:
+        assert _classify(server, classify) == 0
+    assert re.match(r"photo.png: green 0\.\d+, (red|blue) 0\.\d+, ", capsys.readouterr().out)
+
+
+def test_the_pages_net_of_caffe_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve, (classify,) = _commands("dnnserve")[1], _commands("dnnclient")
+    package = model_file(parse_arguments(serve)).package("dnnserve", served=True)
+    assert package.preprocessing is not None
+    x = package.preprocessing.from_bytes(Path("photo.png").read_bytes())[None]
+    (expected,) = run(package.serving_model, x).values()
+    assert len(set(expected[0].round(2))) > 1, "random weights, which yet tell the classes apart"
+    with _served(serve, folder) as server:
+        assert _classify(server, classify) == 0
+    said = re.findall(r"(\w+) (0\.\d+)", capsys.readouterr().out)
+    assert [label for label, _ in said] == [COLORS[index] for index in np.argsort(-expected[0])]
+    np.testing.assert_allclose([float(number) for _, number in said], -np.sort(-expected[0]), atol=1e-3)
+
+
+def test_the_pages_package_of_a_pytorch_model_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())  # as net.onnx
+    exec(_program("save_package"), {"model": model, "labels": COLORS})
+    serve, (classify,) = _commands("dnnserve")[2], _commands("dnnclient")
+    with _served(serve, folder) as server:
         assert _classify(server, classify) == 0
     assert re.match(r"photo.png: green 0\.\d+, (red|blue) 0\.\d+, ", capsys.readouterr().out)
 
 
 def test_the_pages_net_of_several_tensors_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, (_, model), _ = _commands("dnnserve")
-    program = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
-    with RunningServer(Path(model), folder, "--devices", "cpu", "--max-batch", "2") as server:
-        exec(program.replace("127.0.0.1:8001", server.grpc), {})
+    *_, serve, _ = _commands("dnnserve")
+    with _served(serve, folder) as server:
+        exec(_program("Client").replace("127.0.0.1:8001", server.grpc), {})
     assert capsys.readouterr().out == "[[1. 1. 1.]\n [2. 2. 2.]]\n"
 
 
@@ -99,7 +134,6 @@ def test_the_pages_packages_are_made_and_named(folder: Path) -> None:
     assert Package.load(Path("models/caffenet/1")).output.shape == ("N", len(COLORS))
 
 
-def test_the_pages_other_servers_find_what_they_name(folder: Path) -> None:
-    _, caffe, _, repository = map(parse_arguments, _commands("dnnserve"))
-    assert model_file(caffe).package("dnnserve").labels == COLORS
-    assert repository.precision == "fp16"
+def test_the_pages_server_of_a_repository_is_what_it_says() -> None:
+    *_, repository = map(parse_arguments, _commands("dnnserve"))
+    assert (repository.model_repository, repository.precision) == (Path("models"), "fp16")

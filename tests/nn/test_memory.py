@@ -41,5 +41,13 @@ def test_a_chain_needs_no_more_than_two_at_a_time() -> None:
     assert assign_offsets(chain)[1] == 2048
 
 
+def test_what_came_to_lie_highest_is_tried_in_the_lowest_place() -> None:
+    """By size, by need, and with what lasts at last, it takes 5 units, of which 4 are needed at a time."""
+    unit = 1024
+    sizes = [(3, 4, 7), (1, 2, 5), (1, 0, 2), (3, 1, 1)]
+    lifetimes = [Lifetime(size * unit, first, last) for size, first, last in sizes]
+    assert assign_offsets(lifetimes)[1] == max(live_bytes(lifetimes, step) for step in range(8)) == 4 * unit
+
+
 def test_nothing_takes_nothing() -> None:
     assert assign_offsets([]) == ([], 0)

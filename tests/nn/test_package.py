@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dnncore import Handle
+from dnncore.dtypes import DType
 from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Executor, NetBuilder, Package, Parameters
 from dnncore.nn.operators import Binary
@@ -89,6 +90,32 @@ def test_truncated_weights_are_refused(folder: Path, keep: int) -> None:
     data = (folder / WEIGHTS_FILE).read_bytes()
     (folder / WEIGHTS_FILE).write_bytes(data[:keep])
     with pytest.raises(PackageError, match=r"weights\.safetensors"):
+        Package.load(folder)
+
+
+def test_a_package_says_in_which_precision_it_is_to_be_served(package: Package, tmp_path: Path) -> None:
+    assert package.precision is None
+    dataclasses.replace(package, precision=DType.FLOAT16).save(tmp_path / "half")
+    assert Package.load(tmp_path / "half").precision is DType.FLOAT16
+
+
+def test_a_package_that_says_nothing_of_precision_is_read(folder: Path) -> None:
+    """As those that were written before there was such a field."""
+    _edit(folder, lambda document: document.pop("precision"))
+    assert Package.load(folder).precision is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        ("float8", "malformed.*float8"),
+        ("bool", "not computed in bool; use one of float32"),
+        ("int8", "int8 needs a calibration"),
+    ],
+)
+def test_a_precision_that_cannot_be_is_refused(folder: Path, precision: str, message: str) -> None:
+    _edit(folder, lambda document: document.update(precision=precision))
+    with pytest.raises(PackageError, match=message):
         Package.load(folder)
 
 

@@ -10,7 +10,7 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import BATCH, Executor, NetBuilder, Parameters
 from dnncore.nn.model import Model
-from dnncore.nn.passes import for_inference, rank_classes
+from dnncore.nn.passes import CHOICES, for_inference, rank_classes
 
 
 def classifier(tail: str = "fully connected") -> Model:
@@ -45,6 +45,13 @@ def test_the_most_probable_classes_come_from_the_device(
     assert expected[1].tolist() == [0, 1, 2, 3, 4, 5, 6][:count]
     assert np.array_equal(classes, expected)
     assert np.array_equal(values, np.take_along_axis(scores, expected, 1))
+
+
+def test_a_net_that_is_run_ranks_where_that_is_asked_for_and_not_left_out() -> None:
+    model = classifier()
+    assert for_inference(model, ranked=3).graph == rank_classes(for_inference(model), 3).graph
+    assert for_inference(model, without=["rank_classes"], ranked=3).graph == for_inference(model).graph
+    assert "rank_classes" in CHOICES
 
 
 def test_what_has_no_classes_cannot_be_ranked() -> None:

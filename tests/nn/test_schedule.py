@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
 from dnncore.nn.passes import for_inference
 from dnncore.nn.schedule import TOLERANCE, Schedule, lower, schedule
-from dnncore.nn.zoo import alexnet, googlenet, vgg16
+from dnncore.nn.zoo import alexnet, googlenet, mobilenet_v2, vgg16
 from tests.nn.nets import weightless
 
 _UNLIMITED = 1 << 60
@@ -64,6 +65,21 @@ def test_without_a_limit_memory_is_saved_where_it_costs_next_to_nothing(graph: G
         assert chosen.seconds <= fastest.seconds * (1 + TOLERANCE)
         assert chosen.placement.nbytes <= fastest.placement.nbytes
     assert _algorithms(chosen) == _algorithms(fastest)  # of one image, nobody misses what the fastest take
+
+
+@pytest.mark.parametrize(
+    ("net", "precision", "nbytes"),
+    [
+        (
+            googlenet,
+            DType.FLOAT32,
+            1_534_263_296,
+        ),  # 1782 MB with the first layer's spectra in parts as large as other layers'
+        (mobilenet_v2, DType.FLOAT16, 462_422_016),  # 501 MB without a second look at what lies highest
+    ],
+)
+def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision: DType, nbytes: int) -> None:
+    assert estimate(for_inference(weightless(net()), precision).graph, H200, 256).placement.nbytes == nbytes
 
 
 def test_vgg16_takes_no_more_than_its_two_largest_values_and_its_images() -> None:
@@ -128,7 +144,7 @@ def test_what_is_made_part_by_part_gives_the_same(handle: Handle, monkeypatch: p
     found = []
     with Parameters.upload(handle, model.graph, model.weights) as parameters:
         for most in (1 << 30, 2 * 8 * 12 * 12 * 2):  # everything, and two images
-            monkeypatch.setattr(feeding, "_MOST_BYTES", most)
+            monkeypatch.setattr(feeding, "_OF_L2", most / handle.device.figures.l2_bytes)
             with Executor(model.graph, handle, parameters, 5) as executor:
                 found.append(executor.run({"x": x})["logits"].copy())
                 assert executor.schedule.computations[1].parts == (1 if len(found) == 1 else 3)

@@ -22,8 +22,9 @@ def test_parts_come_one_after_the_other_through_the_same_workspace(
     (case,) = (one.case for one in CONVOLUTIONS if one.x[0] == 3)
     assert isinstance(case.problem, ImageConvolutionProblem)
     assert case.problem.images.nbytes == 3 * 180
-    monkeypatch.setitem(algorithms._ALGORITHMS, ImageConvolutionProblem, (NormalizedFirst(most_bytes),))
     with Handle(CUDA_DEVICES[0]) as own:
+        algorithm = NormalizedFirst(most_bytes / own.device.figures.l2_bytes)
+        monkeypatch.setitem(algorithms._ALGORITHMS, ImageConvolutionProblem, (algorithm,))
         parts = own.plan(case.problem).describe().count("image_normalization")
         assert parts == {1: 3, 400: 2}[most_bytes]
         check(own, case, "normalized_first")

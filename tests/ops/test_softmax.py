@@ -141,7 +141,7 @@ def test_impossible_classes_cost_nothing_until_they_are_right(handle: Handle, le
         (TensorDescriptor.packed((3, 4)), "float32", {"ignore_index": 1}, "ignore_index is 1"),
         (TensorDescriptor.packed((3, 5)), "float32", {}, "probabilities of the dtype and shape of x"),
         (TensorDescriptor.packed((3, 4), "float64"), "float32", {}, "probabilities of the dtype and shape of x"),
-        (TensorDescriptor.packed((4,), "int32"), "float32", {}, "one a row of x"),
+        (TensorDescriptor.packed((4,), "int32"), "float32", {}, "one per row of x"),
         (TensorDescriptor.packed((3,), "int32"), "float64", {}, "x is float32 but loss is float64"),
         (TensorDescriptor.packed((3,), "int32"), "float32", {"label_smoothing": 1.5}, "from 0 to 1"),
     ],

@@ -81,7 +81,7 @@ KERNELS = FORWARD_KERNELS | {f"convolution_3xtf32_backward_filter_{rows}x{column
 
 def _few(monkeypatch: pytest.MonkeyPatch, multiprocessors: int) -> Handle:
     """A device as if it had fewer multiprocessors, which then take all tiles."""
-    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: replace(H200, multiprocessors=multiprocessors))
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda *_: replace(H200, multiprocessors=multiprocessors))
     return Handle(CUDA_DEVICES[0])
 
 

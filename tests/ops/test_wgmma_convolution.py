@@ -179,7 +179,7 @@ KERNELS = (
 
 def _handle(figures: DeviceFigures, monkeypatch: pytest.MonkeyPatch) -> Handle:
     """A device as if it had fewer multiprocessors, which then take all tiles."""
-    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: figures)
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda *_: figures)
     return Handle(CUDA_DEVICES[0])
 
 

@@ -111,7 +111,7 @@ KERNELS = {layer.kernel for layer in BACKWARD_FILTER} | {
 
 
 def _handle(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> Handle:
-    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: replace(H200, multiprocessors=multiprocessors))
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda *_: replace(H200, multiprocessors=multiprocessors))
     return Handle(CUDA_DEVICES[0])
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dnnserve.assembly import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ModelConfig, ModelSection, ServerConfig
+from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.lifecycle import reading
 
@@ -19,7 +21,7 @@ from dnncore.dtypes import DType
 from dnncore.nn import Model
 from dnncore.nn.calibration import Calibration
 from dnncore.nn.passes import for_inference
-from tests.server.packages import make_repository
+from tests.server.packages import make_package, make_repository
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +198,9 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
     make_repository(folder / "models")
     computed_in: list[DType] = []
 
-    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None) -> Model:
+    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None, ranked: int | None) -> Model:
         computed_in.append(precision)
-        return for_inference(model, precision, calibration=calibration)
+        return for_inference(model, precision, calibration=calibration, ranked=ranked)
 
     monkeypatch.setattr(reading, "for_inference", compile_for)
     models = {
@@ -219,3 +221,28 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
         StartError, match=r"models\.digts configures a model that is not served; served are digits, faces"
     ):
         make_server(ServerConfig(model_repository=folder / "models", devices="cpu", models={"digts": ModelSection()}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, DType.FLOAT16),
+        ({"precision": "fp32"}, DType.FLOAT32),
+        ({"models": {"digits": ModelSection(precision="bf16")}, "precision": "fp32"}, DType.BFLOAT16),
+    ],
+    ids=["as the package says", "a flag wins", "and the model's own section over that"],
+)
+def test_a_model_is_computed_as_its_package_says_unless_it_is_set_otherwise(
+    settings: dict[str, Any], expected: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed_in: list[DType] = []
+
+    def compile_for(model: Model, precision: DType, *, calibration: Calibration | None, ranked: int | None) -> Model:
+        computed_in.append(precision)
+        return for_inference(model, precision, calibration=calibration, ranked=ranked)
+
+    monkeypatch.setattr(reading, "for_inference", compile_for)
+    package = replace(make_package(), precision=DType.FLOAT16)
+    config = ServerConfig(model=Path("digits"), **settings)
+    reading.read_model(ModelKey("digits", 1), package, config.of_model("digits"), ["cpu"])
+    assert computed_in == [expected]

@@ -5,6 +5,8 @@ PyTorch's memory formats, and errors that name the reason.
 from __future__ import annotations
 
 import copy
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +18,10 @@ from torch.autograd import forward_ad
 
 import dnncore.torch as dt
 from dnncore import descriptors, problems
-from dnncore.backend import Offer
+from dnncore.choice import fastest
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.plan import AlgorithmPerformance
 from dnncore.torch import bridge
 from dnncore.torch.functions.gradients import Function
 from dnncore.torch.operation import Step
@@ -224,11 +225,9 @@ class _Estimates:
     def __init__(self, seconds: dict[Any, float | None]) -> None:
         self.seconds = seconds
 
-    def get_algorithms(self, problem: Any) -> list[AlgorithmPerformance]:
+    def estimated_seconds(self, problem: Any) -> float:
         seconds = self.seconds[problem]
-        if seconds is None:
-            return [AlgorithmPerformance("none", "does not", None)]
-        return [AlgorithmPerformance("some", None, Offer(seconds, tuple))]
+        return math.inf if seconds is None else seconds
 
 
 def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
@@ -236,6 +235,25 @@ def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     problems: tuple[tuple[Any, ...], ...] = (("a", "b"), ("fused",), ("impossible",), ("a", "impossible"))
     ways = tuple(tuple(Step(problem, (0, 1)) for problem in way) for way in problems)
     assert bridge.fastest_way(handle, ways) == ways[1]
+
+
+def test_each_problem_of_an_operation_is_chosen_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge._thread, "seen", {})
+    monkeypatch.setattr(bridge._thread, "opened", {})
+    chosen: Counter[Any] = Counter()
+
+    def choose(algorithms: Any, problem: Any, *others: Any) -> Any:
+        chosen[problem] += 1
+        return fastest(algorithms, problem, *others)
+
+    monkeypatch.setattr("dnncore.plan.fastest", choose)
+    monkeypatch.setattr("dnncore.planner.rank", None)
+    x, w, b = torch.randn(2, 3, 9, 7), torch.randn(4, 3, 3, 3), torch.randn(4)
+    assert torch.allclose(dt.convolution(x, w, b), nn.functional.conv2d(x, w, b), atol=1e-4)
+    for door in bridge._thread.opened.values():
+        door.abandon()
+    assert len(chosen) > 1
+    assert set(chosen.values()) == {1}
 
 
 def test_an_in_place_activation_overwrites_its_argument_where_no_gradient_is_wanted() -> None:

@@ -199,3 +199,7 @@ def test_labels_that_do_not_fit_are_refused(residual: nn.Module, tmp_path: Path)
         dt.save_package(residual, _inputs(1), tmp_path / "net", labels=["yes", "no"])
     assert not (tmp_path / "net").exists()
     assert dt.save_package(residual, _inputs(1), tmp_path / "net", name="other").name == "other"
+    assert dt.save_package(residual, _inputs(1), tmp_path / "net", precision="float16").precision is DType.FLOAT16
+    assert Package.load(tmp_path / "net").precision is DType.FLOAT16
+    with pytest.raises(PackageError, match="int8 needs a calibration"):
+        dt.save_package(residual, _inputs(1), tmp_path / "net", precision="int8")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
+import dnncore
 from dnncore import ConvolutionDescriptor, Handle, Preference, TensorDescriptor, ops
 from dnncore.backend import Offer
 from dnncore.cuda.absent import AbsentDevice
@@ -14,7 +17,7 @@ from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BackendUnavailableError
-from dnncore.figures import A100, CPU, H100, H200, DeviceFigures, Maths
+from dnncore.figures import A100, CPU, GPUS, H100, H200, DeviceFigures, Maths
 from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import CASES
@@ -72,3 +75,59 @@ def test_a_device_that_is_not_there_plans_and_refuses_to_run() -> None:
         for run in refused:
             with pytest.raises(BackendUnavailableError, match="of which only the figures are known"):
                 run()
+
+
+def _numbers(node: ast.expr) -> Iterator[float]:
+    """What a constant's expression holds, shifts worked out."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            yield value
+        case ast.BinOp(
+            left=ast.Constant(value=int() as value), op=ast.LShift(), right=ast.Constant(value=int() as bits)
+        ):
+            yield value << bits
+        case ast.Tuple(elts=elements) | ast.Dict(values=elements):
+            for each in elements:
+                yield from _numbers(each)
+
+
+def _constants(source: str) -> Iterator[tuple[str, float]]:
+    """Numbers in the constants of a module, by their names; of names that are given values together, each with all of them."""
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            yield from ((ast.unparse(target), number) for number in _numbers(statement.value))
+
+
+_OF_MODELS = {
+    float(value)
+    for model in GPUS.values()
+    for value in (getattr(model, field.name) for field in fields(model))
+    if isinstance(value, int | float)
+}
+"""Multiprocessors, clocks, bytes and rates of GPUs."""
+
+
+def _device_numbers(source: str) -> list[tuple[str, float]]:
+    """Constants that are times, or figures of a GPU, or most of its level-2 cache."""
+    caches = [model.l2_bytes for model in GPUS.values()]
+    return [
+        (name, number)
+        for name, number in _constants(source)
+        if "SECONDS" in name or number in _OF_MODELS or any(0.25 * cache <= number <= cache for cache in caches)
+    ]
+
+
+def test_no_other_module_of_kernels_and_nets_knows_a_devices_numbers() -> None:
+    """Times are said in clocks, launches and shares of rates; caches in shares, too."""
+    package = Path(dnncore.__file__).parent
+    sources = [path for folder in ("cuda", "nn") for path in sorted((package / folder).rglob("*.py"))]
+    assert len(sources) > 100
+    found = {str(path.relative_to(package)): _device_numbers(path.read_text()) for path in sources}
+    assert {path: numbers for path, numbers in found.items() if numbers} == {}
+
+
+def test_what_a_constant_says_of_a_device_is_seen() -> None:
+    for line in ("_ROUND_SECONDS = 0.6e-6", "_A, _SMS = 3, 132", "_PARTS: int = 24 << 20", "_RATES = {1: 4.26e12}"):
+        assert _device_numbers(line), line
+    assert not _device_numbers("_THREADS = 256\n_OF_RATE, _MAX_INDEX = 0.6, 2**31 - 1\n_MOST = 1 << 31")

@@ -13,10 +13,11 @@ from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
+from dnncore.choice import least_seconds
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, blocks_for, in_order, kernel_call, rewired
 from dnncore.cuda.convolution.fused_product import epilogue_of
-from dnncore.cuda.convolution.plain import best_offer
+from dnncore.cuda.convolution.plain import algorithms, best_offer
 from dnncore.cuda.gemm import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.params import (
     ADDRESS,
@@ -102,7 +103,7 @@ def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndar
 
 
 @dataclass(frozen=True)
-class ComposedConvolution:
+class ComposedConvolution(Bounded):
     """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable.
 
     Args:
@@ -117,25 +118,57 @@ class ComposedConvolution:
         """Those of the epilogue; the others are the convolution's own."""
         return (*(_unit(dtype, dtype) for dtype in FLOATING), _unit(DType.FLOAT32, DType.INT8))
 
+    def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the epilogue takes, and the convolution at least."""
+        if self._why_not(problem) is not None:
+            return math.inf
+        sums = self._sums(problem)
+        plain = _plain(problem, sums)
+        convolution = least_seconds(algorithms(plain.direction), plain, figures)
+        return _with_epilogue(convolution, problem, sums, figures)
+
     def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the best plain offer and the epilogue take; with the sums in the workspace it computes everything that is legal."""
-        if self.in_place and not problem.overwrites:
-            return "y is blended with, or is z, so that it cannot hold the sums"
-        if self.in_place and problem.y.dtype is not _sums_dtype(problem):
-            return f"the sums are {_sums_dtype(problem).value}, y is {problem.y.dtype.value}"
-        sums = problem.y if self.in_place else _sums(problem)
-        plain = ConvolutionProblem(Direction.FORWARD, problem.x, problem.w, sums, problem.convolution)
-        convolution = best_offer(plain, figures)
-        nbytes = sum(tensor.nbytes for tensor in (sums, problem.y, problem.z) if tensor is not None)
-        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        reason = self._why_not(problem)
+        if reason is not None:
+            return reason
+        sums = self._sums(problem)
+        convolution = best_offer(_plain(problem, sums), figures)
         own_bytes = 0 if self.in_place else aligned(sums.nbytes)
         of_sums = Place(len(problem.inputs)) if self.in_place else Place(WORKSPACE)
         return Offer(
-            convolution.seconds + _LAUNCHES * figures.launch_seconds + memory,
+            _with_epilogue(convolution.seconds, problem, sums, figures),
             partial(_calls, problem, sums, of_sums, convolution, own_bytes, figures),
             own_bytes + convolution.workspace_bytes,
             math=convolution.math,
         )
+
+    def _why_not(self, problem: FusedConvolutionProblem) -> str | None:
+        """None where the sums may lie where they are to, else the reason."""
+        if self.in_place and not problem.overwrites:
+            return "y is blended with, or is z, so that it cannot hold the sums"
+        if self.in_place and problem.y.dtype is not _sums_dtype(problem):
+            return f"the sums are {_sums_dtype(problem).value}, y is {problem.y.dtype.value}"
+        return None
+
+    def _sums(self, problem: FusedConvolutionProblem) -> TensorDescriptor:
+        return problem.y if self.in_place else _sums(problem)
+
+
+def _plain(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> ConvolutionProblem:
+    """The convolution whose results are the sums; where they lie as y does, the problem's own."""
+    if sums == problem.y:
+        return problem.plain
+    return ConvolutionProblem(Direction.FORWARD, problem.x, problem.w, sums, problem.convolution)
+
+
+def _with_epilogue(
+    seconds: float, problem: FusedConvolutionProblem, sums: TensorDescriptor, figures: DeviceFigures
+) -> float:
+    """A convolution's, then a launch, and one pass over the sums, y and a residual."""
+    nbytes = sum(tensor.nbytes for tensor in (sums, problem.y, problem.z) if tensor is not None)
+    memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    return seconds + _LAUNCHES * figures.launch_seconds + memory
 
 
 def _calls(

@@ -26,9 +26,9 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
-    """What so many copies take at least."""
-    copied = sum(2 * tensor.nbytes for tensor in copies)
-    return max(copied / figures.bytes_per_second, len(copies) * figures.launch_seconds)
+    """What so many copies take at least: a launch each, and their bytes at the memory's rate."""
+    copied = 2 * sum(tensor.size * tensor.dtype.itemsize for tensor in copies)
+    return len(copies) * figures.launch_seconds + copied / figures.bytes_per_second
 
 
 def with_copies(

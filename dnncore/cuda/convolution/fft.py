@@ -44,13 +44,18 @@ log2(N) and two for the split of real sequences, in each of three transforms. `d
 8 u and more for the terms; here it is four times that root more.
 """
 
-_MANY_BYTES, _MOST_BYTES = 2**30, 2**32
-"""Of workspace: with more than the first the batch is taken in parts; with more than the second the problem is refused."""
+_MANY_BYTES = 2**30
+"""Of workspace: with more, the batch is taken in parts."""
+
+_MOST_BYTES = 2**32
+"""Of workspace: with more, the problem is refused."""
 
 # Of the estimate, fitted to 30 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets
 # within 15 % [fp64: the same share]: what the launches take, in times from one kernel to the next; the rate of memory; that of
-# products, which is more than the device has because the fit counts some of their time as memory's.
+# products, which is more than the device has because the fit counts some of their time as memory's. Launches of each further part
+# of a batch are counted, not fitted.
 _LAUNCHES = 6
+_LAUNCHES_OF_A_PART = 3
 _OF_MEMORY_RATE = 0.2066
 _OF_RATE = 1.0761
 
@@ -73,10 +78,10 @@ class _Part:
         return cls(work, dtype, a, b, c)
 
     @classmethod
-    def largest(cls, whole: Correlation, dtype: DType) -> _Part:
-        """Of the batch, halved as often as needed, the images whose spectra are not many bytes; at least one."""
+    def largest(cls, whole: Correlation, dtype: DType, most_bytes: float) -> _Part:
+        """Of the batch, halved as often as needed, the images whose spectra are no more bytes; at least one."""
         part = cls.of(whole, dtype, whole.batch)
-        while part.work.batch > 1 and part.nbytes > _MANY_BYTES:
+        while part.work.batch > 1 and part.nbytes > most_bytes:
             part = cls.of(whole, dtype, -(-part.work.batch // 2))
         return part
 
@@ -191,9 +196,13 @@ class FftTiling(Bounded):
 
     A transform spreads rounding errors over its tile, see `ERROR_FACTOR`, and special values too: a NaN or an infinity makes NaN of
     every output of the tiles that it lies in, and of every tap of dw that its channel has.
+
+    Args:
+        of_many_bytes: Share of `_MANY_BYTES`, with more than which the batch is taken in parts.
     """
 
     name: str = "fft_tiling"
+    of_many_bytes: float = 1.0
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the spectra of images and filters take without gaps, once, and their products in tiles that are all full."""
@@ -220,11 +229,12 @@ class FftTiling(Bounded):
         if problem.outputs[0].size == 0:
             return Offer(figures.launch_seconds * _LAUNCHES, tuple, error_factor=ERROR_FACTOR)
         work = correlation(problem, cut)
-        largest = _Part.largest(work, dtype)
+        largest = _Part.largest(work, dtype, _MANY_BYTES * self.of_many_bytes)
         if largest.nbytes > _MOST_BYTES:
             return f"its spectra take {largest.nbytes} B; at most {_MOST_BYTES} B"
         parts = -(-work.batch // max(largest.work.batch, 1))
-        seconds = _seconds_beside(problem, figures) + parts * largest.seconds(figures)
+        launches = (parts - 1) * _LAUNCHES_OF_A_PART * figures.launch_seconds
+        seconds = _seconds_beside(problem, figures) + launches + parts * largest.seconds(figures)
         return Offer(seconds, partial(_prepare, work, largest), largest.nbytes, error_factor=ERROR_FACTOR)
 
     def units(self) -> tuple[Unit, ...]:

@@ -18,7 +18,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
-from dnncore.cuda.convolution.filter_schedule import Schedule
+from dnncore.cuda.convolution.filter_schedule import Schedule, least_seconds
 from dnncore.cuda.convolution.filter_tile import (
     GRADIENT,
     PARAMS,
@@ -36,7 +36,7 @@ from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["offer"]
+__all__ = ["least_seconds", "offer"]
 
 
 def offer(

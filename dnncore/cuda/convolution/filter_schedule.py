@@ -45,6 +45,15 @@ estimated as no more than a launch in 16 bits, and as less in fp32. For layers o
 4.5, and 5.6 in place of 4.0."""
 
 
+def least_seconds(problem: ConvolutionProblem, rate: float, figures: DeviceFigures) -> float:
+    """Seconds that no schedule is below, wherever the operands lie: of products at such a rate, and of memory."""
+    x, dy, dw = (tensor.size * tensor.dtype.itemsize for tensor in (problem.x, problem.y, problem.w))
+    met = dy // problem.y.shape[1] * math.prod(problem.w.shape[1:]) if dy else 0
+    memory = (min(x, met) + dy + dw) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    seconds = math.hypot(problem.macs / rate, memory)
+    return seconds if seconds < _LITTLE * figures.launch_seconds else seconds + _LAUNCHES * figures.launch_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How the work is shared out. Immutable.

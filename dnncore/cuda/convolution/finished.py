@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dnncore.backend import Bounded, Offer
+from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Call, Calls, KernelCall, Place, Slot, WhereAligned, rewired
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
@@ -51,7 +52,7 @@ class FinishedConvolution(Bounded):
 
     def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the algorithm takes at least."""
-        return self.algorithm.least_seconds(problem.plain, figures) if isinstance(self.algorithm, Bounded) else 0.0
+        return least_seconds((self.algorithm,), problem.plain, figures)
 
     def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the convolution takes alone, and reading a residual."""

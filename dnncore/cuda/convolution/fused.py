@@ -6,10 +6,10 @@ and a second pass over y: a residual that is laid out otherwise, few channels.
 
 from __future__ import annotations
 
-from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
-from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
 from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
@@ -26,13 +26,14 @@ from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGem
 __all__ = ["FUSED"]
 
 _IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
-_WGMMA: tuple[CudaAlgorithm, ...] = (
+_WGMMA: tuple[BoundedAnywhere, ...] = (
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
 )
 
 _PLANES = Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM)
 
+_FFT_TILING = FinishedConvolution(FFT_TILING, reads_residuals=False)
 _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     *_WGMMA,
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
@@ -47,10 +48,15 @@ _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     FinishedConvolution(WINOGRAD_NONFUSED_2X2),
     FinishedConvolution(WINOGRAD),
     FinishedConvolution(WINOGRAD_4X4),
-    FinishedConvolution(FFT_TILING, reads_residuals=False),
+    _FFT_TILING,
     COMPOSED_IN_PLACE,
     COMPOSED,
     FUSED_DIRECT,
 )
-FUSED: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_STRIDE_1), *_STRIDE_1)
+# Phases lie beside the spectra. Without smaller parts GoogLeNet's first layer at batch 256 took half of the whole net's memory.
+_OVER_PHASES = tuple(
+    FinishedConvolution(FftTiling(of_many_bytes=0.5), reads_residuals=False) if each is _FFT_TILING else each
+    for each in _STRIDE_1
+)
+FUSED: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_OVER_PHASES), *_STRIDE_1)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

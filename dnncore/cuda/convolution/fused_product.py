@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dnncore.cuda.convolution.product import convolution_product
-from dnncore.cuda.gemm import Epilogue, Product
+from dnncore.cuda.gemm import Epilogue, Product, product_or_reason
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import FusedConvolutionProblem
 
@@ -33,7 +33,7 @@ def fused_product(problem: FusedConvolutionProblem) -> Product | str:
     reason = why_unlike(problem)
     if reason is not None:
         return reason
-    product = convolution_product(problem.plain)
+    product = product_or_reason(convolution_product, problem.plain)  # which its convolution alone may be asked for, too
     if isinstance(product, str):
         return product
     names = (*product.inputs, *problem.input_names[2:])

@@ -93,7 +93,7 @@ def image_rows(
         pitch: Places from a row of a stage to the next.
         stage_rows: Rows of a stage.
         rows_at_once: Of these, that a warpgroup lays out.
-        used: Values of these chunks; what follows in the last one is filled up with zeros. All where it does not matter.
+        used: Values of these chunks; what follows in the last one is filled up with zeros. None for all values.
     """
     conv, (_, channels, height, width) = problem.convolution, x.shape
     left_over = (chunks * CHUNK if used is None else used) - (chunks - 1) * CHUNK

@@ -13,6 +13,7 @@ A part is still in the second-level cache when it is convolved.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,11 +33,11 @@ from dnncore.problems import ImageConvolutionProblem
 
 __all__ = ["IMAGES", "NormalizedFirst"]
 
-_MOST_BYTES = 24 << 20
-"""Of a part, normalised: about half of an H200's second-level cache."""
+_OF_L2 = 0.4
+"""Of the second-level cache, that a part fills, normalised."""
 
-_LEAST_BYTES = 2 << 20
-"""Of a part where hardly anybody comes by: the workspace is there for everybody."""
+_LITTLE_OF_L2 = 1 / 30
+"""The same where hardly anybody comes by: the workspace is there for everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,17 @@ class NormalizedFirst:
     """Normalisation, then a fused convolution, part by part. Immutable.
 
     Args:
-        most_bytes: Of a part, normalised; one image may have more.
+        of_l2: Share of the second-level cache that a part fills, normalised; one image may have more.
         name: See `backend.Algorithm`.
     """
 
-    most_bytes: int
+    of_l2: float
     name: str = "normalized_first"
 
     def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What both take; it computes everything that is legal."""
         batch = problem.x.shape[0]
-        num_parts = max(min(-(-problem.images.nbytes // self.most_bytes), batch), 1)
+        num_parts = max(min(math.ceil(problem.images.nbytes / (figures.l2_bytes * self.of_l2)), batch), 1)
         cuts = list(itertools.pairwise(batch * i // num_parts for i in range(num_parts + 1)))
         sizes = [end - begin for begin, end in cuts]  # two at most
         parts = {size: _Part.of(problem, size, figures) for size in set(sizes)}
@@ -131,8 +132,8 @@ def _calls(
 
 
 IMAGES: tuple[CudaAlgorithm, ...] = (
-    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(_LEAST_BYTES)),
-    NormalizedFirst(_MOST_BYTES),
+    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(_LITTLE_OF_L2)),
+    NormalizedFirst(_OF_L2),
     FUSED_DIRECT,
 )
 """Of equal estimates the first is taken; the last supports everything that is legal."""

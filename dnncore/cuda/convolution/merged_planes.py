@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass
 
 from dnncore.backend import Bounded, Offer
-from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.choice import least_seconds
+from dnncore.cuda.algorithm import BoundedAnywhere
 from dnncore.cuda.convolution.copies import copying_seconds, with_copies
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.planes import why_not_one_tap
@@ -40,18 +41,19 @@ class MergedPlanes(Bounded):
     """
 
     name: str
-    algorithms: tuple[CudaAlgorithm, ...]
+    algorithms: tuple[BoundedAnywhere, ...]
 
     def units(self) -> tuple[Unit, ...]:
         """None of its own: those of transforms and of the algorithms."""
         return ()
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the copies take at least: a launch for each, and its bytes."""
-        if problem.x.dtype is not DType.FLOAT32 or problem.w.shape[2:] != (1, 1):
+        """What the copies take at least, and the convolution over them, whose tiles end with the last image alone."""
+        plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
+        if problem.x.dtype is not DType.FLOAT32 or problem.x.shape[0] <= 1 or why_not_one_tap(plain) is not None:
             return math.inf
         images = [tensor for name, tensor in operands_of(problem).items() if name in _IMAGES]
-        return copying_seconds(images, figures)
+        return copying_seconds(images, figures) + least_seconds(self.algorithms, problem, figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""

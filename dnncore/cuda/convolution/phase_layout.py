@@ -6,6 +6,7 @@ With a stride of s, place t of a padded axis is place t // s of phase t % s. Pha
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 
-__all__ = ["MOST", "MOST_SPATIAL", "Phases", "units"]
+__all__ = ["MOST", "MOST_SPATIAL", "Phases", "least_moving_seconds", "units"]
 
 _THREADS = 128
 _RUN_AXES, _OUTER_AXES, _ROWS = 2, 3, 8
@@ -242,6 +243,12 @@ def _strides(shape: tuple[int, ...], *, innermost: bool) -> tuple[int, ...]:
         strides[axis] = step
         step *= max(shape[axis], 1)
     return tuple(strides)
+
+
+def least_moving_seconds(images: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
+    """Seconds that splitting or joining images, filters among them, is not below, into whatever phases."""
+    nbytes = sum(image.nbytes for image in images)
+    return len(images) * _LAUNCHES * figures.launch_seconds + nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 
 @cache

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from dnncore.backend import Offer
 from dnncore.choice import fastest
-from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
@@ -45,7 +45,7 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     GEMM,
     DIRECT,
 )
-_WGMMA: dict[Direction, tuple[CudaAlgorithm, ...]] = {
+_WGMMA: dict[Direction, tuple[BoundedAnywhere, ...]] = {
     Direction.FORWARD: (
         WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM),
         WgmmaRows("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),

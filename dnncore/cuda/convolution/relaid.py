@@ -13,10 +13,12 @@ what y held. What is computed in between is any algorithm's that wants channels 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dnncore.backend import Bounded, Offer
-from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.choice import least_seconds
+from dnncore.cuda.algorithm import BoundedAnywhere
 from dnncore.cuda.convolution.copies import copying_seconds, with_copies
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.unit import Unit
@@ -40,20 +42,22 @@ class RelaidConvolution(Bounded):
     """
 
     name: str
-    algorithms: tuple[CudaAlgorithm, ...]
+    algorithms: tuple[BoundedAnywhere, ...]
 
     def units(self) -> tuple[Unit, ...]:
         """None of its own: those of transforms and of the algorithms."""
         return ()
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the copies take at least: a launch for each, and its bytes."""
-        return copying_seconds(_relaid(problem).values(), figures)
+        """What the copies take at least, and the convolution over them."""
+        if not _is_for(problem):
+            return math.inf
+        inner = least_seconds(self.algorithms, problem, figures)
+        return inner + copying_seconds([tensor for _, tensor in _to_relay(problem)], figures)
 
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the copies and the fastest of the algorithms take together."""
-        is_tf32 = problem.x.dtype is DType.FLOAT32 and problem.convolution.math is MathType.TF32
-        if problem.x.dtype not in _DTYPES and not is_tf32:
+        if not _is_for(problem):
             return f"x is {problem.x.dtype.value}; copies pay where matrix units are many times faster: with 16 bits or tf32"
         if problem.x.ndim != 4:
             return f"{problem.x.ndim - 2} spatial dimensions; it has 2"
@@ -63,10 +67,23 @@ class RelaidConvolution(Bounded):
         return with_copies(problem, relaid, relaid, self.algorithms, figures)
 
 
+def _is_for(problem: ConvolutionProblem | FusedConvolutionProblem) -> bool:
+    """Whether matrix units may multiply its dtype."""
+    is_tf32 = problem.x.dtype is DType.FLOAT32 and problem.convolution.math is MathType.TF32
+    return is_tf32 or problem.x.dtype in _DTYPES
+
+
+def _to_relay(problem: ConvolutionProblem | FusedConvolutionProblem) -> list[tuple[str, TensorDescriptor]]:
+    """The operands that are copied, as they are given."""
+    return [
+        (name, tensor)
+        for name, tensor in operands_of(problem).items()
+        if name not in ("scale", "bias") and tensor.shape[1] > 1 and tensor.strides[1] != 1
+    ]
+
+
 def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """The operands that are copied, as they are in the workspace."""
     return {
-        name: TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC)
-        for name, tensor in operands_of(problem).items()
-        if name not in ("scale", "bias") and tensor.shape[1] > 1 and tensor.strides[1] != 1
+        name: TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC) for name, tensor in _to_relay(problem)
     }

@@ -32,12 +32,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from dnncore.backend import Bounded, Offer
-from dnncore.choice import fastest
+from dnncore.backend import Composed, Offer
+from dnncore.choice import fastest, least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
-from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, units
+from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, least_moving_seconds, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionMode
@@ -67,7 +67,7 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(Bounded):
+class SpaceToDepth(Composed):
     """A convolution of stride 1 over the phases of a strided one. Immutable.
 
     Args:
@@ -82,8 +82,23 @@ class SpaceToDepth(Bounded):
         return units()
 
     def least_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
-        """What splitting and joining take."""
-        return min((each.moving_seconds(figures) for each in _arrangements(problem)), default=math.inf)
+        """What splitting and joining take, whatever the phases are."""
+        if _why_not(problem) is not None and all(
+            _why_no_blocks(problem, outputs) for outputs in _OUTPUTS_OF_BLOCKS[1:]
+        ):
+            return math.inf
+        operands = operands_of(problem)
+        return least_moving_seconds([operands[name] for name in ("x", "w") if name in operands], figures)
+
+    def closer_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
+        """What splitting and joining take, and the convolution over phases at least."""
+        return min(
+            (
+                each.moving_seconds(figures) + least_seconds(self.algorithms, each.inner, figures)
+                for each in _arrangements(problem)
+            ),
+            default=math.inf,
+        )
 
     def offer(self, problem: _Problem, figures: DeviceFigures) -> Offer | str:
         """What splitting, the fastest of the algorithms and joining take together."""

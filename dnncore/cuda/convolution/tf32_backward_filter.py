@@ -14,15 +14,16 @@ peak performance" (2022).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import offer
+from dnncore.cuda.convolution.filter_launch import least_seconds, offer
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.planes import why_not_in_planes
-from dnncore.cuda.convolution.wgmma_tile import why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
@@ -59,7 +60,7 @@ def _sum_unit(_dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32BackwardFilter:
+class Tf32BackwardFilter(Bounded):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -85,6 +86,14 @@ class Tf32BackwardFilter:
     @property
     def _plane_tiles(self) -> tuple[Tile, ...]:
         return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What products and memory take in schedules without waste."""
+        if self.products == 1:
+            return least_of_wgmma(problem, figures, (DType.FLOAT32,))
+        if problem.x.dtype is not DType.FLOAT32 or figures.architecture != ARCHITECTURE:
+            return math.inf
+        return least_seconds(problem, figures.products_per_second(Maths.TF32) * _OF_RATE[self.products], figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""

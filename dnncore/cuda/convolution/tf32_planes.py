@@ -8,14 +8,15 @@ each (docs/numerics.md has the limits). The filters' parts are in the workspace.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache, partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
-from dnncore.cuda.convolution.planes import plane_strides, planes_map, why_not_in_planes
+from dnncore.cuda.convolution.planes import plane_strides, planes_map, why_not_in_planes, why_not_one_tap
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, THREADS, why_no_wgmma
 from dnncore.cuda.gemm import EPILOGUE, Epilogue, fields_of, fill_epilogue
@@ -93,7 +94,7 @@ def _split_unit() -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32Planes:
+class Tf32Planes(Bounded):
     """A forward convolution, with its epilogue or without, or a backward-data one. Immutable.
 
     Args:
@@ -107,6 +108,17 @@ class Tf32Planes:
     def units(self) -> tuple[Unit, ...]:
         """The one that splits filters, and the one that multiplies."""
         return _split_unit(), _unit()
+
+    def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
+        """What it takes where no tile ends with an image."""
+        plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
+        if _why_not_of_kind(plain, figures) is not None:
+            return math.inf
+        (images, summands), filters = plain.x.shape[:2], plain.w.shape[0]
+        if plain.direction is Direction.BACKWARD_DATA:
+            summands, filters = filters, summands
+        tiles = -(-images * math.prod(plain.x.shape[2:]) // _PIXELS)
+        return _seconds(tiles, summands, filters, operand_bytes(problem), figures)
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""
@@ -169,7 +181,7 @@ class _Product:
     @property
     def parts_bytes(self) -> int:
         """Of both parts of the filters."""
-        return 2 * self.filters * self.steps * _SLAB * 4
+        return _parts_bytes(self.filters, self.images.shape[1])
 
     @property
     def image_tiles(self) -> int:
@@ -192,24 +204,38 @@ class _Product:
         return -(-self.pixel_tiles // _CONSUMERS) * self.filter_tiles
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
-        """The split, and the turns that blocks take or so many bytes of operands on their way through memory."""
-        rate = figures.products_per_second(Maths.TF32) / figures.multiprocessors * _OF_PRODUCTS
-        memory_rate = figures.bytes_per_second * _OF_MEMORY_RATE
-        products = _PRODUCTS * _CONSUMERS * _PIXELS * _FILTERS * _SLAB * self.steps
-        turns = -(-self.tiles // figures.multiprocessors)
-        busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
-        split = max(figures.launch_seconds, 1.5 * self.parts_bytes / memory_rate)  # which reads half of what it writes
-        return split + figures.launch_seconds + max(busy, nbytes / memory_rate)
+        """What it takes, of so many bytes of operands."""
+        return _seconds(self.pixel_tiles, self.images.shape[1], self.filters, nbytes, figures)
+
+
+def _seconds(pixel_tiles: int, summands: int, filters: int, nbytes: int, figures: DeviceFigures) -> float:
+    """The split, and the turns that blocks take or so many bytes of operands on their way through memory."""
+    rate = figures.products_per_second(Maths.TF32) / figures.multiprocessors * _OF_PRODUCTS
+    memory_rate = figures.bytes_per_second * _OF_MEMORY_RATE
+    products = _PRODUCTS * _CONSUMERS * _PIXELS * _FILTERS * _SLAB * -(-summands // _SLAB)
+    turns = -(-(-(-pixel_tiles // _CONSUMERS) * -(-filters // _FILTERS)) // figures.multiprocessors)
+    busy = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
+    moved = 1.5 * _parts_bytes(filters, summands)  # the split reads half of what it writes
+    split = max(figures.launch_seconds, moved / memory_rate)
+    return split + figures.launch_seconds + max(busy, nbytes / memory_rate)
+
+
+def _parts_bytes(filters: int, summands: int) -> int:
+    """Of both parts of the filters."""
+    return 2 * filters * -(-summands // _SLAB) * _SLAB * 4
+
+
+def _why_not_of_kind(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+    """None where the kernel takes such convolutions, wherever their operands lie, else the reason."""
+    if problem.direction is Direction.BACKWARD_FILTER:
+        return f"it has no {problem.direction.value}"
+    reason = why_no_wgmma(problem, figures.architecture, _unit(), (DType.FLOAT32,), rounds=False)
+    return reason or why_not_one_tap(problem)
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     """None where the kernel takes the convolution, else the reason."""
-    if problem.direction is Direction.BACKWARD_FILTER:
-        return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, _unit(), (DType.FLOAT32,), rounds=False)
-    if reason is not None:
-        return reason
-    reason = why_not_in_planes(problem)
+    reason = _why_not_of_kind(problem, figures) or why_not_in_planes(problem)
     if reason is not None:
         return reason
     product = _Product.of(problem)

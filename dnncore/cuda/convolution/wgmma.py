@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.convolution.copy_engine import (
@@ -34,6 +34,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     MOST,
     ROW_BYTES,
     TILES,
+    least_of_wgmma,
     unit,
     why_no_wgmma,
 )
@@ -51,7 +52,7 @@ _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True)
-class WgmmaConvolution:
+class WgmmaConvolution(Bounded):
     """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -66,19 +67,30 @@ class WgmmaConvolution:
         """One for each dtype and tile."""
         return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype, backward=False))
 
+    def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
+        """What its products take at the full rate."""
+        return least_of_wgmma(problem, figures, _DTYPES)
+
     def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
-        elsewhere = self.elsewhere.offer(problem, figures)
-        problem = with_one_row(problem)
+        given, problem = problem, with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
         reason = _why_not(plain, figures) or why_not_finished(problem, why_no_matrix)
         if reason is not None:
             return reason
+        found = _launches(plain, figures)
+        counts = (
+            plain.y.size // plain.y.shape[1],
+            plain.x.size // plain.x.shape[1],
+            plain.w.shape[0],
+            max(launch.pixel_tiles * launch.filter_tiles for launch in found),
+        )
+        if max(counts) > MOST:
+            return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
+        elsewhere = self.elsewhere.offer(given, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        choices = {
-            launch: launch.estimate(_nbytes(problem, plain, launch), figures) for launch in _launches(plain, figures)
-        }
+        choices = {launch: launch.estimate(_nbytes(problem, plain, launch), figures) for launch in found}
         launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
         return Offer(
             choices[launch].seconds,
@@ -111,14 +123,6 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     longest = LONGEST_INT8_SUM if x.dtype is DType.INT8 else LONGEST_SUM
     if math.prod(w.shape[1:]) > longest:
         return f"sums of {math.prod(w.shape[1:])} products; at most {longest}"
-    counts = (
-        problem.y.size // problem.y.shape[1],
-        x.size // x.shape[1],
-        w.shape[0],
-        max(launch.pixel_tiles * launch.filter_tiles for launch in _launches(problem, figures)),
-    )
-    if max(counts) > MOST:
-        return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
     return (
         why_not_copied("x", x)
         or why_not_copied("w", w)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, aligned, rewired
@@ -34,6 +34,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     MOST_PHASES,
     ROW_BYTES,
     TILES,
+    least_of_wgmma,
     unit,
     why_no_wgmma,
 )
@@ -126,7 +127,7 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, 
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardData:
+class WgmmaBackwardData(Bounded):
     """A backward-data convolution, of 16 bits without workspace. Immutable.
 
     Args:
@@ -140,6 +141,10 @@ class WgmmaBackwardData:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
         return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype, backward=True))
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What its products take at the full rate."""
+        return least_of_wgmma(problem, figures, _DTYPES)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""

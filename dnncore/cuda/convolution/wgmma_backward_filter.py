@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import offer
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
-from dnncore.cuda.convolution.wgmma_tile import DTYPES, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -48,7 +48,7 @@ def _sum_unit(dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardFilter:
+class WgmmaBackwardFilter(Bounded):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -62,6 +62,10 @@ class WgmmaBackwardFilter:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile, and one for each dtype that adds up parts."""
         return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, tile) for tile in TILES), _sum_unit(dtype)))
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What its products take at the full rate."""
+        return least_of_wgmma(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""

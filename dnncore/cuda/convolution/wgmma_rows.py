@@ -12,7 +12,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
@@ -35,6 +35,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     PATCH,
     RECTANGLE,
     WARPGROUP,
+    least_of_wgmma,
     params_dtype,
     why_no_wgmma,
 )
@@ -129,7 +130,7 @@ def _unit(dtype: DType, read: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaRows:
+class WgmmaRows(Bounded):
     """A forward convolution of few channels, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -143,6 +144,10 @@ class WgmmaRows:
     def units(self) -> tuple[Unit, ...]:
         """For each dtype one that reads it, and one that reads pixels."""
         return tuple(_unit(dtype, read) for dtype in DTYPES for read in (dtype, DType.UINT8))
+
+    def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
+        """What its products take at the full rate."""
+        return least_of_wgmma(problem, figures)
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""

@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Offer
+from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
@@ -38,6 +38,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     ROW_BYTES,
     SLAB,
     WARPGROUP,
+    least_of_wgmma,
     why_no_wgmma,
 )
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
@@ -147,7 +148,7 @@ def _sum_unit(dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaRowsBackwardFilter:
+class WgmmaRowsBackwardFilter(Bounded):
     """A backward-filter convolution of few channels, whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -161,6 +162,10 @@ class WgmmaRowsBackwardFilter:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and kind of filter, and one for each dtype that adds up parts."""
         return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, each) for each in KERNELS), _sum_unit(dtype)))
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What its products take at the full rate."""
+        return least_of_wgmma(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""

@@ -15,7 +15,8 @@ from dnncore.cuda.tensor_map import TENSOR_MAP
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionMode, MathType
 from dnncore.dtypes import DType
-from dnncore.problems import ConvolutionProblem
+from dnncore.figures import DeviceFigures, Maths
+from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem, ImageConvolutionProblem
 
 __all__ = [
     "ARCHITECTURE",
@@ -37,6 +38,7 @@ __all__ = [
     "TILES_OF_TF32",
     "WARPGROUP",
     "Tile",
+    "least_of_wgmma",
     "params_dtype",
     "unit",
     "why_no_wgmma",
@@ -194,6 +196,24 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
         "}\n"
     )
     return Unit(source, entry, (ARCHITECTURE,))
+
+
+def least_of_wgmma(
+    problem: ConvolutionProblem | FusedConvolutionProblem | ImageConvolutionProblem,
+    figures: DeviceFigures,
+    dtypes: Sequence[DType] = DTYPES,
+) -> float:
+    """Seconds that no kernel of tensor cores is below, wherever operands lie: of all products at the full rate.
+
+    Infinitely many of a dtype, a math or a device that `why_no_wgmma` refuses; operands of 32 bits are rounded to tf32.
+    """
+    dtype = problem.w.dtype  # of pixels, what they become
+    is_float32 = dtype is DType.FLOAT32
+    if dtype not in dtypes or figures.architecture != ARCHITECTURE:
+        return math.inf
+    if is_float32 and problem.convolution.math is not MathType.TF32:
+        return math.inf
+    return problem.macs / figures.products_per_second(Maths.TF32 if is_float32 else Maths.of(dtype))
 
 
 def why_no_wgmma(

@@ -240,7 +240,7 @@ class PassSequence:
         partials: Scratch,
         totals: Scratch | None,
     ) -> None:
-        """Put the parts of each group together, a warp a group."""
+        """Put the parts of each group together, a warp per group."""
         params = self._params(partition, 1, switches, others={"parts": parts})
         blocks = -(-partition.group_count // (THREADS // _WARP))
         seconds = self._pace.seconds(partials.nbytes, blocks)

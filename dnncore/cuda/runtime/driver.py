@@ -113,15 +113,16 @@ class CudaCallError(Exception):
     """A call that the driver refused. `Context` turns it into one of ours, as it does with PyCUDA's.
 
     Attributes:
+        status: The driver's name for why: "CUDA_ERROR_INVALID_VALUE".
         out_of_memory: Whether there was no room.
         of_context: Whether the reason may be that no context is current, or another one than that of what the call names.
     """
 
     def __init__(self, call: str, status: Any) -> None:
         super().__init__(f"{call} failed: {getattr(status, 'name', status)}")
-        name = getattr(status, "name", "")
-        self.out_of_memory = name == "CUDA_ERROR_OUT_OF_MEMORY"
-        self.of_context = name in ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
+        self.status = str(getattr(status, "name", ""))
+        self.out_of_memory = self.status == "CUDA_ERROR_OUT_OF_MEMORY"
+        self.of_context = self.status in ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 
 
 @functools.cache

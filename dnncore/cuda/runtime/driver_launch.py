@@ -6,9 +6,21 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dnncore.cuda.runtime.driver import bindings, call
+from dnncore.cuda.runtime.driver import CudaCallError, bindings, call
+from dnncore.errors import CompilationError
 
-__all__ = ["DriverFunction", "Launcher", "Parameters", "allow_shared_bytes", "load_function", "load_module"]
+__all__ = ["DriverFunction", "Launcher", "Parameters", "allow_shared_bytes", "load_function", "load_module", "load_ptx"]
+
+_LOG_BYTES = 16 << 10
+"""Room for what the driver's compiler says of PTX that it refuses."""
+
+_OF_COMPILER = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "INVALID_PTX", "UNSUPPORTED_PTX_VERSION", "JIT_COMPILER_NOT_FOUND", "JIT_COMPILATION_DISABLED", "NO_BINARY_FOR_GPU",
+    )
+)  # fmt: skip
+"""What the driver refuses PTX with."""
 
 
 class DriverFunction(Protocol):
@@ -18,6 +30,31 @@ class DriverFunction(Protocol):
 def load_module(image: bytes) -> Any:
     """Load a cubin into the current context, where it stays as long as the process."""
     return call("cuModuleLoadData", image)
+
+
+def load_ptx(text: bytes, name: str) -> Any:
+    """Have the driver compile PTX, and load it into the current context, where it stays as long as the process.
+
+    The driver keeps what it made for other processes ($CUDA_CACHE_PATH, default ~/.nv/ComputeCache).
+
+    Args:
+        name: Of the kernel, for messages.
+
+    Raises:
+        CompilationError: it cannot; the message ends with what its compiler printed.
+    """
+    option, log = bindings().CUjit_option, bytearray(_LOG_BYTES)
+    options = {option.CU_JIT_ERROR_LOG_BUFFER: log, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: len(log)}
+    try:
+        return call("cuModuleLoadDataEx", text + b"\0", len(options), list(options), list(options.values()))
+    except CudaCallError as error:
+        if error.status not in _OF_COMPILER:
+            raise
+        said = log.split(b"\0", 1)[0].decode(errors="replace").strip()
+        raise CompilationError(
+            f"the driver does not compile the PTX of {name}: {error}; update the driver if it is older than the PTX, or build "
+            f"machine code for this GPU: `python -m dnncore.cuda.build --arch sm_XY --out DIR` and DNNCORE_CUBIN_DIR=DIR\n{said}"
+        ) from error
 
 
 def load_function(module: Any, name: str) -> DriverFunction:

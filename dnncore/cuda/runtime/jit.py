@@ -1,9 +1,13 @@
-"""Generated units in, cubins out: finding nvcc, compiling, and two stores of what was compiled.
+"""Generated units in, cubins or PTX out: finding nvcc, compiling, and two stores of what was compiled.
 
 The *cache* ($DNNCORE_CACHE_DIR, default ~/.cache/dnncore) is written as needed; its keys cover the source, every header that it
 includes, the flags, the compiler's version and the architecture. *Prebuilt* cubins ($DNNCORE_CUBIN_DIR, default `cubins/` beside
 the kernels) are written by `python -m dnncore.cuda.build`, and where a unit was prebuilt nothing is compiled; their keys leave
 flags and compiler out.
+
+Beside the cubins lies PTX for `FORWARD`, which the driver of any GPU since then compiles. What a device runs is decided once,
+for all of its kernels (`target`): PTX has no kernels of one architecture alone and starts none early, so that what is planned
+must know of it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -25,6 +30,9 @@ from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, CompilationError
 
 __all__ = [
+    "FORWARD",
+    "INDEX",
+    "OLDEST",
     "STRICT_FLAGS",
     "Compiler",
     "architecture",
@@ -32,10 +40,25 @@ __all__ = [
     "compiler_at",
     "cubin",
     "find_compiler",
+    "is_ptx",
+    "packed",
     "prebuilt_folder",
     "prebuilt_key",
+    "prebuilt_name",
+    "ptx",
+    "target",
     "write_atomically",
 ]
+
+OLDEST = (8, 0)
+"""Compute capability of the oldest devices that kernels are made for: mma of 16 bits and cp.async begin there."""
+
+FORWARD = "compute_80"
+"""The architecture whose PTX is built: that of `OLDEST`, since a driver compiles PTX for its own and every later one (CUDA C++
+Programming Guide, "Application Compatibility")."""
+
+INDEX = "index.json"
+"""In the folder of what was prebuilt, says what that is."""
 
 _CUDA = Path(__file__).parent.parent
 _INCLUDE = _CUDA / "include"
@@ -53,6 +76,11 @@ def architecture(compute_capability: tuple[int, int]) -> str:
     """What nvcc calls a device: "sm_80". 9.0 gets its "a", without which wgmma and TMA are refused."""
     major, minor = compute_capability
     return f"sm_{major}{minor}a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def is_ptx(arch: str) -> bool:
+    """Whether what is compiled for an architecture is PTX, "compute_80", and no machine code, "sm_80"."""
+    return arch.startswith("compute_")
 
 
 def cache_folder() -> Path:
@@ -99,6 +127,27 @@ def prebuilt_key(unit: Unit, arch: str, include: Path = _INCLUDE) -> str:
     )
 
 
+def prebuilt_name(unit: Unit, arch: str, include: Path = _INCLUDE) -> str:
+    """File of a unit's prebuilt cubin or PTX."""
+    return prebuilt_key(unit, arch, include) + (".ptx.xz" if is_ptx(arch) else ".cubin")
+
+
+def packed(text: bytes) -> bytes:
+    """PTX as it is stored: xz makes an eighth of it, and deflate, which a wheel has anyway, a fifth."""
+    import lzma  # not every Python is built with it, and nothing else needs it
+
+    return lzma.compress(text)
+
+
+def _unpacked(data: bytes) -> bytes:
+    import lzma
+
+    try:
+        return lzma.decompress(data)
+    except lzma.LZMAError as error:
+        raise ValueError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """nvcc, with the flags for every unit. Immutable.
@@ -121,7 +170,7 @@ class Compiler:
         return _digest(part.encode() for part in parts)
 
     def compile(self, unit: Unit, arch: str, folder: Path, extra_flags: Sequence[str] = ()) -> bytes:
-        """Compile a unit in a temporary folder inside `folder` and return the cubin.
+        """Compile a unit in a temporary folder inside `folder` and return the cubin, or the PTX.
 
         Raises:
             CompilationError: nvcc failed; the message ends with what it printed.
@@ -129,23 +178,28 @@ class Compiler:
         with tempfile.TemporaryDirectory(dir=folder, prefix=f"{unit.entry}-") as scratch:
             source = Path(scratch, "unit.cu")
             source.write_text(unit.source)
+            kind = "ptx" if is_ptx(arch) else "cubin"
             command = [
-                str(self.nvcc), "--cubin", "-arch", arch, *self.flags, *extra_flags, f"-I{self.include}", source.name,
+                str(self.nvcc), f"--{kind}", "-arch", arch, *self.flags, *extra_flags, f"-I{self.include}", source.name,
             ]  # fmt: skip
             try:
-                # No -o: nvcc then writes unit.cubin where it runs.
+                # No -o: nvcc then writes unit.cubin or unit.ptx where it runs.
                 run = subprocess.run(
                     command, cwd=scratch, capture_output=True, text=True, errors="replace", check=False
                 )
             except OSError as error:
                 raise CompilationError(f"{unit.entry} for {arch}: {self.nvcc} could not be run: {error}") from error
-            result = source.with_suffix(".cubin")
+            result = source.with_suffix(f".{kind}")
             is_slow = set(STRICT_FLAGS) <= set(extra_flags) and _SERIALIZED.search(run.stdout + run.stderr)
             if run.returncode != 0 or is_slow or not result.is_file():
                 raise CompilationError(
                     f"{unit.entry} for {arch}: nvcc ended with {run.returncode}\n{' '.join(command)}\n{run.stdout}{run.stderr}"
                 )
             return result.read_bytes()
+
+    def knows(self, arch: str) -> bool:
+        """Whether it makes machine code for an architecture; one that is older than the GPU does not."""
+        return arch.rstrip("af") in _architectures(self)
 
 
 def find_compiler() -> Compiler | None:
@@ -169,12 +223,63 @@ def _version(nvcc: str, modified_ns: int) -> str:  # noqa: ARG001 -- a compiler 
     return run.stdout
 
 
+@functools.cache
+def _architectures(compiler: Compiler) -> frozenset[str]:
+    command = [str(compiler.nvcc), "--list-gpu-code"]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if run.returncode != 0:
+        raise CompilationError(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    return frozenset(run.stdout.split())
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock between threads and processes; an open file of its own a holder makes flock tell threads apart too."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def target(compute_capability: tuple[int, int]) -> str:
+    """What the kernels of a device are compiled for: its architecture, or `FORWARD`, of whose PTX its driver makes machine code.
+
+    It is PTX where that was prebuilt, cubins for the device were not, and no compiler that knows the device could make them. Where
+    there is nothing at all it is the device's architecture, and the first kernel's error says what to do.
+    """
+    arch = architecture(compute_capability)
+    built = _prebuilt_architectures(prebuilt_folder())
+    if arch in built or FORWARD not in built:
+        return arch
+    compiler = find_compiler()
+    return arch if compiler is not None and compiler.knows(arch) else FORWARD
+
+
+def _prebuilt_architectures(folder: Path) -> set[str]:
+    try:
+        return {entry["arch"] for entry in json.loads((folder / INDEX).read_bytes())["images"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()  # nothing was built here, or something else than our own
+
+
+def ptx(unit: Unit) -> bytes:
+    """Return the prebuilt PTX of a unit, for `FORWARD`. Thread-safe.
+
+    Raises:
+        BackendUnavailableError: there is none; the message says how to build it.
+    """
+    folder = prebuilt_folder()
+    try:
+        return _unpacked((folder / prebuilt_name(unit, FORWARD)).read_bytes())
+    except FileNotFoundError as error:
+        raise BackendUnavailableError(
+            f"no PTX of {unit.entry} for {FORWARD} in {folder}, which was built from other sources; run `python -m "
+            f"dnncore.cuda.build --arch {FORWARD} --out DIR` with the same version of dnncore on a machine that has the CUDA "
+            "toolkit and set DNNCORE_CUBIN_DIR to DIR, or install a toolkit that knows this GPU"
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise BackendUnavailableError(
+            f"the PTX of {unit.entry} in {folder} cannot be read ({error}); build it again: `python -m dnncore.cuda.build`"
+        ) from error
 
 
 def cubin(unit: Unit, arch: str) -> bytes:
@@ -189,7 +294,7 @@ def cubin(unit: Unit, arch: str) -> bytes:
     folder = prebuilt_folder()
     if folder.is_dir():
         try:
-            return (folder / f"{prebuilt_key(unit, arch)}.cubin").read_bytes()
+            return (folder / prebuilt_name(unit, arch)).read_bytes()
         except FileNotFoundError:
             pass  # it may have been built for other architectures, or another version
     compiler = find_compiler()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from dnncore.cuda.unit import Unit
 from dnncore.errors import NotSupportedError
 
 __all__ = ["Kernels", "LoadedKernels", "of_context"]
+
+_log = logging.getLogger(__name__)
 
 _ALLOWED_SHARED_BYTES = 48 * 1024
 """Dynamic shared memory that every launch may have; more needs a word to the driver (CUDA C++ Programming Guide, 16.8.3)."""
@@ -30,11 +33,33 @@ class LoadedKernels:
 
     Args:
         context: Of the device, with `with` around what needs it current.
+
+    Attributes:
+        architecture: What they are compiled for, as nvcc names it: "sm_90a"; "compute_80" where the driver compiles PTX.
+
+    Raises:
+        NotSupportedError: the device is older than all that kernels are made for.
     """
 
     def __init__(self, context: Context) -> None:
+        if context.compute_capability < jit.OLDEST:
+            raise NotSupportedError(
+                f"{context.name} has compute capability {_dotted(context.compute_capability)}; kernels are made for "
+                f'{_dotted(jit.OLDEST)} and newer: use another device, or device "cpu"'
+            )
         self._context = context
-        self._architecture = jit.architecture(context.compute_capability)
+        self.architecture = jit.target(context.compute_capability)
+        if jit.is_ptx(self.architecture):
+            native = jit.architecture(context.compute_capability)
+            _log.warning(
+                "%s has compute capability %s, for which nothing was built: its driver compiles PTX for %s, each kernel at its "
+                "first use, and kernels of other architectures alone are left out; python -m dnncore.cuda.build --arch %s makes "
+                "machine code",
+                context.name,
+                _dotted(context.compute_capability),
+                self.architecture,
+                native,
+            )
         self._lock = threading.Lock()  # guards the dictionaries
         self._modules: dict[str, Any] = {}
         self._functions: dict[Unit, DriverFunction] = {}
@@ -50,7 +75,7 @@ class LoadedKernels:
         Raises:
             NotSupportedError: the unit does not exist for this device's architecture.
             CompilationError: it does not compile.
-            BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt cubin, nor PTX.
         """
         with self._lock:
             found = self._functions.get(unit)
@@ -64,19 +89,31 @@ class LoadedKernels:
         return found
 
     def _load(self, unit: Unit) -> DriverFunction:
-        reason = unit.why_not_on(self._architecture)
+        reason = unit.why_not_on(self.architecture)
         if reason is not None:
             raise NotSupportedError(f"{self._context.name}: {reason}")
         with self._lock:
             is_loaded = unit.source in self._modules
-        image = b"" if is_loaded else jit.cubin(unit, self._architecture)  # outside the lock: it takes seconds
+        image = b"" if is_loaded else self._image(unit)  # outside the lock: it takes seconds
         with self._lock, self._context:
             found = self._functions.get(unit)
             if found is None:
                 if unit.source not in self._modules:
-                    self._modules[unit.source] = driver_launch.load_module(image)
+                    self._modules[unit.source] = self._module(image, unit)
                 found = self._functions[unit] = driver_launch.load_function(self._modules[unit.source], unit.entry)
         return found
+
+    def _image(self, unit: Unit) -> bytes:
+        return jit.ptx(unit) if jit.is_ptx(self.architecture) else jit.cubin(unit, self.architecture)
+
+    def _module(self, image: bytes, unit: Unit) -> Any:
+        if jit.is_ptx(self.architecture):
+            return driver_launch.load_ptx(image, unit.entry)
+        return driver_launch.load_module(image)
+
+
+def _dotted(compute_capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*compute_capability)
 
 
 _lock = threading.Lock()  # guards _loaded

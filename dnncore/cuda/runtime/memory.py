@@ -29,9 +29,8 @@ class CudaMemory:
         address: Where it begins.
         nbytes: Size in bytes.
         give_back: Frees it, with the context current, in whichever thread lets go last.
-        borrowed: Whether it is another library's, which is told when nobody uses it any more, but not at the interpreter's exit:
-        that
-            library may be gone by then.
+        borrowed: Whether it is another library's, which is told when nobody uses it any more, but not at the interpreter's
+            exit: that library may be gone by then.
 
     Attributes:
         closed: Whether its owner has given it back.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -84,6 +84,9 @@ class Net:
         self._values = _Names(self._writers)
         self._node_names = _Names()
         self._shared: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._said: dict[
+            tuple[str, str], float
+        ] = {}  # multipliers that layers say of a shared parameter: its name, and which
 
     # Values.
 
@@ -193,6 +196,28 @@ class Net:
         """Let later layers find a constant by the name that the file gives it."""
         if spec.name:
             self._shared[spec.name] = (name, tuple(blob))
+
+    def multiply(self, spec: ParamSpec, name: str) -> None:
+        """Note the multipliers of a constant: of a shared one those that a layer says, whichever it is.
+
+        Raises:
+            BadParamError: another layer says another one of it.
+        """
+        for what in ("lr_mult", "decay_mult"):
+            if spec.name and spec.HasField(what):
+                value = getattr(spec, what)
+                other = self._said.setdefault((spec.name, what), value)
+                if other != value:
+                    raise BadParamError(
+                        f"{what} {value} of the shared parameter {spec.name!r}; another layer says {other}"
+                    )
+        lr, decay = (
+            decimal(self._said.get((spec.name, what), getattr(spec, what))) for what in ("lr_mult", "decay_mult")
+        )
+        role = Role.TRAINABLE if lr else Role.FIXED
+        self.constants[name] = replace(self.constants[name], role=role)
+        if (found := Multipliers(lr, decay)) != Multipliers():
+            self.multipliers[name] = found
 
 
 class Site:
@@ -311,12 +336,11 @@ class Site:
                 part,
                 blob if shape is None else shape,
                 initializer(filler, blob),
-                Role.TRAINABLE if spec.lr_mult else Role.FIXED,
+                Role.TRAINABLE,
                 lambda blobs: blobs[place] if convert is None else convert(blobs[place]),
             )
             self.net.share(spec, name, blob)
-            if (found := Multipliers(decimal(spec.lr_mult), decimal(spec.decay_mult))) != Multipliers():
-                self.net.multipliers[name] = found
+        self.net.multiply(spec, name)
         return name
 
     def blob(self, shape: Sequence[int]) -> int:

@@ -76,7 +76,7 @@ class Known:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the batch does not matter."""
+        """Whether it is the same for every batch."""
         return self.few is self.many or _same(self.few, self.many)
 
     @property

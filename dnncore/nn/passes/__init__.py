@@ -62,7 +62,13 @@ PASSES: dict[str, Callable[[Model], Model]] = {
 _NARROW = (channels_last, fuse_inverted_residuals)
 """What follows in 8 and 16 bits."""
 
-CHOICES = (*PASSES, quantize.__name__, *(pass_.__name__ for pass_ in _NARROW), fuse_pixels.__name__)
+CHOICES = (
+    *PASSES,
+    quantize.__name__,
+    *(pass_.__name__ for pass_ in _NARROW),
+    fuse_pixels.__name__,
+    rank_classes.__name__,
+)
 """Passes that can be left out."""
 
 
@@ -72,6 +78,7 @@ def for_inference(
     without: Collection[str] = (),
     calibration: Calibration | None = None,
     normalization: Normalization | None = None,
+    ranked: int | None = None,
 ) -> Model:
     """The model that is run in place of one that was trained.
 
@@ -82,11 +89,12 @@ def for_inference(
         without: Names of passes to leave out, those of `CHOICES`.
         calibration: What INT8 needs to know.
         normalization: That of its preprocessing, for a net that shall read pixels; None for one that reads what it did.
+        ranked: How many classes a classifier shall rank, as `rank_classes` has it; None for one that gives what it did.
 
     Raises:
-        BadParamError: there is no pass of that name, no calibration, or as `from_pixels`.
+        BadParamError: there is no pass of that name, no calibration, or as `from_pixels` and `rank_classes`.
     """
-    for _, changed in applied_passes(model, precision, without, calibration, normalization):
+    for _, changed in applied_passes(model, precision, without, calibration, normalization, ranked):
         model = changed
     return model
 
@@ -97,6 +105,7 @@ def applied_passes(
     without: Collection[str] = (),
     calibration: Calibration | None = None,
     normalization: Normalization | None = None,
+    ranked: int | None = None,
 ) -> Iterator[tuple[str, Model]]:
     """What `for_inference` does, step by step: the name of each pass, and the model behind it.
 
@@ -127,4 +136,7 @@ def applied_passes(
         model = from_pixels(model, normalization)
         yield from_pixels.__name__, model
         if fuse_pixels.__name__ not in without:
-            yield fuse_pixels.__name__, fuse_pixels(model)
+            model = fuse_pixels(model)
+            yield fuse_pixels.__name__, model
+    if ranked is not None and rank_classes.__name__ not in without:
+        yield rank_classes.__name__, rank_classes(model, ranked)

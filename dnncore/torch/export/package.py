@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from dnncore.dtypes import DType
 from dnncore.nn.package import Package
 from dnncore.preprocessing import Preprocessing
 from dnncore.torch.export.model import to_model
@@ -24,6 +25,7 @@ def save_package(
     name: str | None = None,
     labels: Sequence[str] | None = None,
     preprocess: Preprocessing | None = None,
+    precision: DType | str | None = None,
 ) -> Package:
     """Write a model as a package; with labels and preprocessing `dnnserve --model path` serves it.
 
@@ -34,13 +36,14 @@ def save_package(
         name: What clients call it; None for the folder's name, without its version.
         labels: Of a classifier, whose result is logits or probabilities [N, K]: a name for each of the K.
         preprocess: How an image becomes the model's input; None where it is no image.
+        precision: "float32", "float16" or "bfloat16", in which it is to be served; None leaves it to whoever serves it.
 
     Returns:
         What was written.
 
     Raises:
         ModelImportError: the model cannot be exported, or some of its operators are not supported: all of them are listed.
-        PackageError: labels or preprocessing do not fit the model, or the folder cannot be written.
+        PackageError: labels, preprocessing or precision do not fit the model, or the folder cannot be written.
     """
     folder = Path(path)
     called = name or (folder.parent.name if folder.name.isdecimal() else folder.name)
@@ -51,7 +54,13 @@ def save_package(
         "dnncore": __version__,
     }
     package = Package(
-        called, made.graph, made.weights, preprocess, None if labels is None else tuple(map(str, labels)), provenance
+        called,
+        made.graph,
+        made.weights,
+        preprocess,
+        None if labels is None else tuple(map(str, labels)),
+        provenance,
+        precision=None if precision is None else DType.of(precision),
     )
     package.save(folder)
     return package

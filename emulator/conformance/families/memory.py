@@ -102,7 +102,7 @@ class Copies:
         expected: Callable[[Array], Array] | None = None,
         declarations: str = "",
     ) -> None:
-        """A copy of `size_in` bytes a thread; `expected` of the input bytes gives other output bytes."""
+        """A copy of `size_in` bytes per thread; `expected` of the input bytes gives other output bytes."""
         size_out = size_out or size_in
         name = "copy_" + re.sub(r"\W+", "_", title)
         self.library.add(name, kernel(name, code, size_in, size_out, declarations))

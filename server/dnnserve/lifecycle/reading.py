@@ -41,9 +41,7 @@ def read_model(
     """
     ranking = not any(label.startswith("cpu") for label in devices)
     spec = configured(model_spec(key, package, settings.max_batch_rows, ranking=ranking), settings)
-    model = _model_to_run(key, package, PRECISIONS[settings.precision])
-    if spec.ranked:
-        model = rank_classes(model, spec.ranked)
+    model = _model_to_run(key, package, _precision(package, settings), spec.ranked)
     assert _extents(signature_of(model.graph)) == _extents(spec.signature), (
         "passes leave what is read and given as it is"
     )
@@ -55,8 +53,13 @@ def configured(spec: ModelSpec, settings: ModelConfig) -> ModelSpec:
     return replace(spec, default_deadline_ns=int(settings.default_deadline_ms * 1e6), priority=settings.priority)
 
 
-def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
-    """The net of a package, as it is run.
+def _precision(package: Package, settings: ModelConfig) -> DType:
+    """What a model is computed in: as it is set, else as the package says, else float32."""
+    return package.precision or DType.FLOAT32 if settings.precision is None else PRECISIONS[settings.precision]
+
+
+def _model_to_run(key: ModelKey, package: Package, precision: DType, ranked: int) -> Model:
+    """The net of a package, as it is run; it ranks so many classes, unless that is 0.
 
     Raises:
         StartError: it is to be run in int8, and is not calibrated.
@@ -66,7 +69,7 @@ def _model_to_run(key: ModelKey, package: Package, precision: DType) -> Model:
             f"model {key}: --precision int8 needs a package with a calibration, which this one lacks; make one with "
             "`dnncore calibrate PACKAGE FOLDER`, of images like those that it will see"
         )
-    return for_inference(package.serving_model, precision, calibration=package.calibration)
+    return for_inference(package.serving_model, precision, calibration=package.calibration, ranked=ranked or None)
 
 
 def model_spec(key: ModelKey, package: Package, max_batch_rows: int, *, ranking: bool = False) -> ModelSpec:

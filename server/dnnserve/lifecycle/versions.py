@@ -33,14 +33,14 @@ class Recipe:
         path: Its package.
         stamp: Of the package's files.
         max_batch_rows: Rows of a batch.
-        precision: As the configuration has it.
+        precision: As the configuration has it; None: as the package says.
         devices: Labels of the devices that shall have it.
     """
 
     path: Path
     stamp: Stamp = ()
     max_batch_rows: int = 1
-    precision: str = "fp32"
+    precision: str | None = None
     devices: frozenset[str] = frozenset()
 
 

@@ -7,11 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, ModelImportError
-from dnncore.importers.caffe import Transformation, import_caffe, read_mean, read_transformation
-from dnncore.nn.graph import Role
+from dnncore.importers.caffe import Transformation, import_caffe, import_trainable, read_mean, read_transformation
+from dnncore.nn.gradient import differentiate
+from dnncore.nn.graph import Role, Value
 from dnncore.nn.initializers import Bilinear, Filled, Normal, SparseNormal, Uniform, UnitBall
+from dnncore.nn.model import Model
 from dnncore.nn.operators import BatchNorm
+from dnncore.nn.trainable import Multipliers
 from dnncore.nn.training import in_training
 from tests.importers.caffe.files import assert_close, blob, caffemodel, data, layer, random_blobs, run
 
@@ -83,6 +87,30 @@ def test_the_places_of_maxima_are_refused() -> None:
         import_caffe(
             (IMAGE + layer("Pooling", "y", "data", "pooling_param { kernel_size: 2 }", tops="y mask")).encode()
         )
+
+
+def test_of_equal_maxima_the_first_gets_the_gradient() -> None:
+    """Caffe compares with >, row by row."""
+    graph = import_caffe(
+        (data(1, 1, 3, 4) + layer("Pooling", "y", "data", "pooling_param { kernel_size: 3 }")).encode()
+    ).graph
+    given = Value("dy", DType.FLOAT32, ("N", 1, 1, 2))
+    found = differentiate(graph.rewritten(graph.nodes, inputs=(*graph.inputs, given)), {"y": "dy"}, ["data"])
+    x = np.array([[0, 1, 2, 0], [2, 0, 2, 2], [2, 2, 2, 2]], np.float32)[None, None]
+    outputs = run(Model(found.graph, {}), x, np.array([3, 5], np.float32).reshape(1, 1, 1, 2))
+    assert np.array_equal(outputs["y"].ravel(), [2, 2])
+    expected = np.zeros((3, 4), np.float32)
+    expected[0, 2] = 3 + 5
+    assert np.array_equal(outputs[found.gradients["data"]][0, 0], expected)
+
+
+def test_the_maximum_with_a_nan_is_nan_where_caffe_passes_over_it() -> None:
+    """A difference that docs/caffe.md lists: Caffe would give 3."""
+    pooling = layer("Pooling", "y", "data", "pooling_param { kernel_h: 1 kernel_w: 2 stride: 2 }")
+    model = import_caffe((data(1, 1, 1, 4) + pooling).encode())
+    found = run(model, np.array([np.nan, 3, 1, 2], np.float32).reshape(1, 1, 1, 4))["y"].ravel()
+    assert np.isnan(found[0])
+    assert found[1] == 2
 
 
 @pytest.mark.parametrize("images", [0, 0.5, 999.98])
@@ -350,6 +378,75 @@ def test_layers_may_share_parameters_by_name() -> None:
         import_caffe(
             (data(1, 6) + inner("one", "data") + inner("two", "one").replace("num_output: 6", "num_output: 7")).encode()
         )
+
+
+def _sharing(*settings: str) -> str:
+    """Inner products of 6 by 6 that share their weights, each with other settings of these."""
+    text, bottom = data(1, 6), "data"
+    for number, setting in enumerate(settings):
+        shared = f'param {{ name: "w" {setting} }} inner_product_param {{ num_output: 6 bias_term: false }}'
+        text, bottom = text + layer("InnerProduct", f"ip{number}", bottom, shared), f"ip{number}"
+    return text
+
+
+def test_the_gradient_of_a_shared_parameter_is_the_sum_over_its_uses() -> None:
+    w = RNG.standard_normal((6, 6)).astype(np.float32)
+    x, dy = (RNG.standard_normal((3, 6)).astype(np.float32) for _ in range(2))
+    model = import_caffe(_sharing("", "").encode(), caffemodel({"ip0": [w], "ip1": [w]}))
+    given = Value("dy", DType.FLOAT32, ("N", 6))
+    graph = model.graph.rewritten(model.graph.nodes, inputs=(*model.graph.inputs, given))
+    found = differentiate(graph, {"ip1": "dy"})
+    assert list(found.gradients) == ["ip0.weight"]
+    gradient = run(Model(found.graph, model.weights), x, dy)[found.gradients["ip0.weight"]]
+    assert_close(gradient, dy.T @ (x @ w.T) + (dy @ w).T @ x)
+
+
+def test_the_weights_of_a_shared_parameter_are_those_of_its_first_layer() -> None:
+    """A difference that docs/caffe.md lists, of files that Caffe does not write: it would take the last's."""
+    w = RNG.standard_normal((6, 6)).astype(np.float32)
+    model = import_caffe(_sharing("", "").encode(), caffemodel({"ip0": [w], "ip1": [2 * w]}))
+    assert np.array_equal(model.weights["ip0.weight"], w)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("lr_mult: 2 decay_mult: 0", ""), Multipliers(2, 0)),
+        (("", "lr_mult: 2"), Multipliers(2)),
+        (("decay_mult: 0", "lr_mult: 3", "lr_mult: 3 decay_mult: 0"), Multipliers(3, 0)),
+        (("", "lr_mult: 0"), Multipliers(0)),
+    ],
+)
+def test_multipliers_of_a_shared_parameter_are_those_that_a_layer_says(
+    settings: tuple[str, ...], expected: Multipliers
+) -> None:
+    text = _sharing(*settings) + 'layer { name: "d" type: "Data" top: "d" top: "label" }\n'
+    net, _ = import_trainable((text + layer("SoftmaxWithLoss", "loss", f"ip{len(settings) - 1} label")).encode())
+    assert net.multipliers == {"ip0.weight": expected}
+    assert (net.graph.constant["ip0.weight"].role is Role.TRAINABLE) == bool(expected.lr)
+
+
+def test_multipliers_of_a_shared_parameter_must_agree() -> None:
+    for what in ("lr_mult", "decay_mult"):
+        message = rf"layer 'ip2' .*{what} 2.0 of the shared parameter 'w'; another layer says 1.0"
+        with pytest.raises(ModelImportError, match=message):
+            import_caffe(_sharing(f"{what}: 1", "", f"{what}: 2").encode())
+
+
+def test_a_parameter_cannot_be_shared_under_another_shape() -> None:
+    text = data(1, 6) + layer(
+        "InnerProduct", "one", "data", 'param { name: "w" } inner_product_param { num_output: 4 bias_term: false }'
+    )
+    text += layer(
+        "InnerProduct",
+        "two",
+        "one",
+        'param { name: "w" share_mode: PERMISSIVE } inner_product_param { num_output: 6 bias_term: false }',
+    )
+    with pytest.raises(
+        ModelImportError, match=r"'w' of extents \[4, 6\], its own are \[6, 4\]: sharing under another shape"
+    ):
+        import_caffe(text.encode())
 
 
 def test_parameters_that_do_not_learn_are_fixed() -> None:

@@ -9,12 +9,22 @@ from dnncore.errors import ModelImportError
 from dnncore.importers.caffe import import_trainable
 from dnncore.nn.graph import Role
 from dnncore.nn.heads import Head
-from dnncore.nn.trainable import Multipliers
-from tests.importers.caffe.files import caffemodel, data, layer
+from dnncore.nn.model import Model
+from dnncore.nn.trainable import Multipliers, Trainable
+from dnncore.nn.training import for_training
+from dnncore.train.metrics import ranks
+from tests.importers.caffe.files import caffemodel, data, layer, run
 
 LABELS = 'layer { name: "d" type: "Data" top: "data" top: "label" include { phase: TRAIN } }\n'
 BODY = layer("Convolution", "conv", "data", "convolution_param { num_output: 4 kernel_size: 3 }") + layer(
     "ReLU", "relu", "conv", tops="conv"
+)
+
+
+_ROWS = (
+    'layer { name: "d" type: "Data" top: "d" top: "label" }\n'
+    + data(1, 4, name="logits")
+    + layer("Power", "x", "logits")
 )
 
 
@@ -74,3 +84,51 @@ def test_losses_that_are_not_trained_with_are_listed_by_name() -> None:
         import_trainable(text.encode(), image_shape=(3, 6, 6))
     wrong = [problem for problem in caught.value.problems if "layer" in problem]
     assert [problem.split("'")[1] for problem in wrong] == ["a", "l6", "l5", "l1", "l2", "l3", "l4"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "",
+        "normalization: VALID",
+        "normalization: FULL",
+        "normalization: BATCH_SIZE",
+        "normalize: false",
+        "normalize: true",
+    ],
+)
+def test_a_loss_is_the_mean_over_the_batch_however_it_is_normalised(settings: str) -> None:
+    """Of rows of classes, every image has one: the number of losses, of those that count and of images is the same."""
+    net, _ = import_trainable((_ROWS + _loss("loss", "x", f"loss_param {{ {settings} }}")).encode())
+    logits = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    labels = np.array([1, 3, 0], np.int32)
+    loss, gradient = _step(net, logits, labels)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(loss, -np.log(probabilities[np.arange(3), labels]), rtol=1e-5)
+    np.testing.assert_allclose(gradient, (probabilities - np.eye(4)[labels]) / 3, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_of_what_is_unlikely_is_not_cut_off_where_caffes_is() -> None:
+    """A difference that docs/caffe.md lists: Caffe takes log(max(p, FLT_MIN)), and yet the same gradient."""
+    net, _ = import_trainable((_ROWS + _loss("loss", "x")).encode())
+    loss, gradient = _step(net, np.array([[200, 0, 0, 0], [1, 1, 1, 1]], np.float32), np.array([1, 2], np.int32))
+    assert -np.log(np.finfo(np.float32).tiny) < 87.4
+    np.testing.assert_allclose(loss, [200, np.log(4)], rtol=1e-6)
+    np.testing.assert_allclose(gradient[0], [0.5, -0.5, 0, 0], atol=1e-6)
+
+
+def test_of_tied_scores_the_lower_class_is_right_where_caffe_counts_neither() -> None:
+    """A difference that docs/caffe.md lists: Caffe's Accuracy counts who scores as much among those that are better."""
+    scores = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 2]], np.float32)
+    labels = np.array([0, 1, 2])
+    own = scores[np.arange(3), labels][:, None]
+    assert ((scores >= own).sum(1) - 1 < 1).tolist() == [False, False, True]  # Caffe's
+    assert (ranks(scores, labels) < 1).tolist() == [True, False, True]
+
+
+def _step(net: Trainable, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The losses of images, and the gradient of what they are of."""
+    graph = for_training(net).graph
+    graph = graph.rewritten(graph.nodes, outputs=("loss", "d.loss"))
+    found = run(Model(graph, {}), logits, labels)
+    return found["loss"], found["d.loss"]

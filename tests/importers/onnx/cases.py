@@ -26,7 +26,6 @@ _KINDS = ("node", "pytorch-converted", "pytorch-operator", "simple")
 
 REFUSED: Mapping[str, str] = {
     r"test_equal_string(_broadcast)?": "strings",
-    r"test_einsum_batch_diagonal": "an ellipsis, a letter twice in an operand",
     r"test_training_dropout(_default)?(_mask)?": "random numbers",
     r"test_maxpool_with_argmax_.*": "results of other dtypes: masks and indices",
     r"test_top_k_(same_values.*|uint64)": "the dtypes int64 and uint64",

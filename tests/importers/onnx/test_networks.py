@@ -59,6 +59,20 @@ def _in_double(model: ModelProto) -> ModelProto:
     return model
 
 
+@pytest.mark.parametrize("name", sorted(LARGE_LOGITS))
+def test_logits_too_large_for_a_softmax_in_float32_agree_with_onnxruntime(cpu: Handle, name: str) -> None:
+    proto = onnx.load(LIGHT / f"light_{name}.onnx")
+    softmax = proto.graph.node[-1]
+    assert softmax.op_type == "Softmax"
+    proto.graph.output[0].name = softmax.input[0]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    proto.graph.node.pop()
+    model = import_onnx(proto)
+    (value,) = model.graph.inputs
+    x = _dummy(value.spec(1).shape)
+    close(run(cpu, model, {value.name: x}, 1), onnxruntime_run(proto, {value.name: x}), 1e-5)
+
+
 def _dummy(shape: tuple[int, ...]) -> np.ndarray:
     """What the stored outputs belong to: see `generate_dummy_data` in the runner of onnx.backend.test."""
     size = int(np.prod(shape))

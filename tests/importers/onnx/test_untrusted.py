@@ -127,8 +127,15 @@ def test_what_is_said_of_an_array_is_short_however_large_it_is() -> None:
         (node("GatherND", ["c", "i"], ["y"], batch_dims=1), r"indices \[3, 1\] and batch_dims 1 do not fit \[3\]"),
         (node("GatherND", ["c", "i"], ["y"]), "IndexError: index 7 is out of bounds"),
         (node("CumSum", ["c", "i"], ["y"]), "is malformed: ValueError"),
-        (node("Einsum", ["x", "x"], ["y"], equation="nii,nij->nj"), "and with no letter twice in one"),
-        (node("Einsum", ["x", "x"], ["y"], equation="...i,...i->..."), "without an ellipsis"),
+        (node("Einsum", ["x"], ["y"], equation="nii->ni"), r"does not fit float32\[2, 4, 5\]"),
+        (node("Einsum", ["x", "x"], ["y"], equation="nij,nkj->iin"), "makes no sense"),
+        (node("Einsum", ["x"], ["y"], equation="i.j.k->ijk"), "makes no sense"),
+        (node("Einsum", ["x"], ["y"], equation="...i...->i"), "makes no sense"),
+        (node("Einsum", ["x"], ["y"], equation="nij->...n"), "makes no sense"),
+        (node("Einsum", ["x"], ["y"], equation="...nijk->..."), r"does not fit float32\[2, 4, 5\]"),
+        (node("Einsum", ["x", "c"], ["y"], equation="...j,...->..."), r"does not fit float32\[2, 4, 5\], float32\[3\]"),
+        (node("Einsum", ["x"], ["y"], equation="...i->i"), "leaves out of its result what the ellipsis stands for"),
+        (node("Einsum", ["x", "x"], ["y"], equation="...ij,...ji->..."), r"does not fit float32\[2, 4, 5\], float32"),
         (node("Einsum", ["x", "x", "x"], ["y"], equation="i,i,i->i"), "of one or two operands"),
         (node("Einsum", ["x", "c"], ["y"], equation="nij,i->nj"), r"does not fit float32\[2, 4, 5\], float32\[3\]"),
         (node("Einsum", ["x"], ["y"], equation="nij,i->nj"), "is of 2 operands, there are 1"),
@@ -140,6 +147,13 @@ def test_places_and_letters_that_do_not_fit_are_refused(made: onnx.NodeProto, me
         [made], {"x": ("N", 4, 5)}, {"c": np.ones(3, np.float32), "i": np.array([[0], [7], [1]])}, opset=18
     )
     with pytest.raises(ModelImportError, match=message):
+        import_onnx(proto)
+
+
+def test_the_diagonal_of_batch_by_batch_is_refused() -> None:
+    products = [node("Transpose", ["x"], ["t"]), node("MatMul", ["x", "t"], ["d"])]
+    proto = model_of([*products, node("Einsum", ["d"], ["y"], equation="bb->b")], {"x": ("N", 4)}, {})
+    with pytest.raises(ModelImportError, match="'b' twice in 'bb': its extent depends on the batch"):
         import_onnx(proto)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from dnncore.errors import BadParamError, NotSupportedError
@@ -10,60 +11,139 @@ from dnncore.importers.onnx.conversion import Call
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.values import Computed, Imported
 from dnncore.nn.graph import Role
-from dnncore.nn.operators import MatrixProduct, Reduce, Transpose
+from dnncore.nn.operators import MatrixProduct, Reduce, Slice, Transpose
 
 __all__ = ["RULES"]
 
 
+_TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
+_ELLIPSIS = "..."
+_FIRST = 0x100
+"""Characters from here on are the letters of dimensions that an ellipsis stands for."""
+
+_ONE = (1, 1)
+"""An extent of 1, whatever the batch."""
+
+
 def _einsum(call: Call) -> Sequence[Imported]:
-    """Of one or two operands, none of which has a letter twice."""
+    """Of one or two operands."""
     equation = call.attributes.text("equation", "").replace(" ", "")
     terms, result = _parsed(equation)
     if len(terms) != len(call.inputs):
         raise BadParamError(f"equation {equation!r} is of {len(terms)} operands, there are {len(call.inputs)}")
     operands = [call.tensor(index, Role.TRAINABLE) for index in range(len(terms))]
+    terms, result = _spelled_out(equation, terms, result, operands)
     _check(equation, terms, operands)
-    if len(operands) == 1:
-        return (_ordered(call, *_summed(call, operands[0], terms[0], result), result),)
+    parts = [_diagonal(call, x, term) for x, term in zip(operands, terms, strict=True)]
+    if len(parts) == 1:
+        ((x, term),) = parts
+        return (_ordered(call, *_summed(call, x, term, result), result),)
     (a, left), (b, right) = (
-        _summed(call, x, term, result + other) for x, term, other in zip(operands, terms, reversed(terms), strict=True)
+        _not_broadcast(call, *part, *other) for part, other in zip(parts, reversed(parts), strict=True)
     )
+    a, left = _summed(call, a, left, result + right)
+    b, right = _summed(call, b, right, result + left)
     return (_ordered(call, *_product(call, a, left, b, right, result), result),)
 
 
 def _parsed(equation: str) -> tuple[list[str], str]:
-    """The letters of each operand and of the result.
+    """The letters of each operand and of the result, where "..." may stand for more of them.
 
     Raises:
-        NotSupportedError: a letter is in one of them twice, there are more than two operands, or it has an ellipsis.
+        NotSupportedError: there are more than two operands.
         BadParamError: it makes no sense.
     """
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
-    if "." in equation or len(terms) > 2 or any(len(set(term)) < len(term) for term in (*terms, result)):
-        raise NotSupportedError(
-            f"equation {equation!r} must be of one or two operands, without an ellipsis, and with no letter twice in one"
-        )
+    if len(terms) > 2:
+        raise NotSupportedError(f"equation {equation!r} must be of one or two operands")
     if not arrow:
-        result = "".join(sorted(letter for letter in {*left} - {","} if left.count(letter) == 1))
-    if not all(letter.isalpha() for letter in (*"".join(terms), *result)) or not {*result} <= {*left}:
+        letters = sorted(letter for letter in {*left} - {*",."} if left.count(letter) == 1)
+        result = _ELLIPSIS * (_ELLIPSIS in left) + "".join(letters)
+    letters = [letter for letter in result if letter != "."]
+    if (
+        not all(_TERM.fullmatch(term) for term in (*terms, result))
+        or not {*result} <= {*left}
+        or len(letters) > len({*letters})
+    ):
         raise BadParamError(f"equation {equation!r} makes no sense")
     return terms, result
+
+
+def _spelled_out(
+    equation: str, terms: Sequence[str], result: str, operands: Sequence[Computed]
+) -> tuple[list[str], str]:
+    """Operands and result with letters of their own in place of the ellipses.
+
+    Raises:
+        BadParamError: an operand has fewer dimensions than letters, ellipses stand for different numbers of dimensions, or the
+            result lacks them.
+    """
+    counts = {
+        x.ndim - len(term.replace(_ELLIPSIS, "")) for x, term in zip(operands, terms, strict=True) if _ELLIPSIS in term
+    } or {0}
+    if len(counts) > 1 or min(counts) < 0:
+        raise BadParamError(f"equation {equation!r} does not fit {', '.join(map(str, operands))}")
+    (count,) = counts
+    if count and _ELLIPSIS not in result:
+        raise BadParamError(f"equation {equation!r} leaves out of its result what the ellipsis stands for")
+    letters = "".join(chr(_FIRST + place) for place in range(count))
+    return [term.replace(_ELLIPSIS, letters) for term in terms], result.replace(_ELLIPSIS, letters)
 
 
 def _check(equation: str, terms: Sequence[str], operands: Sequence[Computed]) -> None:
     """Refuse operands whose extents do not fit.
 
     Raises:
-        BadParamError: a letter stands for two extents, or an operand has not as many dimensions as letters.
+        BadParamError: a letter stands for two extents, or an operand has not as many dimensions as letters. Of an ellipsis one of
+            them may be 1.
     """
     extents: dict[str, tuple[int, int]] = {}
     for term, x in zip(terms, operands, strict=True):
         pairs = list(zip(*x.shapes, strict=True))
-        if len(term) != len(pairs) or any(
-            extents.setdefault(letter, pair) != pair for letter, pair in zip(term, pairs, strict=False)
-        ):
+        fits = len(term) == len(pairs)
+        for letter, pair in zip(term, pairs, strict=False):
+            known = extents.setdefault(letter, pair)
+            if ord(letter) >= _FIRST and _ONE in (known, pair):
+                extents[letter] = max(known, pair)
+            else:
+                fits = fits and known == pair
+        if not fits:
             raise BadParamError(f"equation {equation!r} does not fit {', '.join(map(str, operands))}")
+
+
+def _diagonal(call: Call, x: Computed, letters: str) -> tuple[Computed, str]:
+    """x with one dimension for each letter, and the letters: of those that it has twice, the elements whose indices are the same.
+
+    Raises:
+        NotSupportedError: the extent of such a letter depends on the batch.
+    """
+    for letter in dict.fromkeys(letters):
+        while letters.count(letter) > 1:
+            one = letters.index(letter)
+            other = letters.index(letter, one + 1)
+            few, many = (shape[one] for shape in x.shapes)
+            if few != many:
+                raise NotSupportedError(f"{letter!r} twice in {letters!r}: its extent depends on the batch")
+            others = [axis for axis in range(len(letters)) if axis not in (one, other)]
+            x = (
+                call.emit(Transpose((*others, one, other)), x)
+                if (one, other) != (len(letters) - 2, len(letters) - 1)
+                else x
+            )
+            letters = "".join(letters[axis] for axis in others) + letter
+            x = call.reshape(x, *((*shape[:-2], few * few) for shape in x.shapes))
+            x = call.emit(Slice(len(letters) - 1, 0, few * few, few + 1), x)
+    return x, letters
+
+
+def _not_broadcast(call: Call, x: Computed, letters: str, other: Computed, theirs: str) -> tuple[Computed, str]:
+    """x without the dimensions of 1 along which the other operand has more, and its letters."""
+    extents = dict(zip(theirs, zip(*other.shapes, strict=True), strict=True))
+    own = zip(letters, zip(*x.shapes, strict=True), strict=True)
+    kept = [axis for axis, (letter, pair) in enumerate(own) if pair != _ONE or extents.get(letter, pair) == pair]
+    shapes = ([shape[axis] for axis in kept] for shape in x.shapes)
+    return call.reshape(x, *shapes), "".join(letters[axis] for axis in kept)
 
 
 def _summed(call: Call, x: Computed, letters: str, wanted: str) -> tuple[Computed, str]:

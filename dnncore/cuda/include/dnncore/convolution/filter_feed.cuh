@@ -26,12 +26,12 @@
 
 #include "dnncore/common/tensor.cuh"
 #include "dnncore/convolution/wgmma_ring.cuh"
-#include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/tensor_copy.cuh"
 
 namespace dnncore::filter {
 
 using wgmma::Position;
+using wgmma::produce_and_consume;
 using wgmma::Ring;
 using wgmma::Row;
 
@@ -169,22 +169,12 @@ struct Feed {
   static __device__ __forceinline__ void run(const Params& params, const Consume& consume) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x == 0) {
-      prefetch(params.x), prefetch(params.dy);
-      shared.ring.make();
-      publish_barriers();
-    }
-    __syncthreads();
-    wait_for_previous();
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == kConsumers) {
-      leave_registers<Stage::kProducerRegisters>();
-      if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
-    } else {
-      take_registers<Stage::kConsumerRegisters>();
-      consume(shared, warpgroup);
-    }
+    produce_and_consume<kConsumers, Stage::kProducerRegisters, Stage::kConsumerRegisters>(
+        [&] {
+          prefetch(params.x), prefetch(params.dy);
+          shared.ring.make();
+        },
+        [&] { produce(params, shared); }, [&](int consumer) { consume(shared, consumer); });
   }
 
 private:

@@ -33,6 +33,7 @@ namespace dnncore::tf32_planes {
 
 using tf32_split::Split;
 using wgmma::Position;
+using wgmma::produce_and_consume;
 using wgmma::Ring;
 using wgmma::Row;
 
@@ -267,22 +268,12 @@ inline __device__ void run(const Params& params) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   let_next_start();
-  if (threadIdx.x == 0) {
-    prefetch(params.x), prefetch(params.w);
-    shared.ring.make();
-    publish_barriers();
-  }
-  __syncthreads();
-  wait_for_previous();
-  // Uniform, which the compiler knows of what comes out of a shuffle.
-  const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  if (warpgroup == kConsumers) {
-    leave_registers<40>();
-    if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
-  } else {
-    take_registers<232>();
-    consume(params, shared, warpgroup);
-  }
+  produce_and_consume<kConsumers, 40, 232>(
+      [&] {
+        prefetch(params.x), prefetch(params.w);
+        shared.ring.make();
+      },
+      [&] { produce(params, shared); }, [&](int consumer) { consume(params, shared, consumer); });
 }
 
 }  // namespace dnncore::tf32_planes

@@ -42,26 +42,16 @@ struct PatchKernel {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared*>(memory);
     let_next_start();
-    if (threadIdx.x == 0) {
-      prefetch(params.phases[0].x), prefetch(params.w), prefetch(params.phases[0].y);
-      shared.ring.make();
-      make_barrier(shared.filters, 1);
-      for (auto& of_consumer : shared.landed) {
-        for (Mbarrier& landed : of_consumer) make_barrier(landed, 1);
-      }
-      publish_barriers();
-    }
-    __syncthreads();
-    wait_for_previous();
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == kConsumers) {
-      leave_registers<40>();
-      if (threadIdx.x % kWarpgroup == 0) produce(params, shared);
-    } else {
-      take_registers<232>();
-      consume(params, shared, warpgroup);
-    }
+    produce_and_consume<kConsumers, 40, 232>(
+        [&] {
+          prefetch(params.phases[0].x), prefetch(params.w), prefetch(params.phases[0].y);
+          shared.ring.make();
+          make_barrier(shared.filters, 1);
+          for (auto& of_consumer : shared.landed) {
+            for (Mbarrier& landed : of_consumer) make_barrier(landed, 1);
+          }
+        },
+        [&] { produce(params, shared); }, [&](int consumer) { consume(params, shared, consumer); });
   }
 
 private:

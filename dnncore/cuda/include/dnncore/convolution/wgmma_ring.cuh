@@ -2,6 +2,7 @@
 // warps each, whose products read them (drawn in wgmma.cuh).
 #pragma once
 
+#include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/mbarrier.cuh"
 #include "dnncore/ptx/warpgroup.cuh"
 #include "dnncore/ptx/warpgroup_matrix.cuh"
@@ -74,5 +75,25 @@ struct Ring {
     if (threadIdx.x % 32 == 0) arrive(free[stage]);
   }
 };
+
+// How a block with a ring begins: begin(), by one thread, makes its barriers; then one thread of the last warpgroup produces, and
+// each of the others, which take the registers that this one leaves, consumes: consume(consumer).
+template <int kConsumers, int kProducerRegisters, int kConsumerRegisters, typename Begin, typename Produce, typename Consume>
+__device__ __forceinline__ void produce_and_consume(const Begin& begin, const Produce& produce, const Consume& consume) {
+  if (threadIdx.x == 0) {
+    begin();
+    publish_barriers();
+  }
+  __syncthreads();
+  wait_for_previous();
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == kConsumers) {
+    leave_registers<kProducerRegisters>();
+    if (threadIdx.x % kWarpgroup == 0) produce();
+  } else {
+    take_registers<kConsumerRegisters>();
+    consume(warpgroup);
+  }
+}
 
 }  // namespace dnncore::wgmma

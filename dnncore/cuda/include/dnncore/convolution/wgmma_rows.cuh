@@ -97,8 +97,7 @@ struct RowsKernel {
     // Behind the wait: the kernel before may have written it.
     if constexpr (kLooksUp) PixelTable<T>(shared.table, params.channels).load(params.table);
     __syncthreads();
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    const int warpgroup = warpgroup_index();
     if (warpgroup >= kConsumers) {
       leave_registers<112>();
       produce(params, shared, warpgroup - kConsumers);

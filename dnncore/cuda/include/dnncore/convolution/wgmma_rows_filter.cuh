@@ -107,8 +107,7 @@ struct Kernel {
     }
     __syncthreads();
     wait_for_previous();
-    // Uniform, which the compiler knows of what comes out of a shuffle.
-    const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    const int warpgroup = warpgroup_index();
     if (warpgroup >= kConsumers) {
       leave_registers<104>();
       if (params.run_values) {

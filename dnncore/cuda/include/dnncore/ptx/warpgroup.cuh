@@ -8,6 +8,9 @@ namespace dnncore {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
+// Which of the block's it is in. Uniform, which the compiler knows of what comes out of a shuffle.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
+
 // Of the sixteen barriers of a block, 0 is that of __syncthreads().
 __device__ __forceinline__ void synchronize_warpgroup(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup) : "memory");

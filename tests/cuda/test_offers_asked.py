@@ -1,0 +1,103 @@
+"""How much a choice asks for before it is made: a first plan waits for it. Counted, so that no machine's load counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+from dnncore import RELU, ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore.choice import fastest
+from dnncore.cuda.algorithms import algorithms_for
+from dnncore.cuda.convolution.plain import best_offer
+from dnncore.descriptors import Layout
+from dnncore.figures import H200
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
+
+_COMPOSED = ("implicit_gemm_3xtf32_merged", "implicit_gemm_wgmma_relaid", "space_to_depth")
+"""Those whose offers ask for others'."""
+
+
+def _convolution(direction: Direction, taps: int, stride: int, extent: int, layout: Layout) -> ConvolutionProblem:
+    conv = ConvolutionDescriptor.make(stride=stride, padding=taps // 2)
+    x, w = (8, 81, extent, extent), (128, 81, taps, taps)
+    shapes = x, w, conv.output_shape(x, w)
+    of_x, of_w, of_y = (TensorDescriptor.packed(shape, DType.FLOAT32, layout) for shape in shapes)
+    return ConvolutionProblem(direction, of_x, of_w, of_y, conv)
+
+
+def _inside(algorithm: Any) -> Iterator[type]:
+    """The classes of an algorithm and of those that it is made of."""
+    yield type(algorithm)
+    for field in fields(algorithm) if is_dataclass(algorithm) else ():
+        value = getattr(algorithm, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if hasattr(each, "offer"):
+                yield from _inside(each)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Offers that were asked for since, by the names of the algorithms, inner ones among them."""
+    best_offer.cache_clear()  # whoever was asked before
+    found: Counter[str] = Counter()
+
+    def count(kind: type) -> None:
+        own = kind.offer  # type: ignore[attr-defined]
+
+        def offer(self: Any, problem: Any, figures: Any) -> Any:
+            found[self.name] += 1
+            return own(self, problem, figures)
+
+        monkeypatch.setattr(kind, "offer", offer)
+
+    plain = _convolution(Direction.FORWARD, 1, 1, 28, Layout.NCHW)
+    problems: list[Problem] = [_fused(plain), *(_convolution(each, 1, 1, 28, Layout.NCHW) for each in Direction)]
+    for kind in {kind for problem in problems for algorithm in algorithms_for(problem) for kind in _inside(algorithm)}:
+        count(kind)
+    return found
+
+
+def _fused(plain: ConvolutionProblem) -> FusedConvolutionProblem:
+    bias = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1))
+    return FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=RELU)
+
+
+_LAYOUTS = pytest.mark.parametrize("layout", [Layout.NCHW, Layout.NHWC], ids=lambda layout: layout.value)
+_DIRECTIONS = pytest.mark.parametrize("direction", Direction, ids=lambda direction: direction.value)
+
+
+@_LAYOUTS
+@_DIRECTIONS
+@pytest.mark.parametrize(("taps", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (5, 1)])
+def test_a_choice_asks_for_few_offers_and_for_none_of_what_is_composed_and_far_from_the_fastest(
+    direction: Direction, taps: int, stride: int, layout: Layout, asked: Counter[str]
+) -> None:
+    problem = _convolution(direction, taps, stride, 28, layout)
+    assert fastest(algorithms_for(problem), problem, H200)
+    assert asked.total() <= 14, f"{asked}"
+    assert not {name for name in _COMPOSED if asked[name]}
+
+
+@_LAYOUTS
+@pytest.mark.parametrize(
+    ("taps", "stride", "most"), [(1, 1, 15), (1, 2, 15), (3, 1, 24), (3, 2, 40), (5, 1, 26), (7, 2, 40)]
+)
+def test_a_choice_of_a_fused_convolution_asks_once_for_each_offer_of_the_plain_one(
+    taps: int, stride: int, most: int, layout: Layout, asked: Counter[str]
+) -> None:
+    problem = _fused(_convolution(Direction.FORWARD, taps, stride, 28, layout))
+    assert fastest(algorithms_for(problem), problem, H200)
+    assert asked.total() <= most, f"{asked}"
+
+
+def test_phases_that_win_are_asked_for_one_offer_each(asked: Counter[str]) -> None:
+    problem = _convolution(Direction.BACKWARD_DATA, 7, 2, 7, Layout.NCHW)
+    found = fastest(algorithms_for(problem), problem, H200)
+    assert found is not None
+    assert found[0].name == "space_to_depth"
+    assert asked["space_to_depth"] == 1
+    assert asked.total() <= 25, f"{asked}"
