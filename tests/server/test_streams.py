@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
 from dnnserve.front import streams
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
 from tests.server.serving import Client, front_end, infer_request, scores, serving, status
@@ -131,6 +134,63 @@ def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monk
             return status(stream.next)[0] is CODE.OK
 
         wait_until(has_place)
+
+
+@contextmanager
+def silent_streams(client: Client, path: str, count: int) -> Iterator[Sequence[Any]]:
+    """Calls that nothing comes of but their headers."""
+    hold = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        hold.wait(4 * PATIENCE_S)
+        yield from ()
+
+    method = client.channel.stream_stream(path, None, None)
+    calls = [method(nothing()) for _ in range(count)]
+    try:
+        yield calls
+    finally:
+        for call in calls:
+            call.cancel()
+        hold.set()
+
+
+@pytest.mark.parametrize(
+    ("path", "places"),
+    [
+        ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", 16),
+        ("/grpc.health.v1.Health/Watch", 64),
+    ],
+)
+def test_hundreds_of_silent_streams_of_one_kind_keep_none_of_another_out(lab: Lab, path: str, places: int) -> None:
+    with serving(lab) as (_, client), silent_streams(client, path, 300) as silent:
+        wait_until(lambda: sum(call.done() for call in silent) == 300 - places)
+        assert {call.code() for call in silent if call.done()} == {CODE.RESOURCE_EXHAUSTED}
+        stream = Stream(client)
+        stream.send(1.0)
+        assert scores(stream.next().infer_response) == [[1.0, 2.0, 3.0]]
+        stream.call.cancel()
+        assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        describe = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
+        watch = client.health.Watch
+        for own, call in (
+            ("ServerReflectionInfo", lambda: next(describe(iter([request]), timeout=PATIENCE_S))),
+            ("Watch", lambda: next(watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S))),
+        ):
+            code, _ = status(call)
+            assert code is (CODE.RESOURCE_EXHAUSTED if path.endswith(own) else CODE.OK)
+        silent[[call.done() for call in silent].index(False)].cancel()
+        wait_until(lambda: status(lambda: next(describe(iter([request]), timeout=PATIENCE_S)))[0] is CODE.OK)
+        wait_until(lambda: status(lambda: next(watch(health_pb2.HealthCheckRequest())))[0] is CODE.OK)
+
+
+def test_a_watch_without_a_request_is_unimplemented(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        watch = client.channel.stream_stream("/grpc.health.v1.Health/Watch", None, None)
+        code, text = status(lambda: next(watch(iter(()), timeout=PATIENCE_S)))
+        assert code is CODE.UNIMPLEMENTED
+        assert "exactly one request message" in text
 
 
 def test_garbage_is_an_error_of_its_request(lab: Lab) -> None:

@@ -35,7 +35,9 @@ __all__ = ["GrpcServer"]
 _log = logging.getLogger(__name__)
 
 _SERVICES = (INFERENCE_SERVICE, CLASSIFIER_SERVICE)
-_MAX_STREAMS = 256
+_MAX_STREAMS = 1024
+"""Of all kinds, those included that are about to be refused: each kind has a bound of its own, and they have 112 together."""
+
 _STREAM_THREADS = 1  # for calls of methods that do not exist; the streams that there are have threads of their own
 _TOLD_S = 1.0
 """In which those who watch the health read that it ends, if they read at all."""
@@ -82,7 +84,7 @@ class GrpcServer:
             self._pool,
             interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged)],
             options=_options(config, reuse_port),
-            # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
+            # Beyond this a call is refused by gRPC; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
         host = f"[{config.host}]" if ":" in config.host else config.host

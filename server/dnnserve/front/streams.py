@@ -20,6 +20,7 @@ from dnnserve.errors import InvalidRequestError
 from dnnserve.front.answers import Answers
 from dnnserve.front.call import Handler, Trailer, deadline_after
 from dnnserve.front.gate import Gate
+from dnnserve.front.places import Places
 from dnnserve.front.requests import parse_infer
 from dnnserve.front.responses import varint
 
@@ -32,7 +33,7 @@ _RESPONSE_TAG = bytes([inference.ModelStreamInferResponse.INFER_RESPONSE_FIELD_N
 
 
 class InferStreams:
-    """Takes streams of ModelInferRequests. Thread-safe: `_lock` guards `_open`.
+    """Takes streams of ModelInferRequests. Thread-safe.
 
     Args:
         handle: ModelInfer's handler.
@@ -57,17 +58,15 @@ class InferStreams:
         self.answers = answers
         self.clock = clock
         self.max_unanswered = max_unanswered
-        self._max_streams = max_streams
-        self._lock = threading.Lock()
-        self._open = 0
-        self._writers = ThreadPoolExecutor(max_streams + 1, "dnnserve-stream")  # one is there to refuse
+        refusal = f"{max_streams} streams are open, as many as may; send requests without one"
+        self._places = Places(max_streams, refusal, "dnnserve-stream")
         self._readers = ThreadPoolExecutor(max_streams, "dnnserve-stream-reader")
 
     def handler(self, service: str) -> grpc.GenericRpcHandler[bytes, bytes]:
         """What grpc.server needs of it."""
 
         def answer(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._place(context):
+            with self._places.take(context):
                 stream = _Stream(self, context)
                 reading = self._readers.submit(stream.read, messages)
                 try:
@@ -76,30 +75,14 @@ class InferStreams:
                     stream.end()
                     reading.result()  # the place is free when both threads are
 
-        answer.experimental_thread_pool = self._writers  # type: ignore[attr-defined]
+        answer.experimental_thread_pool = self._places.threads  # type: ignore[attr-defined]
         method = grpc.stream_stream_rpc_method_handler(answer)
         return grpc.method_handlers_generic_handler(service, {_METHOD: method})
 
     def close(self) -> None:
         """Let the threads end once their streams have."""
-        self._writers.shutdown(wait=False)
+        self._places.close()
         self._readers.shutdown(wait=False)
-
-    @contextlib.contextmanager
-    def _place(self, context: grpc.ServicerContext) -> Iterator[None]:
-        with self._lock:
-            full = self._open >= self._max_streams
-            self._open += not full
-        if full:
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._max_streams} streams are open, as many as may; send requests without one",
-            )
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
 
 
 class _Stream:
