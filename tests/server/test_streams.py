@@ -151,7 +151,7 @@ def silent_streams(client: Client, path: str, count: int) -> Iterator[Sequence[A
         yield calls
     finally:
         for call in calls:
-            call.cancel()
+            call.cancel()  # type: ignore[no-untyped-call]
         hold.set()
 
 
@@ -187,7 +187,7 @@ def test_hundreds_of_silent_streams_of_one_kind_keep_none_of_another_out(lab: La
 
 def test_a_watch_without_a_request_is_unimplemented(lab: Lab) -> None:
     with serving(lab) as (_, client):
-        watch = client.channel.stream_stream("/grpc.health.v1.Health/Watch", None, None)
+        watch: Any = client.channel.stream_stream("/grpc.health.v1.Health/Watch", None, None)
         code, text = status(lambda: next(watch(iter(()), timeout=PATIENCE_S)))
         assert code is CODE.UNIMPLEMENTED
         assert "exactly one request message" in text

@@ -7,7 +7,6 @@ reflection) go through the public API in either case, in threads apart from all 
 from __future__ import annotations
 
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -45,7 +44,6 @@ _TOLD_S = 1.0
 _CALLS_ON_THEIR_WAY_S = 0.05
 """After its last answer, a client's next call takes the way there and back."""
 
-_MANY_DESCRIPTORS = 1 << 20
 _MAX_PENDING_CALLS = 1 << 20
 """Calls that the core keeps until it is asked for them. Beyond it gRPC cancels calls, which clients do not retry: we refuse."""
 
@@ -57,6 +55,7 @@ class GrpcServer:
         config: Address, limits and the front end asked for.
         doors: Credentials of the port, and who is let in.
         clock: Monotonic nanoseconds.
+        max_connections: Open at the same time; gRPC closes one more again.
         reuse_port: Whether other processes may listen on the same port; they share its connections then.
 
     Raises:
@@ -64,7 +63,13 @@ class GrpcServer:
     """
 
     def __init__(
-        self, config: ServerConfig, doors: Doors, clock: Callable[[], int], *, reuse_port: bool = False
+        self,
+        config: ServerConfig,
+        doors: Doors,
+        clock: Callable[[], int],
+        max_connections: int,
+        *,
+        reuse_port: bool = False,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -83,7 +88,7 @@ class GrpcServer:
         self._server = grpc.server(
             self._pool,
             interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged)],
-            options=_options(config, reuse_port),
+            options=_options(config, max_connections, reuse_port),
             # Beyond this a call is refused by gRPC; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
@@ -187,13 +192,13 @@ def _choose_fast(front_end: str) -> bool:
     return False
 
 
-def _options(config: ServerConfig, reuse_port: bool) -> list[tuple[str, int]]:
+def _options(config: ServerConfig, max_connections: int, reuse_port: bool) -> list[tuple[str, int]]:
     size = config.max_message_mib << 20
     limits = {
         "grpc.max_connection_age_ms": config.max_connection_age_seconds * 1000,
         "grpc.max_connection_age_grace_ms": config.drain_seconds * 1000,
         "grpc.max_connection_idle_ms": config.max_connection_idle_seconds * 1000,
-        "grpc.max_allowed_incoming_connections": config.max_connections or _descriptors() * 3 // 4,
+        "grpc.max_allowed_incoming_connections": max_connections,
     }
     return [
         ("grpc.max_receive_message_length", size),
@@ -209,8 +214,3 @@ def _options(config: ServerConfig, reuse_port: bool) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", 4 << 20),
         *((name, int(value)) for name, value in limits.items() if value > 0),
     ]
-
-
-def _descriptors() -> int:
-    """Files and connections that this process may have open. Some are for devices, libraries and the metrics port."""
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS)
