@@ -19,11 +19,17 @@ from dnnserve.errors import StartError
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
 from tests.server.packages import make_package
-from tests.server.serving import make_config, serving, status
+from tests.server.serving import make_config, scores, serving, status
 from tests.server.test_command_line import started
 
 CODE = grpc.StatusCode
+
 LIVE = "/inference.GRPCInferenceService/ServerLive"
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
 
 
 @pytest.mark.parametrize("descriptors", [64, 100, 128, 256, 1024, 4096, 65_536, 1 << 20])
@@ -57,8 +63,8 @@ def test_too_few_descriptors_are_said_at_the_start_with_how_many_there_must_be()
         share_out(make_config(), 39, 32, calls=True, pages=True)
 
 
-def test_what_is_closed_again_is_counted_and_logged_once_for_many(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Lab(), http_port=0, max_connections=1) as (_, client):
+def test_what_is_closed_again_is_counted_and_logged_once_for_many(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(lab, http_port=0, max_connections=1) as (_, client):
         host, port = client.http_address.split(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as held:
             held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -71,8 +77,8 @@ def test_what_is_closed_again_is_counted_and_logged_once_for_many(caplog: pytest
     assert line == "connections of the HTTP port that were closed again: 1, because 1 are open, as many as may"
 
 
-def test_front_ends_in_processes_tell_what_they_closed_again() -> None:
-    with serving(Lab(), http_port=0, max_connections=1, front_ends=1) as (_, client):
+def test_front_ends_in_processes_tell_what_they_closed_again(lab: Lab) -> None:
+    with serving(lab, http_port=0, max_connections=1, front_ends=1) as (_, client):
         host, port = client.http_address.split(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as held:
             held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -89,6 +95,57 @@ def idle(address: str, count: int) -> Iterator[list[socket.socket]]:
     host, port = address.split(":")
     with ExitStack() as stack:
         yield [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S)) for _ in range(count)]
+
+
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # RFC 9113, 3.4: with a SETTINGS frame
+GOAWAY = bytes([7, 0, 0, 0, 0, 0])  # a frame's type, flags and stream
+
+
+def heard_until_closed(address: str, said: bytes) -> bytes:
+    """What a server says before it closes the connection of a client that says this and no more."""
+    host, port = address.split(":")
+    heard = []
+    with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+        client.sendall(said)
+        while data := client.recv(1 << 16):
+            heard.append(data)
+    return b"".join(heard)
+
+
+def test_a_connection_without_calls_is_closed_and_one_whose_call_lasts_is_not(lab: Lab) -> None:
+    with serving(lab, max_connection_idle_seconds=0.2) as (server, client):
+        lab.pause("cpu")
+        running = client.send(3.0)
+        lab.wait_running("cpu")
+        heard = heard_until_closed(server.addresses.grpc, HELLO)
+        assert GOAWAY in heard
+        assert heard.endswith(b"connection idle")
+        assert not running.done()
+        lab.resume()
+        assert scores(running.result(PATIENCE_S)) == [[3.0, 6.0, 9.0]]
+
+
+def test_a_connection_of_age_is_closed_after_its_calls_and_its_client_connects_anew(lab: Lab) -> None:
+    with serving(lab, max_connection_age_seconds=0.2, drain_seconds=0.5) as (server, client):
+        heard = heard_until_closed(server.addresses.grpc, HELLO)  # it does not answer the ping either
+        assert GOAWAY in heard
+        assert heard.endswith(b"max connection age")
+        states: list[grpc.ChannelConnectivity] = []
+        client.channel.subscribe(states.append)
+
+        def has_reconnected() -> bool:
+            assert status(client.send())[0] is CODE.OK
+            return states.count(grpc.ChannelConnectivity.READY) >= 3
+
+        wait_until(has_reconnected)
+
+
+@pytest.mark.parametrize("said", [b"", HELLO[:10], HELLO[:-9]], ids=["nothing", "half a word", "no settings"])
+def test_who_does_not_introduce_itself_is_closed(lab: Lab, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr("dnnserve.front.server._HANDSHAKE_S", 0.2)
+    with serving(lab) as (server, client):
+        assert b"before handshake timeout" in heard_until_closed(server.addresses.grpc, said)
+        assert status(client.send())[0] is CODE.OK
 
 
 @contextmanager

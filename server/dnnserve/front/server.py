@@ -44,6 +44,9 @@ _TOLD_S = 1.0
 _CALLS_ON_THEIR_WAY_S = 0.05
 """After its last answer, a client's next call takes the way there and back."""
 
+_HANDSHAKE_S = 20.0
+"""For TLS and the client's first words of HTTP/2; gRPC's own 120 s let who says nothing keep a place for as long."""
+
 _MAX_PENDING_CALLS = 1 << 20
 """Calls that the core keeps until it is asked for them. Beyond it gRPC cancels calls, which clients do not retry: we refuse."""
 
@@ -198,6 +201,7 @@ def _options(config: ServerConfig, max_connections: int, reuse_port: bool) -> li
         "grpc.max_connection_age_ms": config.max_connection_age_seconds * 1000,
         "grpc.max_connection_age_grace_ms": config.drain_seconds * 1000,
         "grpc.max_connection_idle_ms": config.max_connection_idle_seconds * 1000,
+        "grpc.server_handshake_timeout_ms": _HANDSHAKE_S * 1000,
         "grpc.max_allowed_incoming_connections": max_connections,
     }
     return [
