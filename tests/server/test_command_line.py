@@ -50,7 +50,11 @@ def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedPro
 
 @contextmanager
 def started(
-    ready_file: Path, *arguments: object, shell: str = "", stderr: int | IO[str] = subprocess.PIPE
+    ready_file: Path,
+    *arguments: object,
+    shell: str = "",
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.PIPE,
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
     """A server that is ready, and what it says of itself.
 
@@ -58,7 +62,7 @@ def started(
         ready_file: Where it says so.
         arguments: Of its command line.
         shell: What a shell does before it becomes the server.
-        stderr: As `Popen` has it.
+        stdout, stderr: As `Popen` has them.
     """
     command = [
         *(["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []),
@@ -72,7 +76,7 @@ def started(
         "--ready-file",
         str(ready_file),
     ]
-    process = subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr, text=True)
+    process = subprocess.Popen([*command, *map(str, arguments)], stdout=stdout, stderr=stderr, text=True)
     try:
         wait_until(lambda: ready_file.exists() or process.poll() is not None)
         assert process.poll() is None, process.communicate()[1]
@@ -352,3 +356,18 @@ def test_every_flag_reaches_the_configuration() -> None:
 
 def test_no_flag_leaves_the_defaults() -> None:
     assert parse_arguments(["--model", "m"]) == ServerConfig(model=Path("m"))
+
+
+@pytest.mark.parametrize("full", ["stderr", "stdout"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, models: Path, full: str, log_format: str) -> None:
+    arguments = "--model-repository", models, "--devices", "cpu", "--access-log", "--log-format", log_format
+    with Path("/dev/full").open("w") as device:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, full: device}
+        with started(tmp_path / "ready", *arguments, **streams) as (process, ready):  # type: ignore[arg-type]
+            with grpc.insecure_channel(str(ready["grpc"])) as channel:
+                live = inference_grpc.GRPCInferenceServiceStub(channel).ServerLive
+                for _ in range(20):
+                    assert live(inference.ServerLiveRequest(), timeout=PATIENCE_S).live
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0

@@ -31,10 +31,10 @@ def lab() -> Lab:
 class Stream:
     """A stream whose requests the test sends one by one."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeout: float | None = None) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sent = 0
-        self.call = client.infer.ModelStreamInfer(self._taken())
+        self.call = client.infer.ModelStreamInfer(self._taken(), timeout=timeout)
         self.call.add_callback(self.end)  # gRPC's thread waits for the next request, also of a call that has ended
 
     def send(self, value: float, **changes: Any) -> None:

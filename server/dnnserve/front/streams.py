@@ -97,6 +97,9 @@ class _Stream:
         self.shared = shared
         self._context = context
         self.peer = context.peer()
+        # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
+        remaining_s = context.time_remaining()
+        self._deadline_ns = None if remaining_s is None else deadline_after(shared.clock(), remaining_s)
         self._lock = threading.Lock()
         self._calls: set[_StreamCall] = set()
         self._read_all = self._ended = False
@@ -114,10 +117,8 @@ class _Stream:
                 message = None if self._ended else next(messages, None)
                 if message is None:
                     break
-                now_ns = shared.clock()
-                remaining_s = self._context.time_remaining()
-                deadline_ns = None if remaining_s is None else deadline_after(now_ns, remaining_s)
-                call = _StreamCall(self, message, now_ns, deadline_ns, self._context.invocation_metadata())
+                metadata = self._context.invocation_metadata()
+                call = _StreamCall(self, message, shared.clock(), self._deadline_ns, metadata)
                 with self._lock:
                     self._calls.add(call)
                 shared.gate.enter()
