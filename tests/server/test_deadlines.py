@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +13,9 @@ import pytest
 from dnnserve.app import Server
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
-from tests.server.serving import front_end, scores, serving, status
+from tests.server.serving import front_end, infer_request, scores, serving, status
+from tests.server.test_connections import HELLO
+from tests.server.test_hostile_frames import DATA, END_HEADERS, END_STREAM, HEADERS, INFER, frame, headers
 from tests.server.test_streams import Stream
 
 CODE = grpc.StatusCode
@@ -77,3 +81,21 @@ def test_deadlines_that_came_with_calls_are_kept_when_the_wall_clock_is_set(
             assert scores(stream.next().infer_response) == [[5.0, 10.0, 15.0]]
         stream.call.cancel()
         assert status(client.send())[0] is CODE.OK
+
+
+@pytest.mark.parametrize("timeout", ["0m", "1n"])  # which gRPC's own clients do not send
+def test_a_request_whose_deadline_has_passed_on_arrival_is_told_so_and_not_computed(lab: Lab, timeout: str) -> None:
+    message = infer_request(5.0).SerializeToString()
+    call = frame(HEADERS, END_HEADERS, 1, headers(INFER, grpc_timeout=timeout))
+    call += frame(DATA, END_STREAM, 1, struct.pack(">BI", 0, len(message)) + message)
+    with serving(lab) as (server, client):
+        host, port = server.addresses.grpc.split(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as late:
+            late.sendall(HELLO + call)
+            heard = b""
+            while b"grpc-status" not in heard or b"grpc-message" not in heard:
+                heard += late.recv(1 << 16)
+            assert b"grpc-status\x01" + str(CODE.DEADLINE_EXCEEDED.value[0]).encode() in heard
+        assert scores(client.send(7.0).result(PATIENCE_S)) == [[7.0, 14.0, 21.0]]
+        assert lab.first_sums == [7.0]
+        wait_until(lambda: server._front.inside == 0)

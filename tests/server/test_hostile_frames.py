@@ -40,7 +40,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
-def headers(path: str) -> bytes:
+def headers(path: str, **others: str) -> bytes:
     """A header block: literals that are never indexed (RFC 7541, 6.2.3), each of less than 127 bytes."""
     fields = {
         ":method": "POST",
@@ -50,6 +50,7 @@ def headers(path: str) -> bytes:
         "te": "trailers",
         "content-type": "application/grpc",
     }
+    fields |= {name.replace("_", "-"): value for name, value in others.items()}
     texts = [text.encode() for field in fields.items() for text in field]
     sized = [bytes([len(text)]) + text for text in texts]
     return b"".join(b"\x10" + name + value for name, value in zip(sized[::2], sized[1::2], strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +117,43 @@ def test_a_client_that_leaves_takes_its_requests_along(lab: Lab) -> None:
         lab.resume()
         assert scores(running.result(PATIENCE_S)) == [[5.0, 10.0, 15.0]]
         wait_until(lambda: server._front.inside == 0)
+
+
+CLIENT = """
+import sys, threading
+import grpc
+
+address, requests = sys.argv[1], [bytes.fromhex(text) for text in sys.argv[2:]]
+
+def send():
+    yield from requests
+    threading.Event().wait()
+
+with grpc.insecure_channel(address) as channel:
+    for _ in channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(send()):
+        pass
+"""
+
+
+def test_a_client_that_is_killed_in_the_middle_of_a_stream_takes_its_requests_along(lab: Lab) -> None:
+    with serving(lab) as (server, client):
+        lab.pause("cpu")
+        running = client.send(5.0)
+        lab.wait_running("cpu")
+        requests = [infer_request(float(value)).SerializeToString().hex() for value in range(6)]
+        with subprocess.Popen([sys.executable, "-c", CLIENT, server.addresses.grpc, *requests]) as killed:
+            try:
+                wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 6)
+            finally:
+                killed.kill()
+        mate = client.send(6.0)
+        wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 1)  # its own alone
+        lab.resume()
+        assert scores(running.result(PATIENCE_S)) == [[5.0, 10.0, 15.0]]
+        assert scores(mate.result(PATIENCE_S)) == [[6.0, 12.0, 18.0]]
+        wait_until(lambda: server._front.inside == 0)
+        assert lab.first_sums == [5.0, 6.0]
+        wait_until(lambda: server._front._server._streams._places._taken == 0)  # type: ignore[attr-defined]
 
 
 def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
