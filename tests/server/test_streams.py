@@ -164,6 +164,7 @@ def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monk
             stream.send(1.0)
             stream.next()
         assert status(Stream(client).next)[0] is CODE.RESOURCE_EXHAUSTED
+        assert client.metrics()["dnnserve_requests_total"]["ModelStreamInfer", "", "RESOURCE_EXHAUSTED", ""] == 1
         assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
         idle.pop().call.cancel()
 
@@ -205,6 +206,8 @@ def test_hundreds_of_silent_streams_of_one_kind_keep_none_of_another_out(lab: La
     with serving(lab) as (_, client), silent_streams(client, path, 300) as silent:
         wait_until(lambda: sum(call.done() for call in silent) == 300 - places)
         assert {call.code() for call in silent if call.done()} == {CODE.RESOURCE_EXHAUSTED}
+        counted = client.metrics()["dnnserve_requests_total"][path.rpartition("/")[2], "", "RESOURCE_EXHAUSTED", ""]
+        assert 0 < counted <= 300 - places  # on the public front end gRPC refuses some before us
         stream = Stream(client)
         stream.send(1.0)
         assert scores(stream.next().infer_response) == [[1.0, 2.0, 3.0]]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-__all__ = ["Places"]
+__all__ = ["Places", "StreamsObserver"]
+
+StreamsObserver = Callable[[str, grpc.StatusCode], None]
+"""Told of a stream that was refused: its method, and the status that its client is told."""
 
 
 class Places:
@@ -36,8 +39,12 @@ class Places:
         self.threads = ThreadPoolExecutor(number + 1, name)
 
     @contextlib.contextmanager
-    def take(self, context: grpc.ServicerContext) -> Iterator[None]:
+    def take(self, context: grpc.ServicerContext, on_refused: Callable[[], None]) -> Iterator[None]:
         """Have a place for the time of the block.
+
+        Args:
+            context: The stream.
+            on_refused: Called where there is none.
 
         Raises:
             Exception: there is none; grpc.server tells the client RESOURCE_EXHAUSTED.
@@ -46,6 +53,7 @@ class Places:
             full = self._taken >= self._number
             self._taken += not full
         if full:
+            on_refused()
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._refusal)
         try:
             yield

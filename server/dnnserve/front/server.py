@@ -21,11 +21,13 @@ from dnnserve.front.authorization import AuthorizingInterceptor, objection_of
 from dnnserve.front.call import Methods
 from dnnserve.front.classifier import CLASSIFIER_SERVICE, CLASSIFY, classifier_methods
 from dnnserve.front.gate import Gate
-from dnnserve.front.health import Health, enable_reflection
+from dnnserve.front.health import REFLECTION, WATCH, Health, enable_reflection
 from dnnserve.front.inference import CHANGES, INFERENCE_SERVICE, MODEL_INFER, inference_methods
 from dnnserve.front.lane import Lane, probe
+from dnnserve.front.places import StreamsObserver
 from dnnserve.front.public import PublicHandlers
 from dnnserve.front.service import Service
+from dnnserve.front.streams import METHOD as STREAM_INFER
 from dnnserve.front.streams import InferStreams
 from dnnserve.security.doors import Doors
 
@@ -34,6 +36,7 @@ __all__ = ["GrpcServer"]
 _log = logging.getLogger(__name__)
 
 _SERVICES = (INFERENCE_SERVICE, CLASSIFIER_SERVICE)
+_STREAMS = frozenset({f"/{INFERENCE_SERVICE}/{STREAM_INFER}", WATCH, REFLECTION})
 _MAX_STREAMS = 1024
 """Of all kinds, those included that are about to be refused: each kind has a bound of its own, and they have 112 together."""
 
@@ -88,9 +91,10 @@ class GrpcServer:
         authorizer = doors.authorizer
         self.objection = objection_of(None if authorizer is None else lambda: authorizer.current)
         self._judged: Collection[str] = ()
+        self._count: StreamsObserver = lambda _method, _code: None  # nobody comes before `start`
         self._server = grpc.server(
             self._pool,
-            interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged)],
+            interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged, self._on_refused)],
             options=_options(config, max_connections, reuse_port),
             # Beyond this a call is refused by gRPC; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
@@ -117,9 +121,10 @@ class GrpcServer:
     def start(self, service: Service) -> None:
         """Begin to take calls."""
         methods: Methods = {**inference_methods(service), **classifier_methods(service), **self.health.methods}
-        self.health.add_watch(self._server)
-        enable_reflection(self._server, _SERVICES)
-        self._streams = InferStreams(methods[MODEL_INFER], self.gate, self._answers, self._clock)
+        self._count = count = service.count_refused_stream
+        self.health.add_watch(self._server, count)
+        enable_reflection(self._server, _SERVICES, count)
+        self._streams = InferStreams(methods[MODEL_INFER], self.gate, self._answers, self._clock, count)
         self._server.add_generic_rpc_handlers((self._streams.handler(INFERENCE_SERVICE),))
         if self._fast:
             self._lane = Lane(
@@ -170,6 +175,11 @@ class GrpcServer:
         self._pool.shutdown(wait=False)
         if self._streams is not None:
             self._streams.close()
+
+    def _on_refused(self, path: str, code: grpc.StatusCode) -> None:
+        """Count a stream that may not pass; clients must not be able to make up methods."""
+        if path in _STREAMS:
+            self._count(path.rpartition("/")[2], code)
 
     def _start(self) -> None:
         with self._lock:

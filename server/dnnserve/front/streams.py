@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import grpc
 from dnnapi.inference import grpc_service_pb2 as inference
@@ -20,13 +21,15 @@ from dnnserve.errors import InvalidRequestError
 from dnnserve.front.answers import Answers
 from dnnserve.front.call import Handler, Trailer, deadline_after
 from dnnserve.front.gate import Gate
-from dnnserve.front.places import Places
+from dnnserve.front.places import Places, StreamsObserver
 from dnnserve.front.requests import parse_infer
 from dnnserve.front.responses import varint
 
-__all__ = ["InferStreams"]
+__all__ = ["METHOD", "InferStreams"]
 
-_METHOD = "ModelStreamInfer"
+METHOD = "ModelStreamInfer"
+"""Without its service."""
+
 _MAX_STREAMS = 32
 _MAX_UNANSWERED = 64
 _RESPONSE_TAG = bytes([inference.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2])
@@ -40,6 +43,7 @@ class InferStreams:
         gate: Counts the requests.
         answers: Through which answers are sent.
         clock: Monotonic nanoseconds.
+        on_refused: Called with the method and the status of each stream that finds no place.
         max_streams: Open at the same time.
         max_unanswered: Requests of a stream whose answers its client has not got; no further one is read then.
     """
@@ -50,6 +54,7 @@ class InferStreams:
         gate: Gate,
         answers: Answers,
         clock: Callable[[], int],
+        on_refused: StreamsObserver,
         max_streams: int = _MAX_STREAMS,
         max_unanswered: int = _MAX_UNANSWERED,
     ) -> None:
@@ -59,6 +64,7 @@ class InferStreams:
         self.clock = clock
         self.max_unanswered = max_unanswered
         refusal = f"{max_streams} streams are open, as many as may; send requests without one"
+        self._on_refused = partial(on_refused, METHOD, grpc.StatusCode.RESOURCE_EXHAUSTED)
         self._places = Places(max_streams, refusal, "dnnserve-stream")
         self._readers = ThreadPoolExecutor(max_streams, "dnnserve-stream-reader")
 
@@ -66,7 +72,7 @@ class InferStreams:
         """What grpc.server needs of it."""
 
         def answer(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._places.take(context):
+            with self._places.take(context, self._on_refused):
                 stream = _Stream(self, context)
                 reading = self._readers.submit(stream.read, messages)
                 try:
@@ -77,7 +83,7 @@ class InferStreams:
 
         answer.experimental_thread_pool = self._places.threads  # type: ignore[attr-defined]
         method = grpc.stream_stream_rpc_method_handler(answer)
-        return grpc.method_handlers_generic_handler(service, {_METHOD: method})
+        return grpc.method_handlers_generic_handler(service, {METHOD: method})
 
     def close(self) -> None:
         """Let the threads end once their streams have."""
@@ -173,7 +179,7 @@ class _Stream:
 class _StreamCall:
     """One request of a stream, as a `Call`. Thread-safe: what threads share is written once."""
 
-    method = _METHOD
+    method = METHOD
 
     def __init__(
         self,
