@@ -163,7 +163,8 @@ def hub(options: argparse.Namespace) -> None:
         model=Path("unused"), grpc_port=0, front_end="fast", front_ends=options.front_ends, front_memory_mib=128
     )
     fronts = FrontProcesses(
-        config, scheduler, statistics, metrics.record_calls, NoControl(), Children("benchmarks.hub", *own)
+        *(config, scheduler, statistics, metrics.record_calls, metrics.record_refused_connections, NoControl()),
+        Children("benchmarks.hub", *own),
     )
     fronts.start(specs)
 

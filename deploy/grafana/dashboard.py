@@ -190,6 +190,18 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             "bytes",
             ((f"process_resident_memory_bytes{{{_JOB}}}", "{{instance}}"),),
         ),
+        Panel(
+            "Connections that were closed again",
+            "There are more clients than a port has room for: raise --max-connections or the limit of open files, "
+            "or add replicas. gRPC tells nobody of those that it closes.",
+            "short",
+            (
+                (
+                    f"sum by (port, instance) (rate(dnnserve_refused_connections_total{{{_JOB}}}[$__rate_interval]))",
+                    "{{port}} {{instance}}",
+                ),
+            ),
+        ),
     ),
 }
 

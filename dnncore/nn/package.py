@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -268,12 +269,9 @@ def _checksum(array: np.ndarray) -> str:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
+    data = _read(path, _MAX_MODEL_BYTES)
     try:
-        if path.stat().st_size > _MAX_MODEL_BYTES:
-            raise PackageError(f"{path} has {path.stat().st_size} bytes, at most {_MAX_MODEL_BYTES} are read")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise PackageError(f"cannot read {path}: {error}") from error
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise PackageError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -289,12 +287,10 @@ def _read_document(path: Path) -> dict[str, Any]:
 def _read_example(path: Path, document: Mapping[str, Any] | None) -> Example | None:
     if document is None:
         return None
-    tolerance, most = float(document["tolerance"]), MAX_EXAMPLE_BYTES + _MAX_HEADER_BYTES
+    tolerance = float(document["tolerance"])
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise PackageError(f"the example's tolerance {tolerance} is no number of 0 or more")
-    if path.is_file() and path.stat().st_size > most:
-        raise PackageError(f"{path} has {path.stat().st_size} B; an example has at most {most} B")
-    tensors = _read_tensors(path, document["tensors"])
+    tensors = _read_tensors(path, document["tensors"], MAX_EXAMPLE_BYTES + _MAX_HEADER_BYTES)
     inputs, outputs = (
         {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
         for prefix in (_INPUT, _OUTPUT)
@@ -302,11 +298,12 @@ def _read_example(path: Path, document: Mapping[str, Any] | None) -> Example | N
     return Example(inputs, outputs, tolerance)
 
 
-def _read_tensors(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+def _read_tensors(
+    path: Path, entries: Mapping[str, Mapping[str, Any]], most: int | None = None
+) -> dict[str, np.ndarray]:
+    data = _read(path, most)
     try:
-        tensors: dict[str, np.ndarray] = load_tensors(path.read_bytes())
-    except OSError as error:
-        raise PackageError(f"cannot read {path}: {error}") from error
+        tensors: dict[str, np.ndarray] = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise PackageError(f"{path} is truncated or not a safetensors file: {error}") from error
     if set(tensors) != set(entries):
@@ -320,3 +317,32 @@ def _read_tensors(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[
                 f"tensor {name!r} in {path.name} has SHA-256 {found}, {MODEL_FILE} says {entry['sha256']}; restore the file"
             )
     return tensors
+
+
+def _read(path: Path, most: int | None = None) -> bytes:
+    """The contents of a regular file, of at most so many bytes.
+
+    Whoever may put packages into a repository must not be able to stop its reader: a FIFO in a file's place would have it wait for
+    a writer, and a device may have no end. What was opened is judged, so nothing can take its place in between.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise PackageError(f"{path} is {_kind(status.st_mode)}; put a regular file in its place")
+            if most is not None and status.st_size > most:
+                raise PackageError(f"{path} has {status.st_size} B; at most {most} B are read")
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise PackageError(f"cannot read {path}: {error}") from error
+
+
+def _kind(mode: int) -> str:
+    for is_one, name in ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device")):
+        if is_one(mode):
+            return name
+    return "no regular file"

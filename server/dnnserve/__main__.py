@@ -144,11 +144,20 @@ def _announce(server: Server, config: ServerConfig) -> None:
         }
         _write_atomically(config.ready_file, json.dumps(document) + "\n")
     http = "" if addresses.http is None else f", http {addresses.http}"
-    print(
+    _say(
         f"dnnserve ready: grpc {addresses.grpc}{http}, devices {', '.join(server.device_labels)}, models {', '.join(models)}, "
-        f"metrics {addresses.metrics}",
-        flush=True,
+        f"metrics {addresses.metrics}"
     )
+
+
+def _say(line: str) -> None:
+    """Print a line; where it cannot be written (the disk is full, nobody reads any more), serve all the same."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        _log.warning("standard output cannot be written to: %s; it was to say: %s", error, line)
+        # The interpreter's end would try to write the line again, and make an exit status of its own of that.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it is open until the process ends
 
 
 def _write_atomically(path: Path, text: str) -> None:

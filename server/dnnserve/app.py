@@ -17,6 +17,7 @@ from pathlib import Path
 from dnncore.nn import Package
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
+from dnnserve.connections import log_connections, of_front_end, of_server
 from dnnserve.engine.host import HostFactory
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
@@ -155,7 +156,16 @@ class Server:
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         context = doors.metrics
         tls = None if context is None else lambda: context.current
-        self._web = WebServer(config.host, config.metrics_port, page.render, lambda: self.ready, tls)
+        gpus = sum(name != "cpu" for name in device_names)
+        engines, own_gpus = (len(device_names), 0) if restartable else (0, gpus)
+        self._connections = of_server(config, engines, own_gpus)
+        log_connections(self._connections, "this process")
+        if config.front_ends:
+            log_connections(of_front_end(config), "each front end's process")
+        self._web = WebServer(
+            *(config.host, config.metrics_port, page.render, lambda: self.ready, tls),
+            *(self._connections.metrics, lambda: self._metrics.record_refused_connections("metrics", 1)),
+        )
         try:
             self._front = self._front_end(fronts)
         except StartError:
@@ -318,12 +328,14 @@ class Server:
 
     def _front_end(self, begun: Children | None) -> FrontEnd:
         if self._config.front_ends:
-            behind_processes = self.scheduler, self.statistics, self._metrics.record_calls, self
+            of_calls, of_connections = self._metrics.record_calls, self._metrics.record_refused_connections
+            behind_processes = self.scheduler, self.statistics, of_calls, of_connections, self
             return FrontProcesses(self._config, *behind_processes, begun)
         behind = Behind(
-            self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self, self._clock
+            *(self.scheduler, self.statistics, self._metrics.record_calls, lambda: self.ready, self, self._clock),
+            self._metrics.record_refused_connections,
         )
-        return LocalFrontEnd(self._config, behind)
+        return LocalFrontEnd(self._config, behind, self._connections)
 
     def _on_device_changed(self, label: str, reason: str | None) -> None:
         there = ", ".join(sorted(self.scheduler.healthy_devices)) or "none"

@@ -147,7 +147,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-calls", type=int, default=16_384, metavar="N", help="fast front end: calls that may be open at once"
     )
     net.add_argument(
-        "--max-connections", type=int, default=0, metavar="N", help="open at once; 0: by the limit of descriptors"
+        "--max-connections",
+        type=int,
+        default=0,
+        metavar="N",
+        help="open at once, to each port of the protocol; 0: by the limit of open files",
     )
     net.add_argument(
         "--max-connection-age-seconds",

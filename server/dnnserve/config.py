@@ -122,7 +122,7 @@ class ServerConfig:
         front_end: What takes calls: "fast", "public", or "auto" for the fast lane where it runs and the public API elsewhere.
         grpc_threads: Handler threads of the public front end: the requests that can be decoded, queued or running at once there.
         max_calls: Calls that may be open at the same time on the fast lane.
-        max_connections: Connections that may be open at the same time; 0: three quarters of its descriptors.
+        max_connections: Connections that may be open at the same time; 0: by the limit of descriptors.
         max_connection_age_seconds: After so long a client is asked to connect anew; 0: never.
         max_connection_idle_seconds: A connection without calls is closed after so long; 0: never.
         shared_memory: Whether clients of this machine may register regions of POSIX shared memory for inputs and outputs.

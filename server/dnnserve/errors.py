@@ -10,6 +10,7 @@ DnncoreError
 │   ├── RegionNotFoundError      no such region of shared memory is registered
 │   ├── RegionExistsError        one of that name is
 │   ├── TooManyRegionsError      as many are, or as large ones, as may be
+│   ├── UnreadMessageError       gRPC has refused the message: it is too large, or cannot be decompressed
 │   ├── UnsupportedError         what the protocol has and this server has not
 │   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
 │   │   └── QueueFullError       the model's queue is full
@@ -45,6 +46,7 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnreachableError",
+    "UnreadMessageError",
     "UnsupportedError",
 ]
 
@@ -86,6 +88,10 @@ class RegionExistsError(RequestError):
 
 class TooManyRegionsError(RequestError):
     """Regions of shared memory are registered up to the server's bounds."""
+
+
+class UnreadMessageError(RequestError):
+    """gRPC has ended the call because of its message, which it does not hand over. What the client reads are gRPC's words."""
 
 
 class UnsupportedError(RequestError):

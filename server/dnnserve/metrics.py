@@ -117,6 +117,12 @@ class Metrics:
         self._load_seconds = Gauge(
             "dnnserve_model_load_seconds", "Time that the version's last load took", _MODEL, registry=self.registry
         )
+        self._refused = CounterFamily(
+            "dnnserve_refused_connections", "Connections that were closed again, beyond the bound of a port", ("port",)
+        )
+        self.registry.register(self._refused)
+        for port in ("http", "metrics"):  # gRPC tells nobody of those that it closes
+            self._refused.labels(port)
         for model in models:
             self.add(model)
 
@@ -126,6 +132,10 @@ class Metrics:
             for _, reason in _REASONS:
                 self._dropped[model[:2], reason] = self._drops.labels(*_labels(model), reason)
             self._models[model[:2]] = _ModelSeries(model, self._histogram_family)
+
+    def record_refused_connections(self, port: str, count: int) -> None:
+        """Count connections that were closed again."""
+        self._refused.labels(port).count(count)
 
     def remove(self, model: ModelKey) -> None:
         """End a version's series: no load of it is left. What ends later is not counted."""

@@ -17,9 +17,6 @@ __all__ = ["WebServer"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS = 256
-"""Far more than monitors and probes open, each of which is closed when it has been idle for a minute."""
-
 
 class WebServer:
     """Answers GET and HEAD on its own port. Thread-safe.
@@ -34,6 +31,7 @@ class WebServer:
         tls: Gives the context of new connections; None: they are plain. Where it asks clients for certificates, /metrics is only
             for those that show one; health and readiness are for all, as Kubernetes' probes have none.
         max_connections: Open at the same time; one more is closed again.
+        on_refused: Called for each that is, in the server's thread.
 
     Raises:
         StartError: the port cannot be had.
@@ -46,11 +44,13 @@ class WebServer:
         metrics: Callable[[], bytes],
         ready: Callable[[], bool],
         tls: Callable[[], ssl.SSLContext] | None = None,
-        max_connections: int = _MOST_CONNECTIONS,
+        max_connections: int = 256,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._metrics = metrics
         self._ready = ready
         self._max_connections = max_connections
+        self._on_refused = on_refused
         self._server = HttpServer(Place("metrics", host, port, "--metrics-port"), tls)
 
     @property
@@ -60,7 +60,7 @@ class WebServer:
 
     def start(self) -> None:
         """Begin to answer."""
-        self._server.start(self._connect, self._max_connections, 0, "", 0)
+        self._server.start(self._connect, self._max_connections, 0, "", 0, self._on_refused)
 
     def close(self) -> None:
         """Stop answering and free the port; a second call does nothing."""

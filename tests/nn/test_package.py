@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ from dnncore import Handle
 from dnncore.dtypes import DType
 from dnncore.errors import ChecksumError, PackageError, UnknownLayerError
 from dnncore.nn import Executor, NetBuilder, Package, Parameters
+from dnncore.nn.example import Example
 from dnncore.nn.operators import Binary
-from dnncore.nn.package import MODEL_FILE, WEIGHTS_FILE
+from dnncore.nn.package import EXAMPLE_FILE, MODEL_FILE, WEIGHTS_FILE
 from dnncore.nn.zoo import lenet
 from dnncore.preprocessing import CenterCrop, Color, ExifOrientation, Preprocessing, Resize, SubtractMeanImage
 
@@ -116,6 +121,49 @@ def test_a_package_that_says_nothing_of_precision_is_read(folder: Path) -> None:
 def test_a_precision_that_cannot_be_is_refused(folder: Path, precision: str, message: str) -> None:
     _edit(folder, lambda document: document.update(precision=precision))
     with pytest.raises(PackageError, match=message):
+        Package.load(folder)
+
+
+def make_device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+IMPOSTORS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "FIFO": (os.mkfifo, "a FIFO"),
+    "folder": (Path.mkdir, "a folder"),
+    "device": (make_device, "a device"),
+}
+
+
+@contextmanager
+def nobody_waits_for_ever(path: Path) -> Iterator[None]:
+    """Who still waits for a writer of a FIFO after a while gets one that writes nothing."""
+    end = threading.Timer(20.0, lambda: os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK)))
+    end.start()
+    try:
+        yield
+    finally:
+        end.cancel()
+        end.join()
+
+
+@pytest.mark.parametrize("name", [MODEL_FILE, WEIGHTS_FILE, EXAMPLE_FILE])
+@pytest.mark.parametrize(("put", "kind"), IMPOSTORS.values(), ids=IMPOSTORS)
+def test_what_is_no_regular_file_is_refused_and_waited_for_by_nobody(
+    package: Package, tmp_path: Path, put: Callable[[Path], object], kind: str, name: str
+) -> None:
+    example = Example({"data": np.zeros((1, 1, 8, 8), np.float32)}, {"logits": np.zeros((1, 10), np.float32)}, 0.0)
+    dataclasses.replace(package, example=example).save(tmp_path / "digits")
+    path = tmp_path / "digits" / name
+    path.unlink()
+    put(path)
+    with nobody_waits_for_ever(path), pytest.raises(PackageError, match=rf"{name} is {kind}; put a regular file"):
+        Package.load(tmp_path / "digits")
+
+
+def test_files_that_are_too_large_are_not_read(folder: Path) -> None:
+    os.truncate(folder / MODEL_FILE, (64 << 20) + 1)
+    with pytest.raises(PackageError, match=r"model\.json has 67108865 B; at most 67108864 B are read"):
         Package.load(folder)
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import grpc
 import numpy as np
@@ -48,8 +49,23 @@ def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedPro
 
 
 @contextmanager
-def started(ready_file: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+def started(
+    ready_file: Path,
+    *arguments: object,
+    shell: str = "",
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.PIPE,
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """A server that is ready, and what it says of itself.
+
+    Args:
+        ready_file: Where it says so.
+        arguments: Of its command line.
+        shell: What a shell does before it becomes the server.
+        stdout, stderr: As `Popen` has them.
+    """
     command = [
+        *(["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []),
         *COMMAND,
         "--grpc-port",
         "0",
@@ -60,9 +76,7 @@ def started(ready_file: Path, *arguments: object) -> Iterator[tuple[subprocess.P
         "--ready-file",
         str(ready_file),
     ]
-    process = subprocess.Popen(
-        [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([*command, *map(str, arguments)], stdout=stdout, stderr=stderr, text=True)
     try:
         wait_until(lambda: ready_file.exists() or process.poll() is not None)
         assert process.poll() is None, process.communicate()[1]
@@ -160,8 +174,9 @@ def test_a_served_package_answers_as_the_net_itself_does(models: Path, tmp_path:
     assert process.returncode == 0, log
     assert output.startswith(f"dnnserve ready: grpc {ready['grpc']}, devices cpu, cpu#1, models digits/1")
     lines = [json.loads(line) for line in log.splitlines()]
-    assert [line["level"] for line in lines] == ["INFO", "INFO", "INFO"]
-    assert lines[0]["message"] == "calls come over the fast front end"
+    assert [line["level"] for line in lines] == ["INFO"] * 4
+    assert lines[0]["message"].startswith("connections that may be open in this process: gRPC ")
+    assert lines[1]["message"] == "calls come over the fast front end"
     assert not ready_file.exists()
 
 
@@ -341,3 +356,18 @@ def test_every_flag_reaches_the_configuration() -> None:
 
 def test_no_flag_leaves_the_defaults() -> None:
     assert parse_arguments(["--model", "m"]) == ServerConfig(model=Path("m"))
+
+
+@pytest.mark.parametrize("full", ["stderr", "stdout"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, models: Path, full: str, log_format: str) -> None:
+    arguments = "--model-repository", models, "--devices", "cpu", "--access-log", "--log-format", log_format
+    with Path("/dev/full").open("w") as device:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, full: device}
+        with started(tmp_path / "ready", *arguments, **streams) as (process, ready):  # type: ignore[arg-type]
+            with grpc.insecure_channel(str(ready["grpc"])) as channel:
+                live = inference_grpc.GRPCInferenceServiceStub(channel).ServerLive
+                for _ in range(20):
+                    assert live(inference.ServerLiveRequest(), timeout=PATIENCE_S).live
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0

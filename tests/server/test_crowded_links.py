@@ -73,7 +73,7 @@ def links() -> tuple[Link, Link]:
 
 def test_the_server_reads_on_while_a_front_end_reads_none_of_its_answers(links: tuple[Link, Link]) -> None:
     ours, front_ends = links
-    shared = Shared(None, Statistics([SPEC.key]), lambda *_: None, None, {})  # type: ignore[arg-type]
+    shared = Shared(None, Statistics([SPEC.key]), lambda *_: None, lambda *_: None, None, {})  # type: ignore[arg-type]
     front = FrontProcess(FakeChild(ours), shared, 0, lambda *_: None)  # type: ignore[arg-type]
     crowd(front_ends, lambda: front_ends.send(messages.Snapshot(SPEC.key)), messages.SnapshotOf)
     front_ends.shut_down()

@@ -128,6 +128,24 @@ def test_beyond_the_bound_on_connections_a_client_finds_no_server(lab: Lab) -> N
         assert status(client.send())[0] is CODE.OK
 
 
+def test_messages_that_grpc_refuses_are_counted_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "dnnserve.access"),
+        serving(lab, front_end="fast", max_message_mib=1, access_log=True) as (_, client),
+    ):
+        method = client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+        for _ in range(3):
+            code, text = status(lambda: method(bytes(2 << 20), timeout=PATIENCE_S))
+            assert (code, "message larger than max" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        refused = "ModelInfer", "", "RESOURCE_EXHAUSTED", ""
+        wait_until(lambda: client.metrics().get("dnnserve_requests_total", {}).get(refused) == 3)
+        assert caplog.text.count("RESOURCE_EXHAUSTED") == 3
+        assert "too large (--max-message-mib)" in caplog.text
+        assert status(client.send())[0] is CODE.OK
+        front = client.metrics()["dnnserve_requests_total"]
+        assert front == {refused: 3, ("ModelInfer", "toy", "OK", "1"): 1}
+
+
 @pytest.mark.usefixtures("front_end")
 def test_an_error_that_knows_when_to_retry_tells_the_client(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lab) as (running, client):

@@ -181,7 +181,7 @@ def test_draining_answers_what_is_inside() -> None:
 def test_what_cannot_start_says_why() -> None:
     config = make_config(front_ends=1, host="192.0.2.1")  # an address that is not ours
     with pytest.raises(StartError, match="cannot be had"):
-        FrontProcesses(config, None, None, None, None)  # type: ignore[arg-type]
+        FrontProcesses(config, None, None, None, None, None)  # type: ignore[arg-type]
 
 
 def test_a_successor_that_starts_while_the_server_stops_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:

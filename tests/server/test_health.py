@@ -20,7 +20,7 @@ NO_ROOM = [("grpc.http2.lookahead_bytes", 5), ("grpc.http2.bdp_probe", 0), ("grp
 @contextmanager
 def watched(health: Health) -> Iterator[str]:
     server = grpc.server(ThreadPoolExecutor(1))
-    health.add_watch(server)
+    health.add_watch(server, lambda _method, _code: None)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -59,7 +59,7 @@ def outcome(target: str, token: str | None, credentials: grpc.ChannelCredentials
 def test_tokens_open_their_groups_on_either_front_end_and_streams_are_no_way_around(
     front_end: str, tokens: Path
 ) -> None:
-    with serving(Lab(), front_end=front_end, token_file=tokens) as (server, _):
+    with serving(Lab(), front_end=front_end, token_file=tokens) as (server, client):
         target = server.addresses.grpc
         assert outcome(target, None) == [UNAUTHENTICATED, UNAUTHENTICATED]
         assert outcome(target, "x" * 20) == [UNAUTHENTICATED, UNAUTHENTICATED]
@@ -76,6 +76,12 @@ def test_tokens_open_their_groups_on_either_front_end_and_streams_are_no_way_aro
             )
             assert reflection(iter([b""]), timeout=PATIENCE_S).code() is UNAUTHENTICATED
             assert reflection(iter([b""]), timeout=PATIENCE_S, metadata=bearer(APP)).code() is FORBIDDEN
+            made_up = channel.stream_stream("/made.Up/Stream", None, None)
+            assert made_up(iter([b""]), timeout=PATIENCE_S).code() is UNAUTHENTICATED
+            counted = client.metrics()["dnnserve_requests_total"]
+            refused = {labels[2]: count for labels, count in counted.items() if labels[0] == "ServerReflectionInfo"}
+            assert refused == {"UNAUTHENTICATED": 1, "PERMISSION_DENIED": 1}
+            assert not [labels for labels in counted if labels[0] == "Stream"]
         assert server.statistics.snapshot(server.models[0]).success.count == 2
 
 

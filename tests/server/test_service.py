@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import resource
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -157,6 +160,40 @@ def test_streams_of_garbage_are_refused_too(client: Client) -> None:
     )
     for call in (watch(b"\xff", timeout=PATIENCE_S), describe(iter([b"\xff"]), timeout=PATIENCE_S)):
         assert status(lambda call=call: next(call))[0] is CODE.INVALID_ARGUMENT
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def send_garbage(client: Client, count: int) -> None:
+    """Messages that are not protobuf, dealt to methods of all kinds; each ends its call, but for those of an inference stream."""
+    services = (
+        *("inference.GRPCInferenceService/ModelInfer", "dnnapi.v1.ClassifierService/Classify"),
+        *("inference.GRPCInferenceService/ModelMetadata", "grpc.health.v1.Health/Check"),
+    )
+    unary = [client.channel.unary_unary(f"/{path}", None, None) for path in services]
+    streams = [
+        client.channel.stream_stream(f"/{path}", None, None)
+        for path in ("grpc.health.v1.Health/Watch", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    ]
+    for _ in range(count // 10):
+        calls = [method.future(b"\xff" * 5, timeout=PATIENCE_S) for method in unary for _ in range(2)]
+        assert {status(call)[0] for call in calls} == {CODE.INVALID_ARGUMENT}
+        for stream in streams:
+            assert (
+                status(lambda stream=stream: list(stream(iter([b"\xff"]), timeout=PATIENCE_S)))[0]
+                is CODE.INVALID_ARGUMENT
+            )
+
+
+def test_messages_that_are_not_protobuf_leave_nothing_in_memory(client: Client) -> None:
+    send_garbage(client, 1000)  # what the first ones take stays: threads, pools, arenas
+    before = resident_bytes()
+    send_garbage(client, 5000)
+    # In grpcio's deserializer each leaves some 19.6 kB. With that for Watch alone it was 7.4 to 8.7 MB, and 0.7 without.
+    assert resident_bytes() - before < 5_000_000
 
 
 def test_a_method_that_does_not_exist_is_unimplemented(client: Client) -> None:

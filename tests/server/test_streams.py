@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
 from dnnserve.front import streams
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
 from tests.server.serving import Client, front_end, infer_request, scores, serving, status
@@ -28,10 +33,10 @@ def lab() -> Lab:
 class Stream:
     """A stream whose requests the test sends one by one."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeout: float | None = None) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sent = 0
-        self.call = client.infer.ModelStreamInfer(self._taken())
+        self.call = client.infer.ModelStreamInfer(self._taken(), timeout=timeout)
         self.call.add_callback(self.end)  # gRPC's thread waits for the next request, also of a call that has ended
 
     def send(self, value: float, **changes: Any) -> None:
@@ -114,6 +119,43 @@ def test_a_client_that_leaves_takes_its_requests_along(lab: Lab) -> None:
         wait_until(lambda: server._front.inside == 0)
 
 
+CLIENT = """
+import sys, threading
+import grpc
+
+address, requests = sys.argv[1], [bytes.fromhex(text) for text in sys.argv[2:]]
+
+def send():
+    yield from requests
+    threading.Event().wait()
+
+with grpc.insecure_channel(address) as channel:
+    for _ in channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(send()):
+        pass
+"""
+
+
+def test_a_client_that_is_killed_in_the_middle_of_a_stream_takes_its_requests_along(lab: Lab) -> None:
+    with serving(lab) as (server, client):
+        lab.pause("cpu")
+        running = client.send(5.0)
+        lab.wait_running("cpu")
+        requests = [infer_request(float(value)).SerializeToString().hex() for value in range(6)]
+        with subprocess.Popen([sys.executable, "-c", CLIENT, server.addresses.grpc, *requests]) as killed:
+            try:
+                wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 6)
+            finally:
+                killed.kill()
+        mate = client.send(6.0)
+        wait_until(lambda: sum(server.scheduler.queue_depths().values()) == 1)  # its own alone
+        lab.resume()
+        assert scores(running.result(PATIENCE_S)) == [[5.0, 10.0, 15.0]]
+        assert scores(mate.result(PATIENCE_S)) == [[6.0, 12.0, 18.0]]
+        wait_until(lambda: server._front.inside == 0)
+        assert lab.first_sums == [5.0, 6.0]
+        wait_until(lambda: server._front._server._streams._places._taken == 0)  # type: ignore[attr-defined]
+
+
 def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams.InferStreams.__init__, "__defaults__", (2, 4))
     with serving(lab, grpc_threads=1) as (_, client):
@@ -122,6 +164,7 @@ def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monk
             stream.send(1.0)
             stream.next()
         assert status(Stream(client).next)[0] is CODE.RESOURCE_EXHAUSTED
+        assert client.metrics()["dnnserve_requests_total"]["ModelStreamInfer", "", "RESOURCE_EXHAUSTED", ""] == 1
         assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
         idle.pop().call.cancel()
 
@@ -131,6 +174,65 @@ def test_idle_streams_have_a_bound_and_keep_nobody_from_an_answer(lab: Lab, monk
             return status(stream.next)[0] is CODE.OK
 
         wait_until(has_place)
+
+
+@contextmanager
+def silent_streams(client: Client, path: str, count: int) -> Iterator[Sequence[Any]]:
+    """Calls that nothing comes of but their headers."""
+    hold = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        hold.wait(4 * PATIENCE_S)
+        yield from ()
+
+    method = client.channel.stream_stream(path, None, None)
+    calls = [method(nothing()) for _ in range(count)]
+    try:
+        yield calls
+    finally:
+        for call in calls:
+            call.cancel()  # type: ignore[no-untyped-call]
+        hold.set()
+
+
+@pytest.mark.parametrize(
+    ("path", "places"),
+    [
+        ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", 16),
+        ("/grpc.health.v1.Health/Watch", 64),
+    ],
+)
+def test_hundreds_of_silent_streams_of_one_kind_keep_none_of_another_out(lab: Lab, path: str, places: int) -> None:
+    with serving(lab) as (_, client), silent_streams(client, path, 300) as silent:
+        wait_until(lambda: sum(call.done() for call in silent) == 300 - places)
+        assert {call.code() for call in silent if call.done()} == {CODE.RESOURCE_EXHAUSTED}
+        counted = client.metrics()["dnnserve_requests_total"][path.rpartition("/")[2], "", "RESOURCE_EXHAUSTED", ""]
+        assert 0 < counted <= 300 - places  # on the public front end gRPC refuses some before us
+        stream = Stream(client)
+        stream.send(1.0)
+        assert scores(stream.next().infer_response) == [[1.0, 2.0, 3.0]]
+        stream.call.cancel()
+        assert scores(client.send(7.0).result(PATIENCE_S))[0][0] == 7.0
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        describe = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
+        watch = client.health.Watch
+        for own, call in (
+            ("ServerReflectionInfo", lambda: next(describe(iter([request]), timeout=PATIENCE_S))),
+            ("Watch", lambda: next(watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S))),
+        ):
+            code, _ = status(call)
+            assert code is (CODE.RESOURCE_EXHAUSTED if path.endswith(own) else CODE.OK)
+        silent[[call.done() for call in silent].index(False)].cancel()
+        wait_until(lambda: status(lambda: next(describe(iter([request]), timeout=PATIENCE_S)))[0] is CODE.OK)
+        wait_until(lambda: status(lambda: next(watch(health_pb2.HealthCheckRequest())))[0] is CODE.OK)
+
+
+def test_a_watch_without_a_request_is_unimplemented(lab: Lab) -> None:
+    with serving(lab) as (_, client):
+        watch: Any = client.channel.stream_stream("/grpc.health.v1.Health/Watch", None, None)
+        code, text = status(lambda: next(watch(iter(()), timeout=PATIENCE_S)))
+        assert code is CODE.UNIMPLEMENTED
+        assert "exactly one request message" in text
 
 
 def test_garbage_is_an_error_of_its_request(lab: Lab) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "CallsEnded",
     "CannotStart",
     "ClosePort",
+    "ConnectionsRefused",
     "Count",
     "Forget",
     "Held",
@@ -166,6 +167,18 @@ class CallsEnded(NamedTuple):
     method: str
     status: str
     taken_ns: Sequence[int]
+
+
+class ConnectionsRefused(NamedTuple):
+    """Connections that were closed again, to be counted. Immutable.
+
+    Args:
+        port: Its name.
+        number: How many.
+    """
+
+    port: str
+    number: int
 
 
 class Refusal(NamedTuple):

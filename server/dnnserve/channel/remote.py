@@ -7,6 +7,7 @@ import itertools
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,6 +181,7 @@ class RemoteStatistics:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._ended: queue.SimpleQueue[tuple[ModelKey | None, str, str, Sequence[int]]] = queue.SimpleQueue()
+        self._refused: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[messages.SnapshotOf] = queue.SimpleQueue()
         self._asking = threading.Lock()
         self._closing = threading.Event()
@@ -189,6 +191,10 @@ class RemoteStatistics:
     def record_calls(self, model: ModelKey | None, method: str, status: str, taken_ns: Sequence[int]) -> None:
         """Count calls that ended alike."""
         self._ended.put((model, method, status, taken_ns))
+
+    def record_refused_connections(self, port: str, count: int) -> None:
+        """Count connections that were closed again."""
+        self._refused.put((port, count))
 
     def record_refusal(self, model: ModelKey, error: Exception, total_ns: int) -> None:
         """Count a request that failed before it was submitted."""
@@ -230,6 +236,12 @@ class RemoteStatistics:
                 for first in range(0, len(taken), _MOST_TOLD):
                     with contextlib.suppress(OSError):
                         self._link.send(messages.CallsEnded(*call, taken[first : first + _MOST_TOLD]))
+            refused: Counter[str] = Counter()
+            for port, count in [self._refused.get() for _ in range(self._refused.qsize())]:
+                refused[port] += count
+            for port, count in refused.items():
+                with contextlib.suppress(OSError):
+                    self._link.send(messages.ConnectionsRefused(port, count))
 
 
 class RemoteControl:

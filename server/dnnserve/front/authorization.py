@@ -38,10 +38,17 @@ class AuthorizingInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg] 
     Args:
         objection: What is said against a call.
         judges_itself: Whether what handles a method's calls asks for the objection itself, to count and log what it refuses.
+        on_refused: Told of what is refused here: the path, and the status.
     """
 
-    def __init__(self, objection: Objection, judges_itself: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        objection: Objection,
+        judges_itself: Callable[[str], bool],
+        on_refused: Callable[[str, grpc.StatusCode], None] = lambda _path, _code: None,
+    ) -> None:
         self._objection = objection
+        self._on_refused = on_refused
         self._judges_itself = judges_itself
 
     def intercept_service(
@@ -57,6 +64,7 @@ class AuthorizingInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg] 
         if error is None:
             return continuation(handler_call_details)
         status = status_of(error)
+        self._on_refused(path, status.code)
         return refusing_handler(lambda context: context.abort(status.code, status.text))
 
 

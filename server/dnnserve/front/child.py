@@ -22,6 +22,7 @@ from dnnserve.catalog import shorten
 from dnnserve.channel import messages
 from dnnserve.channel.remote import RemoteControl, RemoteScheduler, RemoteStatistics
 from dnnserve.config import ServerConfig
+from dnnserve.connections import of_front_end
 from dnnserve.front.front_end import Behind, LocalFrontEnd
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging, set_log_level
@@ -74,8 +75,10 @@ class _Process:
             lambda: self._serving,
             self._control,
             time.monotonic_ns,
+            self._statistics.record_refused_connections,
         )
-        self._front = LocalFrontEnd(assignment.config, behind, reuse_port=True)
+        config = assignment.config
+        self._front = LocalFrontEnd(config, behind, of_front_end(config), reuse_port=True)
         self._orders: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._worker = threading.Thread(target=self._work, name="dnnserve-orders", daemon=True)
         self._worker.start()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dnnserve.catalog import Catalog, ModelSpec
 from dnnserve.config import ServerConfig
+from dnnserve.connections import Connections, RefusalsObserver
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.decoding import DecodePool, PixelLimits
@@ -109,6 +110,7 @@ class Behind:
         ready: Whether requests can be answered now.
         control: The server.
         clock: Monotonic nanoseconds, the scheduler's.
+        on_refused: Told of connections that are closed again.
     """
 
     queue: Queue
@@ -117,6 +119,7 @@ class Behind:
     ready: Callable[[], bool]
     control: Control
     clock: Callable[[], int]
+    on_refused: RefusalsObserver
 
 
 class LocalFrontEnd:
@@ -125,6 +128,7 @@ class LocalFrontEnd:
     Args:
         config: Address and limits.
         behind: What it calls.
+        connections: How many may be open.
         reuse_port: Whether other processes may listen on the same port.
 
     Raises:
@@ -132,12 +136,15 @@ class LocalFrontEnd:
             cannot be had here.
     """
 
-    def __init__(self, config: ServerConfig, behind: Behind, *, reuse_port: bool = False) -> None:
+    def __init__(
+        self, config: ServerConfig, behind: Behind, connections: Connections, *, reuse_port: bool = False
+    ) -> None:
         self._config = config
+        self._connections = connections
         self._behind = behind
         self._tracer = open_tracing(config.trace_endpoint, config.trace_ratio)
         doors = open_doors(config)
-        self._server = GrpcServer(config, doors, behind.clock, reuse_port=reuse_port)
+        self._server = GrpcServer(config, doors, behind.clock, connections.grpc, reuse_port=reuse_port)
         self._http: RestServer | None = None
         self._service: Service | None = None
         if config.http_port is not None:
@@ -194,7 +201,8 @@ class LocalFrontEnd:
         self._server.start(service)
         if self._http is not None:
             ours = inference_methods(service), service.refuse, self._server.objection
-            self._http.serve(Calls(*ours, self._server.gate, behind.clock))
+            calls = Calls(*ours, self._server.gate, behind.clock)
+            self._http.serve(calls, self._connections.http, lambda: behind.on_refused("http", 1))
 
     def serve(self, specs: Sequence[ModelSpec]) -> None:
         """Give requests to these models from now on, and to no others; it holds for every call that comes after this returns."""

@@ -16,10 +16,17 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dnnserve.catalog import shorten
 from dnnserve.front.call import Call, Methods
+from dnnserve.front.places import Places, StreamsObserver
 
-__all__ = ["Health", "enable_reflection"]
+__all__ = ["REFLECTION", "WATCH", "Health", "enable_reflection"]
 
-_REFLECTION_THREADS = _WATCH_THREADS = 4
+WATCH, REFLECTION = f"/{health.SERVICE_NAME}/Watch", f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+"""Paths of the streams."""
+
+_MOST_REFLECTIONS = 16
+"""Open at once: one for each developer who looks around with a tool. Each holds a thread."""
+_MOST_UNREAD_WATCHES = 64
+"""Watches whose request has not come, which it does with the headers of one. Each holds a thread."""
 _TELLING_THREADS = 64
 """As many clients can leave unread what they are told before others hear later of it."""
 _MOST_WATCHES = 1024
@@ -62,16 +69,29 @@ class Health:
         self._serving = self._final = False
         self._watches: set[_Watch] = set()
         self._tellers = ThreadPoolExecutor(_TELLING_THREADS, "dnnserve-health-teller")
+        refusal = f"the requests of {_MOST_UNREAD_WATCHES} watches have not come; retry later, or ask with Check"
+        self._unread = Places(_MOST_UNREAD_WATCHES, refusal, "dnnserve-health")
 
     @property
     def methods(self) -> Methods:
         """The handler of Check, by path."""
         return {_CHECK: self._check}
 
-    def add_watch(self, server: grpc.Server) -> None:
-        """Let clients watch. Waiting for a stream's request takes a thread; they have a few of their own."""
+    def add_watch(self, server: grpc.Server, on_refused: StreamsObserver) -> None:
+        """Let clients watch. Waiting for a stream's request takes a thread; they have a few of their own.
 
-        def watch(message: bytes, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
+        Args:
+            server: Of the clients.
+            on_refused: Told of watches for which there is no room.
+        """
+        exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+        refused = partial(on_refused, _name(WATCH), exhausted)
+
+        def watch(messages: Iterator[bytes], context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
+            with self._unread.take(context, refused):
+                message = next(messages, None)
+            if message is None:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "Watch takes exactly one request message")
             watch = _Watch(_parsed(health_pb2.HealthCheckRequest, message, context).service, send)
             with self._changed:
                 has_room = len(self._watches) < _MOST_WATCHES
@@ -79,13 +99,15 @@ class Health:
                     self._watches.add(watch)
                     self._have_told(watch)
             if not has_room:
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MOST_WATCHES} clients watch the health already")
+                refused()
+                context.abort(exhausted, f"{_MOST_WATCHES} clients watch the health already")
 
         # Non-blocking: a stream, which lives as long as its client, must not hold a thread.
         watch.experimental_non_blocking = True  # type: ignore[attr-defined]
-        watch.experimental_thread_pool = ThreadPoolExecutor(_WATCH_THREADS, "dnnserve-health")  # type: ignore[attr-defined]
+        watch.experimental_thread_pool = self._unread.threads  # type: ignore[attr-defined]
         response = health_pb2.HealthCheckResponse.SerializeToString
-        _add(server, health.SERVICE_NAME, "Watch", grpc.unary_stream_rpc_method_handler(watch, None, response))
+        # A handler of one request would wait for that before it could refuse.
+        _add(server, health.SERVICE_NAME, _name(WATCH), grpc.stream_stream_rpc_method_handler(watch, None, response))
 
     def set_serving(self, serving: bool) -> None:
         """Announce whether requests are answered, to Check and, soon, to every open Watch."""
@@ -111,6 +133,7 @@ class Health:
         """End the threads that tell, when the server has stopped."""
         self.shut_down()
         self._tellers.shutdown(wait=False)
+        self._unread.close()
 
     def _have_told(self, watch: _Watch) -> None:
         """Called with the lock held."""
@@ -157,23 +180,36 @@ class Health:
         call.finish(answer.SerializeToString())
 
 
-def enable_reflection(server: grpc.Server, services: Sequence[str]) -> None:
+def enable_reflection(server: grpc.Server, services: Sequence[str], on_refused: StreamsObserver) -> None:
     """Let clients ask for the services and their messages.
 
     A reflection stream holds a thread until its client ends it; these have a few of their own, so that idle ones cannot take
-    those that answer requests.
+    those that answer requests, and one more is refused.
+
+    Args:
+        server: Of the clients.
+        services: Full names of those that there are beside the health's and this one.
+        on_refused: Told of streams for which there is no room.
     """
+    refusal = f"{_MOST_REFLECTIONS} reflection streams are open, as many as may; retry later"
+    refused = partial(on_refused, _name(REFLECTION), grpc.StatusCode.RESOURCE_EXHAUSTED)
+    places = Places(_MOST_REFLECTIONS, refusal, "dnnserve-reflection")
     servicer: Any = reflection.ReflectionServicer((*services, health.SERVICE_NAME, reflection.SERVICE_NAME))
     request, response = reflection_pb2.ServerReflectionRequest, reflection_pb2.ServerReflectionResponse
 
     def describe(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-        requests = (_parsed(request, message, context) for message in messages)
-        answers: Iterator[Any] = servicer.ServerReflectionInfo(requests, context)
-        yield from answers
+        with places.take(context, refused):
+            requests = (_parsed(request, message, context) for message in messages)
+            answers: Iterator[Any] = servicer.ServerReflectionInfo(requests, context)
+            yield from answers
 
-    describe.experimental_thread_pool = ThreadPoolExecutor(_REFLECTION_THREADS, "dnnserve-reflection")  # type: ignore[attr-defined]
+    describe.experimental_thread_pool = places.threads  # type: ignore[attr-defined]
     handler = grpc.stream_stream_rpc_method_handler(describe, None, response.SerializeToString)
-    _add(server, reflection.SERVICE_NAME, "ServerReflectionInfo", handler)
+    _add(server, reflection.SERVICE_NAME, _name(REFLECTION), handler)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _add(server: grpc.Server, service: str, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from dnnserve.errors import QueueFullError
+from dnnserve.errors import QueueFullError, UnreadMessageError
 from dnnserve.front.answers import Answers
 from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
@@ -227,8 +227,13 @@ class _LaneCall:
 
     def _received(self, event: Any) -> None:
         message = event.batch_operations[0].message()
-        if message is None:  # the stream has ended without one, or is too large: then gRPC has answered it
-            if not self.cancelled:
+        if message is None:  # the stream has ended without one
+            if not event.success:  # gRPC has refused it, and answered; that is counted and logged here
+                error = UnreadMessageError(
+                    "gRPC refused the message: too large (--max-message-mib), or badly compressed"
+                )
+                self._lane.refuse(self, error)
+            elif not self.cancelled:
                 self.fail(grpc.StatusCode.UNIMPLEMENTED, f"{self.method} takes exactly one request message")
             return
         self._taken = True

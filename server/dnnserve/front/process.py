@@ -15,6 +15,7 @@ from dnnserve import errors
 from dnnserve.catalog import ModelSpec
 from dnnserve.channel import messages
 from dnnserve.channel.port import Port, Scheduling
+from dnnserve.connections import RefusalsObserver
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import RequestError, StartError
 from dnnserve.front.service import CallsObserver, Counters
@@ -41,6 +42,7 @@ class Shared:
         scheduler: Where requests go.
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls.
+        on_refused: Told of connections that are closed again.
         control: The server.
         models: Those there are, by number.
     """
@@ -48,6 +50,7 @@ class Shared:
     scheduler: Scheduling
     statistics: Counters
     on_calls_end: CallsObserver
+    on_refused: RefusalsObserver
     control: Control
     models: dict[int, ModelSpec]
 
@@ -232,6 +235,8 @@ class FrontProcess:
                 self._port.take(message)
             elif isinstance(message, messages.CallsEnded):
                 self._shared.on_calls_end(*message)
+            elif isinstance(message, messages.ConnectionsRefused):
+                self._shared.on_refused(*message)
             elif isinstance(message, messages.Refusal):
                 kind = getattr(errors, message.kind, RequestError)
                 self._shared.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)

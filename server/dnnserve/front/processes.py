@@ -19,6 +19,7 @@ from dnnserve.catalog import ModelSpec, shorten
 from dnnserve.channel import messages
 from dnnserve.channel.port import Scheduling
 from dnnserve.config import ServerConfig
+from dnnserve.connections import RefusalsObserver
 from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError, UnavailableError
 from dnnserve.front.child import FrontAssignment
@@ -49,6 +50,7 @@ class FrontProcesses:
         scheduler: Where requests go.
         statistics: Counters of the models.
         on_calls_end: Told of the ends of calls: model, method, status, and what each took.
+        on_refused: Told of connections that are closed again.
         control: The server.
         children: Processes that were begun, which this takes over, and what to run in others.
 
@@ -62,10 +64,11 @@ class FrontProcesses:
         scheduler: Scheduling,
         statistics: Counters,
         on_calls_end: CallsObserver,
+        on_refused: RefusalsObserver,
         control: Control,
         children: Children | None = None,
     ) -> None:
-        self._shared = Shared(scheduler, statistics, on_calls_end, control, {})
+        self._shared = Shared(scheduler, statistics, on_calls_end, on_refused, control, {})
         self._children = children or Children(FRONT_END)
         self._numbers = itertools.count()
         self._tickets = itertools.count(1)

@@ -7,7 +7,6 @@ reflection) go through the public API in either case, in threads apart from all 
 from __future__ import annotations
 
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -22,11 +21,13 @@ from dnnserve.front.authorization import AuthorizingInterceptor, objection_of
 from dnnserve.front.call import Methods
 from dnnserve.front.classifier import CLASSIFIER_SERVICE, CLASSIFY, classifier_methods
 from dnnserve.front.gate import Gate
-from dnnserve.front.health import Health, enable_reflection
+from dnnserve.front.health import REFLECTION, WATCH, Health, enable_reflection
 from dnnserve.front.inference import CHANGES, INFERENCE_SERVICE, MODEL_INFER, inference_methods
 from dnnserve.front.lane import Lane, probe
+from dnnserve.front.places import StreamsObserver
 from dnnserve.front.public import PublicHandlers
 from dnnserve.front.service import Service
+from dnnserve.front.streams import METHOD as STREAM_INFER
 from dnnserve.front.streams import InferStreams
 from dnnserve.security.doors import Doors
 
@@ -35,7 +36,10 @@ __all__ = ["GrpcServer"]
 _log = logging.getLogger(__name__)
 
 _SERVICES = (INFERENCE_SERVICE, CLASSIFIER_SERVICE)
-_MAX_STREAMS = 256
+_STREAMS = frozenset({f"/{INFERENCE_SERVICE}/{STREAM_INFER}", WATCH, REFLECTION})
+_MAX_STREAMS = 1024
+"""Of all kinds, those included that are about to be refused: each kind has a bound of its own, and they have 112 together."""
+
 _STREAM_THREADS = 1  # for calls of methods that do not exist; the streams that there are have threads of their own
 _TOLD_S = 1.0
 """In which those who watch the health read that it ends, if they read at all."""
@@ -43,7 +47,9 @@ _TOLD_S = 1.0
 _CALLS_ON_THEIR_WAY_S = 0.05
 """After its last answer, a client's next call takes the way there and back."""
 
-_MANY_DESCRIPTORS = 1 << 20
+_HANDSHAKE_S = 20.0
+"""For TLS and the client's first words of HTTP/2; gRPC's own 120 s let who says nothing keep a place for as long."""
+
 _MAX_PENDING_CALLS = 1 << 20
 """Calls that the core keeps until it is asked for them. Beyond it gRPC cancels calls, which clients do not retry: we refuse."""
 
@@ -55,6 +61,7 @@ class GrpcServer:
         config: Address, limits and the front end asked for.
         doors: Credentials of the port, and who is let in.
         clock: Monotonic nanoseconds.
+        max_connections: Open at the same time; gRPC closes one more again.
         reuse_port: Whether other processes may listen on the same port; they share its connections then.
 
     Raises:
@@ -62,7 +69,13 @@ class GrpcServer:
     """
 
     def __init__(
-        self, config: ServerConfig, doors: Doors, clock: Callable[[], int], *, reuse_port: bool = False
+        self,
+        config: ServerConfig,
+        doors: Doors,
+        clock: Callable[[], int],
+        max_connections: int,
+        *,
+        reuse_port: bool = False,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -78,11 +91,12 @@ class GrpcServer:
         authorizer = doors.authorizer
         self.objection = objection_of(None if authorizer is None else lambda: authorizer.current)
         self._judged: Collection[str] = ()
+        self._count: StreamsObserver = lambda _method, _code: None  # nobody comes before `start`
         self._server = grpc.server(
             self._pool,
-            interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged)],
-            options=_options(config, reuse_port),
-            # Beyond this a call is refused at once; below it waits for a thread. On the fast lane these are streams alone.
+            interceptors=[AuthorizingInterceptor(self.objection, lambda path: path in self._judged, self._on_refused)],
+            options=_options(config, max_connections, reuse_port),
+            # Beyond this a call is refused by gRPC; below it waits for a thread. On the fast lane these are streams alone.
             maximum_concurrent_rpcs=_MAX_STREAMS if self._fast else 4 * config.grpc_threads,
         )
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -107,9 +121,10 @@ class GrpcServer:
     def start(self, service: Service) -> None:
         """Begin to take calls."""
         methods: Methods = {**inference_methods(service), **classifier_methods(service), **self.health.methods}
-        self.health.add_watch(self._server)
-        enable_reflection(self._server, _SERVICES)
-        self._streams = InferStreams(methods[MODEL_INFER], self.gate, self._answers, self._clock)
+        self._count = count = service.count_refused_stream
+        self.health.add_watch(self._server, count)
+        enable_reflection(self._server, _SERVICES, count)
+        self._streams = InferStreams(methods[MODEL_INFER], self.gate, self._answers, self._clock, count)
         self._server.add_generic_rpc_handlers((self._streams.handler(INFERENCE_SERVICE),))
         if self._fast:
             self._lane = Lane(
@@ -161,6 +176,11 @@ class GrpcServer:
         if self._streams is not None:
             self._streams.close()
 
+    def _on_refused(self, path: str, code: grpc.StatusCode) -> None:
+        """Count a stream that may not pass; clients must not be able to make up methods."""
+        if path in _STREAMS:
+            self._count(path.rpartition("/")[2], code)
+
     def _start(self) -> None:
         with self._lock:
             if not self._started:
@@ -185,13 +205,14 @@ def _choose_fast(front_end: str) -> bool:
     return False
 
 
-def _options(config: ServerConfig, reuse_port: bool) -> list[tuple[str, int]]:
+def _options(config: ServerConfig, max_connections: int, reuse_port: bool) -> list[tuple[str, int]]:
     size = config.max_message_mib << 20
     limits = {
         "grpc.max_connection_age_ms": config.max_connection_age_seconds * 1000,
         "grpc.max_connection_age_grace_ms": config.drain_seconds * 1000,
         "grpc.max_connection_idle_ms": config.max_connection_idle_seconds * 1000,
-        "grpc.max_allowed_incoming_connections": config.max_connections or _descriptors() * 3 // 4,
+        "grpc.server_handshake_timeout_ms": _HANDSHAKE_S * 1000,
+        "grpc.max_allowed_incoming_connections": max_connections,
     }
     return [
         ("grpc.max_receive_message_length", size),
@@ -207,8 +228,3 @@ def _options(config: ServerConfig, reuse_port: bool) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", 4 << 20),
         *((name, int(value)) for name, value in limits.items() if value > 0),
     ]
-
-
-def _descriptors() -> int:
-    """Files and connections that this process may have open. Some are for devices, libraries and the metrics port."""
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS)

@@ -276,6 +276,10 @@ class Service:
         """End a call whose request was not looked at."""
         self._refuse(Exchange(call), error)
 
+    def count_refused_stream(self, method: str, code: grpc.StatusCode) -> None:
+        """Count a stream that was refused before anything came of it."""
+        self._count(None, method, code.name, (0,))
+
     def _submit(
         self,
         exchange: Exchange,

@@ -24,6 +24,7 @@ from dnnserve.errors import (
     TooManyRegionsError,
     UnauthenticatedError,
     UnavailableError,
+    UnreadMessageError,
     UnsupportedError,
 )
 from dnnserve.front.call import Trailer
@@ -43,6 +44,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RegionNotFoundError, grpc.StatusCode.NOT_FOUND),
     (RegionExistsError, grpc.StatusCode.ALREADY_EXISTS),
     (TooManyRegionsError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnreadMessageError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     (OverloadedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DeadlineExpiredError, grpc.StatusCode.DEADLINE_EXCEEDED),

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import grpc
 from dnnapi.inference import grpc_service_pb2 as inference
@@ -20,25 +21,29 @@ from dnnserve.errors import InvalidRequestError
 from dnnserve.front.answers import Answers
 from dnnserve.front.call import Handler, Trailer, deadline_after
 from dnnserve.front.gate import Gate
+from dnnserve.front.places import Places, StreamsObserver
 from dnnserve.front.requests import parse_infer
 from dnnserve.front.responses import varint
 
-__all__ = ["InferStreams"]
+__all__ = ["METHOD", "InferStreams"]
 
-_METHOD = "ModelStreamInfer"
+METHOD = "ModelStreamInfer"
+"""Without its service."""
+
 _MAX_STREAMS = 32
 _MAX_UNANSWERED = 64
 _RESPONSE_TAG = bytes([inference.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2])
 
 
 class InferStreams:
-    """Takes streams of ModelInferRequests. Thread-safe: `_lock` guards `_open`.
+    """Takes streams of ModelInferRequests. Thread-safe.
 
     Args:
         handle: ModelInfer's handler.
         gate: Counts the requests.
         answers: Through which answers are sent.
         clock: Monotonic nanoseconds.
+        on_refused: Called with the method and the status of each stream that finds no place.
         max_streams: Open at the same time.
         max_unanswered: Requests of a stream whose answers its client has not got; no further one is read then.
     """
@@ -49,6 +54,7 @@ class InferStreams:
         gate: Gate,
         answers: Answers,
         clock: Callable[[], int],
+        on_refused: StreamsObserver,
         max_streams: int = _MAX_STREAMS,
         max_unanswered: int = _MAX_UNANSWERED,
     ) -> None:
@@ -57,17 +63,16 @@ class InferStreams:
         self.answers = answers
         self.clock = clock
         self.max_unanswered = max_unanswered
-        self._max_streams = max_streams
-        self._lock = threading.Lock()
-        self._open = 0
-        self._writers = ThreadPoolExecutor(max_streams + 1, "dnnserve-stream")  # one is there to refuse
+        refusal = f"{max_streams} streams are open, as many as may; send requests without one"
+        self._on_refused = partial(on_refused, METHOD, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self._places = Places(max_streams, refusal, "dnnserve-stream")
         self._readers = ThreadPoolExecutor(max_streams, "dnnserve-stream-reader")
 
     def handler(self, service: str) -> grpc.GenericRpcHandler[bytes, bytes]:
         """What grpc.server needs of it."""
 
         def answer(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._place(context):
+            with self._places.take(context, self._on_refused):
                 stream = _Stream(self, context)
                 reading = self._readers.submit(stream.read, messages)
                 try:
@@ -76,30 +81,14 @@ class InferStreams:
                     stream.end()
                     reading.result()  # the place is free when both threads are
 
-        answer.experimental_thread_pool = self._writers  # type: ignore[attr-defined]
+        answer.experimental_thread_pool = self._places.threads  # type: ignore[attr-defined]
         method = grpc.stream_stream_rpc_method_handler(answer)
-        return grpc.method_handlers_generic_handler(service, {_METHOD: method})
+        return grpc.method_handlers_generic_handler(service, {METHOD: method})
 
     def close(self) -> None:
         """Let the threads end once their streams have."""
-        self._writers.shutdown(wait=False)
+        self._places.close()
         self._readers.shutdown(wait=False)
-
-    @contextlib.contextmanager
-    def _place(self, context: grpc.ServicerContext) -> Iterator[None]:
-        with self._lock:
-            full = self._open >= self._max_streams
-            self._open += not full
-        if full:
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._max_streams} streams are open, as many as may; send requests without one",
-            )
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
 
 
 class _Stream:
@@ -114,6 +103,9 @@ class _Stream:
         self.shared = shared
         self._context = context
         self.peer = context.peer()
+        # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
+        remaining_s = context.time_remaining()
+        self._deadline_ns = None if remaining_s is None else deadline_after(shared.clock(), remaining_s)
         self._lock = threading.Lock()
         self._calls: set[_StreamCall] = set()
         self._read_all = self._ended = False
@@ -131,10 +123,8 @@ class _Stream:
                 message = None if self._ended else next(messages, None)
                 if message is None:
                     break
-                now_ns = shared.clock()
-                remaining_s = self._context.time_remaining()
-                deadline_ns = None if remaining_s is None else deadline_after(now_ns, remaining_s)
-                call = _StreamCall(self, message, now_ns, deadline_ns, self._context.invocation_metadata())
+                metadata = self._context.invocation_metadata()
+                call = _StreamCall(self, message, shared.clock(), self._deadline_ns, metadata)
                 with self._lock:
                     self._calls.add(call)
                 shared.gate.enter()
@@ -189,7 +179,7 @@ class _Stream:
 class _StreamCall:
     """One request of a stream, as a `Call`. Thread-safe: what threads share is written once."""
 
-    method = _METHOD
+    method = METHOD
 
     def __init__(
         self,

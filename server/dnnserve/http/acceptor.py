@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _HANDSHAKE_S = 5.0
 _EXHAUSTED_S = 1.0
+_TOLD_EVERY_S = 10.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -32,6 +33,7 @@ class Acceptor:
         tls: Gives the context of the next connection; None: connections are plain.
         desk: What connections share.
         connect: Makes a connection.
+        on_refused: Called for each connection that is closed again.
     """
 
     def __init__(
@@ -41,12 +43,16 @@ class Acceptor:
         tls: Callable[[], ssl.SSLContext] | None,
         desk: Desk,
         connect: Callable[[Desk], Connection],
+        on_refused: Callable[[], None],
     ) -> None:
         self._listener = listener
         self._name = name
         self._tls = tls
         self._desk = desk
         self._connect = connect
+        self._on_refused = on_refused
+        self._untold = 0  # refused since the last line of the log
+        self._silent_until = 0.0
         self._greetings: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -78,6 +84,7 @@ class Acceptor:
             return  # else it has gone again
         if len(desk.connections) + len(desk.greeted) >= desk.max_connections:
             taken.close()
+            self._refused()
             return
         taken.setblocking(False)
         connection = self._connect(desk)
@@ -85,6 +92,17 @@ class Acceptor:
         greeting = desk.loop.create_task(self._greet(taken, connection))
         self._greetings.add(greeting)
         greeting.add_done_callback(self._greetings.discard)
+
+    def _refused(self) -> None:
+        """Count a connection that was closed again; the log has a line for many."""
+        self._on_refused()
+        self._untold += 1
+        now = self._desk.loop.time()
+        if now >= self._silent_until:
+            bound = self._desk.max_connections
+            text = "connections of the %s port that were closed again: %d, because %d are open, as many as may"
+            _log.warning(text, self._name, self._untold, bound)
+            self._untold, self._silent_until = 0, now + _TOLD_EVERY_S
 
     async def _greet(self, taken: socket.socket, connection: Connection) -> None:
         """Bring a connection to where it is made, or closed."""

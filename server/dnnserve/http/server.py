@@ -76,6 +76,7 @@ class HttpServer:
         max_body_bytes: int,
         bound_by: str,
         max_bodies: int,
+        on_refused: Callable[[], None],
     ) -> None:
         """Begin to take requests.
 
@@ -85,6 +86,7 @@ class HttpServer:
             max_body_bytes: Of a request.
             bound_by: As `Desk` has it.
             max_bodies: Of the largest size, in memory at the same time.
+            on_refused: Called for each connection that is closed again, in the event loop's thread.
 
         Raises:
             StartError: another server has begun to listen on the port.
@@ -96,7 +98,7 @@ class HttpServer:
             self._socket.listen(_BACKLOG)
         except OSError as error:
             raise StartError(f"{self._name} port {self.address} cannot be had: {error.strerror or error}") from error
-        self._acceptor = Acceptor(self._socket, self._name, self._tls, desk, connect)
+        self._acceptor = Acceptor(self._socket, self._name, self._tls, desk, connect, on_refused)
         self._thread.start()  # last: a server that could not listen has no thread to end
         self._loop.call_soon_threadsafe(self._acceptor.open)
         self._loop.call_soon_threadsafe(self._sweep, desk)

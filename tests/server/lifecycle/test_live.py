@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -70,6 +72,35 @@ def test_a_bad_version_is_told_and_the_old_one_serves(root: Path, caplog: pytest
         add_version(root, 2)  # mended
         client.load("digits").result(PATIENCE_S)
         assert client.infer_digits().result(PATIENCE_S).model_version == "2"
+
+
+@pytest.mark.parametrize("file", ["model.json", "weights.safetensors"])
+@pytest.mark.parametrize("mode", ["poll", "explicit"])
+def test_a_fifo_in_place_of_a_file_fails_its_version_alone(root: Path, mode: str, file: str) -> None:
+    settings: dict[str, Any] = {"repository_poll_seconds": 0.05} if mode == "poll" else {"load_models": ["*"]}
+    with live(root, repository_mode=mode, **settings) as (_, client):
+        add_version(root / ".staging", 2)
+        staged = root / ".staging" / "digits" / "2"
+        (staged / file).unlink()
+        os.mkfifo(staged / file)
+        staged.rename(root / "digits" / "2")
+        if mode == "explicit":
+            assert status(client.load("digits"))[0] is CODE.FAILED_PRECONDITION
+        wait_until(lambda: f"{file} is a FIFO" in client.index().get(("digits", "2"), ("", ""))[1])
+        assert client.infer_digits().result(PATIENCE_S).model_version == "1"
+        assert client.infer_digits(name="faces").result(PATIENCE_S).model_version == "7"
+        shutil.rmtree(root / "digits" / "2")
+        add_version(root, 2)  # mended
+        if mode == "explicit":
+            client.load("digits").result(PATIENCE_S)
+        wait_until(lambda: client.infer_digits().result(PATIENCE_S).model_version == "2")
+
+
+def test_a_server_begins_without_the_version_that_has_a_fifo_in_place_of_its_weights(root: Path) -> None:
+    (root / "faces" / "7" / "weights.safetensors").unlink()
+    os.mkfifo(root / "faces" / "7" / "weights.safetensors")
+    with live(root, skip_bad_models=True) as (_, client):
+        assert client.index() == {("digits", "1"): ("READY", "")}
 
 
 def test_what_does_not_fit_is_refused_with_figures_and_nothing_of_it_stays(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import ssl
+from collections.abc import Callable
 from functools import partial
 
 from dnnserve.config import ServerConfig
@@ -13,8 +13,6 @@ from dnnserve.http.server import HttpServer, Place
 __all__ = ["RestServer"]
 
 _HELD_REQUESTS = 8  # of the largest size, in memory at the same time
-_SHARE_OF_DESCRIPTORS = 8
-_MOST_CONNECTIONS = 8192
 
 
 class RestServer(HttpServer):
@@ -35,15 +33,16 @@ class RestServer(HttpServer):
         super().__init__(place, None if tls is None else lambda: tls)
         self._config = config
 
-    def serve(self, calls: Calls) -> None:
+    def serve(self, calls: Calls, max_connections: int, on_refused: Callable[[], None]) -> None:
         """Begin to take requests.
+
+        Args:
+            calls: What becomes of them.
+            max_connections: Open at the same time; one more is closed again.
+            on_refused: Called for each that is, in the server's thread.
 
         Raises:
             StartError: another server has begun to listen on the port.
         """
-        config = self._config
-        connections = config.max_connections or min(
-            resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE_OF_DESCRIPTORS, _MOST_CONNECTIONS
-        )
-        size = config.max_message_mib << 20
-        self.start(partial(RestConnection, calls=calls), connections, size, " (--max-message-mib)", _HELD_REQUESTS)
+        connect, size = partial(RestConnection, calls=calls), self._config.max_message_mib << 20
+        self.start(connect, max_connections, size, " (--max-message-mib)", _HELD_REQUESTS, on_refused)
