@@ -37,17 +37,16 @@ THREAD = "--engines=thread"
 PROCESS = "--engines=process"
 
 
+@pytest.mark.parametrize("engines", [THREAD, PROCESS])
 @pytest.mark.parametrize(
-    ("engines", "fault"),
+    "fault",
     [
-        pytest.param(THREAD, "cuda:2 launch=300 sticky", id="sticky-error"),
-        pytest.param(THREAD, "cuda:2 launch=300 hang", id="kernel-that-never-ends"),
-        pytest.param(THREAD, "cuda:2 launch=300 disappear", id="device-that-disappears"),
+        pytest.param("cuda:2 launch=300 sticky", id="sticky-error"),
+        pytest.param("cuda:2 launch=300 hang", id="kernel-that-never-ends"),
+        pytest.param("cuda:2 launch=300 disappear", id="device-that-disappears"),
         pytest.param(
-            *(THREAD, "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300"),
-            id="sticky-error-beside-slow-devices",
+            "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300", id="sticky-error-beside-slow-devices"
         ),
-        pytest.param(PROCESS, "cuda:2 launch=300 hang", id="kernel-that-never-ends-in-a-process"),
     ],
 )
 def test_every_request_is_answered_though_a_device_fails(
