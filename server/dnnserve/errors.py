@@ -18,6 +18,7 @@ DnncoreError
 │   ├── RequestCancelledError    the client went away
 │   ├── UnavailableError         draining, or no healthy device: another replica may answer
 │   └── ExecutionError           its batch failed on the device
+│       ├── DeviceMemoryError    for want of memory there, and again when it was repeated: try again later, or elsewhere
 │       └── DeviceLostError      and the device with it: another one may answer
 └── StartError                   the server cannot start: one line for the operator, exit code 2
 """
@@ -29,6 +30,7 @@ from dnncore.errors import DnncoreError
 __all__ = [
     "DeadlineExpiredError",
     "DeviceLostError",
+    "DeviceMemoryError",
     "ExecutionError",
     "ForbiddenError",
     "InvalidRequestError",
@@ -118,6 +120,10 @@ class UnavailableError(RequestError):
 
 class ExecutionError(RequestError):
     """The batch that the request was in failed; the log has the cause."""
+
+
+class DeviceMemoryError(ExecutionError):
+    """The device had no memory for the request's batch, which says nothing about the request."""
 
 
 class DeviceLostError(ExecutionError):

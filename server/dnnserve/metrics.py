@@ -21,6 +21,7 @@ from dnnserve.envelope import Answer, Completion, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
+    DeviceMemoryError,
     InvalidRequestError,
     OverloadedError,
     QueueFullError,
@@ -55,6 +56,7 @@ _REASONS: tuple[tuple[type[RequestError], str], ...] = (
     (RequestCancelledError, "cancelled"),
     (UnavailableError, "unavailable"),
     (DeviceLostError, "device_lost"),
+    (DeviceMemoryError, "out_of_memory"),
     (InvalidRequestError, "invalid"),
     (RequestError, "failed"),
 )
@@ -262,7 +264,9 @@ class StateCollector:
         yield restarts
         yield healthy
         repeats = CounterMetricFamily(
-            "dnnserve_repeated_requests", "Requests queued again because a device was lost under them", labels=_MODEL
+            "dnnserve_repeated_requests",
+            "Requests queued again because a device was lost under them, or had no memory",
+            labels=_MODEL,
         )
         for version, count in _summed(self._scheduler.repeats()).items():
             repeats.add_metric(_labels(version), count)

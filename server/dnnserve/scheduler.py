@@ -201,7 +201,7 @@ class Scheduler:
             return self._dispatcher.costs.curves()
 
     def repeats(self) -> Mapping[ModelKey, int]:
-        """Requests that were queued again since the start because a device was lost under them, by model."""
+        """Requests that were queued again since the start because a device was lost under them or had no memory, by model."""
         with self._lock:
             return dict(self._repeats)
 
@@ -310,10 +310,11 @@ class Scheduler:
                 observe(batch, took_ns)
 
     def put_back(self, batch: Batch, error: RequestError) -> int:
-        """Queue a batch again whose device was lost while it ran; inference changes nothing, so another device may repeat it.
+        """Queue a batch again whose device was lost while it ran, or had no memory for it; inference changes nothing, so that it may
+        be repeated.
 
-        Once a request: whatever loses a second device is answered with the error, so that a request which breaks devices cannot
-        take all of them. So is everything when no device is left. The lost device does nothing with the blocks any more.
+        Once a request: what fails so a second time is answered with the error, so that a request which breaks devices cannot
+        take all of them. So is everything when no device is left. The device does nothing with the blocks any more.
 
         Returns:
             Requests that were queued again.
@@ -322,6 +323,7 @@ class Scheduler:
             request.block.release()
         with self._lock:
             now_ns = self._clock()
+            self._dispatcher.complete(batch.device, batch.decision, now_ns, failed=True)  # where it is not lost
             waiting = [request for request in batch.requests if request.ticket in self._pending]
             there = self._dispatcher.has(batch.model)  # not where all its requests were cancelled and it was removed
             served = there and self._dispatcher.runs(batch.model) and not self._stopped

@@ -65,6 +65,20 @@ def test_every_request_is_answered_though_a_device_fails(
             assert load.healthy(server) == {**dict.fromkeys(DEVICES, 1.0), "cuda:2": 0.0}, "the fault did not strike"
 
 
+@pytest.mark.parametrize("engines", [THREAD, PROCESS])
+def test_every_request_is_answered_though_a_device_has_no_memory_for_a_batch(
+    engines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_emulator(monkeypatch, devices=4, build="fast", faults="cuda:2 enqueue=55 oom")
+    load = Load(tmp_path)
+    with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, engines) as server:
+        load.run(server)
+        (repeats,) = server.counters("dnnserve_repeated_requests_total").values()
+        assert 1 <= repeats <= 4, "the fault did not strike, or not one batch"
+        assert load.healthy(server) == dict.fromkeys(DEVICES, 1.0)
+        assert load.restarts(server) == dict.fromkeys(DEVICES, 0.0)
+
+
 def test_every_request_is_answered_though_engines_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_emulator(monkeypatch, devices=4, build="fast")
     load = Load(tmp_path)

@@ -19,6 +19,7 @@ from dnnserve.engine.process import EngineProcesses
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import Block, ModelKey
 
+from dnncore.errors import OutOfMemoryError
 from tests.server.fakes import CLASSES, make_spec
 
 
@@ -26,7 +27,7 @@ class Orders:
     """Files in a folder: what the test says to the processes, and they to it.
 
     While "pause" is there batches do not end. Where "die" is there the process kills itself once it has written outputs, but told
-    nobody; it takes the file away first, so that its successor lives. "staged" has the batches whose rows were copied.
+    nobody; it takes the file away first, so that its successor lives. Where "full" is there a batch finds no memory. "staged" has the batches whose rows were copied.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,6 +80,8 @@ class _Instance:
         while self._orders.given("pause"):
             time.sleep(0.005)
         rows = self._begun.pop(0)
+        if self._orders.given("full"):
+            raise OutOfMemoryError("no room")
         sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
         return {0: sums * np.arange(1, CLASSES + 1, dtype=np.float32)}
 

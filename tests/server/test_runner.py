@@ -4,11 +4,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from dnnserve.engine import runner as runner_module
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import Answer, InferenceRequest, ModelKey
-from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
+from dnnserve.errors import DeviceLostError, DeviceMemoryError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
@@ -96,6 +97,66 @@ def test_an_exception_fails_its_batch_alone(lab: Lab, fleets: list[Fleet]) -> No
         assert "secret" not in str(outcome)
     assert isinstance(fleet.inbox.of(good).outcome, Answer)
     assert not fleet.changes
+
+
+def test_a_batch_for_which_there_is_no_memory_is_tried_again_once_and_the_device_goes_on(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
+    lab.fail_next("cpu", OutOfMemoryError("secret"))
+    fleets.append(fleet := Fleet(lab, "cpu").open(hold_until_requests=2))
+    repeated = [fleet.submit(1.0), fleet.submit(2.0)]
+    fleet.inbox.wait(2)
+    for request, value in zip(repeated, (1.0, 2.0), strict=True):
+        assert isinstance(fleet.inbox.of(request).outcome, Answer)
+        assert outputs_of(request)[0, 0] == value
+    assert fleet.scheduler.repeats() == {SPEC.key: 2}
+    for _ in range(2):
+        lab.fail_next("cpu", OutOfMemoryError("secret"))
+    failed = fleet.submit(3.0)
+    fleet.inbox.wait(3)
+    outcome = fleet.inbox.of(failed).outcome
+    assert isinstance(outcome, DeviceMemoryError)
+    assert "secret" not in str(outcome)
+    good = fleet.submit(4.0)
+    fleet.inbox.wait(4)
+    assert isinstance(fleet.inbox.of(good).outcome, Answer)
+    assert not fleet.changes
+
+
+def test_a_batch_for_which_one_device_has_no_memory_is_answered_by_another(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", PATIENCE_S)
+    monkeypatch.setattr(runner_module, "_LONGEST_SHORTAGE_S", PATIENCE_S)
+    lab.pause("cuda:0")
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
+    lab.fail_next("cuda:0", OutOfMemoryError("full"))
+    requests = [fleet.submit(value, 8) for value in (1.0, 2.0)]
+    lab.wait_running("cuda:0")
+    fleet.inbox.wait(1)
+    lab.resume()
+    fleet.inbox.wait(2)
+    answers = [fleet.inbox.of(request).outcome for request in requests]
+    assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers), answers
+    assert fleet.scheduler.healthy_devices == {"cuda:0", "cuda:1"}
+
+
+def test_a_device_that_never_has_memory_is_opened_again_where_it_can_be(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", 0.0)
+    for _ in range(5):
+        lab.fail_next("cuda:0", OutOfMemoryError("full"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    first = [fleet.submit(float(value), 8) for value in range(3)]
+    wait_until(lambda: len(fleet.changes) == 2)
+    (_, reason), (_, back) = fleet.changes
+    assert reason is not None
+    assert "no memory for 5 batches in a row" in reason
+    assert back is None
+    last = fleet.submit(7.0)
+    fleet.inbox.wait(len(first) + 1)
+    assert isinstance(fleet.inbox.of(last).outcome, Answer)
 
 
 def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets: list[Fleet]) -> None:

@@ -20,13 +20,19 @@ from dnnserve.engine.host import Host, HostFactory
 from dnnserve.engine.inventory import Inventory, LoadEnd
 from dnnserve.engine.pipeline import Pipeline, Timing
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
-from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
+from dnnserve.errors import DeviceLostError, DeviceMemoryError, ExecutionError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Batch, Scheduler
 
 __all__ = ["DeviceChanged", "Runner"]
 
 _log = logging.getLogger(__name__)
+
+_SHORTAGES = 5
+"""So many batches in a row for which there was no memory, and a device that can be opened again is: what its context keeps goes."""
+_SHORTAGE_S, _LONGEST_SHORTAGE_S = 0.02, 1.0
+"""A device without memory takes no batch for so long, twice as long each time: failing at once, it would draw all requests that
+others could answer."""
 
 DeviceChanged = Callable[[str, str | None], None]
 """Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
@@ -92,6 +98,7 @@ class Runner:
         )
         self._hung = ""
         self._given_up = False
+        self._shortages = 0  # batches in a row for which there was no memory; of the runner's thread alone
         self._busy_ns = 0  # written by the runner's thread alone
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
         self._thread = threading.Thread(target=self._main, name=f"dnnserve-{label}", daemon=True)
@@ -288,7 +295,13 @@ class Runner:
                     flights.append(_Flight(batch, self._inventory.pipelines[batch.model]))
                     self._begin(flights)
                     continue
-                timing = self._finish(flights[0])
+                ended = self._finish(flights[0])
+                if isinstance(ended, Exception):
+                    failed = flights.popleft()
+                    if not self._pass_on(0, flights[0] if flights else None):
+                        return False
+                    self._fail(failed.batch, ended, flights)
+                    continue
             except DeviceFaultError as error:
                 with self._lock:
                     reason, self._hung, self._running = self._hung or str(error), "", None
@@ -298,9 +311,10 @@ class Runner:
                 self._hand_over([flight.batch for flight in flights], reason)
                 return True
             done = flights.popleft()
-            if not self._pass_on(timing, flights[0] if flights else None):
+            if not self._pass_on(ended.computed_ns, flights[0] if flights else None):
                 return False
-            self._scheduler.complete(done.batch, self._outcomes(done, timing))
+            self._shortages = 0
+            self._scheduler.complete(done.batch, self._answers(done, ended))
 
     def _next(self, flights: deque[_Flight]) -> Batch | None:
         """Wait for the batch to run next; None: what runs has ended, or there is something else to do before."""
@@ -323,47 +337,62 @@ class Runner:
             flight.pipeline.begin()
         except DeviceFaultError:
             raise
-        except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-            self._log_failure(batch)
+        except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
             flights.pop()
             if not flights:
                 with self._lock:
                     self._running = None
-            self._scheduler.complete(batch, self._failure(batch))
+            self._fail(batch, error, flights)
 
-    def _finish(self, flight: _Flight) -> Timing | None:
-        """Wait for a batch; None: it failed."""
+    def _finish(self, flight: _Flight) -> Timing | Exception:
+        """Wait for a batch; why it failed, where it did."""
         try:
             return flight.pipeline.finish()
         except DeviceFaultError:
             raise
-        except Exception:  # noqa: BLE001 - as above
-            self._log_failure(flight.batch)
-            return None
+        except Exception as error:  # noqa: BLE001 - as above
+            return error
 
-    def _outcomes(self, flight: _Flight, timing: Timing | None) -> Sequence[Answer | RequestError]:
+    def _answers(self, flight: _Flight, timing: Timing) -> Sequence[Answer]:
         """What each request of a batch is answered; outputs are in the blocks then."""
         batch, inferred_ns = flight.batch, self._clock()
-        if timing is None:
-            return self._failure(batch)
         flight.pipeline.deliver()
         times = BatchTimes(batch.taken_ns, timing.staged_ns, inferred_ns, self._clock())
         return [Answer(self.label, batch.rows, times)] * len(batch.requests)
 
-    def _log_failure(self, batch: Batch) -> None:
-        _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
-
-    def _failure(self, batch: Batch) -> Sequence[RequestError]:
+    def _fail(self, batch: Batch, error: Exception, flights: deque[_Flight]) -> None:
+        """Answer a batch that failed alone, or have it repeated."""
+        if isinstance(error, OutOfMemoryError):
+            self._repeat(batch, error, flights)
+            return
+        _log.error("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label, exc_info=error)
         failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
-        return [ExecutionError(failed) for _ in batch.requests]
+        self._scheduler.complete(batch, [ExecutionError(failed) for _ in batch.requests])
 
-    def _pass_on(self, timing: Timing | None, following: _Flight | None) -> bool:
+    def _repeat(self, batch: Batch, error: OutOfMemoryError, flights: deque[_Flight]) -> None:
+        """Queue a batch again for which there was no memory: that says nothing about its requests.
+
+        Raises:
+            DeviceFaultError: there was none for too many in a row.
+        """
+        full = f"device {self.label} had no memory for the batch; retry: other devices and replicas go on"
+        again = self._scheduler.put_back(batch, DeviceMemoryError(full))
+        counts = len(batch.requests), batch.model, self.label, again
+        _log.warning("no memory for %d requests of %s on %s, of which %d are tried again: %s", *counts, error)
+        self._shortages += 1
+        if self._shortages >= _SHORTAGES and self._restarts.limit:
+            in_a_row, self._shortages = self._shortages, 0
+            raise DeviceFaultError(f"it had no memory for {in_a_row} batches in a row: {error}")
+        if not flights:
+            self._ending.wait(min(_SHORTAGE_S * 2 ** (self._shortages - 1), _LONGEST_SHORTAGE_S))
+
+    def _pass_on(self, computed_ns: int, following: _Flight | None) -> bool:
         """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
         now_ns = self._clock()
         with self._lock:
             if self._given_up:
                 return False
-            self._busy_ns += 0 if timing is None else timing.computed_ns
+            self._busy_ns += computed_ns
             self._running = None if following is None else (following.batch, now_ns)
         return True
 
