@@ -177,6 +177,9 @@ class FreeHost(Host):
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         """It is never lost."""
 
+    def look(self) -> None:
+        """It is there."""
+
     def kill(self) -> bool:
         """Nothing hangs."""
         return False

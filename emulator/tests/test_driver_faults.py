@@ -153,7 +153,8 @@ def test_a_device_disappears_after_a_time_also_under_a_hang() -> None:
     "plan",
     [
         "nonsense", "cuda:99 alloc=1 oom", "cuda:0", "cuda:0 alloc=0 oom", "cuda:0 alloc=x oom", "cuda:0 oom",
-        "cuda:0 launch=1", "cuda:0 launch=1 oom", "cuda:0 enqueue=0 oom", "cuda:0 enqueue=1 hang", "cuda:0 launch=1 hang sticky", "cuda:0 speed=0", "cuda:0 speed=fast",
+        "cuda:0 launch=1", "cuda:0 launch=1 oom",
+        "cuda:0 enqueue=0 oom", "cuda:0 enqueue=1 hang", "cuda:0 launch=1 hang sticky", "cuda:0 speed=0", "cuda:0 speed=fast",
         "cuda:0 launch=1 hang=3", "cuda:0 after=2 disappear", "cuda:0 alloc=1 oom extra", "cuda:0 alloc=1 oom,,",
     ],
 )  # fmt: skip

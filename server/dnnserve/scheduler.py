@@ -310,8 +310,8 @@ class Scheduler:
                 observe(batch, took_ns)
 
     def put_back(self, batch: Batch, error: RequestError) -> int:
-        """Queue a batch again whose device was lost while it ran, or had no memory for it; inference changes nothing, so that it may
-        be repeated.
+        """Queue a batch again whose device was lost while it ran, or had no memory for it; inference changes nothing, so that it
+        may be repeated.
 
         Once a request: what fails so a second time is answered with the error, so that a request which breaks devices cannot
         take all of them. So is everything when no device is left. The device does nothing with the blocks any more.

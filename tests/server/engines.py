@@ -27,7 +27,8 @@ class Orders:
     """Files in a folder: what the test says to the processes, and they to it.
 
     While "pause" is there batches do not end. Where "die" is there the process kills itself once it has written outputs, but told
-    nobody; it takes the file away first, so that its successor lives. Where "full" is there a batch finds no memory. "staged" has the batches whose rows were copied.
+    nobody; it takes the file away first, so that its successor lives. Where "full" is there a batch finds no memory. "staged" has
+    the batches whose rows were copied.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,6 +106,9 @@ class ToyHost(Host):
         raise NotImplementedError
 
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        pass
+
+    def look(self) -> None:
         pass
 
     def kill(self) -> bool:

@@ -162,6 +162,13 @@ class Runner:
         """
         self._inventory.unload(model, end)
 
+    def look(self) -> None:
+        """Find out whether what has the device still does anything; what stands still is killed, and the device opened again."""
+        with self._lock:
+            host = self._host
+        if host is not None and self.in_service:
+            host.look()
+
     def give_up_when_stuck(self, limit_ns: int) -> bool:
         """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
 
