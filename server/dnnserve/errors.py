@@ -12,6 +12,7 @@ DnncoreError
 │   ├── TooManyRegionsError      as many are, or as large ones, as may be
 │   ├── UnsupportedError         what the protocol has and this server has not
 │   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
+│   │   ├── RestartingError      or because of a device that is being started again
 │   │   └── QueueFullError       the model's queue is full
 │   ├── DeadlineExpiredError     its deadline passed before it was answered
 │   │   └── UnreachableError     or would, whatever runs from now on
@@ -42,6 +43,7 @@ __all__ = [
     "RepositoryError",
     "RequestCancelledError",
     "RequestError",
+    "RestartingError",
     "StartError",
     "TooManyRegionsError",
     "UnauthenticatedError",
@@ -96,6 +98,10 @@ class UnsupportedError(RequestError):
 
 class OverloadedError(RequestError):
     """The request would be answered too late because of what waits before it."""
+
+
+class RestartingError(OverloadedError):
+    """The request would be answered too late because its device is being started again."""
 
 
 class QueueFullError(OverloadedError):

@@ -27,6 +27,7 @@ from dnnserve.errors import (
     QueueFullError,
     RequestCancelledError,
     RequestError,
+    RestartingError,
     UnavailableError,
     UnreachableError,
 )
@@ -50,6 +51,7 @@ _INFERENCE = frozenset({"ModelInfer", "Classify"})
 # The first entry that fits counts: a subclass stands before its base.
 _REASONS: tuple[tuple[type[RequestError], str], ...] = (
     (QueueFullError, "queue_full"),
+    (RestartingError, "restarting"),
     (OverloadedError, "overloaded"),
     (UnreachableError, "unreachable"),
     (DeadlineExpiredError, "expired"),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dnnserve.envelope import Answer, Completion, CompletionSink, InferenceRequest, ModelKey
 from dnnserve.errors import RequestError, UnavailableError
-from dnnserve.refusals import cancelled_error, expired_error, refusal_error
+from dnnserve.refusals import cancelled_error, expired_error, refusal_error, restarting_error
 from dnnserve.scheduling.costs import Curve
 from dnnserve.scheduling.dispatcher import Dispatcher
 from dnnserve.scheduling.entry import Entry, Limits
@@ -164,13 +164,23 @@ class Scheduler:
         """
         with self._lock:
             self._dispatcher.add_device(device, timings_ns, self._clock())
+            completions = self._abandon(stranded=True)  # what waited for a model with which it has not come back
+        self._deliver(completions)
 
-    def lose_device(self, device: str, reason: str) -> None:
-        """Count a runner out; what waits for a model that none is left to run is told so."""
+    def lose_device(self, device: str, reason: str, back_ns: int | None = None) -> None:
+        """Count a runner out. What waits for a model that no other has waits for its return, and is told so if that will be too
+        late, or is not expected.
+
+        Args:
+            device: Its label; it may have been counted out before, and be expected at another moment, or no more.
+            reason: Why.
+            back_ns: When it is expected to be added again; None: never.
+        """
         with self._lock:
-            self._dispatcher.lose_device(device)
+            self._dispatcher.lose_device(device, back_ns)
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
-            completions = self._abandon(stranded=True)
+            completions = self._abandon(stranded=True) + self._expire()
+            self._timer.notify()
         self._deliver(completions)
 
     @property
@@ -314,7 +324,7 @@ class Scheduler:
         may be repeated.
 
         Once a request: what fails so a second time is answered with the error, so that a request which breaks devices cannot
-        take all of them. So is everything when no device is left. The device does nothing with the blocks any more.
+        take all of them. So is everything when no device is left, nor expected. The device does nothing with the blocks any more.
 
         Returns:
             Requests that were queued again.
@@ -326,7 +336,7 @@ class Scheduler:
             self._dispatcher.complete(batch.device, batch.decision, now_ns, failed=True)  # where it is not lost
             waiting = [request for request in batch.requests if request.ticket in self._pending]
             there = self._dispatcher.has(batch.model)  # not where all its requests were cancelled and it was removed
-            served = there and self._dispatcher.runs(batch.model) and not self._stopped
+            served = there and self._dispatcher.takes(batch.model) and not self._stopped
             again = {r.ticket for r in waiting if served and r.ticket not in self._put_back}
             failed = [request for request in waiting if request.ticket not in again]
             if there:
@@ -335,7 +345,7 @@ class Scheduler:
                 self._repeats[batch.model] += len(again)
             for request in failed:
                 self._forget(request.ticket)
-            completions = [Completion(request, error, now_ns) for request in failed]
+            completions = [Completion(request, error, now_ns) for request in failed] + self._expire()
             self._work.notify_all()
             self._full.notify_all()
             self._timer.notify()
@@ -386,7 +396,7 @@ class Scheduler:
         model = request.model
         if not self._dispatcher.has(model):
             return _gone_error(model)
-        if self._stopped or not self._dispatcher.runs(model):
+        if self._stopped or not self._dispatcher.takes(model):
             return self._unavailable()
         entry = Entry.of(request.ticket, len(request.block), now_ns, due_ns, request.priority)
         refusal = self._dispatcher.submit(model, entry, now_ns)
@@ -416,7 +426,13 @@ class Scheduler:
     def _expire(self) -> list[Completion]:
         now_ns = self._clock()
         late = self._dispatcher.expire(now_ns)
-        return self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
+        return self._completions(late, lambda request: self._late_error(request, now_ns), now_ns)
+
+    def _late_error(self, request: InferenceRequest, now_ns: int) -> RequestError:
+        back_ns = self._dispatcher.back_ns(request.model)
+        if back_ns is None or back_ns <= now_ns or (request.deadline_ns is not None and request.deadline_ns <= now_ns):
+            return expired_error(request, now_ns)
+        return restarting_error(request, back_ns, now_ns)
 
     def _notify(self, count: int = 1) -> None:
         """Wake so many runners that wait, whichever they are: all of them, where they do not all have the same models."""

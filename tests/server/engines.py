@@ -28,7 +28,7 @@ class Orders:
 
     While "pause" is there batches do not end. Where "die" is there the process kills itself once it has written outputs, but told
     nobody; it takes the file away first, so that its successor lives. Where "full" is there a batch finds no memory. "staged" has
-    the batches whose rows were copied.
+    the batches whose rows were copied. While "shut" is there, devices cannot be opened yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,6 +92,8 @@ class ToyHost(Host):
 
     def __init__(self, _device: str, orders: Orders) -> None:
         self._orders = orders
+        while orders.given("shut"):
+            time.sleep(0.005)
 
     def load(self, _model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         return _Pipeline(_Instance(max_batch_rows, self._orders), self._orders)

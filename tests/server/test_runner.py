@@ -128,12 +128,13 @@ def test_a_batch_for_which_one_device_has_no_memory_is_answered_by_another(
 ) -> None:
     monkeypatch.setattr(runner_module, "_SHORTAGE_S", PATIENCE_S)
     monkeypatch.setattr(runner_module, "_LONGEST_SHORTAGE_S", PATIENCE_S)
-    lab.pause("cuda:0")
+    for device in ("cuda:0", "cuda:1"):
+        lab.pause(device)
     fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
     lab.fail_next("cuda:0", OutOfMemoryError("full"))
     requests = [fleet.submit(value, 8) for value in (1.0, 2.0)]
-    lab.wait_running("cuda:0")
-    fleet.inbox.wait(1)
+    for device in ("cuda:0", "cuda:1"):
+        lab.wait_running(device)
     lab.resume()
     fleet.inbox.wait(2)
     answers = [fleet.inbox.of(request).outcome for request in requests]
@@ -283,13 +284,15 @@ def test_buckets_are_powers_of_two_and_the_maximum(rows: int, buckets: tuple[int
 def test_a_lost_device_comes_back_and_its_requests_are_answered(lab: Lab, fleets: list[Fleet]) -> None:
     lab.fail_next("cuda:0", DeviceFaultError("an illegal memory access"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
-    refused = fleet.submit(1.0)
-    fleet.inbox.wait(1)  # no other device was there
-    assert isinstance(fleet.inbox.of(refused).outcome, DeviceLostError)
-    wait_until(lambda: bool(fleet.scheduler.healthy_devices))
-    answered = fleet.submit(2.0)
+    lab.opening.clear()
+    running = fleet.submit(1.0)
+    wait_until(lambda: len(fleet.changes) == 1)
+    waiting = fleet.submit(2.0)
+    assert not fleet.inbox.completions
+    lab.opening.set()
     fleet.inbox.wait(2)
-    assert isinstance(fleet.inbox.of(answered).outcome, Answer)
+    assert all(isinstance(fleet.inbox.of(request).outcome, Answer) for request in (running, waiting))
+    wait_until(lambda: len(fleet.changes) == 2)
     assert fleet.changes == [("cuda:0", "an illegal memory access"), ("cuda:0", None)]
     assert fleet.runners[0].restarts == 1
     assert lab.closed == ["cuda:0"]
@@ -310,20 +313,26 @@ def test_a_device_that_is_lost_again_and_again_stays_out_of_service(lab: Lab, fl
     for _ in range(3):
         lab.fail_next("cuda:0", DeviceFaultError("gone"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=2, first_s=0.0)).open())
-    for count in range(1, 4):
-        wait_until(lambda: bool(fleet.scheduler.healthy_devices))
-        fleet.submit(1.0)
+    for count in range(1, 3):  # the first is tried twice
+        request = fleet.submit(1.0)
         fleet.inbox.wait(count)
+        assert isinstance(fleet.inbox.of(request).outcome, DeviceLostError)
     assert fleet.runners[0].join(PATIENCE_S)
     assert not fleet.scheduler.healthy_devices
     assert [reason for _, reason in fleet.changes] == ["gone", None, "gone", None, "gone"]
 
 
-def test_a_device_that_comes_back_with_less_room_is_not_used(lab: Lab, fleets: list[Fleet]) -> None:
+def test_a_device_that_comes_back_with_less_room_is_not_used_and_what_waits_for_it_is_told_so(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
     lab.fail_next("cuda:0", DeviceFaultError("gone"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=1, first_s=0.0)).open())
     lab.shrink("cuda:0", 4)
-    fleet.submit(1.0)
+    request = fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    outcome = fleet.inbox.of(request).outcome
+    assert isinstance(outcome, UnavailableError)
+    assert "no room any more" in str(outcome)
     assert fleet.runners[0].join(PATIENCE_S)
     assert not fleet.scheduler.healthy_devices
 
@@ -456,8 +465,7 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     runner.load(ModelKey("toy", 9), 8, ends)
     lab.opening.clear()
     lab.fail_next("cpu", DeviceFaultError("gone"))
-    fleet.submit(1.0)
-    fleet.inbox.wait(1)
+    left_alone = fleet.submit(1.0)
     wait_until(lambda: len(ends.seen) == 1)
     assert isinstance(ends.seen[0], DeviceLostError)
     wait_until(lambda: not runner.in_service)
@@ -474,6 +482,7 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     request = fleet.submit(2.0, model=NEXT)
     fleet.inbox.wait(2)
     assert isinstance(fleet.inbox.of(request).outcome, Answer)
+    assert isinstance(fleet.inbox.of(left_alone).outcome, UnavailableError)
 
 
 def test_a_device_comes_back_without_a_model_that_came_meanwhile_and_has_no_room_there(
@@ -484,8 +493,7 @@ def test_a_device_comes_back_without_a_model_that_came_meanwhile_and_has_no_room
     lab.opening.clear()
     lab.fail_next("cpu", DeviceFaultError("gone"))
     fleet.submit(1.0)
-    fleet.inbox.wait(1)
-    wait_until(lambda: not runner.in_service)
+    wait_until(lambda: len(fleet.changes) == 1 and not runner.in_service)
     runner.load(NEXT, 16, ends)
     lab.shrink("cpu", 8)
     lab.opening.set()

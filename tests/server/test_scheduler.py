@@ -12,6 +12,7 @@ from dnnserve.errors import (
     OverloadedError,
     QueueFullError,
     RequestCancelledError,
+    RestartingError,
     UnavailableError,
     UnreachableError,
 )
@@ -220,6 +221,61 @@ def test_the_queue_survives_the_loss_of_one_device_but_not_of_the_last() -> None
         outcome = bench.inbox.of(request).outcome
         assert isinstance(outcome, UnavailableError)
         assert "cuda:1: unspecified launch failure" in str(outcome)
+
+
+def test_while_the_only_device_is_away_requests_wait_if_there_is_time_and_are_told_when_it_is_back_if_not() -> None:
+    bench = Bench(cost_ms=10)
+    running, batch = bench.submit(), bench.take()
+    queued, short = bench.submit(), bench.submit(deadline_ms=500)
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    assert bench.scheduler.put_back(batch, DeviceLostError("gone")) == 1
+    dropped = bench.inbox.of(short).outcome
+    bench.clock.advance_ms(100)
+    waiting, refused = bench.submit(deadline_ms=1000), bench.submit(deadline_ms=800)
+    refusal = bench.inbox.of(refused).outcome
+    for error, least_ms in ((dropped, 1000), (refusal, 100)):
+        assert isinstance(error, RestartingError)
+        assert error.retry_after_ms is not None
+        assert least_ms <= error.retry_after_ms < least_ms + 50
+    full = [bench.submit() for _ in range(3)][-1]
+    error = bench.inbox.of(full).outcome
+    assert isinstance(error, QueueFullError)
+    assert error.retry_after_ms is not None
+    assert error.retry_after_ms >= 900
+    bench.clock.advance_ms(900)
+    bench.scheduler.add_device("cpu", {TOY: {1: 10_000_000}})
+    again = bench.take()
+    assert {running, queued, waiting} <= set(again.requests)
+
+
+def test_what_waits_for_a_device_that_will_not_be_back_is_unavailable() -> None:
+    bench = Bench()
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    waiting = bench.submit()
+    assert not bench.inbox.completions
+    bench.scheduler.lose_device("cpu", "it cannot be opened")
+    for request in (waiting, bench.submit()):
+        outcome = bench.inbox.of(request).outcome
+        assert isinstance(outcome, UnavailableError)
+        assert "it cannot be opened" in str(outcome)
+
+
+def test_a_stop_does_not_wait_for_a_device_that_is_away() -> None:
+    bench = Bench()
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    waiting = bench.submit()
+    bench.scheduler.stop()
+    assert isinstance(bench.inbox.of(waiting).outcome, UnavailableError)
+
+
+def test_nobody_counts_on_a_device_that_is_away_while_another_has_the_model() -> None:
+    bench = Bench(Limits(1, 10), cost_ms=10)
+    bench.scheduler.add_device("cuda:1", {TOY: {1: 10_000_000}})
+    bench.scheduler.lose_device("cpu", "gone", bench.clock())
+    bench.submit()
+    assert bench.scheduler.take("cuda:1") is not None
+    bench.submit(deadline_ms=25)
+    assert isinstance(bench.inbox.of(bench.submit(deadline_ms=26)).outcome, OverloadedError)
 
 
 def test_stop_answers_queued_and_running_requests_and_late_outcomes_do_not_count() -> None:

@@ -1,7 +1,7 @@
 """Messages between a runner and its engine process.
 
-The runner asks and the engine answers each question, in order; `Map`, `Unmap` and `LogLevel` ask for nothing, and a `SIGN` is answered
-by one, at once. Rows and outputs lie in arenas that the engine maps, and are never sent.
+The runner asks and the engine answers each question, in order; `Map`, `Unmap` and `LogLevel` ask for nothing, and a `SIGN` is
+answered by one, at once. Rows and outputs lie in arenas that the engine maps, and are never sent.
 """
 
 from __future__ import annotations

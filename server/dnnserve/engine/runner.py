@@ -34,6 +34,9 @@ _SHORTAGE_S, _LONGEST_SHORTAGE_S = 0.02, 1.0
 """A device without memory takes no batch for so long, twice as long each time: failing at once, it would draw all requests that
 others could answer."""
 
+_OPENING_NS = 3_000_000_000
+"""What opening a lost device again takes, until one was: a process with its context and a model took 1.5 to 3 s."""
+
 DeviceChanged = Callable[[str, str | None], None]
 """Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
 once it is back."""
@@ -98,6 +101,9 @@ class Runner:
         )
         self._hung = ""
         self._given_up = False
+        self._entered_ns = 0  # when it went into service, or failed to; this, too, and what follows
+        self._pause_s: float | None = None  # before a lost device is opened again; None: it is not
+        self._opening_ns = _OPENING_NS
         self._shortages = 0  # batches in a row for which there was no memory; of the runner's thread alone
         self._busy_ns = 0  # written by the runner's thread alone
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
@@ -185,7 +191,7 @@ class Runner:
             if self._host is not None and self._host.kill():
                 return True  # the runner's thread wakes up and finds out
             self._given_up = True
-        self._hand_over([batch], self._hung)
+        self._hand_over([batch], self._hung, None)
         self._inventory.leave_service()
         return True
 
@@ -211,7 +217,6 @@ class Runner:
             finally:
                 self._loaded.set()
             while pipelines is not None:
-                since_ns = self._clock()
                 try:
                     lost = self._serve()
                 finally:
@@ -219,10 +224,10 @@ class Runner:
                 if not lost:
                     return
                 self._close()
-                pipelines = self._open_again((self._clock() - since_ns) / 1e9)
+                pipelines = self._open_again()
         except Exception as error:  # noqa: BLE001 - a runner that ends for any reason takes its device out of service
             _log.exception("the runner of device %s failed", self.label)
-            self._lose(f"its runner failed: {error}")
+            self._lose(f"its runner failed: {error}", None)
         finally:
             self._close()
 
@@ -237,25 +242,34 @@ class Runner:
         self._scheduler.add_device(self.label, self._time(pipelines))
         assert self._host is not None
         self._inventory.enter_service(self._host, pipelines)
+        self._entered_ns = self._clock()
 
     def _interrupted(self) -> bool:
         """Whether there is something to do but batches."""
         return self._inventory.due or self._gone()
 
-    def _open_again(self, seconds_in_service: float) -> dict[ModelKey, Pipeline] | None:
+    def _expected_ns(self) -> int | None:
+        """Count a loss, and say when the device will be in service again; None: it is not tried any more."""
+        self._pause_s = self._restarts.after((self._clock() - self._entered_ns) / 1e9)
+        return None if self._pause_s is None else self._clock() + int(self._pause_s * 1e9) + self._opening_ns
+
+    def _open_again(self) -> dict[ModelKey, Pipeline] | None:
         """Bring a lost device back; None: it is not tried any more, or the server ends."""
-        while (wait_s := self._restarts.after(seconds_in_service)) is not None:
-            if self._ending.wait(wait_s):
+        while (pause_s := self._pause_s) is not None:
+            if self._ending.wait(pause_s):
                 return None
+            began_ns = self._clock()
             try:
                 pipelines = self._open()
                 self._check_room(pipelines)
                 self._enter_service(pipelines)
-            except Exception:  # noqa: BLE001 - whatever it was may be over the next time
+            except Exception as error:  # noqa: BLE001 - whatever it was may be over the next time
                 _log.exception("device %s could not be opened again", self.label)
                 self._close()
-                seconds_in_service = 0.0
+                self._entered_ns = self._clock()
+                self._scheduler.lose_device(self.label, f"it cannot be opened: {error}", self._expected_ns())
                 continue
+            self._opening_ns = self._clock() - began_ns
             self._on_change(self.label, None)
             return pipelines
         return None
@@ -293,7 +307,7 @@ class Runner:
                 batch = self._next(flights)
                 if batch is None and not flights:
                     if self._gone():
-                        self._lose("it ended while nothing ran on it")
+                        self._lose("it ended while nothing ran on it", self._expected_ns())
                         return True
                     if self._scheduler.stopped:
                         return False
@@ -315,7 +329,7 @@ class Runner:
                     if self._given_up:
                         return False
                 _log.error("device %s is lost: %s", self.label, reason)
-                self._hand_over([flight.batch for flight in flights], reason)
+                self._hand_over([flight.batch for flight in flights], reason, self._expected_ns())
                 return True
             done = flights.popleft()
             if not self._pass_on(ended.computed_ns, flights[0] if flights else None):
@@ -403,17 +417,18 @@ class Runner:
             self._running = None if following is None else (following.batch, now_ns)
         return True
 
-    def _hand_over(self, batches: Sequence[Batch], reason: str) -> None:
-        """Let other devices run what this one could not."""
-        self._lose(reason)  # first: neither the batches nor a client that retries must meet this device again
+    def _hand_over(self, batches: Sequence[Batch], reason: str, back_ns: int | None) -> None:
+        """Let other devices run what this one could not, or this one when it is back."""
+        self._lose(reason, back_ns)  # first: neither the batches nor a client that retries must meet this device again
         lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
         for batch in reversed(batches):  # each goes to the head of its queue
             again = self._scheduler.put_back(batch, DeviceLostError(lost))
             total = len(batch.requests)
-            _log.warning("of %d requests of %s on %s, %d go to other devices", total, batch.model, self.label, again)
+            _log.warning("of %d requests of %s on %s, %d are tried again", total, batch.model, self.label, again)
 
-    def _lose(self, reason: str) -> None:
-        self._scheduler.lose_device(self.label, reason)
+    def _lose(self, reason: str, back_ns: int | None) -> None:
+        """Count the device out until a moment, or for good."""
+        self._scheduler.lose_device(self.label, reason, back_ns)
         self._on_change(self.label, reason)
 
     def _close(self) -> None:
