@@ -125,9 +125,9 @@ def taken(server: Server) -> int:
 
 @pytest.mark.parametrize("looks", [True, False], ids=["clients-look-at-the-health", "clients-go-round"])
 def test_when_one_of_two_replicas_leaves_no_call_is_lost(looks: bool) -> None:
-    service_config = {"loadBalancingConfig": [{"round_robin": {}}]}
+    service_config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if looks:
-        service_config["healthCheckConfig"] = {"serviceName": ""}  # type: ignore[assignment]
+        service_config["healthCheckConfig"] = {"serviceName": ""}
     options = [
         ("grpc.service_config", json.dumps(service_config)),
         ("grpc.use_local_subchannel_pool", 1),
