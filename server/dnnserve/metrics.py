@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dnnserve.batch import Batch
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import Answer, Completion, ModelKey
 from dnnserve.errors import (
@@ -32,7 +33,7 @@ from dnnserve.errors import (
     UnreachableError,
 )
 from dnnserve.lifecycle.versions import IndexEntry
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 from dnnserve.series import Counter, CounterFamily, Histogram, HistogramFamily
 from dnnserve.statistics import Statistics, answered_batches, failures
 from dnnserve.triton_metrics import render_triton_metrics

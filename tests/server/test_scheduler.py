@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from dnnserve.batch import Batch
 from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
@@ -16,7 +17,7 @@ from dnnserve.errors import (
     UnavailableError,
     UnreachableError,
 )
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
 from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, block_of, make_rows, wait_until
@@ -345,7 +346,7 @@ def test_the_expiry_thread_outlives_a_deadline_longer_than_any_clock() -> None:
     try:
         now_ns = scheduler._clock()
         scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
-        wait_until(lambda: scheduler._sweeper_wakes_ns is not None or not scheduler._sweeper.is_alive())
+        wait_until(lambda: scheduler._sweeper.wakes_ns is not None or not scheduler._sweeper.alive)
         now_ns = scheduler._clock()
         scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 30_000_000, inbox.deliver))
         (completion,) = inbox.wait(1)

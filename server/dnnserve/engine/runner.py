@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
+from dnnserve.batch import Batch
 from dnnserve.engine.host import Host, HostFactory
 from dnnserve.engine.inventory import Inventory, LoadEnd
 from dnnserve.engine.pipeline import Pipeline, Timing
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
 from dnnserve.errors import DeviceLostError, DeviceMemoryError, ExecutionError
 from dnnserve.processes.restarts import Restarts
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 
 __all__ = ["DeviceChanged", "Runner"]
 
