@@ -31,12 +31,15 @@ class Taken:
     failed: int = 0
     in_time: int = 0
     """Of those that were answered; all where calls have no deadline."""
+    missed: list[float] = field(default_factory=list)
+    """When those were due that were not answered in time; by `send_at` in seconds after its start."""
 
     def join(self, other: Taken) -> None:
         """Count another's calls too."""
         self.seconds += other.seconds
         self.failed += other.failed
         self.in_time += other.in_time
+        self.missed += other.missed
 
 
 class _Connection:
@@ -77,13 +80,17 @@ class _Connection:
         event: Any = self._core.next_call_event()
         while event.completion_type == cygrpc.CompletionType.queue_timeout:
             event = self._core.next_call_event()
-        if event.batch_operations[-1].code() == 0:
-            started, deadline_s = event.tag
-            took_s = time.perf_counter() - started
+        started, deadline_s = event.tag
+        took_s = time.perf_counter() - started
+        answered = event.batch_operations[-1].code() == 0
+        if answered:
             self.taken.seconds.append(took_s)
-            self.taken.in_time += deadline_s is None or took_s <= deadline_s
         else:
             self.taken.failed += 1
+        if answered and (deadline_s is None or took_s <= deadline_s):
+            self.taken.in_time += 1
+        else:
+            self.taken.missed.append(started)
 
     def close(self) -> None:
         """Close the connection, over which no call is open."""
@@ -123,7 +130,11 @@ def send_at(
     """Send calls at these seconds after the start, each with its deadline, whatever becomes of those before; both count from when
     it was due.
     """
-    began = time.perf_counter() + 0.05
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        began = time.perf_counter() + 0.05
 
     def work(connection: _Connection, first: int) -> None:
         mine = calls[first::connections]
@@ -141,12 +152,21 @@ def send_at(
             connection.call(due, deadline_s)
         waiting.join()
 
-    return _run([partial(work, first=first) for first in range(connections)], address, method, message)
+    taken = _run([partial(work, first=first) for first in range(connections)], address, method, message, begin)
+    taken.missed = [due - began for due in taken.missed]
+    return taken
 
 
-def _run(works: list[Callable[[_Connection], None]], address: str, method: str, message: bytes) -> Taken:
-    """Do each of them over a connection of its own, in a thread of its own."""
+def _run(
+    works: list[Callable[[_Connection], None]],
+    address: str,
+    method: str,
+    message: bytes,
+    begin: Callable[[], None] = lambda: None,
+) -> Taken:
+    """Do each of them over a connection of its own, in a thread of its own, once all are connected and it has begun."""
     connections = [_Connection(address, method, message) for _ in works]
+    begin()
     threads = [threading.Thread(target=work, args=(each,)) for work, each in zip(works, connections, strict=True)]
     for thread in threads:
         thread.start()

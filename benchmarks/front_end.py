@@ -39,7 +39,7 @@ from dnnserve.allocator import keep_freed_memory
 from dnnserve.app import Server
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
-from dnnserve.engine.host import Host
+from dnnserve.engine.host import Fresh, Host
 from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
@@ -174,8 +174,23 @@ class FreeHost(Host):
         """A model of `SPECS`."""
         return LocalPipeline(FreeInstance(self._specs[model], max_batch_rows))
 
+    def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
+        """No model comes later."""
+        raise NotImplementedError
+
+    def loaded(self, model: ModelKey) -> Fresh | None:
+        """As above."""
+        raise NotImplementedError
+
+    def unload(self, model: ModelKey) -> None:
+        """Nor goes."""
+        raise NotImplementedError
+
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         """It is never lost."""
+
+    def look(self) -> None:
+        """It is there."""
 
     def kill(self) -> bool:
         """Nothing hangs."""

@@ -1,15 +1,19 @@
-"""Goodput under overload over real gRPC: an open loop with deadlines, and a device that sleeps 20 ms for a batch of 8.
+"""Goodput under overload over real gRPC: an open loop with deadlines, more than the server can do, and then less again.
 
-    python -m benchmarks.overload
+    python -m benchmarks.overload --out benchmarks/results
 
-The device is in an engine's process, and batches overlap there as on a GPU. Goodput is what clients had in time, in percent of what
-the device can do with full batches; late is what it computed and nobody had in time, in percent of the requests. Beside each line
-stands what a sleep of 20 ms took meanwhile: on a machine that is busy with other things the device is no faster than that.
+A device is in an engine's process, and batches overlap there as on a GPU. It sleeps: `slow` 20 ms for a batch of 8, `quick` 4 ms
+for a batch of 4, where deadlines of 15 ms leave room for a batch before a request's own. `free` takes no time: what the front end
+can do is the bound, which is measured in a closed loop first. Goodput is what clients had in time, in percent of what can be done;
+late is what was computed and nobody had in time, in percent of the requests. In the last line of each device the load falls to a
+half of what can be done after the overload: `recovery` is how many seconds of that passed until every request was answered in time.
+Beside each line stands what a sleep of 20 ms took meanwhile: on a machine that is busy with other things a device is no faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import signal
 import subprocess
@@ -17,8 +21,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,43 +39,124 @@ from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
 
-from benchmarks.core_client import send_at
+from benchmarks.core_client import keep_in_flight, send_at
+from benchmarks.document import Document
 from benchmarks.front_end import CONNECTIONS, INFER, PAYLOADS, SPECS, FreeHost, FreeInstance
 
-BASE_S, ROW_S = 0.004, 0.002
-MAX_ROWS = 8
-CAPACITY = MAX_ROWS / (BASE_S + MAX_ROWS * ROW_S)
 SLOTS = 3
 LOADS = (1.5, 3.0)
-DEADLINES_MS = ((50.0,), (100.0,), (50.0, 100.0))
+CALM = 0.5
+IN_FLIGHT = 64
 SPEC = SPECS[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A device. Immutable.
+
+    Args:
+        base_s: What any batch takes.
+        row_s: And each of its rows.
+        max_rows: Of a batch.
+        deadlines_ms: With which it is loaded, one choice after another: each request has one of them.
+    """
+
+    base_s: float
+    row_s: float
+    max_rows: int
+    deadlines_ms: tuple[tuple[float, ...], ...]
+
+    @property
+    def capacity(self) -> float | None:
+        """Rows a second in full batches; None: the device bounds nothing."""
+        batch_s = self.base_s + self.max_rows * self.row_s
+        return self.max_rows / batch_s if batch_s else None
+
+
+SHAPES = {
+    "slow": Shape(0.004, 0.002, 8, ((50.0,), (100.0,), (50.0, 100.0))),
+    "quick": Shape(0.002, 0.0005, 4, ((15.0,), (15.0, 50.0, 100.0))),
+    "free": Shape(0.0, 0.0, 8, ((15.0,), (50.0,), (100.0,), (15.0, 50.0, 100.0))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One load on one device. Immutable.
+
+    Args:
+        device: Its shape's name.
+        front_ends: Processes that take calls; 0: the server's own does.
+        load: By what can be done.
+        deadlines_ms: Of the requests.
+        capacity: Requests a second that can be done.
+        goodput: Percent of those that were answered in time.
+        late: Percent of the requests that were computed for nothing.
+        rows_per_batch: On average.
+        sleep_ms: What a sleep of 20 ms took.
+        recovery_s: Seconds at `CALM` after which every request was answered in time, all of them where it never was; None: the load
+            did not change.
+    """
+
+    device: str
+    front_ends: int
+    load: float
+    deadlines_ms: tuple[float, ...]
+    capacity: float
+    goodput: float
+    late: float
+    rows_per_batch: float
+    sleep_ms: float
+    recovery_s: float | None = None
+
+    @property
+    def deadlines(self) -> str:
+        """In one word."""
+        return "/".join(f"{each:g}" for each in self.deadlines_ms)
+
+    def __str__(self) -> str:
+        recovery = "" if self.recovery_s is None else f"{self.recovery_s:8.2f}"
+        return (
+            f"{self.device:>6} {self.load:4.1f} {self.deadlines:>12} {self.capacity:8.0f} {self.goodput:8.1f} {self.late:7.2f} "
+            f"{self.rows_per_batch:10.2f} {self.sleep_ms:11.1f} {recovery:>10}"
+        )
+
+
+HEAD = "device load deadlines/ms  rows/s goodput%   late% rows/batch 20 ms sleep recovery/s"
 
 
 class SlowInstance(FreeInstance):
     """A model that takes its time. Owned by one thread; not checked."""
 
-    def __init__(self, spec: ModelSpec, max_batch_rows: int) -> None:
+    def __init__(self, spec: ModelSpec, max_batch_rows: int, shape: Shape) -> None:
         super().__init__(spec, max_batch_rows)
+        self._shape = shape
         nbytes = Slot.nbytes(max_batch_rows, spec.signature)
         memory = [np.zeros(nbytes, np.uint8) for _ in range(SLOTS)]
         self.slots = tuple(Slot(each, max_batch_rows, spec.signature, spec.preprocessing) for each in memory)
 
     def finish(self) -> Mapping[int, np.ndarray]:
         """Zeros, when they are due."""
-        time.sleep(BASE_S + self._begun * ROW_S)
+        if self._shape.capacity is not None:
+            time.sleep(self._shape.base_s + self._begun * self._shape.row_s)
         return super().finish()
 
 
 class SlowHost(FreeHost):
     """A device of such models. Owned by one thread; not checked."""
 
+    def __init__(self, device: str, shape: Shape) -> None:
+        super().__init__(device)
+        self._shape = shape
+
     def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         """A model of `SPECS`."""
-        return LocalPipeline(SlowInstance(self._specs[model], max_batch_rows))
+        return LocalPipeline(SlowInstance(self._specs[model], max_batch_rows, self._shape))
 
 
-def serve(front_ends: int) -> None:
+def serve(device: str, front_ends: int) -> None:
     """Serve until SIGTERM; the addresses are the first line of the output."""
+    shape = SHAPES[device]
     keep_freed_memory()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     config = ServerConfig(
@@ -77,12 +164,12 @@ def serve(front_ends: int) -> None:
         grpc_port=0,
         metrics_port=0,
         front_ends=front_ends,
-        max_batch_rows=MAX_ROWS,
+        max_batch_rows=shape.max_rows,
         lame_duck_seconds=0,
     )
     engines = EngineProcesses(["cpu"])
-    engines.tell(Assignment(SlowHost, "text"))
-    server = Server(config, ("cpu",), [replace(SPEC, max_batch_rows=MAX_ROWS)], engines, close=engines.close)
+    engines.tell(Assignment(partial(SlowHost, shape=shape), "text"))
+    server = Server(config, ("cpu",), [replace(SPEC, max_batch_rows=shape.max_rows)], engines, close=engines.close)
     server.start()
     collect_seldom()
     print(server.addresses.grpc, server.addresses.metrics, flush=True)
@@ -90,12 +177,19 @@ def serve(front_ends: int) -> None:
     server.drain()
 
 
-def arrivals(load: float, seconds: float, deadlines_ms: Sequence[float]) -> Sequence[tuple[float, float]]:
-    """When requests come, at random, so much more than the device can do, and the seconds that each may take."""
-    generator, calls, at_s = random.Random(0), [], 0.0
-    while (at_s := at_s + generator.expovariate(load * CAPACITY)) < seconds:
+def arrivals(
+    rate: float, seconds: float, deadlines_ms: Sequence[float], start_s: float = 0.0
+) -> Sequence[tuple[float, float]]:
+    """When requests come, at random, so many a second, and the seconds that each may take."""
+    generator, calls, at_s = random.Random(0), [], start_s
+    while (at_s := at_s + generator.expovariate(rate)) < start_s + seconds:
         calls.append((at_s, generator.choice(deadlines_ms) / 1e3))
     return calls
+
+
+def seconds_to_recover(missed: Sequence[float], overload_s: float) -> float:
+    """After the end of an overload, until the last moment at which a request came that was not answered in time."""
+    return max(0.0, max(missed, default=0.0) - overload_s)
 
 
 def rows_and_batches(metrics: str) -> np.ndarray:
@@ -128,38 +222,88 @@ class Sleeper(threading.Thread):
         return 1e3 * float(np.mean(self._seconds))
 
 
-def line(grpc: str, metrics: str, load: float, deadlines_ms: Sequence[float], seconds: float) -> str:
-    """A row of the table."""
-    calls = arrivals(load, seconds, deadlines_ms)
-    before, sleeper = rows_and_batches(metrics), Sleeper()
-    sleeper.start()
-    taken = send_at(grpc, INFER, PAYLOADS[0].message(), CONNECTIONS, calls)
-    sleep_ms = sleeper.mean_ms()
-    rows, batches = rows_and_batches(metrics) - before
-    name = "/".join(f"{each:g}" for each in deadlines_ms)
-    return (
-        f"{load:4.1f} {name:>12} {100 * taken.in_time / CAPACITY / seconds:8.1f} "
-        f"{100 * (rows - taken.in_time) / len(calls):7.2f} {rows / max(1, batches):10.2f} {sleep_ms:11.1f}"
+class Bench:
+    """A server and what it was found to do. Owned by one thread; not checked.
+
+    Args:
+        device: The shape's name.
+        front_ends: Processes that take calls.
+        grpc, metrics: Where it listens.
+    """
+
+    def __init__(self, device: str, front_ends: int, grpc: str, metrics: str) -> None:
+        self._device, self._front_ends = device, front_ends
+        self._grpc, self._metrics = grpc, metrics
+        self._message = PAYLOADS[0].message()
+        self.capacity = SHAPES[device].capacity or 0.0
+
+    def warm_up(self, seconds: float) -> None:
+        """Let it learn what batches take, and find out what it can do where the device does not say so."""
+        taken = keep_in_flight(self._grpc, INFER, self._message, CONNECTIONS, IN_FLIGHT, seconds)
+        self.capacity = self.capacity or len(taken.seconds) / seconds
+
+    def overload(self, load: float, deadlines_ms: tuple[float, ...], seconds: float, calm_s: float = 0.0) -> Result:
+        """Send more than it can do, and, if there shall be a calm, a half of that for so long."""
+        calls = list(arrivals(load * self.capacity, seconds, deadlines_ms))
+        busy = len(calls)
+        calls += arrivals(CALM * self.capacity, calm_s, deadlines_ms, seconds) if calm_s else []
+        before, sleeper = rows_and_batches(self._metrics), Sleeper()
+        sleeper.start()
+        taken = send_at(self._grpc, INFER, self._message, CONNECTIONS, calls)
+        sleep_ms = sleeper.mean_ms()
+        rows, batches = rows_and_batches(self._metrics) - before
+        in_time = busy - sum(due < seconds for due in taken.missed)
+        return Result(
+            self._device,
+            self._front_ends,
+            load,
+            deadlines_ms,
+            self.capacity,
+            100 * in_time / self.capacity / seconds,
+            100 * (rows - taken.in_time) / len(calls),
+            rows / max(1, batches),
+            sleep_ms,
+            seconds_to_recover(taken.missed, seconds) if calm_s else None,
+        )
+
+
+@contextmanager
+def serving(device: str, front_ends: int) -> Iterator[Bench]:
+    """A server with such a device, in a process of its own."""
+    program = (
+        f"from benchmarks.overload import serve; serve({device!r}, {front_ends})"  # by name: engines import it, too
     )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield Bench(device, front_ends, *server.stdout.readline().split())
+        finally:
+            server.terminate()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--front-ends", type=int, default=0, help="processes of their own (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load")
+    parser.add_argument("--devices", nargs="+", choices=SHAPES, default=list(SHAPES), help="which (default: all)")
+    parser.add_argument("--out", type=Path, help="folder of the JSON file; without it, figures are only printed")
     options = parser.parse_args()
-    program = f"from benchmarks.overload import serve; serve({options.front_ends})"  # by name: engines import it, too
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            grpc, metrics = server.stdout.readline().split()
-            line(grpc, metrics, 0.8, (1000.0,), 2.0)
-            print("load deadlines/ms goodput%   late% rows/batch 20 ms sleep")
-            for load in LOADS:
-                for deadlines_ms in DEADLINES_MS:
-                    print(line(grpc, metrics, load, deadlines_ms, options.seconds), flush=True)
-        finally:
-            server.terminate()
+    document = None
+    if options.out is not None:
+        document = Document(options.out / "overload.json", ("device", "front_ends", "load", "deadlines_ms", "calm_s"))
+    print(HEAD)
+    for device in options.devices:
+        choices = SHAPES[device].deadlines_ms
+        lines = [(load, deadlines_ms, 0.0) for load, deadlines_ms in itertools.product(LOADS, choices)]
+        lines.append((LOADS[-1], choices[0], options.seconds / 2))
+        with serving(device, options.front_ends) as bench:
+            bench.warm_up(min(2.0, options.seconds))
+            for load, deadlines_ms, calm_s in lines:
+                result = bench.overload(load, deadlines_ms, options.seconds, calm_s)
+                print(result, flush=True)
+                if document is not None:
+                    more = {"deadlines_ms": result.deadlines, "calm_s": calm_s, "seconds": options.seconds}
+                    document.add([asdict(result) | more])
 
 
 if __name__ == "__main__":

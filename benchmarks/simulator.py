@@ -86,11 +86,15 @@ class Device:
         name: Unique.
         service: What its batches take.
         lost_at_ns: When it fails, and puts back what it runs; None: never.
+        away_ns: After how long it is back; None: it is not.
+        expected_away_ns: What the policy is told of that; None: the truth.
     """
 
     name: str
     service: ServiceTime
     lost_at_ns: int | None = None
+    away_ns: int | None = None
+    expected_away_ns: int | None = None
 
 
 def linear(base_ms: float, row_ms: float, jitter: float = 0.0, seed: int = 0) -> ServiceTime:
@@ -173,24 +177,36 @@ class Simulation:
         waiting: dict[int, Arrival] = {}
         ends: list[tuple[int, str, Decision]] = []
         losses = sorted((d.lost_at_ns, d.name) for d in self.devices if d.lost_at_ns is not None)
+        returns: list[tuple[int, str]] = []
         source = iter(arrivals)
         coming = next(source, None)
         ticket, sweep_at_ns, look_at_ns = 0, 0, None
         while coming is not None or ends or waiting:
             moments = [coming.at_ns if coming else None, ends[0][0] if ends else None, look_at_ns]
             moments += [losses[0][0]] if losses else []
+            moments += [returns[0][0]] if returns else []
             now_ns = min((moment for moment in moments if moment is not None), default=None)
             if now_ns is None:
                 break  # nothing will ever happen: what waits starves, which the caller sees from what is missing
             if losses and losses[0][0] == now_ns:
                 name = losses.pop(0)[1]
-                policy.lose_device(name)
+                device, back_ns = by_name[name], None
+                if device.away_ns is not None:
+                    heapq.heappush(returns, (now_ns + device.away_ns, name))
+                    expected_ns = device.away_ns if device.expected_away_ns is None else device.expected_away_ns
+                    back_ns = now_ns + expected_ns
+                policy.lose_device(name, back_ns)
+                sweep_at_ns = now_ns
                 idle.pop(name, None)
                 for end in [end for end in ends if end[1] == name]:
                     ends.remove(end)
                     heapq.heapify(ends)
                     assert end[2].model is not None
                     policy.put_back(end[2].model, end[2].batch)
+            elif returns and returns[0][0] == now_ns:
+                name = heapq.heappop(returns)[1]
+                policy.add_device(name, self.timings_ns.get(name), now_ns)
+                idle[name] = None
             elif ends and ends[0][0] == now_ns:
                 _, name, decision = heapq.heappop(ends)
                 policy.complete(name, decision, now_ns)

@@ -1,6 +1,7 @@
 // Reading plans of faults: see faults.h.
 #include "faults.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -84,20 +85,21 @@ size_t take_device(const std::string& entry, std::vector<Word>& words) {
 
 // Adds an entry "WHEN WHAT"; false: there is no such fault in it.
 bool read_fault(const std::string& entry, std::vector<Word>& words, DeviceFaults& faults) {
-  const auto alloc = take(words, "alloc"), launch = take(words, "launch"), after = take(words, "after");
+  const auto alloc = take(words, "alloc"), enqueue = take(words, "enqueue"), launch = take(words, "launch"), after = take(words, "after");
   const auto oom = take(words, "oom"), oom_from_then_on = take(words, "oom+");
   const auto sticky = take(words, "sticky"), hang = take(words, "hang"), disappear = take(words, "disappear");
-  const int conditions = !!alloc + !!launch + !!after;
+  const int conditions = !!alloc + !!enqueue + !!launch + !!after;
   const int effects = !!oom + !!oom_from_then_on + !!sticky + !!hang + !!disappear;
   if (conditions + effects == 0) return false;
-  if (conditions > 1) malformed(entry, "one of alloc, launch and after");
+  if (conditions > 1) malformed(entry, "one of alloc, enqueue, launch and after");
   if (effects != 1) malformed(entry, "one of oom, oom+, sticky, hang and disappear");
   if (oom || oom_from_then_on) {
-    if (!alloc) malformed(entry, "oom needs alloc=K");
-    faults.allocations.push_back({to_count(entry, *alloc), oom_from_then_on.has_value()});
+    if (!alloc && !enqueue) malformed(entry, "oom needs alloc=K or enqueue=K");
+    auto& calls = alloc ? faults.allocations : faults.enqueued;
+    calls.push_back({to_count(entry, alloc ? *alloc : *enqueue), oom_from_then_on.has_value()});
     return true;
   }
-  if (alloc) malformed(entry, "alloc goes with oom or oom+");
+  if (alloc || enqueue) malformed(entry, "alloc and enqueue go with oom or oom+");
   if (disappear && !launch) {
     faults.disappears_at = Clock::now() + (after ? to_duration(entry, *after) : std::chrono::nanoseconds(0));
     return true;
@@ -129,6 +131,12 @@ void read_entry(const std::string& entry, std::vector<DeviceFaults>& plan) {
   if (!understood) malformed(entry, "nothing happens");
 }
 
+bool any_strikes(const std::vector<MemoryFault>& faults, uint64_t number) {
+  return std::any_of(faults.begin(), faults.end(), [&](const MemoryFault& fault) {
+    return fault.from_then_on ? number >= fault.number : number == fault.number;
+  });
+}
+
 }  // namespace
 
 const LaunchFault* DeviceFaults::launch_fault(uint64_t number) const {
@@ -139,11 +147,15 @@ const LaunchFault* DeviceFaults::launch_fault(uint64_t number) const {
 }
 
 bool DeviceFaults::allocation_fails(uint64_t number) const {
-  for (const AllocationFault& fault : allocations) {
-    const uint64_t at = first_allocation + fault.number;
-    if (fault.from_then_on ? number >= at : number == at) return true;
-  }
-  return false;
+  return any_strikes(allocations, number - first_allocation);
+}
+
+bool DeviceFaults::enqueue_fails(uint64_t number) const {
+  return any_strikes(enqueued, number - first_enqueued);
+}
+
+void meet_enqueue_fault(Device& device) {
+  if (device.faults.enqueue_fails(++device.enqueued)) refuse(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void install_faults(const std::string& plan) {
@@ -153,6 +165,7 @@ void install_faults(const std::string& plan) {
     faults[i].gone = devices[i]->gone();
     faults[i].first_launch = devices[i]->launches;
     faults[i].first_allocation = devices[i]->allocations;
+    faults[i].first_enqueued = devices[i]->enqueued;
   }
   std::istringstream in(plan);
   for (std::string entry; std::getline(in, entry, ',');) {

@@ -9,13 +9,14 @@
 // where N is the device. WHEN is one of
 //
 //     alloc=K      the device's K-th allocation from now on (cuMemAlloc, cuMemAllocPitch, cuMemAllocAsync), counted from 1
+//     enqueue=K    its K-th call from now on that launches a kernel or a graph (cuLaunchKernel and its like, cuGraphLaunch), counted from 1
 //     launch=K     its K-th kernel from now on, also inside a graph, counted from 1 as kernels start
 //     after=2.5s   a time from now on (s, ms or us)
 //
 // and WHAT, with the conditions that it goes with, one of
 //
-//     oom          (alloc) this allocation returns CUDA_ERROR_OUT_OF_MEMORY
-//     oom+         (alloc) this allocation and all later ones do
+//     oom          (alloc, enqueue) this call returns CUDA_ERROR_OUT_OF_MEMORY, and has done nothing
+//     oom+         (alloc, enqueue) this call and all later ones do
 //     sticky       (launch) the kernel does not run and its context gets a sticky CUDA_ERROR_ILLEGAL_ADDRESS
 //     sticky=719   (launch) ... or another CUresult
 //     hang         (launch) the kernel never ends: its stream never completes, synchronising blocks, cuStreamQuery says not ready.
@@ -53,7 +54,8 @@ struct LaunchFault {
   std::optional<std::chrono::nanoseconds> duration = {};  // kHang; none: for ever
 };
 
-struct AllocationFault {
+// A call that finds no memory.
+struct MemoryFault {
   uint64_t number;
   bool from_then_on;
 };
@@ -61,16 +63,20 @@ struct AllocationFault {
 // The plan of one device.
 struct DeviceFaults {
   std::vector<LaunchFault> launches;
-  std::vector<AllocationFault> allocations;
+  std::vector<MemoryFault> allocations, enqueued;
   std::optional<std::chrono::steady_clock::time_point> disappears_at;
   bool gone = false;
   double speed = 1;
   std::chrono::nanoseconds launch_cost{0};
-  uint64_t first_launch = 0, first_allocation = 0;  // the device's counts when the plan was made
+  uint64_t first_launch = 0, first_allocation = 0, first_enqueued = 0;  // the device's counts when the plan was made
 
   const LaunchFault* launch_fault(uint64_t number) const;  // of the device's n-th launch, counted from 1
   bool allocation_fails(uint64_t number) const;
+  bool enqueue_fails(uint64_t number) const;
 };
+
+// Counts a call that launches, and throws the Refusal that is planned for it. Under the lock.
+void meet_enqueue_fault(Device& device);
 
 // Installs a plan; throws a Refusal when it is malformed. Under the lock.
 void install_faults(const std::string& plan);

@@ -164,6 +164,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle) {
     const auto found = state().executables.get(executable, CUDA_ERROR_INVALID_VALUE);
     const auto stream = stream_of(working_context(), handle);
     refuse_if_captured(*stream);
+    meet_enqueue_fault(*stream->context->device);
     const unsigned seed = static_cast<unsigned>(emu::settings().seed + state().next_id++);
     std::vector<std::shared_ptr<Operation>> after;
     if (found->last_launch && !found->last_launch->done) after.push_back(found->last_launch);

@@ -84,7 +84,9 @@ void launch(const std::shared_ptr<Function>& function, const LaunchShape& shape,
   if (!module || module->context != stream->context) {
     refuse(CUDA_ERROR_INVALID_HANDLE, "%s: the function and the stream are of different contexts", function->kernel->name);
   }
-  submit(stream, make_kernel_work(function, shape, params, extra));
+  auto work = make_kernel_work(function, shape, params, extra);
+  meet_enqueue_fault(*context->device);
+  submit(stream, std::move(work));
 }
 
 LaunchShape launch_shape(const CUlaunchConfig& config) {

@@ -42,7 +42,7 @@ struct Stream;
 struct Device {
   int index = 0;
   uint64_t used_bytes = 0, peak_bytes = 0;
-  uint64_t allocations = 0, launches = 0;  // ever made: what faults are counted by
+  uint64_t allocations = 0, enqueued = 0, launches = 0;  // ever made: what faults are counted by
   std::shared_ptr<Context> primary;
   int primary_users = 0;
   unsigned primary_flags = 0;

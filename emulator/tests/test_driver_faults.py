@@ -29,6 +29,17 @@ def test_out_of_memory_once_and_from_then_on() -> None:
         assert allocations() == [0] * 4
 
 
+def test_a_launch_for_which_there_is_no_memory_does_nothing_and_the_context_goes_on() -> None:
+    with session() as s:
+        x = s.ones(1)
+        assert s.cuda.faults("cuda:0 enqueue=2 oom") == 0
+        assert [s.scale(x, 2, 1) for _ in range(3)] == [0, OUT_OF_MEMORY, 0]
+        assert s.floats(x, 1) == [4.0]
+        assert s.cuda.faults("cuda:0 enqueue=2 oom+") == 0
+        assert [s.scale(x, 2, 1) for _ in range(4)] == [0, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY]
+        assert s.floats(x, 1) == [8.0]
+
+
 @pytest.mark.parametrize(("effect", "code"), [("sticky", 700), ("sticky=719", 719)])
 def test_sticky_error(effect: str, code: int) -> None:
     with session() as s:
@@ -142,7 +153,8 @@ def test_a_device_disappears_after_a_time_also_under_a_hang() -> None:
     "plan",
     [
         "nonsense", "cuda:99 alloc=1 oom", "cuda:0", "cuda:0 alloc=0 oom", "cuda:0 alloc=x oom", "cuda:0 oom",
-        "cuda:0 launch=1", "cuda:0 launch=1 oom", "cuda:0 launch=1 hang sticky", "cuda:0 speed=0", "cuda:0 speed=fast",
+        "cuda:0 launch=1", "cuda:0 launch=1 oom",
+        "cuda:0 enqueue=0 oom", "cuda:0 enqueue=1 hang", "cuda:0 launch=1 hang sticky", "cuda:0 speed=0", "cuda:0 speed=fast",
         "cuda:0 launch=1 hang=3", "cuda:0 after=2 disappear", "cuda:0 alloc=1 oom extra", "cuda:0 alloc=1 oom,,",
     ],
 )  # fmt: skip

@@ -149,9 +149,7 @@ class Server:
             )
             for label, name in labels.items()
         ]
-        # The CPU does not hang: a batch that takes long there is a long batch.
-        watched = [runner for runner in self._runners if runner.device != "cpu"]
-        self._watchdog = Watchdog(watched, config.batch_timeout_seconds) if config.batch_timeout_seconds else None
+        self._watchdog = Watchdog(self._runners, config.batch_timeout_seconds)
         self._metrics.registry.register(StateCollector(self.scheduler, self._runners, lambda: self.ready, self._index))
         page = MetricsPage(self._metrics, self.statistics, self.scheduler)
         context = doors.metrics
@@ -235,8 +233,7 @@ class Server:
             raise
         if specs is None:
             return False
-        if self._watchdog is not None:
-            self._watchdog.start()
+        self._watchdog.start()
         self._stage.open(specs)
         self._control.start(self._recipes)
         _log.info("calls come over the %s front end", self._front.kind)
@@ -365,8 +362,7 @@ class Server:
 
     def _close(self) -> bool:
         """Answer what is left, and close devices and ports; False: a device did not end in time."""
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        self._watchdog.stop()
         self.scheduler.stop()
         self._registry.close()
         self._front.wait_empty(_LAST_ANSWERS_S)

@@ -13,12 +13,14 @@ DnncoreError
 │   ├── UnreadMessageError       gRPC has refused the message: it is too large, or cannot be decompressed
 │   ├── UnsupportedError         what the protocol has and this server has not
 │   ├── OverloadedError          what waits before it leaves no time for it: try again later, or elsewhere
+│   │   ├── RestartingError      or because of a device that is being started again
 │   │   └── QueueFullError       the model's queue is full
 │   ├── DeadlineExpiredError     its deadline passed before it was answered
 │   │   └── UnreachableError     or would, whatever runs from now on
 │   ├── RequestCancelledError    the client went away
 │   ├── UnavailableError         draining, or no healthy device: another replica may answer
 │   └── ExecutionError           its batch failed on the device
+│       ├── DeviceMemoryError    for want of memory there, and again when it was repeated: try again later, or elsewhere
 │       └── DeviceLostError      and the device with it: another one may answer
 └── StartError                   the server cannot start: one line for the operator, exit code 2
 """
@@ -30,6 +32,7 @@ from dnncore.errors import DnncoreError
 __all__ = [
     "DeadlineExpiredError",
     "DeviceLostError",
+    "DeviceMemoryError",
     "ExecutionError",
     "ForbiddenError",
     "InvalidRequestError",
@@ -41,6 +44,7 @@ __all__ = [
     "RepositoryError",
     "RequestCancelledError",
     "RequestError",
+    "RestartingError",
     "StartError",
     "TooManyRegionsError",
     "UnauthenticatedError",
@@ -102,6 +106,10 @@ class OverloadedError(RequestError):
     """The request would be answered too late because of what waits before it."""
 
 
+class RestartingError(OverloadedError):
+    """The request would be answered too late because its device is being started again."""
+
+
 class QueueFullError(OverloadedError):
     """The model's queue holds as many requests as it may."""
 
@@ -124,6 +132,10 @@ class UnavailableError(RequestError):
 
 class ExecutionError(RequestError):
     """The batch that the request was in failed; the log has the cause."""
+
+
+class DeviceMemoryError(ExecutionError):
+    """The device had no memory for the request's batch, which says nothing about the request."""
 
 
 class DeviceLostError(ExecutionError):

@@ -16,21 +16,24 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dnnserve.batch import Batch
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import Answer, Completion, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
+    DeviceMemoryError,
     InvalidRequestError,
     OverloadedError,
     QueueFullError,
     RequestCancelledError,
     RequestError,
+    RestartingError,
     UnavailableError,
     UnreachableError,
 )
 from dnnserve.lifecycle.versions import IndexEntry
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 from dnnserve.series import Counter, CounterFamily, Histogram, HistogramFamily
 from dnnserve.statistics import Statistics, answered_batches, failures
 from dnnserve.triton_metrics import render_triton_metrics
@@ -49,12 +52,14 @@ _INFERENCE = frozenset({"ModelInfer", "Classify"})
 # The first entry that fits counts: a subclass stands before its base.
 _REASONS: tuple[tuple[type[RequestError], str], ...] = (
     (QueueFullError, "queue_full"),
+    (RestartingError, "restarting"),
     (OverloadedError, "overloaded"),
     (UnreachableError, "unreachable"),
     (DeadlineExpiredError, "expired"),
     (RequestCancelledError, "cancelled"),
     (UnavailableError, "unavailable"),
     (DeviceLostError, "device_lost"),
+    (DeviceMemoryError, "out_of_memory"),
     (InvalidRequestError, "invalid"),
     (RequestError, "failed"),
 )
@@ -272,7 +277,9 @@ class StateCollector:
         yield restarts
         yield healthy
         repeats = CounterMetricFamily(
-            "dnnserve_repeated_requests", "Requests queued again because a device was lost under them", labels=_MODEL
+            "dnnserve_repeated_requests",
+            "Requests queued again because a device was lost under them, or had no memory",
+            labels=_MODEL,
         )
         for version, count in _summed(self._scheduler.repeats()).items():
             repeats.add_metric(_labels(version), count)

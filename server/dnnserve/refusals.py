@@ -10,12 +10,13 @@ from dnnserve.errors import (
     QueueFullError,
     RequestCancelledError,
     RequestError,
+    RestartingError,
     UnreachableError,
 )
 from dnnserve.scheduling.admission import Refusal, Rejection
 from dnnserve.scheduling.entry import Limits
 
-__all__ = ["cancelled_error", "expired_error", "refusal_error"]
+__all__ = ["cancelled_error", "expired_error", "refusal_error", "restarting_error"]
 
 
 def refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, now_ns: int) -> RequestError:
@@ -44,6 +45,8 @@ def _refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, 
                 f"{_left_ms(request, now_ns):.1f} ms are left: retry after {refusal.retry_after_ns / 1e6:.0f} ms, or ask another "
                 "replica"
             )
+        case Rejection.RESTARTING:
+            return _restarting_error(request, refusal.needed_ns, refusal.retry_after_ns, now_ns)
         case Rejection.UNREACHABLE:
             return UnreachableError(
                 f"{_left_ms(request, now_ns):.1f} ms are left, and model {request.model} takes {refusal.needed_ns / 1e6:.1f} ms "
@@ -51,6 +54,20 @@ def _refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, 
             )
         case Rejection.DEADLINE_PASSED:
             return expired_error(request, now_ns)
+
+
+def restarting_error(request: InferenceRequest, back_ns: int, now_ns: int) -> RequestError:
+    """It waits for a device that will be back too late for it."""
+    error = _restarting_error(request, back_ns - now_ns, back_ns - now_ns, now_ns)
+    error.retry_after_ms = max(1, (back_ns - now_ns) // 1_000_000)
+    return error
+
+
+def _restarting_error(request: InferenceRequest, needed_ns: int, retry_after_ns: int, now_ns: int) -> RequestError:
+    return RestartingError(
+        f"the answer would take {needed_ns / 1e6:.0f} ms, because what runs model {request.model} is being started again, and "
+        f"{_left_ms(request, now_ns):.1f} ms are left: retry after {retry_after_ns / 1e6:.0f} ms, or ask another replica"
+    )
 
 
 def cancelled_error(request: InferenceRequest, now_ns: int) -> RequestError:

@@ -1,8 +1,7 @@
 """The mechanism around the policy: a lock, two conditions and a clock; every decision is made in `dnnserve.scheduling`.
 
-Front ends submit and cancel, runner threads take and complete, one thread of our own answers requests that expire while all
-devices are busy. Every request that was submitted gets exactly one completion. Completions are recorded (statistics, metrics)
-before they are delivered, so whoever has an answer also finds it counted.
+Front ends submit and cancel, runner threads take and complete, a sweeper answers requests that expire while all devices are busy.
+Every request that was submitted is in the ledger until it gets its one completion.
 """
 
 from __future__ import annotations
@@ -10,61 +9,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from dnnserve.envelope import Answer, Completion, CompletionSink, InferenceRequest, ModelKey
+from dnnserve.batch import Batch, BatchObserver
+from dnnserve.delivery import Delivery, Recorder
+from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import RequestError, UnavailableError
-from dnnserve.refusals import cancelled_error, expired_error, refusal_error
+from dnnserve.ledger import Ledger
+from dnnserve.refusals import cancelled_error, expired_error, refusal_error, restarting_error
 from dnnserve.scheduling.costs import Curve
 from dnnserve.scheduling.dispatcher import Dispatcher
 from dnnserve.scheduling.entry import Entry, Limits
-from dnnserve.scheduling.policy import Decision
+from dnnserve.sweeper import Sweeper, seconds_until
 
-__all__ = ["Batch", "BatchObserver", "Recorder", "Scheduler"]
-
-_LONGEST_WAIT_S = 3600.0
-_SHORTEST_WAIT_S = 0.001
-
-Recorder = Callable[[Sequence[Completion]], None]
-"""Called with every completion, before it is delivered, outside any lock of the scheduler; must not raise."""
-
-
-class Batch(NamedTuple):
-    """Requests of one model that run together. Immutable; a tuple, because it is quick to make.
-
-    Args:
-        device: Where.
-        model: Whose.
-        requests: In the order of their rows.
-        decision: The policy's, with what the batch is expected to take.
-    """
-
-    device: str
-    model: ModelKey
-    requests: tuple[InferenceRequest, ...]
-    decision: Decision
-
-    @property
-    def taken_ns(self) -> int:
-        """When the device took it."""
-        return self.decision.now_ns
-
-    @property
-    def rows(self) -> int:
-        """Rows of all its requests."""
-        return self.decision.rows
-
-
-BatchObserver = Callable[[Batch, int], None]
-"""Called with every batch that was answered and the nanoseconds it took, outside any lock of the scheduler; must not raise."""
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
     """Queues of all loaded models, shared by all devices. Thread-safe.
 
-    `_lock` guards `_dispatcher`, `_pending`, `_put_back`, `_repeats`, `_no_device_reason`, `_stopped`, `_idle_runners`,
-    `_busy_runners` and `_sweeper_wakes_ns`; `_work`, `_full` and `_timer` are conditions on it. Sinks, recorders and observers are
-    called without it.
+    `_lock` guards `_dispatcher`, `_ledger`, `_no_device_reason`, `_stopped`, `_idle_runners`, `_busy_runners` and `_sweeper`;
+    `_work` and `_full` are conditions on it. Sinks, recorders and observers are called without it.
 
     A device holds the blocks of a batch from the moment at which it is taken to `complete` or `put_back`, whatever becomes of its
     requests meanwhile.
@@ -84,7 +48,7 @@ class Scheduler:
         margin_ns: int = 0,
     ) -> None:
         self._clock = clock
-        self._recorders = tuple(recorders)
+        self._deliver = Delivery(recorders)
         self._observers = tuple(observers)
         self._margin_ns = margin_ns
         self._lock = threading.Lock()
@@ -92,17 +56,13 @@ class Scheduler:
         self._full = threading.Condition(
             self._lock
         )  # runners whose devices run a batch: there is a full one, or it has ended
-        self._timer = threading.Condition(self._lock)  # the sweeper: an earlier deadline came in
         self._dispatcher = Dispatcher()
-        self._pending: dict[int, InferenceRequest] = {}  # submitted and not yet completed: queued or running
-        self._put_back: set[int] = set()  # tickets of `_pending` that have had their second chance
-        self._repeats: dict[ModelKey, int] = {}
+        self._ledger = Ledger()
         self._no_device_reason = "no device has started"
         self._stopped = False
         self._idle_runners = 0  # those that wait for work
         self._busy_runners = 0  # those that wait for a full batch while their devices run another
-        self._sweeper_wakes_ns: int | None = None
-        self._sweeper = threading.Thread(target=self._sweep, name="dnnserve-expiry", daemon=True)
+        self._sweeper = Sweeper(self._lock, clock, self._expire, self._dispatcher.next_expiry_ns, self._deliver)
 
     def start(self) -> None:
         """Begin to answer requests that expire while all devices are busy."""
@@ -112,15 +72,15 @@ class Scheduler:
         """Open a queue for a model, which the devices run that have it."""
         with self._lock:
             self._dispatcher.add_model(model, limits, self._clock())
-            self._repeats[model] = 0
+            self._ledger.add_model(model)
 
     def remove_model(self, model: ModelKey) -> None:
         """Close a model's queue; what is in it still is answered as unavailable."""
         with self._lock:
             now_ns = self._clock()
             entries = self._dispatcher.remove_model(model)
-            completions = self._completions(entries, lambda _: _gone_error(model), now_ns)
-            del self._repeats[model]
+            completions = self._ledger.fail(entries, lambda _: _gone_error(model), now_ns)
+            self._ledger.remove_model(model)
         self._deliver(completions)
 
     def drain_model(self, model: ModelKey) -> None:
@@ -132,7 +92,7 @@ class Scheduler:
     def in_flight_of(self, model: ModelKey) -> int:
         """Requests for a model that were submitted and have no completion yet; takes a look at all there are."""
         with self._lock:
-            return sum(request.model == model for request in self._pending.values())
+            return sum(request.model == model for request in self._ledger.requests)
 
     def set_limits(self, model: ModelKey, limits: Limits) -> None:
         """Bounds of a model's queue from now on; those of its batches stay."""
@@ -164,13 +124,23 @@ class Scheduler:
         """
         with self._lock:
             self._dispatcher.add_device(device, timings_ns, self._clock())
+            completions = self._abandon(stranded=True)  # what waited for a model with which it has not come back
+        self._deliver(completions)
 
-    def lose_device(self, device: str, reason: str) -> None:
-        """Count a runner out; what waits for a model that none is left to run is told so."""
+    def lose_device(self, device: str, reason: str, back_ns: int | None = None) -> None:
+        """Count a runner out. What waits for a model that no other has waits for its return, and is told so if that will be too
+        late, or is not expected.
+
+        Args:
+            device: Its label; it may have been counted out before, and be expected at another moment, or no more.
+            reason: Why.
+            back_ns: When it is expected to be added again; None: never.
+        """
         with self._lock:
-            self._dispatcher.lose_device(device)
+            self._dispatcher.lose_device(device, back_ns)
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
-            completions = self._abandon(stranded=True)
+            completions = self._abandon(stranded=True) + self._expire()
+            self._sweeper.wake()
         self._deliver(completions)
 
     @property
@@ -188,7 +158,7 @@ class Scheduler:
     def in_flight(self) -> int:
         """Requests that were submitted and have no completion yet."""
         with self._lock:
-            return len(self._pending)
+            return len(self._ledger)
 
     def queue_depths(self) -> Mapping[ModelKey, int]:
         """Requests that wait, by model."""
@@ -201,9 +171,9 @@ class Scheduler:
             return self._dispatcher.costs.curves()
 
     def repeats(self) -> Mapping[ModelKey, int]:
-        """Requests that were queued again since the start because a device was lost under them, by model."""
+        """Requests that were queued again since the start because a device was lost under them or had no memory, by model."""
         with self._lock:
-            return dict(self._repeats)
+            return self._ledger.repeats
 
     def submit(self, *requests: InferenceRequest) -> None:
         """Queue requests, or complete them at once with the reason why not."""
@@ -220,8 +190,8 @@ class Scheduler:
                     earliest_ns = due_ns
             if self._idle_runners and len(refused) < len(requests):
                 self._notify(len(requests) - len(refused))
-            if earliest_ns is not None and (self._sweeper_wakes_ns is None or earliest_ns < self._sweeper_wakes_ns):
-                self._timer.notify()
+            if earliest_ns is not None:
+                self._sweeper.hear_of(earliest_ns)
         self._deliver(refused)
 
     def cancel(self, ticket: int) -> None:
@@ -230,7 +200,7 @@ class Scheduler:
         A queued one leaves its queue. A running one stays in its batch, whose other requests do not notice.
         """
         with self._lock:
-            request = self._forget(ticket)
+            request = self._ledger.strike(ticket)
             if request is None:
                 return
             self._dispatcher.cancel(request.model, ticket)
@@ -251,7 +221,7 @@ class Scheduler:
                 if batch is None and not dropped:
                     # A queue that has something to give later says when; else only an event can change anything.
                     self._idle_runners += 1
-                    self._work.wait(self._seconds_until(look_again_ns))
+                    self._work.wait(seconds_until(look_again_ns, self._clock))
                     self._idle_runners -= 1
                     continue
             self._deliver(dropped)
@@ -291,15 +261,7 @@ class Scheduler:
         for request in batch.requests:
             request.block.release()
         with self._lock:
-            now_ns = self._clock()
-            pending = self._pending
-            completions = [
-                Completion(request, outcome, now_ns)
-                for request, outcome in zip(batch.requests, outcomes, strict=True)
-                if pending.pop(request.ticket, None) is not None
-            ]
-            if self._put_back:
-                self._put_back.difference_update(request.ticket for request in batch.requests)
+            completions = self._ledger.settle(batch.requests, outcomes, self._clock())
         self._deliver(completions)
         failed = isinstance(outcomes[0], RequestError)  # a batch runs or fails as a whole
         with self._lock:
@@ -310,10 +272,11 @@ class Scheduler:
                 observe(batch, took_ns)
 
     def put_back(self, batch: Batch, error: RequestError) -> int:
-        """Queue a batch again whose device was lost while it ran; inference changes nothing, so another device may repeat it.
+        """Queue a batch again whose device was lost while it ran, or had no memory for it; inference changes nothing, so that it
+        may be repeated.
 
-        Once a request: whatever loses a second device is answered with the error, so that a request which breaks devices cannot
-        take all of them. So is everything when no device is left. The lost device does nothing with the blocks any more.
+        Once a request: what fails so a second time is answered with the error, so that a request which breaks devices cannot
+        take all of them. So is everything when no device is left, nor expected. The device does nothing with the blocks any more.
 
         Returns:
             Requests that were queued again.
@@ -322,21 +285,17 @@ class Scheduler:
             request.block.release()
         with self._lock:
             now_ns = self._clock()
-            waiting = [request for request in batch.requests if request.ticket in self._pending]
+            self._dispatcher.complete(batch.device, batch.decision, now_ns, failed=True)  # where it is not lost
             there = self._dispatcher.has(batch.model)  # not where all its requests were cancelled and it was removed
-            served = there and self._dispatcher.runs(batch.model) and not self._stopped
-            again = {r.ticket for r in waiting if served and r.ticket not in self._put_back}
-            failed = [request for request in waiting if request.ticket not in again]
-            if there:
+            served = there and self._dispatcher.takes(batch.model) and not self._stopped
+            again = self._ledger.repeat(batch.requests) if served else set()
+            if again:
                 self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
-                self._put_back |= again
-                self._repeats[batch.model] += len(again)
-            for request in failed:
-                self._forget(request.ticket)
-            completions = [Completion(request, error, now_ns) for request in failed]
+            rest = [request for request in batch.requests if request.ticket not in again]
+            completions = self._ledger.settle(rest, [error] * len(rest), now_ns) + self._expire()
             self._work.notify_all()
             self._full.notify_all()
-            self._timer.notify()
+            self._sweeper.wake()
         self._deliver(completions)
         return len(again)
 
@@ -366,31 +325,27 @@ class Scheduler:
         with self._lock:
             self._stopped = True
             completions = self._abandon()
-            running, self._pending = tuple(self._pending.values()), {}
-            self._put_back.clear()
-            now_ns = self._clock()
-            completions += [Completion(request, self._unavailable(), now_ns) for request in running]
+            completions += self._ledger.fail_all(self._unavailable, self._clock())  # what runs
             self._work.notify_all()
             self._full.notify_all()
-            self._timer.notify_all()
+            self._sweeper.stop()
         self._deliver(completions)
-        if self._sweeper.is_alive():
-            self._sweeper.join()
+        self._sweeper.join()
 
-    # What follows is called with the lock held, except _sweep and _deliver.
+    # What follows is called with the lock held.
 
     def _queue(self, request: InferenceRequest, due_ns: int | None, now_ns: int) -> RequestError | None:
         """Queue a request whose answer is due at a moment, or say why not."""
         model = request.model
         if not self._dispatcher.has(model):
             return _gone_error(model)
-        if self._stopped or not self._dispatcher.runs(model):
+        if self._stopped or not self._dispatcher.takes(model):
             return self._unavailable()
         entry = Entry.of(request.ticket, len(request.block), now_ns, due_ns, request.priority)
         refusal = self._dispatcher.submit(model, entry, now_ns)
         if refusal is not None:
             return refusal_error(refusal, request, self._dispatcher.limits(model), now_ns)
-        self._pending[request.ticket] = request
+        self._ledger.enter(request)
         if self._busy_runners and self._dispatcher.has_full_batch(model):
             self._full.notify_all()
         return None
@@ -399,14 +354,14 @@ class Scheduler:
         now_ns = self._clock()
         decision = self._dispatcher.take(device, now_ns, ahead=ahead)
         late = [entry for dropped in decision.dropped for entry in dropped.entries]
-        completions = self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
+        completions = self._ledger.fail(late, lambda request: expired_error(request, now_ns), now_ns)
         if decision.others_should_look:
             self._work.notify_all()
         if decision.model is None:
             return None, completions, decision.look_again_ns
         if len(self._dispatcher):
             self._notify()  # one notification may have stood for more than this batch
-        requests = tuple([self._pending[entry.ticket] for entry in decision.batch])
+        requests = self._ledger.of(decision.batch)
         for request in requests:
             request.block.hold()
         return Batch(device, decision.model, requests, decision), completions, None
@@ -414,7 +369,13 @@ class Scheduler:
     def _expire(self) -> list[Completion]:
         now_ns = self._clock()
         late = self._dispatcher.expire(now_ns)
-        return self._completions(late, lambda request: expired_error(request, now_ns), now_ns)
+        return self._ledger.fail(late, lambda request: self._late_error(request, now_ns), now_ns)
+
+    def _late_error(self, request: InferenceRequest, now_ns: int) -> RequestError:
+        back_ns = self._dispatcher.back_ns(request.model)
+        if back_ns is None or back_ns <= now_ns or (request.deadline_ns is not None and request.deadline_ns <= now_ns):
+            return expired_error(request, now_ns)
+        return restarting_error(request, back_ns, now_ns)
 
     def _notify(self, count: int = 1) -> None:
         """Wake so many runners that wait, whichever they are: all of them, where they do not all have the same models."""
@@ -425,54 +386,11 @@ class Scheduler:
 
     def _abandon(self, *, stranded: bool = False) -> list[Completion]:
         entries = self._dispatcher.abandon(stranded=stranded)
-        return self._completions(entries, lambda _: self._unavailable(), self._clock())
-
-    def _completions(
-        self, entries: Iterable[Entry], error: Callable[[InferenceRequest], RequestError], now_ns: int
-    ) -> list[Completion]:
-        requests = [self._pending[entry.ticket] for entry in entries]
-        for request in requests:
-            self._forget(request.ticket)
-        return [Completion(request, error(request), now_ns) for request in requests]
-
-    def _forget(self, ticket: int) -> InferenceRequest | None:
-        """Take a request off the books; None: it has been answered already."""
-        self._put_back.discard(ticket)
-        return self._pending.pop(ticket, None)
+        return self._ledger.fail(entries, lambda _: self._unavailable(), self._clock())
 
     def _unavailable(self) -> UnavailableError:
         reason = "the server is stopping" if self._stopped else self._no_device_reason
         return UnavailableError(f"{reason}; retry, or ask another replica")
-
-    def _seconds_until(self, moment_ns: int | None) -> float | None:
-        if moment_ns is None:
-            return None
-        # A client may set any deadline, and waiting for longer than an hour at a time helps nobody: an interval that the platform
-        # cannot hold would end the thread that waits.
-        return min(max(_SHORTEST_WAIT_S, (moment_ns - self._clock()) / 1e9), _LONGEST_WAIT_S)
-
-    def _sweep(self) -> None:
-        while True:
-            with self._lock:
-                if self._stopped:
-                    return
-                expired = self._expire()
-                if not expired:
-                    self._sweeper_wakes_ns = self._dispatcher.next_expiry_ns()
-                    self._timer.wait(self._seconds_until(self._sweeper_wakes_ns))
-                    continue
-            self._deliver(expired)
-
-    def _deliver(self, completions: Sequence[Completion]) -> None:
-        if not completions:
-            return
-        for record in self._recorders:
-            record(completions)
-        by_sink: dict[CompletionSink, list[Completion]] = {}
-        for completion in completions:
-            by_sink.setdefault(completion.request.sink, []).append(completion)
-        for sink, mine in by_sink.items():
-            sink(mine)
 
 
 def _gone_error(model: ModelKey) -> RequestError:

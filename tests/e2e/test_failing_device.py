@@ -37,17 +37,16 @@ THREAD = "--engines=thread"
 PROCESS = "--engines=process"
 
 
+@pytest.mark.parametrize("engines", [THREAD, PROCESS])
 @pytest.mark.parametrize(
-    ("engines", "fault"),
+    "fault",
     [
-        pytest.param(THREAD, "cuda:2 launch=300 sticky", id="sticky-error"),
-        pytest.param(THREAD, "cuda:2 launch=300 hang", id="kernel-that-never-ends"),
-        pytest.param(THREAD, "cuda:2 launch=300 disappear", id="device-that-disappears"),
+        pytest.param("cuda:2 launch=300 sticky", id="sticky-error"),
+        pytest.param("cuda:2 launch=300 hang", id="kernel-that-never-ends"),
+        pytest.param("cuda:2 launch=300 disappear", id="device-that-disappears"),
         pytest.param(
-            *(THREAD, "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300"),
-            id="sticky-error-beside-slow-devices",
+            "cuda:2 launch=300 sticky,cuda:0 speed=0.25,cuda:1 launch_us=300", id="sticky-error-beside-slow-devices"
         ),
-        pytest.param(PROCESS, "cuda:2 launch=300 hang", id="kernel-that-never-ends-in-a-process"),
     ],
 )
 def test_every_request_is_answered_though_a_device_fails(
@@ -64,6 +63,20 @@ def test_every_request_is_answered_though_a_device_fails(
             assert load.restarts(server)["cuda:2"] >= 1, "the fault did not strike"
         else:
             assert load.healthy(server) == {**dict.fromkeys(DEVICES, 1.0), "cuda:2": 0.0}, "the fault did not strike"
+
+
+@pytest.mark.parametrize("engines", [THREAD, PROCESS])
+def test_every_request_is_answered_though_a_device_has_no_memory_for_a_batch(
+    engines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_emulator(monkeypatch, devices=4, build="fast", faults="cuda:2 enqueue=55 oom")
+    load = Load(tmp_path)
+    with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, engines) as server:
+        load.run(server)
+        (repeats,) = server.counters("dnnserve_repeated_requests_total").values()
+        assert 1 <= repeats <= 4, "the fault did not strike, or not one batch"
+        assert load.healthy(server) == dict.fromkeys(DEVICES, 1.0)
+        assert load.restarts(server) == dict.fromkeys(DEVICES, 0.0)
 
 
 def test_every_request_is_answered_though_engines_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

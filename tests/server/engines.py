@@ -19,6 +19,7 @@ from dnnserve.engine.process import EngineProcesses
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import Block, ModelKey
 
+from dnncore.errors import OutOfMemoryError
 from tests.server.fakes import CLASSES, make_spec
 
 
@@ -26,7 +27,8 @@ class Orders:
     """Files in a folder: what the test says to the processes, and they to it.
 
     While "pause" is there batches do not end. Where "die" is there the process kills itself once it has written outputs, but told
-    nobody; it takes the file away first, so that its successor lives. "staged" has the batches whose rows were copied.
+    nobody; it takes the file away first, so that its successor lives. Where "full" is there a batch finds no memory. "staged" has
+    the batches whose rows were copied. While "shut" is there, devices cannot be opened yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,6 +81,8 @@ class _Instance:
         while self._orders.given("pause"):
             time.sleep(0.005)
         rows = self._begun.pop(0)
+        if self._orders.given("full"):
+            raise OutOfMemoryError("no room")
         sums: np.ndarray = rows.reshape(len(rows), -1).sum(axis=1, keepdims=True)
         return {0: sums * np.arange(1, CLASSES + 1, dtype=np.float32)}
 
@@ -88,6 +92,8 @@ class ToyHost(Host):
 
     def __init__(self, _device: str, orders: Orders) -> None:
         self._orders = orders
+        while orders.given("shut"):
+            time.sleep(0.005)
 
     def load(self, _model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         return _Pipeline(_Instance(max_batch_rows, self._orders), self._orders)
@@ -102,6 +108,9 @@ class ToyHost(Host):
         raise NotImplementedError
 
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
+        pass
+
+    def look(self) -> None:
         pass
 
     def kill(self) -> bool:

@@ -261,6 +261,9 @@ class FakeHost:
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         self._lab.on_loss[self._device] = on_loss
 
+    def look(self) -> None:
+        pass
+
     def kill(self) -> bool:
         return self._lab.kill(self._device)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dnnserve.batch import Batch
 from dnnserve.channel.blocks import Blocks
 from dnnserve.channel.messages import Outcomes, Refused
 from dnnserve.channel.port import Port
@@ -28,7 +29,7 @@ from dnnserve.errors import (
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
 from dnnserve.processes.outbox import Outbox
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 from hypothesis import given
 from hypothesis import strategies as st

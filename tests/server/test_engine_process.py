@@ -34,8 +34,8 @@ from dnncore.errors import (
     OutOfMemoryError,
 )
 from tests.processes import is_running
-from tests.server.engines import Orders, ToyHost
-from tests.server.fakes import PATIENCE_S, block_of, run, wait_until
+from tests.server.engines import Orders, ToyHost, toy_engines
+from tests.server.fakes import PATIENCE_S, block_of, make_rows, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
 KEY = ModelKey("digits", 1)
@@ -169,6 +169,21 @@ def test_what_cannot_be_sent_for_want_of_descriptors_costs_a_batch_and_no_device
     np.testing.assert_allclose(run(pipeline, ROWS), expected, rtol=1e-5, atol=1e-7)
     assert len(pipeline._arenas) == 1
     host.close()
+
+
+def test_a_batch_for_which_there_is_no_memory_is_told_so_and_the_process_goes_on(tmp_path: Path) -> None:
+    engines, orders = toy_engines(tmp_path)
+    host = engines("cpu")
+    pipeline = host.load(ModelKey("toy", 1), 8)
+    expected = run(pipeline, make_rows(3.0, 2)).tolist()
+    orders.give("full")
+    for _ in range(pipeline.depth + 1):
+        with pytest.raises(OutOfMemoryError, match="no room"):
+            run(pipeline, make_rows(3.0, 2))
+    orders.take_back("full")
+    assert run(pipeline, make_rows(3.0, 2)).tolist() == expected == [[3.0, 6.0, 9.0]] * 2
+    host.close()
+    engines.close()
 
 
 def test_signals_for_the_server_do_not_end_an_engine(engines: EngineProcesses) -> None:

@@ -108,7 +108,7 @@ def test_a_front_end_that_stands_still_holds_nobody_up_and_is_replaced() -> None
             wait_until(lambda: any(call.done() for call in calls))
             while fronts._fronts[0] is still:
                 fronts.look()
-                wait_until(lambda: other.unanswered == 0)
+                wait_until(lambda: other.signs.unanswered == 0)
             for call in calls:
                 assert scores(call.result(PATIENCE_S)) == [[1.0, 2.0, 3.0]]
             assert fronts._fronts[1] is other

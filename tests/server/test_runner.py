@@ -4,11 +4,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from dnnserve.engine import runner as runner_module
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import Answer, InferenceRequest, ModelKey
-from dnnserve.errors import DeviceLostError, ExecutionError, UnavailableError
+from dnnserve.errors import DeviceLostError, DeviceMemoryError, ExecutionError, UnavailableError
 from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
@@ -96,6 +97,67 @@ def test_an_exception_fails_its_batch_alone(lab: Lab, fleets: list[Fleet]) -> No
         assert "secret" not in str(outcome)
     assert isinstance(fleet.inbox.of(good).outcome, Answer)
     assert not fleet.changes
+
+
+def test_a_batch_for_which_there_is_no_memory_is_tried_again_once_and_the_device_goes_on(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
+    lab.fail_next("cpu", OutOfMemoryError("secret"))
+    fleets.append(fleet := Fleet(lab, "cpu").open(hold_until_requests=2))
+    repeated = [fleet.submit(1.0), fleet.submit(2.0)]
+    fleet.inbox.wait(2)
+    for request, value in zip(repeated, (1.0, 2.0), strict=True):
+        assert isinstance(fleet.inbox.of(request).outcome, Answer)
+        assert outputs_of(request)[0, 0] == value
+    assert fleet.scheduler.repeats() == {SPEC.key: 2}
+    for _ in range(2):
+        lab.fail_next("cpu", OutOfMemoryError("secret"))
+    failed = fleet.submit(3.0)
+    fleet.inbox.wait(3)
+    outcome = fleet.inbox.of(failed).outcome
+    assert isinstance(outcome, DeviceMemoryError)
+    assert "secret" not in str(outcome)
+    good = fleet.submit(4.0)
+    fleet.inbox.wait(4)
+    assert isinstance(fleet.inbox.of(good).outcome, Answer)
+    assert not fleet.changes
+
+
+def test_a_batch_for_which_one_device_has_no_memory_is_answered_by_another(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", PATIENCE_S)
+    monkeypatch.setattr(runner_module, "_LONGEST_SHORTAGE_S", PATIENCE_S)
+    for device in ("cuda:0", "cuda:1"):
+        lab.pause(device)
+    fleets.append(fleet := Fleet(lab, "cuda:0", "cuda:1").open())
+    lab.fail_next("cuda:0", OutOfMemoryError("full"))
+    requests = [fleet.submit(value, 8) for value in (1.0, 2.0)]
+    for device in ("cuda:0", "cuda:1"):
+        lab.wait_running(device)
+    lab.resume()
+    fleet.inbox.wait(2)
+    answers = [fleet.inbox.of(request).outcome for request in requests]
+    assert all(isinstance(answer, Answer) and answer.device == "cuda:1" for answer in answers), answers
+    assert fleet.scheduler.healthy_devices == {"cuda:0", "cuda:1"}
+
+
+def test_a_device_that_never_has_memory_is_opened_again_where_it_can_be(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", 0.0)
+    for _ in range(5):
+        lab.fail_next("cuda:0", OutOfMemoryError("full"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    first = [fleet.submit(float(value), 8) for value in range(3)]
+    wait_until(lambda: len(fleet.changes) == 2)
+    (_, reason), (_, back) = fleet.changes
+    assert reason is not None
+    assert "no memory for 5 batches in a row" in reason
+    assert back is None
+    last = fleet.submit(7.0)
+    fleet.inbox.wait(len(first) + 1)
+    assert isinstance(fleet.inbox.of(last).outcome, Answer)
 
 
 def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets: list[Fleet]) -> None:
@@ -222,13 +284,15 @@ def test_buckets_are_powers_of_two_and_the_maximum(rows: int, buckets: tuple[int
 def test_a_lost_device_comes_back_and_its_requests_are_answered(lab: Lab, fleets: list[Fleet]) -> None:
     lab.fail_next("cuda:0", DeviceFaultError("an illegal memory access"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
-    refused = fleet.submit(1.0)
-    fleet.inbox.wait(1)  # no other device was there
-    assert isinstance(fleet.inbox.of(refused).outcome, DeviceLostError)
-    wait_until(lambda: bool(fleet.scheduler.healthy_devices))
-    answered = fleet.submit(2.0)
+    lab.opening.clear()
+    running = fleet.submit(1.0)
+    wait_until(lambda: len(fleet.changes) == 1)
+    waiting = fleet.submit(2.0)
+    assert not fleet.inbox.completions
+    lab.opening.set()
     fleet.inbox.wait(2)
-    assert isinstance(fleet.inbox.of(answered).outcome, Answer)
+    assert all(isinstance(fleet.inbox.of(request).outcome, Answer) for request in (running, waiting))
+    wait_until(lambda: len(fleet.changes) == 2)
     assert fleet.changes == [("cuda:0", "an illegal memory access"), ("cuda:0", None)]
     assert fleet.runners[0].restarts == 1
     assert lab.closed == ["cuda:0"]
@@ -249,20 +313,26 @@ def test_a_device_that_is_lost_again_and_again_stays_out_of_service(lab: Lab, fl
     for _ in range(3):
         lab.fail_next("cuda:0", DeviceFaultError("gone"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=2, first_s=0.0)).open())
-    for count in range(1, 4):
-        wait_until(lambda: bool(fleet.scheduler.healthy_devices))
-        fleet.submit(1.0)
+    for count in range(1, 3):  # the first is tried twice
+        request = fleet.submit(1.0)
         fleet.inbox.wait(count)
+        assert isinstance(fleet.inbox.of(request).outcome, DeviceLostError)
     assert fleet.runners[0].join(PATIENCE_S)
     assert not fleet.scheduler.healthy_devices
     assert [reason for _, reason in fleet.changes] == ["gone", None, "gone", None, "gone"]
 
 
-def test_a_device_that_comes_back_with_less_room_is_not_used(lab: Lab, fleets: list[Fleet]) -> None:
+def test_a_device_that_comes_back_with_less_room_is_not_used_and_what_waits_for_it_is_told_so(
+    lab: Lab, fleets: list[Fleet]
+) -> None:
     lab.fail_next("cuda:0", DeviceFaultError("gone"))
     fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(limit=1, first_s=0.0)).open())
     lab.shrink("cuda:0", 4)
-    fleet.submit(1.0)
+    request = fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    outcome = fleet.inbox.of(request).outcome
+    assert isinstance(outcome, UnavailableError)
+    assert "no room any more" in str(outcome)
     assert fleet.runners[0].join(PATIENCE_S)
     assert not fleet.scheduler.healthy_devices
 
@@ -395,8 +465,7 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     runner.load(ModelKey("toy", 9), 8, ends)
     lab.opening.clear()
     lab.fail_next("cpu", DeviceFaultError("gone"))
-    fleet.submit(1.0)
-    fleet.inbox.wait(1)
+    left_alone = fleet.submit(1.0)
     wait_until(lambda: len(ends.seen) == 1)
     assert isinstance(ends.seen[0], DeviceLostError)
     wait_until(lambda: not runner.in_service)
@@ -413,6 +482,7 @@ def test_a_device_that_comes_back_has_the_models_that_came_meanwhile_and_not_tho
     request = fleet.submit(2.0, model=NEXT)
     fleet.inbox.wait(2)
     assert isinstance(fleet.inbox.of(request).outcome, Answer)
+    assert isinstance(fleet.inbox.of(left_alone).outcome, UnavailableError)
 
 
 def test_a_device_comes_back_without_a_model_that_came_meanwhile_and_has_no_room_there(
@@ -423,8 +493,7 @@ def test_a_device_comes_back_without_a_model_that_came_meanwhile_and_has_no_room
     lab.opening.clear()
     lab.fail_next("cpu", DeviceFaultError("gone"))
     fleet.submit(1.0)
-    fleet.inbox.wait(1)
-    wait_until(lambda: not runner.in_service)
+    wait_until(lambda: len(fleet.changes) == 1 and not runner.in_service)
     runner.load(NEXT, 16, ends)
     lab.shrink("cpu", 8)
     lab.opening.set()

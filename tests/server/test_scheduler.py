@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from dnnserve.batch import Batch
 from dnnserve.envelope import Answer, BatchTimes, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import (
     DeadlineExpiredError,
@@ -12,10 +13,11 @@ from dnnserve.errors import (
     OverloadedError,
     QueueFullError,
     RequestCancelledError,
+    RestartingError,
     UnavailableError,
     UnreachableError,
 )
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
 from tests.server.fakes import PATIENCE_S, FakeClock, Inbox, block_of, make_rows, wait_until
@@ -222,6 +224,61 @@ def test_the_queue_survives_the_loss_of_one_device_but_not_of_the_last() -> None
         assert "cuda:1: unspecified launch failure" in str(outcome)
 
 
+def test_while_the_only_device_is_away_requests_wait_if_there_is_time_and_are_told_when_it_is_back_if_not() -> None:
+    bench = Bench(cost_ms=10)
+    running, batch = bench.submit(), bench.take()
+    queued, short = bench.submit(), bench.submit(deadline_ms=500)
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    assert bench.scheduler.put_back(batch, DeviceLostError("gone")) == 1
+    dropped = bench.inbox.of(short).outcome
+    bench.clock.advance_ms(100)
+    waiting, refused = bench.submit(deadline_ms=1000), bench.submit(deadline_ms=800)
+    refusal = bench.inbox.of(refused).outcome
+    for error, least_ms in ((dropped, 1000), (refusal, 100)):
+        assert isinstance(error, RestartingError)
+        assert error.retry_after_ms is not None
+        assert least_ms <= error.retry_after_ms < least_ms + 50
+    full = [bench.submit() for _ in range(3)][-1]
+    error = bench.inbox.of(full).outcome
+    assert isinstance(error, QueueFullError)
+    assert error.retry_after_ms is not None
+    assert error.retry_after_ms >= 900
+    bench.clock.advance_ms(900)
+    bench.scheduler.add_device("cpu", {TOY: {1: 10_000_000}})
+    again = bench.take()
+    assert {running, queued, waiting} <= set(again.requests)
+
+
+def test_what_waits_for_a_device_that_will_not_be_back_is_unavailable() -> None:
+    bench = Bench()
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    waiting = bench.submit()
+    assert not bench.inbox.completions
+    bench.scheduler.lose_device("cpu", "it cannot be opened")
+    for request in (waiting, bench.submit()):
+        outcome = bench.inbox.of(request).outcome
+        assert isinstance(outcome, UnavailableError)
+        assert "it cannot be opened" in str(outcome)
+
+
+def test_a_stop_does_not_wait_for_a_device_that_is_away() -> None:
+    bench = Bench()
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    waiting = bench.submit()
+    bench.scheduler.stop()
+    assert isinstance(bench.inbox.of(waiting).outcome, UnavailableError)
+
+
+def test_nobody_counts_on_a_device_that_is_away_while_another_has_the_model() -> None:
+    bench = Bench(Limits(1, 10), cost_ms=10)
+    bench.scheduler.add_device("cuda:1", {TOY: {1: 10_000_000}})
+    bench.scheduler.lose_device("cpu", "gone", bench.clock())
+    bench.submit()
+    assert bench.scheduler.take("cuda:1") is not None
+    bench.submit(deadline_ms=25)
+    assert isinstance(bench.inbox.of(bench.submit(deadline_ms=26)).outcome, OverloadedError)
+
+
 def test_stop_answers_queued_and_running_requests_and_late_outcomes_do_not_count() -> None:
     bench = Bench()
     running = bench.submit()
@@ -289,7 +346,7 @@ def test_the_expiry_thread_outlives_a_deadline_longer_than_any_clock() -> None:
     try:
         now_ns = scheduler._clock()
         scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 2**63 * 1000, inbox.deliver))
-        wait_until(lambda: scheduler._sweeper_wakes_ns is not None or not scheduler._sweeper.is_alive())
+        wait_until(lambda: scheduler._sweeper.wakes_ns is not None or not scheduler._sweeper.alive)
         now_ns = scheduler._clock()
         scheduler.submit(InferenceRequest(TOY, block_of(make_rows(1.0)), now_ns, now_ns + 30_000_000, inbox.deliver))
         (completion,) = inbox.wait(1)

@@ -276,7 +276,7 @@ def test_what_is_more_important_goes_first_by_the_request_or_by_its_model(lab: L
             wait_until(lambda count=count: server.scheduler.in_flight == count)  # type: ignore[misc]
         own = client.infer.ModelInfer.future(infer_request(5.0, model="urgent"))
         wait_until(lambda: server.scheduler.in_flight == 5)
-        waiting = {float(each.block.read()[0].sum()): each.priority for each in server.scheduler._pending.values()}
+        waiting = {float(each.block.read()[0].sum()): each.priority for each in server.scheduler._ledger.requests}
         assert waiting == {0.0: 0, 1.0: 8, 2.0: 0, 3.0: 1, 5.0: 1}
         lab.resume()
         assert all(status(call)[0] is CODE.OK for call in (running, own, *calls.values()))

@@ -35,9 +35,9 @@ from dnncore.dtypes import DType
 from dnncore.nn import Package
 from dnncore.nn.passes import for_inference
 from tests.conftest import DEVICES
+from tests.server.client_memory import place
 from tests.server.fakes import PATIENCE_S, run_blocks
 from tests.server.mixed import INPUTS, OUTPUTS, mixed, rows_of_mixed, save_mixed, write_mixed
-from tests.server.test_shared_memory import place
 
 KEY = ModelKey("mixed", 1)
 WANTED = ((0, 1, 2, 3), (3, 0), (2,))

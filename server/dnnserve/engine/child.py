@@ -23,6 +23,7 @@ from dnncore import devices
 from dnncore.errors import DeviceFaultError, DnncoreError
 from dnnserve.engine.host import Fresh, Host
 from dnnserve.engine.messages import (
+    SIGN,
     Assignment,
     BeginLoad,
     Done,
@@ -109,7 +110,10 @@ class _Stager:
     def _receive(self) -> None:
         while (received := self._link.receive()) is not None:
             message, fds = received
-            if type(message) is tuple:
+            if message == SIGN:
+                with contextlib.suppress(OSError):  # the runner has gone, as the next look at the link says
+                    self._link.note(SIGN)  # it always reads, so that this does not wait for long
+            elif type(message) is tuple:
                 self.orders.put((self._stage(Run(*message)), ()))
             elif isinstance(message, Map):
                 if not fds:

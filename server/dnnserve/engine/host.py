@@ -30,7 +30,7 @@ class Fresh:
 
 
 class Host(Protocol):
-    """A device as one runner thread holds it. Owned by one thread, but for `kill`."""
+    """A device as one runner thread holds it. Owned by one thread, but for `look` and `kill`."""
 
     def load(self, model: ModelKey, max_batch_rows: int) -> Pipeline:
         """Load a model and warm it up.
@@ -69,6 +69,10 @@ class Host(Protocol):
 
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         """Act, in any thread, when a batch has ended for which nobody computes here, and when the device is lost; called once."""
+        ...
+
+    def look(self) -> None:
+        """Find out, from any thread, whether it still does anything, and kill it if it does not; called again and again."""
         ...
 
     def kill(self) -> bool:

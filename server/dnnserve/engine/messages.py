@@ -1,7 +1,7 @@
 """Messages between a runner and its engine process.
 
-The runner asks and the engine answers each question, in order; `Map`, `Unmap` and `LogLevel` ask for nothing. Rows and outputs lie
-in arenas that the engine maps, and are never sent.
+The runner asks and the engine answers each question, in order; `Map`, `Unmap` and `LogLevel` ask for nothing, and a `SIGN` is
+answered by one, at once. Rows and outputs lie in arenas that the engine maps, and are never sent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature
 
 __all__ = [
+    "SIGN",
     "Assignment",
     "BeginLoad",
     "Done",
@@ -34,6 +35,10 @@ __all__ = [
     "Unloaded",
     "Unmap",
 ]
+
+
+SIGN = ()
+"""A note, of nothing: that the other end is there, and may say so too."""
 
 
 @dataclass(frozen=True, slots=True)

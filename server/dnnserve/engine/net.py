@@ -288,6 +288,9 @@ class NetHost:
     def watch(self, on_end: Callable[[], None], on_loss: Callable[[], None]) -> None:
         """Who waits for a batch computes it, and nothing tells of a loss before the next one."""
 
+    def look(self) -> None:
+        """It is this process, which looks."""
+
     def kill(self) -> bool:
         """Nothing ends a kernel of this process but its own end."""
         return False

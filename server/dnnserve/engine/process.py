@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import queue
 import threading
 import weakref
@@ -20,6 +21,7 @@ from dnncore import errors
 from dnncore.errors import DeviceFaultError, DnncoreError
 from dnnserve.engine.host import Fresh
 from dnnserve.engine.messages import (
+    SIGN,
     Assignment,
     BeginLoad,
     Done,
@@ -44,8 +46,11 @@ from dnnserve.envelope import Block, ModelKey
 from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
+from dnnserve.processes.signs_of_life import SignsOfLife
 
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
+
+_log = logging.getLogger(__name__)
 
 _Wanted = TypeVar("_Wanted")
 
@@ -131,7 +136,8 @@ def _child(device: str) -> Child:
 
 
 class ProcessHost:
-    """A device behind an engine process. Owned by one thread, but for `kill`; a thread of its own hears what the process says.
+    """A device behind an engine process. Owned by one thread, but for `look` and `kill`; a thread of its own hears what the process
+    says.
 
     Args:
         device: What the process opens.
@@ -145,6 +151,7 @@ class ProcessHost:
         self._models = models
         self._pipelines: dict[ModelKey, ProcessPipeline] = {}
         self._mapped: set[Arena] = set()
+        self._signs = SignsOfLife()
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._on_end: Callable[[], None] = lambda: None
         self._on_loss: Callable[[], None] = lambda: None
@@ -266,6 +273,16 @@ class ProcessHost:
         """Act when the process has answered, and when it ends."""
         self._on_end, self._on_loss = on_end, on_loss
 
+    def look(self) -> None:
+        """Ask the process for a sign of life, which its thread gives that reads; one that has given none at the last looks is
+        killed: stopped, or kept from running.
+        """
+        if not self._signs.look():
+            _log.error("the engine process %d of %s does not answer: it is killed", self.pid, self._device)
+            self._child.kill()
+        with contextlib.suppress(OSError):  # it has ended, as the listener finds out
+            self._child.link.note(SIGN, wait=False)  # a link that is full is no sign of life
+
     def kill(self) -> bool:
         """Kill the process."""
         self._child.kill()
@@ -297,6 +314,9 @@ class ProcessHost:
     def _listen(self) -> None:
         while (received := self._child.link.receive()) is not None:
             message, _ = received
+            self._signs.seen()
+            if message == SIGN:
+                continue
             self._answers.put(Done(*message) if type(message) is tuple else message)
             self._on_end()
         self._answers.put(None)

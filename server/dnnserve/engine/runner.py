@@ -16,17 +16,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnncore.errors import DeviceFaultError, OutOfMemoryError
+from dnnserve.batch import Batch
 from dnnserve.engine.host import Host, HostFactory
 from dnnserve.engine.inventory import Inventory, LoadEnd
 from dnnserve.engine.pipeline import Pipeline, Timing
 from dnnserve.envelope import Answer, BatchTimes, ModelKey
-from dnnserve.errors import DeviceLostError, ExecutionError, RequestError
+from dnnserve.errors import DeviceLostError, DeviceMemoryError, ExecutionError
 from dnnserve.processes.restarts import Restarts
-from dnnserve.scheduler import Batch, Scheduler
+from dnnserve.scheduler import Scheduler
 
 __all__ = ["DeviceChanged", "Runner"]
 
 _log = logging.getLogger(__name__)
+
+_SHORTAGES = 5
+"""So many batches in a row for which there was no memory, and a device that can be opened again is: what its context keeps goes."""
+_SHORTAGE_S, _LONGEST_SHORTAGE_S = 0.02, 1.0
+"""A device without memory takes no batch for so long, twice as long each time: failing at once, it would draw all requests that
+others could answer."""
+
+_OPENING_NS = 3_000_000_000
+"""What opening a lost device again takes, until one was: a process with its context and a model took 1.5 to 3 s."""
 
 DeviceChanged = Callable[[str, str | None], None]
 """Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
@@ -92,6 +102,10 @@ class Runner:
         )
         self._hung = ""
         self._given_up = False
+        self._entered_ns = 0  # when it went into service, or failed to; this, too, and what follows
+        self._pause_s: float | None = None  # before a lost device is opened again; None: it is not
+        self._opening_ns = _OPENING_NS
+        self._shortages = 0  # batches in a row for which there was no memory; of the runner's thread alone
         self._busy_ns = 0  # written by the runner's thread alone
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
         self._thread = threading.Thread(target=self._main, name=f"dnnserve-{label}", daemon=True)
@@ -155,6 +169,13 @@ class Runner:
         """
         self._inventory.unload(model, end)
 
+    def look(self) -> None:
+        """Find out whether what has the device still does anything; what stands still is killed, and the device opened again."""
+        with self._lock:
+            host = self._host
+        if host is not None and self.in_service:
+            host.look()
+
     def give_up_when_stuck(self, limit_ns: int) -> bool:
         """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
 
@@ -171,7 +192,7 @@ class Runner:
             if self._host is not None and self._host.kill():
                 return True  # the runner's thread wakes up and finds out
             self._given_up = True
-        self._hand_over([batch], self._hung)
+        self._hand_over([batch], self._hung, None)
         self._inventory.leave_service()
         return True
 
@@ -197,7 +218,6 @@ class Runner:
             finally:
                 self._loaded.set()
             while pipelines is not None:
-                since_ns = self._clock()
                 try:
                     lost = self._serve()
                 finally:
@@ -205,10 +225,10 @@ class Runner:
                 if not lost:
                     return
                 self._close()
-                pipelines = self._open_again((self._clock() - since_ns) / 1e9)
+                pipelines = self._open_again()
         except Exception as error:  # noqa: BLE001 - a runner that ends for any reason takes its device out of service
             _log.exception("the runner of device %s failed", self.label)
-            self._lose(f"its runner failed: {error}")
+            self._lose(f"its runner failed: {error}", None)
         finally:
             self._close()
 
@@ -223,25 +243,34 @@ class Runner:
         self._scheduler.add_device(self.label, self._time(pipelines))
         assert self._host is not None
         self._inventory.enter_service(self._host, pipelines)
+        self._entered_ns = self._clock()
 
     def _interrupted(self) -> bool:
         """Whether there is something to do but batches."""
         return self._inventory.due or self._gone()
 
-    def _open_again(self, seconds_in_service: float) -> dict[ModelKey, Pipeline] | None:
+    def _expected_ns(self) -> int | None:
+        """Count a loss, and say when the device will be in service again; None: it is not tried any more."""
+        self._pause_s = self._restarts.after((self._clock() - self._entered_ns) / 1e9)
+        return None if self._pause_s is None else self._clock() + int(self._pause_s * 1e9) + self._opening_ns
+
+    def _open_again(self) -> dict[ModelKey, Pipeline] | None:
         """Bring a lost device back; None: it is not tried any more, or the server ends."""
-        while (wait_s := self._restarts.after(seconds_in_service)) is not None:
-            if self._ending.wait(wait_s):
+        while (pause_s := self._pause_s) is not None:
+            if self._ending.wait(pause_s):
                 return None
+            began_ns = self._clock()
             try:
                 pipelines = self._open()
                 self._check_room(pipelines)
                 self._enter_service(pipelines)
-            except Exception:  # noqa: BLE001 - whatever it was may be over the next time
+            except Exception as error:  # noqa: BLE001 - whatever it was may be over the next time
                 _log.exception("device %s could not be opened again", self.label)
                 self._close()
-                seconds_in_service = 0.0
+                self._entered_ns = self._clock()
+                self._scheduler.lose_device(self.label, f"it cannot be opened: {error}", self._expected_ns())
                 continue
+            self._opening_ns = self._clock() - began_ns
             self._on_change(self.label, None)
             return pipelines
         return None
@@ -279,7 +308,7 @@ class Runner:
                 batch = self._next(flights)
                 if batch is None and not flights:
                     if self._gone():
-                        self._lose("it ended while nothing ran on it")
+                        self._lose("it ended while nothing ran on it", self._expected_ns())
                         return True
                     if self._scheduler.stopped:
                         return False
@@ -288,19 +317,26 @@ class Runner:
                     flights.append(_Flight(batch, self._inventory.pipelines[batch.model]))
                     self._begin(flights)
                     continue
-                timing = self._finish(flights[0])
+                ended = self._finish(flights[0])
+                if isinstance(ended, Exception):
+                    failed = flights.popleft()
+                    if not self._pass_on(0, flights[0] if flights else None):
+                        return False
+                    self._fail(failed.batch, ended, flights)
+                    continue
             except DeviceFaultError as error:
                 with self._lock:
                     reason, self._hung, self._running = self._hung or str(error), "", None
                     if self._given_up:
                         return False
                 _log.error("device %s is lost: %s", self.label, reason)
-                self._hand_over([flight.batch for flight in flights], reason)
+                self._hand_over([flight.batch for flight in flights], reason, self._expected_ns())
                 return True
             done = flights.popleft()
-            if not self._pass_on(timing, flights[0] if flights else None):
+            if not self._pass_on(ended.computed_ns, flights[0] if flights else None):
                 return False
-            self._scheduler.complete(done.batch, self._outcomes(done, timing))
+            self._shortages = 0
+            self._scheduler.complete(done.batch, self._answers(done, ended))
 
     def _next(self, flights: deque[_Flight]) -> Batch | None:
         """Wait for the batch to run next; None: what runs has ended, or there is something else to do before."""
@@ -323,61 +359,77 @@ class Runner:
             flight.pipeline.begin()
         except DeviceFaultError:
             raise
-        except Exception:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-            self._log_failure(batch)
+        except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
             flights.pop()
             if not flights:
                 with self._lock:
                     self._running = None
-            self._scheduler.complete(batch, self._failure(batch))
+            self._fail(batch, error, flights)
 
-    def _finish(self, flight: _Flight) -> Timing | None:
-        """Wait for a batch; None: it failed."""
+    def _finish(self, flight: _Flight) -> Timing | Exception:
+        """Wait for a batch; why it failed, where it did."""
         try:
             return flight.pipeline.finish()
         except DeviceFaultError:
             raise
-        except Exception:  # noqa: BLE001 - as above
-            self._log_failure(flight.batch)
-            return None
+        except Exception as error:  # noqa: BLE001 - as above
+            return error
 
-    def _outcomes(self, flight: _Flight, timing: Timing | None) -> Sequence[Answer | RequestError]:
+    def _answers(self, flight: _Flight, timing: Timing) -> Sequence[Answer]:
         """What each request of a batch is answered; outputs are in the blocks then."""
         batch, inferred_ns = flight.batch, self._clock()
-        if timing is None:
-            return self._failure(batch)
         flight.pipeline.deliver()
         times = BatchTimes(batch.taken_ns, timing.staged_ns, inferred_ns, self._clock())
         return [Answer(self.label, batch.rows, times)] * len(batch.requests)
 
-    def _log_failure(self, batch: Batch) -> None:
-        _log.exception("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label)
-
-    def _failure(self, batch: Batch) -> Sequence[RequestError]:
+    def _fail(self, batch: Batch, error: Exception, flights: deque[_Flight]) -> None:
+        """Answer a batch that failed alone, or have it repeated."""
+        if isinstance(error, OutOfMemoryError):
+            self._repeat(batch, error, flights)
+            return
+        _log.error("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label, exc_info=error)
         failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
-        return [ExecutionError(failed) for _ in batch.requests]
+        self._scheduler.complete(batch, [ExecutionError(failed) for _ in batch.requests])
 
-    def _pass_on(self, timing: Timing | None, following: _Flight | None) -> bool:
+    def _repeat(self, batch: Batch, error: OutOfMemoryError, flights: deque[_Flight]) -> None:
+        """Queue a batch again for which there was no memory: that says nothing about its requests.
+
+        Raises:
+            DeviceFaultError: there was none for too many in a row.
+        """
+        full = f"device {self.label} had no memory for the batch; retry: other devices and replicas go on"
+        again = self._scheduler.put_back(batch, DeviceMemoryError(full))
+        counts = len(batch.requests), batch.model, self.label, again
+        _log.warning("no memory for %d requests of %s on %s, of which %d are tried again: %s", *counts, error)
+        self._shortages += 1
+        if self._shortages >= _SHORTAGES and self._restarts.limit:
+            in_a_row, self._shortages = self._shortages, 0
+            raise DeviceFaultError(f"it had no memory for {in_a_row} batches in a row: {error}")
+        if not flights:
+            self._ending.wait(min(_SHORTAGE_S * 2 ** (self._shortages - 1), _LONGEST_SHORTAGE_S))
+
+    def _pass_on(self, computed_ns: int, following: _Flight | None) -> bool:
         """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
         now_ns = self._clock()
         with self._lock:
             if self._given_up:
                 return False
-            self._busy_ns += 0 if timing is None else timing.computed_ns
+            self._busy_ns += computed_ns
             self._running = None if following is None else (following.batch, now_ns)
         return True
 
-    def _hand_over(self, batches: Sequence[Batch], reason: str) -> None:
-        """Let other devices run what this one could not."""
-        self._lose(reason)  # first: neither the batches nor a client that retries must meet this device again
+    def _hand_over(self, batches: Sequence[Batch], reason: str, back_ns: int | None) -> None:
+        """Let other devices run what this one could not, or this one when it is back."""
+        self._lose(reason, back_ns)  # first: neither the batches nor a client that retries must meet this device again
         lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
         for batch in reversed(batches):  # each goes to the head of its queue
             again = self._scheduler.put_back(batch, DeviceLostError(lost))
             total = len(batch.requests)
-            _log.warning("of %d requests of %s on %s, %d go to other devices", total, batch.model, self.label, again)
+            _log.warning("of %d requests of %s on %s, %d are tried again", total, batch.model, self.label, again)
 
-    def _lose(self, reason: str) -> None:
-        self._scheduler.lose_device(self.label, reason)
+    def _lose(self, reason: str, back_ns: int | None) -> None:
+        """Count the device out until a moment, or for good."""
+        self._scheduler.lose_device(self.label, reason, back_ns)
         self._on_change(self.label, reason)
 
     def _close(self) -> None:

@@ -1,11 +1,11 @@
-"""Notices devices that hang: a thread of its own, because the one that waits for the device cannot."""
+"""Notices devices that hang and engines that stand still: in threads of its own, because those that wait for a device cannot."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from dnnserve.engine.runner import Runner
+from dnnserve.processes.signs_of_life import LOOK_S, Regularly
 
 __all__ = ["Watchdog"]
 
@@ -15,26 +15,31 @@ class Watchdog:
 
     Args:
         runners: Whom to look at.
-        limit_s: How long a batch may run; its device is out of service at most an eighth later.
+        limit_s: How long a batch may run on a GPU; its device is out of service at most an eighth later. 0: as long as it takes.
     """
 
     def __init__(self, runners: Sequence[Runner], limit_s: float) -> None:
         self._runners = tuple(runners)
-        self._limit_s = limit_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="dnnserve-watchdog", daemon=True)
+        self._limit_ns = int(limit_s * 1e9)
+        self._watches = [Regularly("dnnserve-engine-watch", LOOK_S, self._look)]
+        if limit_s:
+            self._watches.append(Regularly("dnnserve-watchdog", limit_s / 8, self._give_up))
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread.start()
+        for watch in self._watches:
+            watch.start()
 
     def stop(self) -> None:
         """Look no more."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for watch in self._watches:
+            watch.stop()
 
-    def _watch(self) -> None:
-        while not self._stop.wait(self._limit_s / 8):
-            for runner in self._runners:
-                runner.give_up_when_stuck(int(self._limit_s * 1e9))
+    def _look(self) -> None:
+        for runner in self._runners:
+            runner.look()
+
+    def _give_up(self) -> None:
+        for runner in self._runners:
+            if runner.device != "cpu":  # which does not hang: a batch that takes long there is a long batch
+                runner.give_up_when_stuck(self._limit_ns)

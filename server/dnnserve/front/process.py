@@ -22,6 +22,7 @@ from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import Child
 from dnnserve.processes.outbox import Outbox
+from dnnserve.processes.signs_of_life import SignsOfLife
 from dnnserve.questions import Answer, Control
 
 __all__ = ["FrontProcess", "Shared"]
@@ -30,7 +31,6 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _ANSWER_S = 2.0
-_LOOKS = 10
 _Answer = TypeVar("_Answer")
 
 
@@ -65,8 +65,7 @@ class FrontProcess:
         on_lost: Called by that thread when it has ended: with this, how it ended, and after how many seconds.
 
     Attributes:
-        unanswered: Looks since it last gave a sign of life. They are counted, not timed: where all processes stood still for a
-            while, this one too, it has time to answer the next.
+        signs: Of life.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class FrontProcess:
         self._port: Port | None = None
         self._ended = False
         self._serves = False
-        self.unanswered = 0
+        self.signs = SignsOfLife()
         self._answers: dict[type, queue.SimpleQueue[Any]] = {
             kind: queue.SimpleQueue()
             for kind in (
@@ -114,10 +113,9 @@ class FrontProcess:
         """Ask for a sign of life, and kill a process that serves and has answered none of the last looks."""
         if not self._serves or self._ended:
             return
-        if self.unanswered >= _LOOKS:
+        if not self.signs.look():
             _log.error("front end %d, process %d, does not answer: it is killed", self.number, self.pid)
             self._child.kill()
-        self.unanswered += 1
         self.tell(messages.Ping())
 
     def start(self, models: messages.Models) -> None:
@@ -244,7 +242,7 @@ class FrontProcess:
                 counters = self._shared.statistics.snapshot(message.model)
                 self._outbox.send(messages.SnapshotOf(message.model, counters))
             elif isinstance(message, messages.Pong):
-                self.unanswered = 0
+                self.signs.seen()
             elif isinstance(message, messages.Asked):
                 self._ask(message)
             elif isinstance(message, messages.CannotStart):

@@ -29,6 +29,7 @@ from dnnserve.garbage import collect_after_a_loss
 from dnnserve.processes.child import FRONT_END, Children
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.restarts import Restarts
+from dnnserve.processes.signs_of_life import LOOK_S, Regularly
 from dnnserve.questions import Control
 from dnnserve.shared_memory.regions import Regions
 from dnnserve.shared_memory.requests import Registration
@@ -38,7 +39,6 @@ __all__ = ["FrontProcesses"]
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
-_LOOK_S = 1.0
 
 
 class FrontProcesses:
@@ -95,8 +95,7 @@ class FrontProcesses:
         self._stopping = False
         self._restarts = [Restarts() for _ in range(config.front_ends)]
         self._fronts: list[FrontProcess] = []
-        self._leave = threading.Event()
-        self._watch = threading.Thread(target=self._look_again_and_again, name="dnnserve-front-watch", daemon=True)
+        self._watch = Regularly("dnnserve-front-watch", LOOK_S, self.look)
         try:
             for number in range(config.front_ends):
                 self._fronts.append(self._begin(number))
@@ -248,7 +247,7 @@ class FrontProcesses:
         """End what is still open after so long, and give the port back."""
         with self._lock:
             self._stopping = True
-        self._leave.set()
+        self._watch.stop()
         for front in self._fronts:
             front.tell(messages.Stop(grace_s))
         for front in self._fronts:
@@ -262,10 +261,6 @@ class FrontProcesses:
     def _all(self) -> list[FrontProcess]:
         with self._lock:
             return list(self._fronts)
-
-    def _look_again_and_again(self) -> None:
-        while not self._leave.wait(_LOOK_S):
-            self.look()
 
     def _begin(self, number: int) -> FrontProcess:
         child = self._children.take()

@@ -11,6 +11,7 @@ from dnncore.errors import PreprocessingError
 from dnnserve.errors import (
     DeadlineExpiredError,
     DeviceLostError,
+    DeviceMemoryError,
     ExecutionError,
     ForbiddenError,
     InvalidRequestError,
@@ -51,6 +52,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RequestCancelledError, grpc.StatusCode.CANCELLED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DeviceLostError, grpc.StatusCode.UNAVAILABLE),
+    (DeviceMemoryError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ExecutionError, grpc.StatusCode.INTERNAL),
 )
 

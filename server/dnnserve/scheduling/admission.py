@@ -29,6 +29,7 @@ class Rejection(Enum):
     UNREACHABLE = auto()
     OVERLOADED = auto()
     QUEUE_FULL = auto()
+    RESTARTING = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Refusal:
 
     Args:
         reason: Why not.
-        needed_ns: UNREACHABLE and OVERLOADED: from now until it would be answered.
-        retry_after_ns: OVERLOADED and QUEUE_FULL: after about so long there is room for it, if nobody else comes.
+        needed_ns: UNREACHABLE, OVERLOADED and RESTARTING: from now until it would be answered.
+        retry_after_ns: OVERLOADED, QUEUE_FULL and RESTARTING: after about so long there is room for it, if nobody else comes.
         judged: UNREACHABLE and OVERLOADED: the device and the rows of the batch by whose cost it was judged.
     """
 
@@ -65,8 +66,8 @@ def admit(
         model: Whose request it is.
         entry: The request.
         queues: Of all models.
-        costs: Of all models on the healthy devices that have them; one at least has this one.
-        free_ns: When each healthy device is expected to have ended its batch.
+        costs: Of all models on the devices that count and have them; one at least has this one.
+        free_ns: When each of these devices is expected to have ended its batch, or to be there.
         idle: Whether a device of the model's has none.
     """
     queue = queues[model]

@@ -184,6 +184,10 @@ class Costs:
         """Learn from a batch."""
         self._set(device, model, self._curves[model][device].measured(rows, took_ns, now_ns))
 
+    def keep(self, device: str, model: ModelKey, curve: Curve) -> None:
+        """Go on with what is known already."""
+        self._set(device, model, curve)
+
     def doubt(self, device: str, model: ModelKey, rows: int, now_ns: int) -> None:
         """Learn from a refusal."""
         curve = self._curves[model][device]

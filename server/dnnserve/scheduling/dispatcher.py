@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dnnserve.envelope import ModelKey
-from dnnserve.scheduling.admission import Refusal, admit
+from dnnserve.scheduling.admission import Refusal, Rejection, admit
 from dnnserve.scheduling.costs import Costs
 from dnnserve.scheduling.entry import Entry, Limits
 from dnnserve.scheduling.policy import Decision, choose
@@ -20,12 +20,18 @@ __all__ = ["Dispatcher"]
 
 
 class Dispatcher:
-    """Requests of all models and the devices that run them. Owned by one thread; not checked: the scheduler's lock sees to it."""
+    """Requests of all models and the devices that run them. Owned by one thread; not checked: the scheduler's lock sees to it.
+
+    A device that is lost may be expected back. Where no other has a model, requests for it wait for that device, if they can be
+    answered in time behind its return; where another has it, nobody counts on the one that is away.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[ModelKey, ModelQueue] = {}
         self._costs = Costs()
         self._free_ns: dict[str, int] = {}  # healthy devices, with the expected end of what they run
+        self._back_ns: dict[str, int] = {}  # those that are away, with the expected moment of their return
+        self._away = Costs()  # what batches took on them
         self._running: dict[str, list[Decision]] = {}
         self._ended_ns: dict[str, int] = {}  # when each device ended its last batch
         # Of the models that a device has; None: it has all there are and will be.
@@ -61,12 +67,14 @@ class Dispatcher:
             raise ValueError(f"model {model} has a queue already")
         self._queues[model] = ModelQueue(limits)
         self._costs.add(model)
+        self._away.add(model)
         for device in self._free_ns:
             self._seed(device, model, now_ns)
 
     def remove_model(self, model: ModelKey) -> list[Entry]:
         """Close a model's queue; what was in it."""
         self._costs.remove(model)
+        self._away.remove(model)
         return list(self._queues.pop(model).clear())
 
     def place(self, device: str, model: ModelKey, timings_ns: Mapping[int, int], now_ns: int) -> None:
@@ -99,14 +107,29 @@ class Dispatcher:
                 come, and nothing is known.
             now_ns: The moment.
         """
+        self._back_ns.pop(device, None)
+        self._away.forget(device)
         self._free_ns[device] = self._ended_ns[device] = now_ns
         self._running[device] = []
         self._timings_ns[device] = None if timings_ns is None else dict(timings_ns)
         for model in self._queues:
             self._seed(device, model, now_ns)
 
-    def lose_device(self, device: str) -> None:
-        """Count a device out; what it runs is the caller's to put back."""
+    def lose_device(self, device: str, back_ns: int | None = None) -> None:
+        """Count a device out; what it runs is the caller's to put back.
+
+        Args:
+            device: Which; it may have been counted out before, and be expected at another moment.
+            back_ns: When it is expected back, with the models that it had; None: never.
+        """
+        if back_ns is None:
+            self._back_ns.pop(device, None)
+            self._away.forget(device)
+        else:
+            self._back_ns[device] = back_ns
+            for model in self._queues:
+                if (curve := self._costs[model].get(device)) is not None:
+                    self._away.keep(device, model, curve)
         for by_device in (self._free_ns, self._running, self._ended_ns, self._timings_ns):
             by_device.pop(device, None)
         self._costs.forget(device)
@@ -119,6 +142,16 @@ class Dispatcher:
         """Whether a device is there that has the model."""
         return bool(self._costs[model])
 
+    def takes(self, model: ModelKey) -> bool:
+        """Whether a device is there that has the model, or is expected."""
+        return self.runs(model) or bool(self._away[model])
+
+    def back_ns(self, model: ModelKey) -> int | None:
+        """When a device that has the model is expected back; None: one is there, or none is expected."""
+        if self.runs(model):
+            return None
+        return min((self._back_ns[device] for device in self._away[model]), default=None)
+
     @property
     def uniform(self) -> bool:
         """Whether every device has every model."""
@@ -130,7 +163,9 @@ class Dispatcher:
         return self._queues[model].limits
 
     def submit(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
-        """Queue a request, or say why not; a device must be there that has the model."""
+        """Queue a request, or say why not; a device must be there that has the model, or be expected."""
+        if not self.runs(model):
+            return self._submit_ahead(model, entry, now_ns)
         # Only deadlines are judged by what runs.
         idle = entry.deadline_ns is not None and not all(self._running[device] for device in self._costs[model])
         refusal = admit(now_ns, model, entry, self._queues, self._costs, self._free_ns, idle=idle)
@@ -208,16 +243,16 @@ class Dispatcher:
         return took_ns
 
     def expire(self, now_ns: int) -> list[Entry]:
-        """Remove every request that no device could answer in time, were it the only one."""
-        return [
-            entry
-            for model, queue in self._queues.items()
-            if len(queue)
-            for entry in queue.expire(now_ns + self._least_cost_ns(model))
-        ]
+        """Remove every request that no device could answer in time, were it the only one, from now or from its return on."""
+        expired: list[Entry] = []
+        for model, queue in self._queues.items():
+            if len(queue):
+                begins_ns = max(now_ns, self.back_ns(model) or now_ns)
+                expired += queue.expire(begins_ns + self._least_cost_ns(model))
+        return expired
 
     def next_expiry_ns(self) -> int | None:
-        """When `expire` has something to do; None while nothing has a deadline."""
+        """When `expire` has something to do, if it was called since a device was lost; None while nothing has a deadline."""
         found = (
             (model, deadline_ns)
             for model, queue in self._queues.items()
@@ -231,9 +266,21 @@ class Dispatcher:
             queue.drained = True
 
     def abandon(self, *, stranded: bool = False) -> list[Entry]:
-        """Remove everything, or what is stranded: what no device is left to run."""
-        queues = (queue for model, queue in self._queues.items() if not (stranded and self.runs(model)))
+        """Remove everything, or what is stranded: what no device is left to run, nor expected."""
+        queues = (queue for model, queue in self._queues.items() if not (stranded and self.takes(model)))
         return [entry for queue in queues for entry in queue.clear()]
+
+    def _submit_ahead(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
+        """Queue a request for a device that is expected back, or say why not."""
+        refusal = admit(now_ns, model, entry, self._queues, self._away, self._back_ns, idle=False)
+        if refusal is None:
+            self._add(self._queues[model], entry)
+        elif refusal.reason is Rejection.OVERLOADED:
+            return replace(refusal, reason=Rejection.RESTARTING)
+        elif refusal.reason is Rejection.QUEUE_FULL:
+            away_ns = max(0, (self.back_ns(model) or now_ns) - now_ns)
+            return replace(refusal, retry_after_ns=away_ns + refusal.retry_after_ns)
+        return refusal
 
     def _add(self, queue: ModelQueue, entry: Entry) -> None:
         if not len(queue):
@@ -249,4 +296,5 @@ class Dispatcher:
         self._costs.seed(device, model, self._queues[model].limits.max_batch_rows, timings_ns, now_ns)
 
     def _least_cost_ns(self, model: ModelKey) -> int:
-        return min((curve.bound_ns(1) for curve in self._costs[model].values()), default=0)
+        curves = self._costs[model] or self._away[model]
+        return min((curve.bound_ns(1) for curve in curves.values()), default=0)

@@ -77,6 +77,53 @@ def test_every_request_ends_exactly_once_and_with_exact_costs_none_is_answered_l
         )
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    traffic(),
+    st.integers(0, 60).map(lambda ms: ms * MS),
+    st.integers(1, 60).map(lambda ms: ms * MS),
+    st.none() | st.integers(0, 120).map(lambda ms: ms * MS),
+)
+def test_while_the_only_device_is_away_requests_wait_for_it_within_their_deadlines(
+    arrivals: list[Arrival], lost_ns: int, away_ns: int, expected_ns: int | None
+) -> None:
+    back_ns, told_ns = lost_ns + away_ns, lost_ns + (away_ns if expected_ns is None else expected_ns)
+    device = Device("d", linear(4, 2), lost_ns, away_ns, expected_ns)
+    models = dict.fromkeys((TOY, OTHER), Limits(MAX_ROWS, 100))
+    simulation = Simulation([device], models, {"d": dict.fromkeys(models, timings(4, 2, MAX_ROWS))})
+    outcomes = simulate(simulation, arrivals)
+    assert Counter(o.arrival for o in outcomes) == Counter(arrivals)
+    assert not [o for o in outcomes if o.late]
+    assert all(o.end == "answered" for o in outcomes if o.arrival.slack_ns is None)
+    hopeless = [
+        o
+        for o in outcomes
+        if lost_ns < o.arrival.at_ns < min(back_ns, told_ns)
+        and o.arrival.slack_ns is not None
+        and o.arrival.at_ns + o.arrival.slack_ns <= told_ns
+    ]
+    assert all((o.end, o.latency_ns) == ("refused", 0) for o in hopeless), "they are told at once"
+
+
+def test_a_request_that_comes_while_the_only_device_is_away_is_let_in_if_there_is_time_after_its_return() -> None:
+    device = Device("d", linear(4, 2), 10 * MS, 50 * MS)
+    known = {"d": {TOY: timings(4, 2, MAX_ROWS)}}
+    ends = []
+    for slack_ms in (30, 46, 47, 100):  # back after 40 ms, and the batch takes 6 and a margin
+        arrivals = [Arrival(20 * MS, TOY, 1, slack_ms * MS)]
+        ends += [o.end for o in simulate(Simulation([device], {TOY: Limits(MAX_ROWS, 100)}, known), arrivals)]
+    assert ends == ["refused", "refused", "answered", "answered"]
+
+
+def test_what_waits_when_the_only_device_is_lost_and_has_no_time_until_its_return_is_told_at_once() -> None:
+    device = Device("d", linear(4, 2), 5 * MS, 50 * MS)
+    known = {"d": {TOY: timings(4, 2, MAX_ROWS)}}
+    arrivals = [Arrival(0, TOY, MAX_ROWS, 40 * MS), Arrival(1 * MS, TOY, 1, 40 * MS), Arrival(1 * MS, TOY, 1)]
+    outcomes = simulate(Simulation([device], {TOY: Limits(MAX_ROWS, 100)}, known), arrivals)
+    ended = {o.arrival: (o.end, o.end_ns // MS) for o in outcomes}
+    assert [ended[arrival] for arrival in arrivals] == [("dropped", 5), ("dropped", 5), ("answered", 61)]
+
+
 @settings(max_examples=30, deadline=None)
 @given(simulations(jitter=0.2), traffic())
 def test_whatever_batches_take_every_request_ends_exactly_once(simulation: Simulation, arrivals: list[Arrival]) -> None:
