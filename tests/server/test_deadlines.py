@@ -72,7 +72,7 @@ def test_deadlines_that_came_with_calls_are_kept_when_the_wall_clock_is_set(
             stream.send(5.0)
             wait_until(lambda: waiting(server) == 2)
             now_ns = time.monotonic_ns()
-            for request in server.scheduler._pending.values():
+            for request in server.scheduler._ledger.requests:
                 assert request.deadline_ns is not None
                 assert 0 < request.deadline_ns - now_ns < 2 * (PATIENCE_S + 1) * 1e9
             lab.resume()
