@@ -123,11 +123,11 @@ class Rival:
         thread = threading.Thread(target=work, name=name)
         thread.start()
         thread.join()
-        if not found or isinstance(found[0], BaseException):
-            raise RuntimeError(
-                f"{name}: {str(found[0]).splitlines()[0] if found else 'its thread ended without a word'}"
-            )
-        return found[0]
+        result = found[0] if found else RuntimeError("its thread ended without a word")
+        if isinstance(result, BaseException):
+            first = next(iter(str(result).splitlines()), type(result).__name__)
+            raise RuntimeError(f"{name}: {first}") from result
+        return result
 
     def _capture(self, name: str) -> Captured:
         calls = [(*inputs, *self._more(inputs)) for inputs in self._inputs]
