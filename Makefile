@@ -70,9 +70,10 @@ bench: $(VENV)/.demo  ## figures for the demo's nets, written to benchmarks/resu
 	$(BIN)/python -m benchmarks.serving --out benchmarks/results
 	$(BIN)/python -m benchmarks.plots
 
+# All of it is thousands of rows; MINUTES=20 is as much for each of the two, and goes on where the last call ended.
 bench-kernels: $(VENV)/.gpu  ## convolutions, products and what moves memory beside PyTorch and cuDNN on a GPU, likewise
-	$(BIN)/python -m benchmarks.kernels --out benchmarks/results
-	$(BIN)/python -m benchmarks.memory_bound --out benchmarks/results
+	$(BIN)/python -m benchmarks.kernels --out benchmarks/results $(MINUTES:%=--minutes % --missing)
+	$(BIN)/python -m benchmarks.memory_bound --out benchmarks/results $(MINUTES:%=--minutes % --missing)
 	$(BIN)/python -m benchmarks.plots
 
 bench-nets: $(VENV)/.gpu  ## nets beside PyTorch on a GPU, written to benchmarks/results

@@ -122,7 +122,7 @@ class Contest:
                     "calls": cold.calls,
                     "spread": round(times["cold"][one.name].spread, 4),
                 }
-                | ({"heats": {name: round(ms, 5) for name, ms in heats.items()}} if len(heats) > 1 else {})
+                | ({"heats": {name: round(ms, 6) for name, ms in heats.items()}} if len(heats) > 1 else {})
                 | ({"problems": problems} if problems else {})
                 for one in ours
             ]
@@ -292,14 +292,16 @@ class Contest:
     def _figures(self, measurement: Measurement, ours: _Ours, ms: float) -> Row:
         macs, nbytes = measurement.problem.macs, measurement.nbytes
         tbps = nbytes / ms / 1e9
-        row: Row = {"algorithm": ours.name, "ms": round(ms, 5)}
+        row: Row = {"algorithm": ours.name, "ms": round(ms, 6)}
         if macs:
             row["tflops"] = round(2 * macs / ms / 1e9, 2)
         row["tbps"] = round(tbps, 3)
         if self.ceilings is not None:
             if macs:
                 peak = self.ceilings.tflops(measurement.inputs[0].dtype, is_tf32=permits_tf32(measurement.problem))
+                row["peak_tflops"] = None if peak is None else round(peak, 1)
                 row["of_peak"] = None if peak is None else round(row["tflops"] / peak, 3)
+            row["copy_tbps"] = round(self.ceilings.copy_tbps, 3)
             row["of_copy"] = round(tbps / self.ceilings.copy_tbps, 3)
         return row
 
@@ -309,11 +311,11 @@ def _ratios(
 ) -> Row:
     """The best of theirs beside ours, from memory and from the cache."""
     peer = measurement.peer
-    row: Row = {"ms_warm": round(times["warm"][ours.name].ms, 5)}
+    row: Row = {"ms_warm": round(times["warm"][ours.name].ms, 6)}
     for which, suffix in (("cold", ""), ("warm", "_warm")):
         found = times[which]
         theirs, best = min(((found[one.name].ms, one.name) for one in rivals), default=(None, None))
-        row[f"{peer}_ms{suffix}"] = None if theirs is None else round(theirs, 5)
+        row[f"{peer}_ms{suffix}"] = None if theirs is None else round(theirs, 6)
         row[f"of_{peer}{suffix}"] = None if theirs is None else round(theirs / found[ours.name].ms, 3)
         if which == "cold" and best is not None:
             row[peer] = best

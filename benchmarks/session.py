@@ -133,6 +133,10 @@ def opened(options: argparse.Namespace) -> Iterator[Session]:
             if beside
             else f"PyTorch {torch.__version__} has no GPU, so there is nothing to measure {options.device} beside; --dry-run"
         )
+    if beside and options.device != "cuda:0":
+        raise BadParamError(
+            f"PyTorch computes on the first GPU here, so that {options.device} has nothing beside it; cuda:0"
+        )
     with Handle(options.device, stream=DEFAULT_STREAM if beside else None) as handle:
         assert is_beside_torch(handle) == beside
         contest = Contest(

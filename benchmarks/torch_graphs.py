@@ -109,24 +109,26 @@ class Rival:
         Raises:
             RuntimeError: PyTorch refuses the call, or its capture.
         """
-        found: list[Captured | BaseException] = []
+        found: list[Captured] = []
+        failed: list[RuntimeError] = []
 
         def work() -> None:
             torch.cuda.set_device(0)
             try:
                 found.append(self._capture(name))
             except RuntimeError as error:  # which PyTorch raises for whatever it cannot do
-                found.append(error)
+                failed.append(error)
 
         torch.backends.cudnn.benchmark = limit is not None
         torch.backends.cudnn.benchmark_limit = _ALGORITHMS if limit is None else limit
         thread = threading.Thread(target=work, name=name)
         thread.start()
         thread.join()
-        if not found or isinstance(found[0], BaseException):
-            raise RuntimeError(
-                f"{name}: {str(found[0]).splitlines()[0] if found else 'its thread ended without a word'}"
-            )
+        if failed:
+            first = next(iter(str(failed[0]).splitlines()), type(failed[0]).__name__)
+            raise RuntimeError(f"{name}: {first}") from failed[0]
+        if not found:
+            raise RuntimeError(f"{name}: its thread has ended by an error that is printed above")
         return found[0]
 
     def _capture(self, name: str) -> Captured:

@@ -72,7 +72,7 @@ def test_a_part_of_the_reference_is_that_part_of_the_whole(
 def test_int8_is_exact_and_beside_ours_in_fp16(contest: Contest) -> None:
     (row,) = contest.rows(int8_convolution(LAYER))
     assert row["relative_error"] == 0
-    assert row["of_fp16"] == pytest.approx(row["fp16_ms"] / row["ms"], abs=1e-3)
+    assert row["of_fp16"] == pytest.approx(row["fp16_ms"] / row["ms"], rel=0.01, abs=1e-3)
     assert row["fp16"].startswith("rival ")
 
 
@@ -126,7 +126,7 @@ def test_beside_pytorch_a_row_has_its_best_time_and_the_ratio(
         *("contiguous", "contiguous, search 1 of 10", "channels_last", "channels_last, search 1 of 10"),
     }
     assert row["cudnn"] in row["heats"]
-    assert row["of_cudnn"] == pytest.approx(row["cudnn_ms"] / row["ms"], abs=1e-3)
+    assert row["of_cudnn"] == pytest.approx(row["cudnn_ms"] / row["ms"], rel=0.01, abs=1e-3)
     assert row["relative_difference"] < 1e-6
 
 
