@@ -104,9 +104,9 @@ def share_out(config: ServerConfig, descriptors: int, kept: int, *, calls: bool,
             f"{descriptors} files and connections may be open, and {kept} are kept for what is no connection: raise the limit to "
             f"{kept + _LEAST} or more (ulimit -n, LimitNOFILE=)"
         )
-    metrics = min(left // _SHARE, _MOST_PAGES) if pages else 0
     if not calls:
-        return Connections(0, 0, metrics, descriptors)
+        return Connections(0, 0, min(left, _MOST_PAGES), descriptors)
+    metrics = min(left // _SHARE, _MOST_PAGES) if pages else 0
     with_http = config.http_port is not None
     wanted = config.max_connections
     if not wanted:

@@ -53,6 +53,11 @@ def test_all_bounds_together_leave_what_else_needs_descriptors(
         assert shares.needed is None
 
 
+def test_where_calls_come_to_other_processes_the_metrics_port_has_what_is_left() -> None:
+    shares = [share_out(make_config(), descriptors, 50, calls=False, pages=True) for descriptors in (60, 128, 1024)]
+    assert [(each.grpc, each.http, each.metrics) for each in shares] == [(0, 0, 10), (0, 0, 78), (0, 0, 256)]
+
+
 def test_regions_of_shared_memory_are_kept_descriptors_for() -> None:
     config = make_config(shared_memory=True, max_shared_memory_regions=500)
     assert share_out(config, 1024, 24, calls=True, pages=False).grpc == 500
