@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.layers import LAYERS
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, Offer
-from dnncore.choice import fastest
+from dnncore.backend import Bounded, Composed, Offer
+from dnncore.choice import fastest, least_seconds
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
@@ -44,6 +44,15 @@ class _Bounded(_Algorithm, Bounded):
         return self.least
 
 
+@dataclass
+class _Composed(_Bounded, Composed):
+    closer: float = 0.0
+
+    def closer_seconds(self, problem: object, figures: object) -> float:
+        self.asked.append("closer")
+        return self.closer
+
+
 def _chosen(*algorithms: _Algorithm, limit: float = math.inf) -> str | None:
     found = fastest(algorithms, _ANY, H200, lambda offer: offer.workspace_bytes <= limit)
     return None if found is None else found[0].name
@@ -61,6 +70,21 @@ def test_what_cannot_be_the_fastest_is_not_asked() -> None:
     assert _chosen(slow, _Algorithm("fast", 3), equal) == "fast"
     assert not slow.asked
     assert not equal.asked
+
+
+def test_a_closer_bound_is_asked_for_where_the_first_leaves_it_open() -> None:
+    far, open_, best = (_Composed(name, 5, least=a, closer=b) for name, a, b in (("a", 4, 4), ("b", 1, 4), ("c", 1, 2)))
+    best.seconds = 2.5
+    assert _chosen(far, _Algorithm("fast", 3), open_) == "fast"
+    assert _chosen(open_, _Algorithm("fast", 3), best) == "c"
+    assert (far.asked, open_.asked, best.asked) == ([], ["closer"] * 2, ["closer", "c"])
+
+
+def test_bounds_of_several_are_their_least_and_an_offer_bounds_what_has_no_other() -> None:
+    algorithms = _Bounded("a", 5, least=3), _Algorithm("b", 4), _Algorithm("c", None)
+    assert least_seconds(algorithms, _ANY, H200) == 3
+    assert least_seconds(algorithms[1:], _ANY, H200) == 4
+    assert least_seconds(algorithms[2:], _ANY, H200) == least_seconds((), _ANY, H200) == math.inf
 
 
 def test_what_is_refused_or_not_allowed_bounds_nothing() -> None:
@@ -92,7 +116,9 @@ def test_no_offer_is_below_its_bound(figures: DeviceFigures) -> None:
         for algorithm in algorithms_for(problem):
             offer = algorithm.offer(problem, figures)
             if isinstance(algorithm, Bounded) and isinstance(offer, Offer):
-                assert algorithm.least_seconds(problem, figures) <= offer.seconds, f"{algorithm.name} on {problem}"
+                least = algorithm.least_seconds(problem, figures)
+                closer = algorithm.closer_seconds(problem, figures) if isinstance(algorithm, Composed) else least
+                assert least <= closer <= offer.seconds, f"{algorithm.name} on {problem}"
 
 
 @_ALL
