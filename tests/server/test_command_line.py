@@ -223,7 +223,8 @@ def test_front_ends_are_copies_of_the_server_which_has_imported_what_they_need(m
 
         wait_until(has_come)
         (successor,) = found
-        assert b"dnnserve.front.child" in Path(f"/proc/{successor}/cmdline").read_bytes()  # there are threads by now
+        cmdline = Path(f"/proc/{successor}/cmdline")  # of the server, until it runs its own: there are threads by now
+        wait_until(lambda: b"dnnserve.front.child" in cmdline.read_bytes())
         ask(ready["grpc"])
         process.kill()
         wait_until(lambda: not is_running(left) and not is_running(successor))

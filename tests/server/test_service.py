@@ -403,6 +403,13 @@ def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> N
     with serving(lab) as (_, client):
         assert status(client.send(1.0, 3))[0] is CODE.OK
         assert status(lambda: client.infer.ModelInfer(infer_request(model="made-up")))[0] is CODE.NOT_FOUND
+        predicted = (
+            "cpu",
+            "toy",
+            "3",
+            "1",
+        )  # after one batch of three rows, which is measured once it has been delivered
+        wait_until(lambda: client.metrics()["dnnserve_predicted_batch_seconds"][predicted] > 0)
         metrics = client.metrics()
         key = ("toy", "1")
         for name in ("queue_seconds", "compute_seconds", "request_seconds", "batch_rows"):
@@ -416,7 +423,6 @@ def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> N
         assert metrics["dnnserve_device_busy_seconds_total"]["cpu",] > 0
         assert metrics["dnnserve_device_healthy"]["cpu",] == 1
         assert metrics["dnnserve_deadline_slack_seconds_count"][key] == 1
-        assert metrics["dnnserve_predicted_batch_seconds"]["cpu", "toy", "3", "1"] > 0  # after one batch of three rows
         assert metrics["dnnserve_batch_cost_ratio_count"][key] == 0  # of which nothing was expected before
         assert metrics["dnnserve_dropped_requests_total"]["toy", "expired", "1"] == 0
         assert metrics["dnnserve_repeated_requests_total"][key] == 0
