@@ -22,7 +22,8 @@ from dnncore.errors import BackendUnavailableError, CompilationError, DnncoreErr
 
 __all__ = ["build", "main"]
 
-ARCHITECTURES = ("sm_80", "sm_90a", jit.FORWARD)
+MACHINES = ("sm_80", "sm_90a")
+ARCHITECTURES = (*MACHINES, jit.FORWARD)
 """What is built when nothing is asked for: the oldest supported one, the one that kernels are tuned for, and PTX for all others."""
 
 _MACHINE_AT, _CUDA_MACHINE = slice(18, 20), b"\xbe\x00"

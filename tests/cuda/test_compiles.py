@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dnncore.cuda.build import ARCHITECTURES
+from dnncore.cuda.build import MACHINES
 from dnncore.cuda.runtime.jit import Compiler
 from dnncore.cuda.unit import Unit
 from emulator.toolkit import ToolkitError
@@ -37,7 +37,7 @@ def test_entries_are_unique() -> None:
     assert len(set(ENTRIES)) == len(ENTRIES)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", MACHINES)
 def test_every_kernel_of_the_baseline_is_still_asked_for(arch: str) -> None:
     lines = verdict.gone(
         arch, Baseline.read(arch), [unit.entry for unit in gate.units() if unit.why_not_on(arch) is None]
@@ -54,7 +54,7 @@ def _to_compile(compiler: Compiler) -> dict[tuple[str, str], tuple[Unit, ...]]:
     """Of the batches of an architecture: what the baseline was made of something else for, and some of one batch."""
     to_compile: dict[tuple[str, str], tuple[Unit, ...]] = {}
     unchanged: dict[str, tuple[str, str, Unit]] = {}
-    for arch in ARCHITECTURES:
+    for arch in MACHINES:
         known = Baseline.read(arch).digests
         for name, units in BATCHES:
             for unit in units:
@@ -74,7 +74,7 @@ def _to_compile(compiler: Compiler) -> dict[tuple[str, str], tuple[Unit, ...]]:
 
 
 @pytest.mark.timeout(300)  # fifty kernels, on cores that may have other work
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", MACHINES)
 @pytest.mark.parametrize(("name", "units"), [pytest.param(name, units, id=name) for name, units in BATCHES])
 def test_units_compile_without_warnings_or_spills_and_keep_their_tensor_core_instructions(
     name: str,

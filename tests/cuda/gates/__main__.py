@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dnncore.cuda.build import ARCHITECTURES
+from dnncore.cuda.build import MACHINES
 from dnncore.cuda.runtime.jit import Compiler
 from dnncore.cuda.unit import Unit
 from dnncore.errors import DnncoreError
@@ -26,7 +26,7 @@ from .verdict import Change
 def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     """Parse the command line, compile and compare; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.cuda.gates", description=__doc__)
-    parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="may be repeated (default: all)")
+    parser.add_argument("--arch", action="append", choices=MACHINES, help="may be repeated (default: all)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
     )
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
     what.add_argument("--update", action="store_true", help="write the baseline")
     what.add_argument("--kernel", help="print the numbers of this kernel only, beside those of the baseline")
     options = parser.parse_args(arguments)
-    architectures = tuple(options.arch or ARCHITECTURES)
+    architectures = tuple(options.arch or MACHINES)
     try:
         compiler = units.nvcc()
         if options.kernel:
