@@ -47,7 +47,7 @@ def _suiting(way: Way, dtype: DType, m: int, n: int, k: int) -> MatmulProblem:
 
 def _handle(monkeypatch: pytest.MonkeyPatch, algorithm: OneTapMatmul, ways: tuple[Way, ...], blocks: int) -> Handle:
     """Of a device as if it had so many multiprocessors, whose products are computed in these ways alone."""
-    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda _: replace(H200, multiprocessors=blocks))
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda *_: replace(H200, multiprocessors=blocks))
     monkeypatch.setitem(algorithms._ALGORITHMS, MatmulProblem, (replace(algorithm, ways=ways),))
     return Handle(CUDA_DEVICES[0])
 
