@@ -160,6 +160,44 @@ def test_a_device_that_never_has_memory_is_opened_again_where_it_can_be(
     assert isinstance(fleet.inbox.of(last).outcome, Answer)
 
 
+def test_a_device_without_memory_is_closed_before_it_counts_as_lost_and_its_batches_go_on(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    close, lose = runner_module.Runner._close, runner_module.Runner._lose
+
+    def closes(runner: Runner) -> None:
+        order.append("close")
+        close(runner)
+
+    def loses(runner: Runner, reason: str, back_ns: int | None) -> None:
+        order.append("lose")
+        lose(runner, reason, back_ns)
+
+    monkeypatch.setattr(runner_module.Runner, "_close", closes)
+    monkeypatch.setattr(runner_module.Runner, "_lose", loses)
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", 0.0)
+    for _ in range(5):
+        lab.fail_next("cuda:0", OutOfMemoryError("full"))
+    fleets.append(fleet := Fleet(lab, "cuda:0", restarts=Restarts(first_s=0.0)).open())
+    for value in range(3):
+        fleet.submit(float(value), 8)
+    wait_until(lambda: len(fleet.changes) == 2)
+    assert order[:2] == ["close", "lose"]
+
+
+def test_a_device_that_has_had_no_memory_for_very_long_still_tries(
+    lab: Lab, fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SHORTAGE_S", 0.0)
+    fleets.append(fleet := Fleet(lab, "cpu").open())
+    fleet.runners[0]._shortages = 5000
+    lab.fail_next("cpu", OutOfMemoryError("full"))
+    request = fleet.submit(1.0)
+    fleet.inbox.wait(1)
+    assert isinstance(fleet.inbox.of(request).outcome, Answer)
+
+
 def test_what_a_lost_device_was_running_is_answered_by_another(lab: Lab, fleets: list[Fleet]) -> None:
     lab.pause("cuda:0")
     lab.pause("cuda:1")

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _SHORTAGES = 5
 """So many batches in a row for which there was no memory, and a device that can be opened again is: what its context keeps goes."""
-_SHORTAGE_S, _LONGEST_SHORTAGE_S = 0.02, 1.0
+_SHORTAGE_S, _LONGEST_SHORTAGE_S, _DOUBLINGS = 0.02, 1.0, 6
 """A device without memory takes no batch for so long, twice as long each time: failing at once, it would draw all requests that
 others could answer."""
 
@@ -343,8 +343,8 @@ class Runner:
         if not flights:
             return self._scheduler.take(self.label, self._interrupted)
         oldest = flights[0].pipeline
-        if len(flights) >= flights[-1].pipeline.depth:
-            return None
+        if self._shortages or len(flights) >= flights[-1].pipeline.depth:
+            return None  # of a device that has no memory for one batch, none is taken ahead: it would never pause
         return self._scheduler.take_ahead(self.label, lambda: oldest.ended, self._interrupted)
 
     def _begin(self, flights: deque[_Flight]) -> None:
@@ -404,9 +404,11 @@ class Runner:
         self._shortages += 1
         if self._shortages >= _SHORTAGES and self._restarts.limit:
             in_a_row, self._shortages = self._shortages, 0
+            self._close()  # first: it may be at work on the next batch, whose blocks go to others
             raise DeviceFaultError(f"it had no memory for {in_a_row} batches in a row: {error}")
         if not flights:
-            self._ending.wait(min(_SHORTAGE_S * 2 ** (self._shortages - 1), _LONGEST_SHORTAGE_S))
+            doubled = min(self._shortages - 1, _DOUBLINGS)
+            self._ending.wait(min(_SHORTAGE_S * 2**doubled, _LONGEST_SHORTAGE_S))
 
     def _pass_on(self, computed_ns: int, following: _Flight | None) -> bool:
         """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
