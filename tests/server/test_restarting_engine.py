@@ -46,22 +46,28 @@ def test_every_request_under_load_is_answered_though_the_only_engine_is_killed(t
     with toy_server(tmp_path) as (runner, _, client):
         values, killed = range(8), threading.Event()
         codes: list[grpc.StatusCode] = []
+        wrong: list[object] = []
 
         def ask(value: float) -> None:
             while not killed.is_set():
                 call = client.send(value)
-                codes.append(status(call)[0])
-                assert scores(call.result()) == [[value, 2 * value, 3 * value]]
+                codes.append(code := status(call)[0])
+                if code is CODE.OK and (found := scores(call.result())) != [[value, 2 * value, 3 * value]]:
+                    wrong.append(found)
 
         askers = [threading.Thread(target=ask, args=(float(value),)) for value in values]
         for asker in askers:
             asker.start()
         wait_until(lambda: len(codes) > 2 * len(values))
-        os.kill(host_of(runner).pid, signal.SIGKILL)
-        wait_until(lambda: runner.restarts == 1 and runner.in_service)
+        old = host_of(runner)
+        os.kill(old.pid, signal.SIGKILL)
+        wait_until(lambda: runner._host not in (None, old) and runner.in_service)
         killed.set()
         for asker in askers:
             asker.join(PATIENCE_S)
+        assert not any(asker.is_alive() for asker in askers)
+        assert not wrong
+        assert runner.restarts == 1
         assert set(codes) == {CODE.OK}
         assert client.health_of() == "SERVING"
 
@@ -71,16 +77,17 @@ def test_a_request_without_the_time_is_told_when_to_come_back_and_the_server_is_
 ) -> None:
     with toy_server(tmp_path, front_ends=1) as (runner, orders, client):
         assert status(client.send())[0] is CODE.OK
+        runner._opening_ns = 600 * 10**9
         orders.give("shut")
         os.kill(host_of(runner).pid, signal.SIGKILL)
         wait_until(lambda: client.health_of() == "NOT_SERVING")
         assert client.page("/readyz")[0] == 503
-        patient = client.send(3.0)
+        patient = client.send(3.0, timeout=10_000.0)
         with pytest.raises(grpc.RpcError) as caught:
-            client.infer.ModelInfer(infer_request(), timeout=0.5)
+            client.infer.ModelInfer(infer_request(), timeout=PATIENCE_S)
         assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
         trailers: Any = caught.value.trailing_metadata()
-        assert 0 < int(dict(trailers)["grpc-retry-pushback-ms"]) < 3000
+        assert 0 < int(dict(trailers)["grpc-retry-pushback-ms"]) <= 601_000
         assert client.metrics()["dnnserve_dropped_requests_total"]["toy", "restarting", "1"] == 1
         assert not patient.done()
         orders.take_back("shut")

@@ -55,7 +55,7 @@ def test_an_engine_that_stands_still_while_idle_is_killed_and_replaced(
     watching.start()
     wait_until(lambda: runner.restarts >= 1)
     watching.stop()  # a hundred looks a second are more than a successor on a busy machine may have answers for
-    wait_until(lambda: runner.in_service)
+    wait_until(lambda: runner._host not in (None, still) and runner.in_service)
     assert not is_running(still.pid)
     request = chain.submit(chain.scheduler, make_rows(3.0))
     chain.inbox.wait(1)
@@ -77,9 +77,13 @@ def test_an_engine_whose_batch_takes_long_gives_signs_of_life_and_stays(chain: C
     assert (runner.restarts, is_running(host.pid)) == (0, True)
 
 
-def test_looks_at_an_engine_that_reads_nothing_hold_nobody_up(chain: Chain) -> None:
+def test_looks_at_an_engine_that_reads_nothing_hold_nobody_up(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     (runner,) = chain.runners
     host = host_of(runner)
+    signs = host._signs
+    monkeypatch.setattr(
+        signs, "look", lambda: True
+    )  # else the eleventh would kill it, and nothing could hold up the others
     os.kill(host.pid, signal.SIGSTOP)
 
     def look() -> None:
@@ -89,4 +93,7 @@ def test_looks_at_an_engine_that_reads_nothing_hold_nobody_up(chain: Chain) -> N
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     wait_until(lambda: not looking.is_alive())
+    monkeypatch.undo()
+    for _ in range(11):
+        host.look()
     wait_until(lambda: runner.restarts == 1)

@@ -83,8 +83,8 @@ class Acceptor:
                 desk.loop.call_later(_EXHAUSTED_S, self.open)
             return  # else it has gone again
         if len(desk.connections) + len(desk.greeted) >= desk.max_connections:
+            self._refused()  # counted before its client can know
             taken.close()
-            self._refused()
             return
         taken.setblocking(False)
         connection = self._connect(desk)
