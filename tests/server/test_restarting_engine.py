@@ -93,3 +93,21 @@ def test_a_request_without_the_time_is_told_when_to_come_back_and_the_server_is_
         orders.take_back("shut")
         assert scores(patient.result(PATIENCE_S)) == [[3.0, 6.0, 9.0]]
         wait_until(lambda: client.health_of() == "SERVING")
+
+
+def test_requests_that_wait_for_a_device_which_hangs_while_it_is_opened_are_told_so_and_it_may_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with toy_server(tmp_path) as (runner, orders, client):
+        orders.give("shut")
+        os.kill(host_of(runner).pid, signal.SIGKILL)
+        wait_until(lambda: runner._opening_since_ns is not None)
+        patient = client.send(3.0, timeout=10_000.0)
+        wait_until(lambda: sum(runner._scheduler.queue_depths().values()) == 1)
+        monkeypatch.setattr("dnnserve.engine.runner._LONGEST_OPENING_NS", 0)
+        wait_until(patient.done)
+        assert status(patient)[0] is CODE.UNAVAILABLE
+        monkeypatch.undo()
+        orders.take_back("shut")
+        wait_until(lambda: client.health_of() == "SERVING")
+        assert scores(client.send(4.0).result(PATIENCE_S)) == [[4.0, 8.0, 12.0]]

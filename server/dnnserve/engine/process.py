@@ -52,6 +52,9 @@ __all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
 
 _log = logging.getLogger(__name__)
 
+_OPENING_S = 300.0
+"""For which a process may take to start and open its device; one that takes longer hangs, and is killed."""
+
 _Wanted = TypeVar("_Wanted")
 
 _GONE = frozenset({errno.EBADF, errno.ENOTCONN})
@@ -170,11 +173,16 @@ class ProcessHost:
             DeviceFaultError: the process ended.
             DnncoreError: it cannot open the device.
         """
+        hangs = threading.Timer(_OPENING_S, self._child.kill)
+        hangs.daemon = True
+        hangs.start()
         try:
             self.answer(Opened)
         except BaseException:
             self.close()
             raise
+        finally:
+            hangs.cancel()
 
     def set_log_level(self, level: str) -> None:
         """Have the process log from this level up; from any thread."""

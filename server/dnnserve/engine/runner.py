@@ -38,6 +38,10 @@ others could answer."""
 _OPENING_NS = 3_000_000_000
 """What opening a lost device again takes, until one was: a process with its context and a model took 1.5 to 3 s."""
 
+_LONGEST_OPENING_NS = 300_000_000_000
+"""For which a lost device may take to be opened again before what waits for it is told that it does not come back: imports, a
+context and weights from a slow disk take seconds, a driver that hangs takes for ever."""
+
 DeviceChanged = Callable[[str, str | None], None]
 """Called with a device's label and the reason for which it is out of service, after the scheduler has counted it out; with None
 once it is back."""
@@ -105,6 +109,7 @@ class Runner:
         self._entered_ns = 0  # when it went into service, or failed to; this, too, and what follows
         self._pause_s: float | None = None  # before a lost device is opened again; None: it is not
         self._opening_ns = _OPENING_NS
+        self._opening_since_ns: int | None = None  # guarded by `_lock`, as `_host` is
         self._shortages = 0  # batches in a row for which there was no memory; of the runner's thread alone
         self._busy_ns = 0  # written by the runner's thread alone
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
@@ -172,8 +177,16 @@ class Runner:
     def look(self) -> None:
         """Find out whether what has the device still does anything; what stands still is killed, and the device opened again."""
         with self._lock:
-            host = self._host
-        if host is not None and self.in_service:
+            host, since_ns = self._host, self._opening_since_ns
+            hangs = since_ns is not None and self._clock() - since_ns > _LONGEST_OPENING_NS
+            if hangs:
+                self._opening_since_ns = None
+        if hangs:
+            _log.error("device %s hangs while it is opened again", self.label)
+            self._scheduler.lose_device(self.label, "it hangs while it is opened again")
+            if host is not None:
+                host.kill()
+        elif host is not None and self.in_service:
             host.look()
 
     def give_up_when_stuck(self, limit_ns: int) -> bool:
@@ -260,12 +273,18 @@ class Runner:
             if self._ending.wait(pause_s):
                 return None
             began_ns = self._clock()
+            with self._lock:
+                self._opening_since_ns = began_ns
             try:
                 pipelines = self._open()
                 self._check_room(pipelines)
                 self._enter_service(pipelines)
+                with self._lock:
+                    self._opening_since_ns = None
             except Exception as error:  # noqa: BLE001 - whatever it was may be over the next time
                 _log.exception("device %s could not be opened again", self.label)
+                with self._lock:
+                    self._opening_since_ns = None
                 self._close()
                 self._entered_ns = self._clock()
                 self._scheduler.lose_device(self.label, f"it cannot be opened: {error}", self._expected_ns())
