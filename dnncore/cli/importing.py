@@ -73,9 +73,10 @@ def _import(options: argparse.Namespace) -> int:
     if options.calibrate is not None:
         package = calibrated(package, options.calibrate)
     package = with_precision(package, options.precision)
+    text = summary(model, options.device)  # before anything is written: the device may not be there
     package.save(options.out)
     print(f"{options.out}: {package.name}")
-    print(summary(model, options.device))
+    print(text)
     remedy = shapes_for_any_batch(model.graph)
     if remedy is not None:
         print(f"  for this number of rows alone, which dnnserve and dnntrain do not take; for any number: {remedy}")

@@ -21,8 +21,8 @@ def of_device(index: int, architecture: str) -> DeviceFigures:
 
     A model is known by its compute capability, its multiprocessors and its memory clock: an H100 is an H200 with slower memory. Any
     other, also one that is newer than this library, has the products per clock and the time of a launch of the nearest model that
-    is no newer, and the rest from its driver; where it does not tell a memory clock (0), the rate is that model's, in
-    proportion to the multiprocessors.
+    is no newer, and the rest from its driver; where it does not tell a clock or the cache (0), they are that model's, the memory's
+    rate in proportion to the multiprocessors.
 
     Args:
         index: Of the device.
@@ -41,10 +41,10 @@ def of_device(index: int, architecture: str) -> DeviceFigures:
     return DeviceFigures(
         architecture=architecture,
         multiprocessors=multiprocessors,
-        clock_hz=driver.attribute(index, "CLOCK_RATE") * 1e3,
+        clock_hz=driver.attribute(index, "CLOCK_RATE") * 1e3 or nearest.clock_hz,
         products_per_clock=nearest.products_per_clock,
         shared_bytes=driver.attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        l2_bytes=driver.attribute(index, "L2_CACHE_SIZE"),
+        l2_bytes=driver.attribute(index, "L2_CACHE_SIZE") or nearest.l2_bytes,
         bytes_per_second=rate,
         launch_seconds=nearest.launch_seconds,
     )

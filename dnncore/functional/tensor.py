@@ -264,7 +264,7 @@ def norm(
     Raises:
         BadParamError: another p.
     """
-    operator = _NORMS.get(p)
+    operator = _NORMS.get(p) if isinstance(p, (str, int, float)) else None
     if operator is None:
         raise BadParamError(f"p {p!r} is none of {', '.join(map(repr, _NORMS))}")
     return compute(_reduced, (operator, dim, keepdim), input)[0]

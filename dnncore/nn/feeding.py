@@ -62,12 +62,12 @@ def find_feeds(graph: Graph, placement: Placement, batch: int, l2_bytes: int) ->
         (value, *others), readers = node.outputs, graph.consumers[node.outputs[0]]
         if others or value not in alone or value in graph.outputs or len(readers) != 1:
             continue
-        (reader,), parts = readers, math.ceil(placement.lifetimes[value].nbytes / (l2_bytes * _OF_L2))
+        (reader,), parts = readers, min(math.ceil(placement.lifetimes[value].nbytes / (l2_bytes * _OF_L2)), batch)
         reads_rows = reader.inputs.count(value) == 1 and reader.inputs[0] == value and 0 in reader.operator.batched
         given_specs = [None if name is None else specs[name] for name in node.inputs]
         multiplies = node.operator.macs(given_specs, [specs[value]]) > 0
         makes_rows = node.inputs[0] in given and node.operator.batched == {0} and not multiplies
-        if reads_rows and makes_rows and 1 < parts <= batch and reader.name not in placement.idle:
+        if reads_rows and makes_rows and parts > 1 and reader.name not in placement.idle:
             found[reader.name] = Feed(node, numbers[reader.name], parts)
     return found
 

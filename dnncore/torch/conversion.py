@@ -81,7 +81,7 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
 def _why_unknown(module: nn.Module) -> str | None:
     """Why a module of none of the kinds that we have is left; None where it is ours already, or computes nothing itself."""
     kind = type(module)
-    if isinstance(module, (Layer, *_WITHOUT_KERNELS)):
+    if kind is nn.Module or isinstance(module, (Layer, *_WITHOUT_KERNELS)):
         return None
     if kind.__module__.startswith(_PYTORCHS):
         return f"there is no {kind.__name__} of ours"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.layers import LAYERS
+from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import TensorDescriptor
 from dnncore.backend import Bounded, Composed, Offer
 from dnncore.choice import fastest, least_seconds
@@ -95,6 +95,14 @@ def test_what_is_refused_or_not_allowed_bounds_nothing() -> None:
     assert _chosen() is None
 
 
+_PADDED = (
+    LayerGeometry("a", 256, 2048, 2, 256, 3, 1, 10),
+    LayerGeometry("b", 256, 256, 2, 64, 11, 1, 10),
+    LayerGeometry("c", 64, 256, 4, 64, 4, 2, 9),
+)
+"""Whose y has more pixels than x, by padding alone: what backward-data computes is x's."""
+
+
 def _problems() -> Iterator[Problem]:
     yield from dict.fromkeys(case.problem for case in CASES)
     for layer in LAYERS:
@@ -105,6 +113,9 @@ def _problems() -> Iterator[Problem]:
                 (DType.FLOAT64, Layout.NHWC),
             ):
                 yield layer.problem(direction, dtype, layout)
+    for layer in _PADDED:
+        for dtype, layout in ((DType.FLOAT16, Layout.NHWC), (DType.FLOAT16, Layout.NCHW)):
+            yield layer.problem(Direction.BACKWARD_DATA, dtype, layout)
 
 
 _ALL = pytest.mark.parametrize("figures", [H200, H100, A100], ids=["H200", "H100", "A100"])

@@ -168,6 +168,17 @@ def test_a_device_that_nobody_knows_has_the_drivers_figures_and_rates_of_the_nea
     )
 
 
+def test_a_device_that_tells_no_clock_and_no_cache_has_those_of_the_nearest_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"MULTIPROCESSOR_COUNT": 66, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 99 << 10}
+    monkeypatch.setattr(driver, "compute_capability", lambda _index: (12, 0))
+    monkeypatch.setattr(driver, "attribute", lambda _index, name: told.get(name, 0))
+    found = of_device.__wrapped__(0, "compute_80")
+    assert (found.clock_hz, found.l2_bytes) == (H100.clock_hz, H100.l2_bytes)
+    assert found.bytes_per_second == pytest.approx(H100.bytes_per_second / 2)
+
+
 def test_a_known_model_that_runs_ptx_has_its_figures_and_starts_nothing_early(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"MULTIPROCESSOR_COUNT": 132, "GLOBAL_MEMORY_BUS_WIDTH": 6144, "MEMORY_CLOCK_RATE": 3_201_000}
     monkeypatch.setattr(driver, "compute_capability", lambda _index: (9, 0))

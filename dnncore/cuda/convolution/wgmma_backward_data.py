@@ -84,6 +84,16 @@ def _axes(problem: ConvolutionProblem, axis: int) -> list[_Axis]:
     return found
 
 
+def _least_macs(problem: ConvolutionProblem) -> int:
+    """Multiply-adds of all pixels of dx by the fewest taps that one meets, inside y or not."""
+    conv = problem.convolution
+    taps = (
+        taps // stride if math.gcd(stride, dilation) == 1 else 0
+        for taps, stride, dilation in zip(problem.w.shape[2:], conv.stride, conv.dilation, strict=True)
+    )
+    return problem.x.size * problem.w.shape[0] * math.prod(taps)
+
+
 def phases(problem: ConvolutionProblem) -> list[Phase]:
     """The phases of a backward-data problem, those with the longest sums first."""
     x, conv, slab = problem.x, problem.convolution, ROW_BYTES // problem.x.dtype.itemsize
@@ -143,8 +153,9 @@ class WgmmaBackwardData(Bounded):
         return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype, backward=True))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures, _DTYPES)
+        """What its products take at the full rate: those of dx's pixels, of which padding may leave fewer than y has."""
+        least = least_of_wgmma(problem, figures, _DTYPES)
+        return least * min(1.0, _least_macs(problem) / problem.macs) if 0 < least < math.inf else least
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""

@@ -88,7 +88,7 @@ def _normalize(site: Site) -> None:
     param = site.layer.norm_param
     site.takes(1)
     epsilon = decimal(param.eps)
-    if epsilon < 0:
+    if not epsilon >= 0:  # NaN neither
         raise BadParamError(f"eps {epsilon} must be 0 or more")
     shape = site.shape(site.x)
     if len(shape) < 2:
