@@ -67,6 +67,37 @@ TILED = tuple(
     )
 )
 
+# Whole pieces of channels: several blocks of channels, of rows and of images, images in strips, and whatever padding there is.
+BY_ROWS = tuple(
+    Geometry(
+        f"rows-{size}x{size}-stride-{stride}-{dtype.value}-{name}", x, (size, size), settings, 1, dtype, NHWC, *blend
+    )
+    for size in (3, 5, 7)
+    for stride in (1, 2)
+    for dtype in (F16, BF16, F32)
+    for name, x, settings, blend in (
+        ("narrow", (5, 24, 9, 6), {"padding": size // 2, "stride": stride}, ()),
+        (
+            "odd-padding",
+            (2, 16, 13, 19),
+            {"padding": ((0, 3), (size, 1)), "stride": stride, "mode": "convolution"},
+            (0.5, -2.0),
+        ),
+    )
+)
+IN_STRIPS = tuple(
+    Geometry(
+        f"rows-in-strips-stride-{stride}",
+        (1, 8, 5, 530 * stride),
+        (3, 3),
+        {"padding": 1, "stride": stride},
+        1,
+        F16,
+        NHWC,
+    )
+    for stride in (1, 2)
+)
+
 GEOMETRIES = (
     Geometry("3x3", (2, 3, 19, 37), (3, 3), {"padding": 1}),
     Geometry("3x3-stride-2", (2, 3, 17, 13), (3, 3), {"padding": 1, "stride": 2}),
@@ -106,6 +137,8 @@ GEOMETRIES = (
     Geometry("fp64", (1, 3, 9, 8), (3, 3), {"padding": 1}, multiplier=2, dtype=F64),
     Geometry("fp64-nhwc", (1, 6, 9, 8), (3, 3), {"padding": 1}, dtype=F64, layouts=NHWC),
     *TILED,
+    *BY_ROWS,
+    *IN_STRIPS,
     Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
     Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),
 )

@@ -14,6 +14,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_filter import FilterCuts, filter_units, prepare_filter
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
+from dnncore.cuda.convolution.depthwise_rows import Rows, prepare_rows, row_units, where_by_rows
 from dnncore.cuda.convolution.depthwise_tiles import Tiles, prepare_tiles, tile_units, where_tiled
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import (
@@ -133,6 +134,12 @@ def _prepare_strips(problem: ConvolutionProblem, plane: Plane, figures: DeviceFi
 
 def _prepare(problem: ConvolutionProblem, figures: DeviceFigures) -> Calls:
     plane = Plane.of(problem)
+    otherwise = _prepare_in_registers(problem, plane, figures)
+    rows = Rows.of(problem, plane, figures)
+    return where_by_rows(problem, prepare_rows(problem, rows, figures), otherwise) if rows else otherwise
+
+
+def _prepare_in_registers(problem: ConvolutionProblem, plane: Plane, figures: DeviceFigures) -> Calls:
     strips = _prepare_strips(problem, plane.alone(), figures)
     tiles = Tiles.of(problem, plane)
     if tiles:
@@ -199,6 +206,7 @@ class DepthwiseConvolution:
         """Every unit that it can launch."""
         return (
             *(_unit(dtype, vectors=vectors) for dtype in FLOATING for vectors in (False, True)),
+            *row_units(),
             *tile_units(),
             *filter_units(),
         )
