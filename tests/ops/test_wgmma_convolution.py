@@ -67,6 +67,7 @@ class Layer:
         return Case(self.kernel, problem, self.alpha, self.beta)
 
 
+CEILING = ActivationDescriptor.make("clipped_relu", 1.5)
 STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), dilation=(1, 2))
 HALVED = ConvolutionDescriptor.make(padding=1, stride=2)
 SAME = ConvolutionDescriptor.make(padding=1)
@@ -77,7 +78,7 @@ FORWARD = (
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x192", True),
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x96", alpha=2.0),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_128x96", True, -0.5, 2.0),
-    Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0),
+    Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_128x192", True, 1.0, 1.0, activation=CEILING),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_bfloat16_64x192"),
     Layer(F16, 2, (30, 13), (3, 3), SAME, "convolution_wgmma_float16_64x224", True, -0.5, 2.0, channels=40, blocks=3),
     Layer(BF16, 1, (30, 34), (3, 3), ONE_TAP, "convolution_wgmma_bfloat16_64x224", channels=64, blocks=3),

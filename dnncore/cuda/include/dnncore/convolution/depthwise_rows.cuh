@@ -28,7 +28,7 @@ namespace dnncore::depthwise {
 // the tensors.
 struct RowParams {
   Blend blend;
-  Epilogue epilogue;  // of a fused convolution, which has neither alpha nor beta
+  Epilogue epilogue;  // of a fused convolution
   const void* source;
   const void* w;
   void* output;
@@ -278,6 +278,7 @@ __device__ void rows_of_channels(const RowParams& params) {
   T* target = static_cast<T*>(params.output) + image * params.output_image + channel + begin * params.output_row +
               static_cast<int64>(first_column) * params.output_column;
   const int32 columns = exists ? params.output_columns - first_column : 0;
+  const bool blends = params.blend.alpha != 1.0 || params.blend.beta != 0.0;
   int32 slot = 0;
   for (int32 first_row = begin; first_row < end; first_row += kHigh) {
     wait_for_copies<0>();
@@ -292,11 +293,8 @@ __device__ void rows_of_channels(const RowParams& params) {
     slot = Tile::slot_behind(slot, Tile::kStep);
 
     const int32 rows = params.output_rows - first_row;
-    if (params.epilogue.is_present) {
-      epilogue.finish(params, rows, columns, target, sums);
-    } else {
-      Tile::blend(params.blend, rows, columns, params, target, sums);
-    }
+    if (params.epilogue.is_present) epilogue.finish(params, rows, columns, target, sums);
+    if (blends) Tile::blend(params.blend, rows, columns, params, target, sums);
 #pragma unroll
     for (int out = 0; out < kHigh; ++out, target += params.output_row) {
       if (out >= rows) break;

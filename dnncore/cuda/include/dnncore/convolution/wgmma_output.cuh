@@ -104,7 +104,7 @@ public:
 #pragma unroll
     for (int i = 0; i < kBoxSums; ++i) sums[i] = static_cast<float>(products[i]);
     const auto alpha = static_cast<float>(params_.blend.alpha);
-    const bool is_linear = !kBackward && alpha > 0.0F && is_linear_beyond_zero();
+    const bool is_linear = !kBackward && (alpha == 1.0F || (alpha > 0.0F && is_linear_beyond_zero()));
     if constexpr (!kBackward) finish(sums, parameters, is_linear ? alpha : 1.0F);
     if (!is_linear) {
 #pragma unroll
