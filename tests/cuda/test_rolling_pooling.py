@@ -23,6 +23,7 @@ from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import PoolingForwardProblem
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.gates.baseline import FOLDER, Baseline
 from tests.ops.harness import GUARD, check
 
 NAN, INF = np.nan, np.inf
@@ -210,3 +211,12 @@ def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
         found = algorithm.offer(replace(problem, x=far), H200)
         assert isinstance(found, str)
         assert "2147483648 bytes apart; at most 2147483647" in found
+
+
+@pytest.mark.parametrize("kind", rolling._RESIDENT, ids=str)
+def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str, int]) -> None:
+    kernels, (mode, stride) = Baseline.read("sm_90a", FOLDER).kernels, kind
+    registers = max(kernels[rolling._unit(mode, stride, dtype).entry]["registers"] for dtype in rolling._DTYPES)
+    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
+    blocks = 65536 // (of_a_warp * (rolling._THREADS // 32))
+    assert rolling._RESIDENT[kind] == blocks * rolling._THREADS

@@ -1,31 +1,31 @@
 // Pooling forward over two spatial dimensions, channels innermost, for windows of 3 x 3 that overlap. A thread takes a vector of
-// channels, 16 bytes, and kColumns neighbouring columns of outputs, and walks down their rows. Of each row of x it keeps only what its
-// windows have in that row, their maxima or sums across columns; those of three rows give a row of outputs, and so each place of x
-// is loaded once by a thread, however many of its windows it is in. A step loads two rows at once; the first
-// one gives no outputs, but what the windows after it have in their first rows.
+// channels, 16 bytes, and kColumns neighbouring columns of outputs, and walks down their rows. Of each row of x it keeps only what
+// its windows have in that row, their maxima or sums across columns; those of three rows give a row of outputs. So a thread loads
+// each place of x once, however many of its windows that is in. A step loads two rows at once; the first one gives no outputs, but
+// what the windows after it have in their first rows.
 //
-//       x                   across           y             stride 1: two rows of outputs a step
-//    . . . . . .    ->     - - - -  \
-//    . . . . . .    ->     - - - -  |->   o o o o
-//    . . . . . .    ->     - - - -  /                      stride 2: one
+//       x                    across
+//    . . . . . .      ->     - - - -   \
+//    . . . . . .      ->     - - - -    >    o o o o        stride 1: a step gives two rows of outputs
+//    . . . . . .      ->     - - - -   /                    stride 2: one, and a strip is wider in x
 //
-// Maxima stay packed: the larger of two times two halves is one instruction, and nothing is widened. Sums are in float32. A place
-// outside of x changes no maximum if it is taken for the next one inside, which is in the same windows; in a sum it is 0.
+// Maxima stay packed: one instruction takes the larger ones of two times two halves, and nothing is widened. Sums are in float32.
+// A place outside of x changes no maximum if it is taken for the next one inside, which is in the same windows; in a sum it is 0.
 //
-// Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring columns: the columns at the edge of a
-// thread's windows are loaded by two threads, which mostly are in one block, and so once from the level-2 cache.
+// Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring strips: a column that two strips see
+// is loaded by two threads, but mostly of one block, and so once from the level-2 cache.
 #pragma once
 
 #include <type_traits>
 
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
-#include "dnncore/ptx/extremum.cuh"
+#include "dnncore/ptx/packed_extremum.cuh"
 
 namespace dnncore {
 
-// Mirrored by _PARAMS in dnncore/cuda/pooling/rolling.py. Pairs are (rows, columns). Steps count bytes, and 32 bits hold them: an
-// address is one multiplication then.
+// Mirrored by _PARAMS in dnncore/cuda/pooling/rolling.py. Pairs are (rows, columns). Distances count bytes, and 32 bits hold those
+// of rows and columns, so that one multiplication steps along an axis.
 struct RollingPoolingParams {
   Blend blend;
   const void* x;
@@ -61,7 +61,7 @@ __device__ __forceinline__ uint32 larger_pair(bfloat16, uint32 a, uint32 b) {
   return kPropagatesNan ? larger_bf16x2(a, b) : larger_number_bf16x2(a, b);
 }
 
-// What is done with a vector of 16-bit elements: a place of x is opened into parts, parts of two places are joined into those of both.
+// What is done with a vector of 16-bit elements: a place of x is opened into parts, and parts of two places are joined.
 template <typename T, bool kPropagatesNan>
 struct VectorMaxima {
   static constexpr bool kSeesOutside = false;
@@ -184,7 +184,7 @@ struct RollingStrip {
   }
 
   // Ask for the places of a row of x, counted from the first one of the next output's window. The first step of stride 2 would take
-  // one above the walk's first window, whose own first row does as well.
+  // one above the walk's windows, of which nothing is kept; it takes their first one twice.
   __device__ __forceinline__ void load(int r, Place (&places)[kWide]) const {
     const int32 wanted = row * kStride - params.before[0] + r;
     const int32 there = min(max(wanted, top), params.x_extent[0] - 1);
