@@ -101,6 +101,19 @@ def test_nan_is_the_largest_or_the_smallest_of_all_and_padding_never_wins(
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("propagate", [True, False])
+def test_of_zeros_the_positive_one_is_the_maximum_wherever_it_is(walker: Handle, dtype: str, propagate: bool) -> None:
+    x = np.full((1, 8, 5, 5), -0.0, DType.of(dtype).numpy)
+    for channel in range(8):
+        x[0, channel, channel // 3, channel % 3] = 0.0  # another place of one window
+    problem = problem_of(x.shape, 2, dtype=dtype, padding=0, propagate_nan=propagate)
+    negative = np.signbit(pooled(walker, x, problem).astype(np.float64))
+    assert not negative[0, :, 0, 0].any()
+    assert negative[0, :, 1, 1].all()  # the only place that both windows see is none of the eight
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("stride", [1, 2])
 def test_averages_are_not_finite_in_the_windows_of_what_is_not_and_nowhere_else(walker: Handle, stride: int) -> None:
     x = np.ones((1, 8, 13, 9), np.float16)

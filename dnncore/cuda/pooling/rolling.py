@@ -35,8 +35,8 @@ _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 _MAX_ITEMS = 2**31 - _THREADS
 
 _OF_MEMORY_RATE = 0.75
-"""Estimated, not measured on a GPU: an output takes some 35 instructions with stride 1 and 50 with stride 2, where `channels` takes 380
-and 510 and waits for ten loads one after the other [sm_90a, fp16 maxima], so that memory alone should be the limit."""
+"""Estimated, not measured on a GPU: memory alone should be the limit, for an output takes some 35 instructions with stride 1 and 50
+with stride 2, where `channels` takes 380 and 510 and waits for ten loads one by one [in the code for sm_90a, fp16 maxima]."""
 
 _PARAMS = struct(
     *BLEND,
