@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnncore.descriptors import PoolingDescriptor, PoolingMode
+from dnncore.descriptors import PoolingDescriptor, PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from tests.cases.case import Case, describe
@@ -51,6 +51,47 @@ WINDOWS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, floa
     ("int8-nhwc-saturating", (2, 5, 6, 6), 2, {}, INT8, "NHWC", 1.75, 0.0),
 )
 
+ROLLING: tuple[tuple[str, tuple[int, ...], dict[str, Any], DType, str, float, float], ...] = (
+    ("odd-widths", (2, 8, 7, 9), {"stride": 1, "padding": 1}, F16, "NHWC", 1.0, 0.0),
+    ("no-padding", (1, 16, 4, 8), {"stride": 1}, BF16, "NHWC", 1.0, 0.0),
+    ("one-window", (3, 8, 3, 3), {"stride": 2}, F16, "NHWC", 1.0, 0.0),
+    ("one-place", (3, 8, 1, 1), {"stride": 1, "padding": 1}, BF16, "NHWC", 1.0, 0.0),
+    ("widest-padding", (1, 24, 2, 1), {"stride": 1, "padding": 2}, F16, "NHWC", 1.0, 0.0),
+    ("padding-of-four-kinds", (1, 8, 5, 6), {"stride": 1, "padding": ((0, 2), (2, 1))}, F16, "NHWC", 1.0, 0.0),
+    ("padding-of-four-kinds-stride-2", (2, 8, 5, 6), {"stride": 2, "padding": ((2, 0), (1, 2))}, BF16, "NHWC", 1.0, 0.0),
+    ("ceil", (2, 40, 8, 10), {"stride": 2, "ceil_mode": True}, F16, "NHWC", 1.0, 0.0),
+    ("ceil-with-padding", (1, 8, 6, 7), {"stride": 2, "padding": 1, "ceil_mode": True}, F16, "NHWC", 1.0, 0.0),
+    ("ceil-padding-behind", (1, 8, 6, 5), {"stride": 2, "padding": ((0, 2), (0, 2)), "ceil_mode": True}, BF16, "NHWC", 1.0, 0.0),
+    ("groups-of-channels", (1, 8 * 34, 4, 3), {"stride": 1, "padding": 1}, F16, "NHWC", 1.0, 0.0),
+    ("blend", (2, 8, 6, 6), {"stride": 1, "padding": 1}, F16, "NHWC", -0.5, 2.0),
+    ("blend-stride-2", (2, 16, 6, 7), {"stride": 2, "padding": 1}, BF16, "NHWC", 1.0, 1.0),
+    ("views", (2, 16, 5, 6), {"stride": 1, "padding": 1}, F16, "views", 1.0, 0.0),
+    ("views-blend-stride-2", (2, 8, 7, 5), {"stride": 2, "padding": 1}, BF16, "views", 2.0, 0.5),
+)  # fmt: skip
+"""As WINDOWS, of 3 x 3 places: the corners of the algorithm "rolling"."""
+
+
+def _view(shape: tuple[int, ...], dtype: DType) -> TensorDescriptor:
+    """A part of the channels, of the columns and of the rows of an NHWC tensor, whose strides are multiples of 8 elements."""
+    n, c, h, w = shape
+    column = c + 24
+    row = (w + 1) * column + 8
+    return TensorDescriptor(dtype, (n, c, h, w), ((h + 2) * row, 1, row, column))
+
+
+def _rolling_cases() -> tuple[Case, ...]:
+    cases = []
+    for name, shape, settings, dtype, layout, alpha, beta in ROLLING:
+        for mode in PoolingMode:
+            pooling = PoolingDescriptor.make(mode, 3, **settings)
+            x, y = (
+                _view(extents, dtype) if layout == "views" else describe(extents, dtype, layout)
+                for extents in (shape, pooling.output_shape(shape))
+            )
+            problem = PoolingForwardProblem(x, y, pooling)
+            cases.append(Case(f"pooling-forward-rolling-{mode.value}-{name}", problem, alpha, beta, ("rolling",)))
+    return tuple(cases)
+
 
 def _cases() -> tuple[Case, ...]:
     cases = []
@@ -75,4 +116,4 @@ def _cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = _cases()
+CASES = (*_cases(), *_rolling_cases())

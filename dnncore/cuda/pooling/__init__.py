@@ -1,12 +1,15 @@
-"""Maximum and average pooling, forward and backward: by vectors of channels, by tiles of a plane, or over any dimensions."""
+"""Maximum and average pooling, forward and backward: by vectors of channels, which roll over rows or take windows by themselves, by
+tiles of a plane, or over any dimensions.
+"""
 
 from __future__ import annotations
 
 from dnncore.cuda.pooling.channels import ChannelPooling
 from dnncore.cuda.pooling.planar import PlanarPooling
+from dnncore.cuda.pooling.rolling import RollingPooling
 from dnncore.cuda.pooling.spatial import SpatialPooling
 
 __all__ = ["BACKWARD", "FORWARD"]
 
-FORWARD = (ChannelPooling(), PlanarPooling("forward"), SpatialPooling("forward"))
+FORWARD = (RollingPooling(), ChannelPooling(), PlanarPooling("forward"), SpatialPooling("forward"))
 BACKWARD = (PlanarPooling("backward"), SpatialPooling("backward"))

@@ -6,25 +6,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.cuda.calls import Calls, Place, WhereAligned, in_order, kernel_call
+from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
-from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, window_places
+from dnncore.cuda.pooling.vectors import ANYWHERE, MODES_OF_VECTORS, steps, vector_width, where_aligned, why_no_vectors
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
 __all__ = ["ChannelPooling"]
 
 _THREADS = 128
-_VECTOR_BYTES = 16
 _STRIPS = {(3, 1): 4, (3, 2): 2, (2, 2): 2}
 """Outputs of a strip by window and stride, both the same along rows and columns; 1 for all others."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
-_MODES = ("max", "average")
 _MAX_ITEMS = 2**31 - _THREADS
 
 _OF_MEMORY_RATE = 0.51
@@ -53,9 +50,6 @@ _PARAMS = struct(
     ("propagates_nan", "<i4"),
 )
 
-_ANYWHERE = PlanarPooling("forward")
-"""What computes it where an address is not a multiple of a vector's size."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelPooling:
@@ -68,7 +62,7 @@ class ChannelPooling:
         reason = _why_not(problem)
         if reason is not None:
             return reason
-        anywhere = _ANYWHERE.offer(problem, figures)
+        anywhere = ANYWHERE.offer(problem, figures)
         if isinstance(anywhere, str):
             return anywhere
         seconds = max(
@@ -79,36 +73,21 @@ class ChannelPooling:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode and dtype; where addresses are not aligned, those of planar pooling."""
-        return (*(_unit(mode, dtype) for dtype in _DTYPES for mode in _MODES), *_ANYWHERE.units())
+        return (*(_unit(mode, dtype) for dtype in _DTYPES for mode in MODES_OF_VECTORS), *ANYWHERE.units())
 
 
 def _why_not(problem: PoolingProblem) -> str | None:
     """None where the kernels can solve it, else the reason why not."""
-    x, y = problem.inputs[0], problem.outputs[0]
-    if mode_of(problem) not in _MODES:
-        return "it keeps no indices"
-    if problem.pooling.spatial_ndim != 2:
-        return f"{problem.pooling.spatial_ndim} spatial dimensions; it is for 2"
-    if x.dtype not in _DTYPES:
-        return f"x is {x.dtype.value}"
-    if not y.size:
-        return "y is empty"
-    for tensor in (x, y):
-        width = _width(x.dtype)
-        others = [tensor.strides[axis] for axis in (0, 2, 3) if tensor.shape[axis] > 1]
-        if tensor.strides[1] != 1 or tensor.shape[1] % width or any(stride % width for stride in others):
-            return f"{tensor} has no vectors of {width} channels"
-    items = y.size // _width(x.dtype)
+    if (reason := why_no_vectors(problem, _DTYPES)) is not None:
+        return reason
+    y = problem.outputs[0]
+    items = y.size // vector_width(y.dtype)
     return f"{items} vectors; at most {_MAX_ITEMS}" if items > _MAX_ITEMS else None
-
-
-def _width(dtype: DType) -> int:
-    return _VECTOR_BYTES // dtype.itemsize
 
 
 def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -> Calls:
     x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
-    (rows, columns), width = y.shape[2:], _width(x.dtype)
+    (rows, columns), width = y.shape[2:], vector_width(x.dtype)
     square = pooling.window[0] == pooling.window[1] and pooling.stride[0] == pooling.stride[1]
     strip = _STRIPS.get((pooling.window[0], pooling.stride[0]), 1) if square else 1
     vectors, strips = y.shape[1] // width, -(-columns // strip)
@@ -117,8 +96,8 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
         _PARAMS,
         x_image=x.strides[0],
         output_image=y.strides[0],
-        x_step=_steps(x),
-        output_step=_steps(y),
+        x_step=steps(x),
+        output_step=steps(y),
         x_extent=geometry.x,
         y_extent=geometry.y,
         window=pooling.window,
@@ -135,13 +114,7 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
     unit = _unit(mode_of(problem), x.dtype)
     blocks = -(-items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
-    alignments = tuple((Place(operand), _VECTOR_BYTES) for operand in (0, 1))
-    return (WhereAligned(alignments, vectorized, anywhere.prepare()),)
-
-
-def _steps(tensor: TensorDescriptor) -> tuple[int, ...]:
-    """Strides of rows and columns; what is never stepped over may have any."""
-    return tuple(tensor.strides[axis] if tensor.shape[axis] > 1 else 0 for axis in (2, 3))
+    return where_aligned(vectorized, anywhere.prepare())
 
 
 def _unit(mode: str, dtype: DType) -> Unit:
