@@ -25,8 +25,15 @@ from dnncore.nn.operators.image_normalization import ImageNormalization
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.inverted_residual import InvertedResidual
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
-from dnncore.nn.operators.matrix_product import MatrixProduct
-from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
+from dnncore.nn.operators.matrix_product import MatrixProduct, MatrixProductBackwardA, MatrixProductBackwardB
+from dnncore.nn.operators.moments import (
+    GroupNorm,
+    GroupNormBackward,
+    LayerNorm,
+    LayerNormBackward,
+    RMSNorm,
+    RMSNormBackward,
+)
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
@@ -46,6 +53,7 @@ from dnncore.nn.operators.structure import (
     Ones,
     Reshape,
     Slice,
+    SliceBackward,
     Split,
     Transpose,
     Zeros,
@@ -130,6 +138,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     FusedInnerProduct,
     GlobalPooling,
     GroupNorm,
+    GroupNormBackward,
     Identity,
     ImageConvolution,
     ImageNormalization,
@@ -138,9 +147,12 @@ _CLASSES: tuple[type[Operator], ...] = (
     InnerProductBackwardWeight,
     InvertedResidual,
     LayerNorm,
+    LayerNormBackward,
     LocalResponseNorm,
     LocalResponseNormBackward,
     MatrixProduct,
+    MatrixProductBackwardA,
+    MatrixProductBackwardB,
     MeanCrossEntropyBackward,
     Ones,
     Pad,
@@ -150,10 +162,12 @@ _CLASSES: tuple[type[Operator], ...] = (
     QuantizedConvolution,
     QuantizedInnerProduct,
     RMSNorm,
+    RMSNormBackward,
     Reduce,
     Reshape,
     Scale,
     Slice,
+    SliceBackward,
     Softmax,
     SoftmaxBackward,
     Split,
