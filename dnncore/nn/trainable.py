@@ -29,6 +29,7 @@ class Trainable:
         graph: Its outputs are the heads' logits [N, K], in their order.
         heads: The first is what the net is for; the others are auxiliary, there for their gradients, and not served.
         multipliers: By the names of constants; 1 for those that are not among them.
+        frozen: Names of constants that training leaves as they are, whatever their roles, which stay what they were for the next.
 
     Raises:
         BadParamError: graph and heads do not fit each other, or the heads tell different numbers of classes apart.
@@ -37,13 +38,14 @@ class Trainable:
     graph: Graph
     heads: tuple[Head, ...]
     multipliers: Mapping[str, Multipliers] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if tuple(head.logits for head in self.heads) != self.graph.outputs:
             raise BadParamError(f"net {self.graph.name!r} gives {self.graph.outputs}, its heads are {self.heads}")
         if len(shapes := {self.graph.values[name].shape for name in self.graph.outputs}) > 1:
             raise BadParamError(f"net {self.graph.name!r} has heads for different numbers of classes: {sorted(shapes)}")
-        if unknown := sorted(self.multipliers.keys() - self.graph.constant.keys()):
+        if unknown := sorted((self.multipliers.keys() | self.frozen) - self.graph.constant.keys()):
             raise BadParamError(f"net {self.graph.name!r} has no constants {', '.join(unknown)}")
 
     @classmethod

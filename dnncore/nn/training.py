@@ -92,13 +92,20 @@ def for_training(net: Graph | Trainable) -> Differentiated:
             raise BadParamError(f"net {net.name!r} has {len(net.outputs)} outputs; a classifier has one")
         net = Trainable(net, (Head(net.outputs[0]),))
     net = _without_names(net, (LABELS, LOSS, DROPOUT))
-    graph, nodes, seeds = in_training(net.graph), [], {}
+    graph, nodes, seeds = in_training(_without_frozen(net)), [], {}
     for head in net.heads:
         seeds[head.logits] = seed = f"d.{LOSS}" if head is net.heads[0] else f"d.{LOSS}.{head.logits}"
         nodes.append(Node(seed, MeanCrossEntropyBackward(head.weight), (head.logits, LABELS), (seed,)))
     labels = Value(LABELS, DType.INT32, (BATCH,))
     nodes = [*graph.nodes, *_losses(net.heads), *nodes]
     return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), seeds)
+
+
+def _without_frozen(net: Trainable) -> Graph:
+    """The graph in which nothing may change what is frozen."""
+    graph = net.graph
+    constants = [replace(one, role=Role.FIXED) if one.name in net.frozen else one for one in graph.constants]
+    return graph.rewritten(graph.nodes, constants=constants)
 
 
 def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
@@ -114,7 +121,7 @@ def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
         nodes.append(Node(new.get(node.name, node.name), node.operator, inputs, outputs))
     heads = tuple(replace(head, logits=new.get(head.logits, head.logits)) for head in net.heads)
     graph = replace(graph, nodes=tuple(nodes), outputs=tuple(head.logits for head in heads))
-    return Trainable(graph, heads, net.multipliers)
+    return replace(net, graph=graph, heads=heads)
 
 
 def _losses(heads: Sequence[Head]) -> list[Node]:

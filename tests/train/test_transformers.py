@@ -16,6 +16,8 @@ from torch import nn
 
 from dnncore import Handle
 from dnncore.dtypes import DType
+from dnncore.errors import ConfigError
+from dnncore.importers.onnx import import_onnx
 from dnncore.nn import Package, Role
 from dnncore.testing import tolerance
 from dnncore.train.config import parse_config
@@ -128,3 +130,60 @@ def test_a_net_exported_by_pytorch_learns_as_pytorchs(handle: Handle, tmp_path: 
     assert abs(theirs[-1] - theirs[0]) > 0.1
     allowed = tolerance(DType.FLOAT32, 100) * math.sqrt(2 * len(graph.nodes) * STEPS)
     np.testing.assert_allclose(ours, theirs, rtol=allowed)
+
+
+def test_dnntrain_trains_an_exported_net_and_serves_it(tmp_path: Path) -> None:
+    """All of the way: file, training, package, evaluation; and of what is frozen nothing changes."""
+    net, path, run = _net("transformer"), tmp_path / "net.onnx", tmp_path / "run"
+    _exported(net, path)
+    folder = make_folder(tmp_path / "stripes")
+    frozen = "net.frozen=['positions', 'block.norm1.*']"
+    overrides = [f"net.path={path}", "optimizer.kind=adam", "optimizer.lr=0.03", "training.epochs=15", frozen]
+    outcome = train(small_config(run, folder, *overrides), io.StringIO())
+    lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["event"] == "step"]
+    assert outcome.evaluation is not None
+    assert np.mean(losses[-4:]) < 0.8 * losses[0]
+    package = Package.load(run / "package")
+    before = {name: parameter.detach().numpy() for name, parameter in net.named_parameters()}
+    for name in ("positions", "block.norm1.weight", "block.norm1.bias"):
+        assert np.array_equal(package.weights[name], before[name]), name
+        assert package.graph.constant[name].role is Role.TRAINABLE  # for the next that trains it
+    for name in ("head.weight", "norm.bias", "block.linear1.bias"):
+        assert not np.array_equal(package.weights[name], before[name]), name
+
+
+def test_what_is_frozen_must_be_there_and_leave_something(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    _exported(_net("convnext"), path)
+    for frozen, message in ((["heat.*"], r"net.frozen has 'heat.\*', which fits none of "), (["*"], "leaves nothing")):
+        config = parse_config("", [f"net.path={path}", f"net.frozen={frozen}"])
+        with pytest.raises(ConfigError, match=message):
+            open_net(config.net, 3, SHAPE)
+
+
+def test_numbers_of_a_file_are_trained_where_they_follow_what_is_trained(tmp_path: Path) -> None:
+    """A mean and a deviation for the input, and single numbers, stay as they are."""
+
+    class Normalizing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.tensor([0.25, 0.5]).reshape(1, 2, 1))
+            self.register_buffer("deviation", torch.tensor([2.0, 4.0]).reshape(1, 2, 1))
+            self.linear, self.gain = nn.Linear(4, 3), nn.Parameter(torch.tensor([1.5, 2.5, 3.5]))
+            self.temperature = nn.Parameter(torch.tensor([0.5]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.linear((x - self.mean) / self.deviation) * self.gain * self.temperature
+            return y.mean(1)
+
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        axes = {"x": {0: "N"}}
+        torch.onnx.export(Normalizing(), (torch.zeros(2, 2, 4),), path, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    graph = import_onnx(path).graph
+    trained = {one.name for one in graph.constants if one.role is Role.TRAINABLE}
+    fixed = {one.name for one in graph.constants if one.role is Role.FIXED}
+    assert {"gain", "linear.bias"} < trained
+    assert {"mean", "deviation", "temperature"} <= fixed
