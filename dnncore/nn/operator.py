@@ -151,7 +151,9 @@ class BackwardStep:
         found = shape[axis]
         if not isinstance(found, int):
             text = f"{name!r} has extents [{', '.join(map(str, shape))}]"
-            raise BadParamError(f"{text}: a gradient along dimension {axis}, which depends on the batch, is not supported")
+            raise BadParamError(
+                f"{text}: a gradient along dimension {axis}, which depends on the batch, is not supported"
+            )
         return found
 
     def extents(self, name: str | None, first: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Reading TOML tables into frozen dataclasses, and writing them back: what is generic about a configuration.
 
-A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers or strings, tuple of
-tables whose keys are somebody else's (`dict[str, object]`), or a dataclass.
+A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers or of strings,
+tuple of tables whose keys are somebody else's (`dict[str, object]`), or a dataclass.
 """
 
 from __future__ import annotations

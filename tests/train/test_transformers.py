@@ -181,7 +181,9 @@ def test_numbers_of_a_file_are_trained_where_they_follow_what_is_trained(tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         axes = {"x": {0: "N"}}
-        torch.onnx.export(Normalizing(), (torch.zeros(2, 2, 4),), path, dynamo=False, input_names=["x"], dynamic_axes=axes)
+        torch.onnx.export(
+            Normalizing(), (torch.zeros(2, 2, 4),), path, dynamo=False, input_names=["x"], dynamic_axes=axes
+        )
     graph = import_onnx(path).graph
     trained = {one.name for one in graph.constants if one.role is Role.TRAINABLE}
     fixed = {one.name for one in graph.constants if one.role is Role.FIXED}

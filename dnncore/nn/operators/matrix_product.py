@@ -109,7 +109,7 @@ class _Backward(Operator):
         if not (written or beta):
             ops.set_tensor(handle, 0.0, output)
 
-    def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:  # noqa: ARG002 (dy's alone say it)
+    def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
         dy = inputs[1]
         return dy.size * self._length(inputs[0])
 

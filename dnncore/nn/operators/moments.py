@@ -181,9 +181,11 @@ class LayerNormBackward(_Backward):
         assert dy is not None
         assert mean is not None
         assert inv_std is not None
-        factors = (1.0, blend_with(handle, inputs[5:], outputs[0]), 1.0, 0.0)
-        parameters = (_over_last(one, x) for one in (scale, *self._parameters(outputs)))
-        ops.layer_norm_backward(handle, self.axis, *factors, x, dy, outputs[0], *parameters, mean, inv_std)
+        beta = blend_with(handle, inputs[5:], outputs[0])
+        factor, dscale, dbias = (_over_last(one, x) for one in (scale, *self._parameters(outputs)))
+        ops.layer_norm_backward(
+            handle, self.axis, 1.0, beta, 1.0, 0.0, x, dy, outputs[0], factor, dscale, dbias, mean, inv_std
+        )
 
 
 @dataclass(frozen=True)
@@ -234,9 +236,11 @@ class GroupNormBackward(_Backward):
         assert dy is not None
         assert mean is not None
         assert inv_std is not None
-        factors = (1.0, blend_with(handle, inputs[5:], outputs[0]), 1.0, 0.0)
-        parameters = (_by_channel(one, x) for one in (scale, *self._parameters(outputs)))
-        ops.group_norm_backward(handle, self.groups, *factors, x, dy, outputs[0], *parameters, mean, inv_std)
+        beta = blend_with(handle, inputs[5:], outputs[0])
+        factor, dscale, dbias = (_by_channel(one, x) for one in (scale, *self._parameters(outputs)))
+        ops.group_norm_backward(
+            handle, self.groups, 1.0, beta, 1.0, 0.0, x, dy, outputs[0], factor, dscale, dbias, mean, inv_std
+        )
 
 
 def _gradients(step: BackwardStep, backward: _Backward) -> Sequence[str | None]:

@@ -101,7 +101,7 @@ class Binary(Operator):
                 return step.add(Binary("div", self.alpha, self.beta), step.dy, b)
             case "div", _:
                 return step.add(Binary("div", -1.0), step.add(Binary("mul"), step.dy, step.outputs[0]), b)
-            case ("mod" | "fmod"), _:  # what is left over is alpha a less a whole multiple of beta b
+            case (("mod" | "fmod"), _):  # what is left over is alpha a less a whole multiple of beta b
                 multiple = step.add(Binary("sub", self.alpha), a, step.outputs[0])
                 return step.add(Binary("mul", -1.0), step.dy, step.add(Binary("div"), multiple, b))
             case "pow", 0:

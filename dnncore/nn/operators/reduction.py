@@ -62,7 +62,7 @@ class Reduce(Operator):
         ops.reduce(handle, self.operator, 1.0, x, 0.0, y)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        """Of sums and means; of extrema, which equal ones share; and of norms, where that of nothing but zeros is 0, as in PyTorch."""
+        """Of sums and means; of extrema, which equal ones share; and of norms, 0 for nothing but zeros as in PyTorch."""
         if self.operator not in _OF_PLACES and self.operator not in ("add", "avg"):
             raise BadParamError(f"{self.kind} {self.operator!r} has no gradient")
         dy, y = step.dy, step.outputs[0]
@@ -78,17 +78,19 @@ class Reduce(Operator):
     def _shared(self, step: BackwardStep, dy: str) -> str:
         """dy over the number of elements that a mean is of."""
         extents = [step.shape(step.x)[axis] for axis in self.axes]
-        if all(isinstance(extent, int) for extent in extents):
-            return step.add(Scale(1 / math.prod(map(int, extents))), dy)
+        numbers = [extent for extent in extents if isinstance(extent, int)]
+        if len(numbers) == len(extents):
+            return step.add(Scale(1 / math.prod(numbers)), dy)
         count = step.add(Reduce("add", self.axes), step.add(Ones(), step.x))
         return step.add(Binary("div"), dy, count)
 
     def _expanded(self, step: BackwardStep, dy: str) -> str:
-        """dy at each of the elements; over the images it takes their number from x."""
-        shape = step.shape(step.x)
-        to_images = 0 in self.axes and isinstance(shape[0], str)
-        wanted = tuple(step.extent(step.x, axis) if axis in self.axes else 1 for axis in range(to_images, len(shape)))
-        return step.add(Expand(wanted), dy, step.x) if to_images else step.add(Expand(wanted), dy)
+        """dy at each of the elements."""
+        extents = [extent if axis in self.axes else 1 for axis, extent in enumerate(step.shape(step.x))]
+        numbers = tuple(extent for extent in extents if isinstance(extent, int))
+        if len(numbers) < len(extents):  # x says how many images there are
+            return step.add(Binary("add"), step.add(Zeros(), step.x), dy)
+        return step.add(Expand(numbers), dy)
 
 
 def _of_extreme(step: BackwardStep, axes: tuple[int, ...], dy: str, y: str) -> str:
@@ -117,4 +119,3 @@ _OF_PLACES: dict[str, Callable[[BackwardStep, tuple[int, ...], str, str], str]] 
     "norm2": _of_norm2,
 }
 """By operator: the nodes of a gradient that asks of each element what it is, from dy and y with the reduced dimensions in them."""
-

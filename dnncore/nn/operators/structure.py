@@ -354,7 +354,7 @@ class Zeros(Operator):
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.set_tensor(handle, 0.0, outputs[0])
 
-    def gradient(self, step: BackwardStep) -> Sequence[str | None]:  # noqa: ARG002 (whatever x is)
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """None: only the shape of x counts."""
         return ()
 
