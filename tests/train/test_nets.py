@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
     net = lenet(3, (1, 8, 8))
     Package("plain", net, net.initialize(0), None, None).save(package)
     broken = tmp_path / "broken.prototxt"
-    broken.write_text(PROTOTXT.replace("SoftmaxWithLoss", "HingeLoss", 1))
+    broken.write_text(PROTOTXT.replace("SoftmaxWithLoss", "InfogainLoss", 1))
     for overrides, message in (
         ([f"net.path={other}"], "other.onnx: it tells 4 classes apart, the data have 3"),
         (
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
         ([f"net.path={package}", "preprocessing.height=9"], r"package: it reads data: .*N, 1, 8, 8.*\[1, 9, 8\]"),
         ([f"net.path={package}", "preprocessing.of_net=true"], "package says nothing about images"),
         ([f"net.path={other}", "preprocessing.of_net=true"], "other.onnx says nothing about images"),
-        ([f"net.path={broken}"], r"broken.prototxt: .*layer 'auxloss' \(HingeLoss\): no loss"),
+        ([f"net.path={broken}"], r"broken.prototxt: .*layer 'auxloss' \(InfogainLoss\): no loss"),
         ([f"net.path={tmp_path / 'none.onnx'}"], "none.onnx: .*none.onnx"),
         (["net.path=net.txt"], "net.txt: .*none of a model package"),
     ):

@@ -17,7 +17,12 @@ from dnncore.nn.operators.convolution import (
     FusedConvolution,
     ImageConvolution,
 )
-from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
+from dnncore.nn.operators.cross_entropy import (
+    CrossEntropy,
+    CrossEntropyBackward,
+    MeanBackward,
+    MeanCrossEntropyBackward,
+)
 from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.fused_inner_product import FusedInnerProduct
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
@@ -73,6 +78,7 @@ __all__ = [
     "Convolution",
     "ConvolutionBackwardData",
     "CrossEntropy",
+    "CrossEntropyBackward",
     "Dequantize",
     "Dropout",
     "DropoutTraining",
@@ -90,6 +96,7 @@ __all__ = [
     "LayerNorm",
     "LocalResponseNorm",
     "MatrixProduct",
+    "MeanBackward",
     "MeanCrossEntropyBackward",
     "Ones",
     "Pad",
@@ -129,6 +136,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     CrossEntropy,
+    CrossEntropyBackward,
     Dequantize,
     Dropout,
     DropoutTraining,
@@ -153,6 +161,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     MatrixProduct,
     MatrixProductBackwardA,
     MatrixProductBackwardB,
+    MeanBackward,
     MeanCrossEntropyBackward,
     Ones,
     Pad,
