@@ -33,7 +33,7 @@ class Head:
 
     logits: str
     weight: float = 1.0
-    loss: Loss = SoftmaxLoss()
+    loss: Loss = SoftmaxLoss()  # noqa: RUF009 (frozen)
 
     def renamed(self, names: Mapping[str, str]) -> Head:
         """The same head of a net whose values have other names, by the names that they had."""

@@ -48,7 +48,7 @@ class Loss(ABC):
         """Values of the net that it reads beside the head's own."""
         return ()
 
-    def renamed(self, names: Mapping[str, str]) -> Self:  # noqa: ARG002 (most read nothing else)
+    def renamed(self, names: Mapping[str, str]) -> Self:
         """The same loss where values of the net have other names."""
         return self
 

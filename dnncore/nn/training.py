@@ -128,7 +128,7 @@ def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
 
 
 def _losses(graph: Graph, heads: Sequence[Head]) -> tuple[list[Node], dict[str, str]]:
-    """The nodes of each head's loss, of `LOSS`, their weighted sum, and of the gradients that begin there: these by their values."""
+    """The nodes of each head's loss, of `LOSS`, their weighted sum, and of the gradients that begin there, by their values."""
     first, *others = heads
     nodes: list[Node] = []
     seeds: dict[str, str] = {}

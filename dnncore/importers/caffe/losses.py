@@ -40,9 +40,7 @@ def heads_of(net: Net) -> tuple[tuple[Head, ...], list[str]]:
         if layer.type in _NOT_LOSSES or weight == 0:
             continue
         try:
-            if weight < 0:
-                raise BadParamError(f"loss_weight {layer.loss_weight[0]} is less than 0")
-            found = _head(net, layer, value)
+            found = _head(net, layer, value, weight)
         except (BadParamError, UnknownInputError) as error:
             problems.append(f"layer {layer.name!r} ({layer.type}): {error}")
             continue
@@ -68,7 +66,7 @@ def _of_gradients(layer: LayerParameter) -> Sequence[bool]:
     return layer.propagate_down[:1] if layer.type in SINKS else layer.propagate_down
 
 
-def _head(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
+def _head(net: Net, layer: LayerParameter, value: str, weight: float) -> tuple[str, Loss]:
     """What a loss is of, and the loss.
 
     Raises:
@@ -79,6 +77,8 @@ def _head(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
         raise BadParamError(f"no loss that nets are trained with; {names}, and loss_weight: 0 leaves this one out")
     if len(layer.bottom) != 2:
         raise BadParamError(f"has {len(layer.bottom)} bottoms; it takes 2")
+    if weight < 0:
+        raise BadParamError(f"loss_weight {weight} is less than 0")
     return _LOSSES[layer.type](net, layer, value)
 
 
