@@ -20,6 +20,7 @@ from dnncore.errors import ConfigError
 from dnncore.importers.onnx import import_onnx
 from dnncore.nn import Package, Role
 from dnncore.testing import tolerance
+from dnncore.torch.export import to_model
 from dnncore.train.config import parse_config
 from dnncore.train.learner import Learner
 from dnncore.train.nets import open_net
@@ -106,11 +107,16 @@ def _torch_losses(net: nn.Module, batches: list[tuple[np.ndarray, np.ndarray]]) 
     return losses
 
 
+@pytest.mark.parametrize("file", ["onnx", "package"])
 @pytest.mark.parametrize("name", NETS)
-def test_a_net_exported_by_pytorch_learns_as_pytorchs(handle: Handle, tmp_path: Path, name: str) -> None:
+def test_a_net_exported_by_pytorch_learns_as_pytorchs(handle: Handle, tmp_path: Path, name: str, file: str) -> None:
     """The same losses, from the configuration that names the file: every parameter moves as PyTorch moves it."""
-    net, path = _net(name), tmp_path / "net.onnx"
-    _exported(net, path)
+    net, path = _net(name), tmp_path / ("net.onnx" if file == "onnx" else "net")
+    if file == "onnx":
+        _exported(net, path)
+    else:
+        model = to_model(net, (torch.zeros(2, *SHAPE),))
+        Package("net", model.graph, model.weights, None, None).save(path)
     rng = np.random.default_rng(1)
     batches = [
         (rng.standard_normal((BATCH, *SHAPE)).astype(np.float32), rng.integers(0, 3, BATCH).astype(np.int32))
@@ -139,12 +145,15 @@ def test_dnntrain_trains_an_exported_net_and_serves_it(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "stripes")
     frozen = "net.frozen=['positions', 'block.norm1.*']"
     overrides = [f"net.path={path}", "optimizer.kind=adam", "optimizer.lr=0.03", "training.epochs=15", frozen]
-    outcome = train(small_config(run, folder, *overrides), io.StringIO())
+    output = io.StringIO()
+    outcome = train(small_config(run, folder, *overrides), output)
     lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["event"] == "step"]
     assert outcome.evaluation is not None
     assert np.mean(losses[-4:]) < 0.8 * losses[0]
     package = Package.load(run / "package")
+    fixed = sum(one.spec.size for one in package.graph.constants if one.role is Role.FIXED)
+    assert f", {5 * 8 + 2 * 8 + fixed} of which stay as they are, on " in output.getvalue()
     before = {name: parameter.detach().numpy() for name, parameter in net.named_parameters()}
     for name in ("positions", "block.norm1.weight", "block.norm1.bias"):
         assert np.array_equal(package.weights[name], before[name]), name
