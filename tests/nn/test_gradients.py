@@ -18,9 +18,11 @@ from dnncore.nn.operator import Operator
 from dnncore.nn.operators import (
     Activation,
     ArgMax,
+    BatchNorm,
     Binary,
     Cast,
     Concat,
+    ConvolutionBackwardData,
     Expand,
     GroupNorm,
     LayerNorm,
@@ -92,6 +94,33 @@ def _group_norm(rng: Rng) -> Drawn:
         return f.group_norm(x, groups, ones if w is None else w, b, 0.1)
 
     return Drawn(GroupNorm(groups, 0.1), operands, function, 3)
+
+
+def _batch_norm(rng: Rng) -> Drawn:
+    """Whose statistics are computed too; epsilon is larger than any that may be below 0."""
+    shape = _shape(rng, 2)
+    channels = (shape[1], *(1,) * (len(shape) - 2))
+
+    def function(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        scale, bias, mean, variance = (one.reshape(channels) for one in parameters)
+        return scale * (x - mean) / (variance + 9).sqrt() + bias
+
+    return Drawn(BatchNorm(9.0), (shape, *[shape[1:2]] * 4), function)
+
+
+def _transposed_convolution(rng: Rng) -> Drawn:
+    """As importers have one: the gradient of a convolution with respect to its data, of which a stride hides some."""
+    groups, c, k, kernel, stride, dilation = map(int, rng.integers(1, 4, 6))
+    padding = int(rng.integers(0, dilation * (kernel - 1) // 2 + 1))
+    more = int(rng.integers(0, stride))
+    places = tuple(map(int, rng.integers(1, 5, 2)))
+    spatial = tuple(stride * (extent - 1) + dilation * (kernel - 1) + 1 - 2 * padding + more for extent in places)
+
+    def function(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return f.conv_transpose2d(x, w, None, stride, padding, more, groups, dilation)
+
+    operator = ConvolutionBackwardData(stride, padding, dilation, groups, spatial)
+    return Drawn(operator, ((k * groups, c, kernel, kernel), (2, k * groups, *places)), function)
 
 
 def _matrix_product(rng: Rng) -> Drawn:
@@ -190,6 +219,7 @@ def _activation(rng: Rng) -> Drawn:
 
 DRAWS: dict[str, Callable[[Rng], Drawn]] = {
     "activation": _activation,
+    "batch_norm": _batch_norm,
     "binary": _binary,
     "concat": _concat,
     "expand": _expand,
@@ -209,6 +239,7 @@ DRAWS: dict[str, Callable[[Rng], Drawn]] = {
     "softmax": _softmax,
     "split": _split,
     "transpose": _transpose,
+    "transposed_convolution": _transposed_convolution,
 }
 
 

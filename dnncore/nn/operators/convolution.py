@@ -199,6 +199,17 @@ class ConvolutionBackwardData(_Geometry):
         beta = blend_with(handle, inputs[2:], outputs[0])
         ops.convolution_backward_data(handle, 1.0, w, dy, self._descriptor(dy.ndim), beta, outputs[0])
 
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        """Nets have it as a transposed convolution: its adjoint is the convolution, and w's a convolution's with x and dy exchanged."""
+        w, x = step.inputs[:2]
+        dw = dx = None
+        if step.wants(0):
+            kernel = step.extents(w, 2)
+            dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), step.dy, x, step.partial(0))
+        if step.wants(1):
+            dx = step.plus(step.add(Convolution(*self._settings()), step.dy, w), 1)
+        return (dw, dx, step.plus(step.dy, 2) if step.wants(2) else None)
+
     def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
         return inputs[1].size * math.prod(inputs[0].shape[1:])
 
