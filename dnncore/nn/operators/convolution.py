@@ -200,7 +200,7 @@ class ConvolutionBackwardData(_Geometry):
         ops.convolution_backward_data(handle, 1.0, w, dy, self._descriptor(dy.ndim), beta, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        """Nets have it as a transposed convolution: its adjoint is the convolution, and w's a convolution's with x and dy exchanged."""
+        """Of a transposed convolution, which nets have it for: the adjoint is the convolution, w's that with x and dy exchanged."""
         w, x = step.inputs[:2]
         dw = dx = None
         if step.wants(0):
