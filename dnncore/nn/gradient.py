@@ -121,7 +121,8 @@ def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | No
             met.add(name)
     if missing := [name for name in of if name not in gradients]:
         raise BadParamError(
-            f"net {graph.name!r}: no seed depends on {', '.join(map(repr, missing))}, so it cannot be trained"
+            f"net {graph.name!r}: no seed depends on {', '.join(map(repr, missing))}, or only by what has no slope, "
+            "so it cannot be trained"
         )
     wanted_gradients = {name: gradients[name] for name in of}
     outputs = (*graph.outputs, *dict.fromkeys(wanted_gradients.values()))
