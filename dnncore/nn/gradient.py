@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.nn.graph import Graph, Node, Role
-from dnncore.nn.operator import BackwardStep, Operator, Spec
+from dnncore.nn.graph import FEW, MANY, Extent, Graph, Node, Role, symbolic
+from dnncore.nn.operator import BackwardStep, Operator
 from dnncore.nn.operators import Binary
 
 __all__ = ["Differentiated", "differentiate"]
@@ -26,12 +27,12 @@ class Differentiated(NamedTuple):
 
 
 class _Tape:
-    """The nodes of a backward pass as they come."""
+    """The nodes of a backward pass as they come, with their shapes for two numbers of images: what differs is the batch's."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = []
-        self._specs = graph.specs(1)
-        self._taken = set(self._specs) | {node.name for node in graph.nodes}
+        self._few, self._many = graph.specs(FEW), graph.specs(MANY)
+        self._taken = set(self._few) | {node.name for node in graph.nodes}
         self.reason = ""
 
     def add(self, operator: Operator, *inputs: str | None) -> str:
@@ -42,11 +43,15 @@ class _Tape:
     def add_several(self, operator: Operator, *inputs: str | None) -> tuple[str, ...]:
         """See `Tape`."""
         inputs = inputs[: len(inputs) - (inputs[-1] is None)]
-        found = operator.infer_checked([None if one is None else self._specs[one] for one in inputs])
+        few, many = (
+            operator.infer_checked([None if one is None else specs[one] for one in inputs])
+            for specs in (self._few, self._many)
+        )
         name = self._free_name(f"d.{self.reason}.{operator.kind}")
-        outputs = (name, *(self._free_name(f"{name}.{number}") for number in range(1, len(found))))
+        outputs = (name, *(self._free_name(f"{name}.{number}") for number in range(1, len(few))))
         self.nodes.append(Node(name, operator, inputs, outputs))
-        self._specs.update(zip(outputs, found, strict=True))
+        self._few.update(zip(outputs, few, strict=True))
+        self._many.update(zip(outputs, many, strict=True))
         return outputs
 
     def _free_name(self, wanted: str) -> str:
@@ -61,9 +66,13 @@ class _Tape:
         """See `Tape`."""
         return self.add(Binary("add"), a, b)
 
-    def spec(self, name: str) -> Spec:
+    def dtype(self, name: str) -> DType:
         """See `Tape`."""
-        return self._specs[name]
+        return self._few[name].dtype
+
+    def shape(self, name: str) -> tuple[Extent, ...]:
+        """See `Tape`."""
+        return symbolic(name, self._few[name], self._many[name])
 
 
 def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | None = None) -> Differentiated:
@@ -112,7 +121,8 @@ def differentiate(graph: Graph, seeds: Mapping[str, str], of: Iterable[str] | No
             met.add(name)
     if missing := [name for name in of if name not in gradients]:
         raise BadParamError(
-            f"net {graph.name!r}: no seed depends on {', '.join(map(repr, missing))}, so it cannot be trained"
+            f"net {graph.name!r}: no seed depends on {', '.join(map(repr, missing))}, or only by what has no slope, "
+            "so it cannot be trained"
         )
     wanted_gradients = {name: gradients[name] for name in of}
     outputs = (*graph.outputs, *dict.fromkeys(wanted_gradients.values()))

@@ -20,15 +20,9 @@ from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.initializers import Initializer, Zeros
-from dnncore.nn.operator import Operator, Spec
+from dnncore.nn.operator import BATCH, Extent, Operator, Spec
 
-__all__ = ["BATCH", "Constant", "Extent", "Graph", "Node", "Role", "Value"]
-
-BATCH = "N"
-"""The extent of a dimension that counts images."""
-
-Extent = int | str
-"""A number, or a multiple of the batch: "N", "4N"."""
+__all__ = ["BATCH", "FEW", "MANY", "Constant", "Extent", "Graph", "Node", "Role", "Value", "symbolic"]
 
 
 class Role(Enum):
@@ -198,11 +192,8 @@ class Graph:
     @cached_property
     def values(self) -> dict[str, Value]:
         """Everything there is, by name, with the batch as a symbol."""
-        few, many = self.specs(_FEW), self.specs(_MANY)
-        return {
-            name: Value(name, spec.dtype, tuple(map(_symbolic, spec.shape, many[name].shape, [name] * len(spec.shape))))
-            for name, spec in few.items()
-        }
+        few, many = self.specs(FEW), self.specs(MANY)
+        return {name: Value(name, spec.dtype, symbolic(name, spec, many[name])) for name, spec in few.items()}
 
     @cached_property
     def constant(self) -> dict[str, Constant]:
@@ -295,8 +286,17 @@ class Graph:
         return "\n".join(lines)
 
 
-_FEW, _MANY = 2, 3
+FEW, MANY = 2, 3
 """Two numbers of images, of which one is no multiple of the other: extents that differ for them are the batch's."""
+
+
+def symbolic(name: str, few: Spec, many: Spec) -> tuple[Extent, ...]:
+    """The extents of a value, from what they are for `FEW` images and for `MANY`.
+
+    Raises:
+        BadParamError: one of them depends on the batch and is no multiple of it.
+    """
+    return tuple(map(_symbolic, few.shape, many.shape, [name] * len(few.shape)))
 
 
 def _extent(extent: Extent, batch: int) -> int:
@@ -307,7 +307,7 @@ def _extent(extent: Extent, batch: int) -> int:
 def _symbolic(few: int, many: int, name: str) -> Extent:
     if few == many:
         return few
-    if few * _MANY != many * _FEW:
-        raise BadParamError(f"value {name!r} has an extent {few} for {_FEW} images and {many} for {_MANY}: no multiple")
-    multiple = few // _FEW
+    if few * MANY != many * FEW:
+        raise BadParamError(f"value {name!r} has an extent {few} for {FEW} images and {many} for {MANY}: no multiple")
+    multiple = few // FEW
     return BATCH if multiple == 1 else f"{multiple}{BATCH}"

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import BATCH, Extent, Graph, Node
+from dnncore.nn.losses import Loss, SoftmaxLoss
 from dnncore.nn.operators import Flatten, Identity, Reshape, Softmax
 
-__all__ = ["Head", "ends_in_probabilities", "pruned", "with_flat_outputs", "with_logits", "with_probabilities"]
+__all__ = [
+    "Head",
+    "ends_in_probabilities",
+    "outputs_of",
+    "pruned",
+    "with_flat_outputs",
+    "with_logits",
+    "with_probabilities",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Logits that have a loss of their own while a net is trained. Immutable.
+    """Logits, or another value, that have a loss of their own while a net is trained. Immutable.
 
     Args:
-        logits: Name of a value [N, K].
-        weight: Factor of its cross-entropy in the sum that is minimised.
+        logits: Name of a value [N, K]; of any shape where the loss is not of classes.
+        weight: Factor of its loss in the sum that is minimised.
+        loss: What is minimised.
     """
 
     logits: str
     weight: float = 1.0
+    loss: Loss = SoftmaxLoss()  # noqa: RUF009 (frozen)
+
+    def renamed(self, names: Mapping[str, str]) -> Head:
+        """The same head of a net whose values have other names, by the names that they had."""
+        return Head(names.get(self.logits, self.logits), self.weight, self.loss.renamed(names))
+
+
+def outputs_of(heads: Sequence[Head]) -> tuple[str, ...]:
+    """What a graph gives for its heads: their values in their order, then what their losses read besides, each once."""
+    targets = (target for head in heads for target in head.loss.targets)
+    return tuple(dict.fromkeys((*(head.logits for head in heads), *targets)))
 
 
 def ends_in_probabilities(graph: Graph) -> bool:
@@ -51,14 +73,21 @@ def with_logits(graph: Graph) -> Graph:
     return pruned(graph.rewritten(graph.nodes, outputs=logits))
 
 
-def with_flat_outputs(graph: Graph) -> Graph:
+def with_flat_outputs(graph: Graph, names: Collection[str] | None = None) -> Graph:
     """A classifier that gives [N, K] where it gave [N, K, 1, 1], as convolutional ones do.
+
+    Args:
+        graph: The classifier.
+        names: Of the outputs that are logits; None for all.
 
     Raises:
         BadParamError: an output is neither; the message names it.
     """
     nodes, outputs = list(graph.nodes), []
     for name in graph.outputs:
+        if names is not None and name not in names:
+            outputs.append(name)
+            continue
         if _classes(graph, name) is None:
             raise BadParamError(f"net {graph.name!r} gives {graph.values[name]}; a classifier gives [N, classes]")
         output = name

@@ -20,7 +20,16 @@ from dnncore.tensor import Tensor
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BackwardStep", "Operator", "Spec", "Tape"]
+__all__ = ["BATCH", "PARTIAL", "BackwardStep", "Extent", "Operator", "Spec", "Tape"]
+
+BATCH = "N"
+"""The extent of a dimension that counts images."""
+
+PARTIAL = "partial"
+"""The last input of operators that add what is known of a gradient already; they begin by copying it to where the output lies."""
+
+Extent = int | str
+"""A number, or a multiple of the batch: "N", "4N"."""
 
 
 class Spec(NamedTuple):
@@ -60,8 +69,12 @@ class Tape(Protocol):
         """Add a node with several outputs, whose names are returned."""
         ...
 
-    def spec(self, name: str) -> Spec:
-        """Dtype and shape of a value of the graph, for one image."""
+    def dtype(self, name: str) -> DType:
+        """Element type of a value of the graph."""
+        ...
+
+    def shape(self, name: str) -> tuple[Extent, ...]:
+        """Extents of a value of the graph, with the batch as a symbol."""
         ...
 
     def total(self, a: str, b: str) -> str:
@@ -120,9 +133,32 @@ class BackwardStep:
         """See `Tape`."""
         return self.tape.add_several(operator, *inputs)
 
-    def spec(self, name: str | None) -> Spec:
-        """Dtype and shape of a value of the graph that is there, for one image."""
-        return self.tape.spec(_present(name))
+    def dtype(self, name: str | None) -> DType:
+        """Element type of a value of the graph that is there."""
+        return self.tape.dtype(_present(name))
+
+    def shape(self, name: str | None) -> tuple[Extent, ...]:
+        """Extents of a value of the graph that is there, with the batch as a symbol: how many images there will be is not known."""
+        return self.tape.shape(_present(name))
+
+    def extent(self, name: str | None, axis: int) -> int:
+        """An extent that the gradient needs as a number.
+
+        Raises:
+            BadParamError: it depends on the batch.
+        """
+        shape = self.shape(name)
+        found = shape[axis]
+        if not isinstance(found, int):
+            text = f"{name!r} has extents [{', '.join(map(str, shape))}]"
+            raise BadParamError(
+                f"{text}: a gradient along dimension {axis}, which depends on the batch, is not supported"
+            )
+        return found
+
+    def extents(self, name: str | None, first: int) -> tuple[int, ...]:
+        """All extents from a dimension on, as `extent`."""
+        return tuple(self.extent(name, axis) for axis in range(first, len(self.shape(name))))
 
 
 def _present(name: str | None) -> str:
@@ -148,7 +184,7 @@ class Operator(ABC):
     variadic: ClassVar[bool] = False
 
     in_place: ClassVar[frozenset[int]] = frozenset()
-    """Inputs whose memory the first output may take, when nobody else reads them."""
+    """Inputs whose memory the first output may take, when nobody else reads them; where there is a `PARTIAL`, that of no other."""
 
     batched: ClassVar[frozenset[int]] = frozenset()
     """Inputs that have a row for each row of the outputs, which follow from nothing else: the batch may be computed in parts."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dnncore.descriptors import TensorDescriptor
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.memory import Lifetime, assign_offsets, live_bytes
+from dnncore.nn.operator import PARTIAL
 
 __all__ = ["Place", "Placement", "place"]
 
@@ -197,6 +198,8 @@ class _Placer:
             if alike and not storage.stays and storage.last == step:
                 self._move(place.storage, theirs)
                 return
+            if node.operator.input_names[number] == PARTIAL:
+                return  # it is copied to where the output lies, over what else would lie there
 
     def _move(self, storage: str, to: Place) -> None:
         """Let everything that lies in a storage lie in another."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import Graph
-from dnncore.nn.heads import Head, pruned, with_flat_outputs, with_logits
+from dnncore.nn.heads import Head, outputs_of, pruned, with_flat_outputs, with_logits
 
 __all__ = ["Multipliers", "Trainable"]
 
@@ -26,9 +26,11 @@ class Trainable:
     """A classifier as it is trained. Immutable.
 
     Args:
-        graph: Its outputs are the heads' logits [N, K], in their order.
-        heads: The first is what the net is for; the others are auxiliary, there for their gradients, and not served.
+        graph: Its outputs are the heads' logits [N, K], in their order, and what else their losses are of, each once.
+        heads: The first is what the net is for, and tells classes apart; the others are auxiliary, there for their gradients, and
+            not served.
         multipliers: By the names of constants; 1 for those that are not among them.
+        frozen: Names of constants that training leaves as they are, whatever their roles, which stay what they were for the next.
 
     Raises:
         BadParamError: graph and heads do not fit each other, or the heads tell different numbers of classes apart.
@@ -37,13 +39,17 @@ class Trainable:
     graph: Graph
     heads: tuple[Head, ...]
     multipliers: Mapping[str, Multipliers] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if tuple(head.logits for head in self.heads) != self.graph.outputs:
+        if outputs_of(self.heads) != self.graph.outputs or not self.heads[0].loss.of_classes:
             raise BadParamError(f"net {self.graph.name!r} gives {self.graph.outputs}, its heads are {self.heads}")
-        if len(shapes := {self.graph.values[name].shape for name in self.graph.outputs}) > 1:
+        if len({(head.logits, head.loss) for head in self.heads}) < len(self.heads):
+            raise BadParamError(f"net {self.graph.name!r} has a loss of the same logits twice: {self.heads}")
+        classifiers = [head.logits for head in self.heads if head.loss.of_classes]
+        if len(shapes := {self.graph.values[name].shape for name in classifiers}) > 1:
             raise BadParamError(f"net {self.graph.name!r} has heads for different numbers of classes: {sorted(shapes)}")
-        if unknown := sorted(self.multipliers.keys() - self.graph.constant.keys()):
+        if unknown := sorted((self.multipliers.keys() | self.frozen) - self.graph.constant.keys()):
             raise BadParamError(f"net {self.graph.name!r} has no constants {', '.join(unknown)}")
 
     @classmethod

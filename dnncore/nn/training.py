@@ -12,7 +12,9 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.gradient import Differentiated, differentiate
 from dnncore.nn.graph import BATCH, Graph, Node, Role, Value
-from dnncore.nn.heads import Head
+from dnncore.nn.heads import Head, outputs_of
+from dnncore.nn.losses import SoftmaxLoss
+from dnncore.nn.operator import Operator
 from dnncore.nn.operators import (
     BatchNorm,
     BatchNormTraining,
@@ -20,6 +22,8 @@ from dnncore.nn.operators import (
     CrossEntropy,
     Dropout,
     DropoutTraining,
+    Identity,
+    MeanBackward,
     MeanCrossEntropyBackward,
     Reshape,
     Scale,
@@ -80,9 +84,9 @@ def for_training(net: Graph | Trainable) -> Differentiated:
         net: A graph that ends in logits [N, K], or one with several heads.
 
     Returns:
-        It reads `LABELS` too, and `DROPOUT` as `in_training` says, and gives `LOSS`, the cross-entropy of each image, in place of
-        the logits: the weighted sum of all heads'. The gradients are those of its mean over the batch. Running statistics are
-        updated with every run.
+        It reads `LABELS` too, and `DROPOUT` as `in_training` says, and gives `LOSS`, the loss of each image, in place of the
+        logits: the weighted sum of all heads'. The gradients are those of its mean over the batch. Running statistics are updated
+        with every run.
 
     Raises:
         BadParamError: as `differentiate`; or a graph has several outputs; or a name is taken.
@@ -92,13 +96,19 @@ def for_training(net: Graph | Trainable) -> Differentiated:
             raise BadParamError(f"net {net.name!r} has {len(net.outputs)} outputs; a classifier has one")
         net = Trainable(net, (Head(net.outputs[0]),))
     net = _without_names(net, (LABELS, LOSS, DROPOUT))
-    graph, nodes, seeds = in_training(net.graph), [], {}
-    for head in net.heads:
-        seeds[head.logits] = seed = f"d.{LOSS}" if head is net.heads[0] else f"d.{LOSS}.{head.logits}"
-        nodes.append(Node(seed, MeanCrossEntropyBackward(head.weight), (head.logits, LABELS), (seed,)))
+    graph = in_training(_without_frozen(net))
     labels = Value(LABELS, DType.INT32, (BATCH,))
-    nodes = [*graph.nodes, *_losses(net.heads), *nodes]
-    return differentiate(graph.rewritten(nodes, outputs=(LOSS,), inputs=(*graph.inputs, labels)), seeds)
+    nodes, seeds = _losses(graph, net.heads)
+    return differentiate(
+        graph.rewritten((*graph.nodes, *nodes), outputs=(LOSS,), inputs=(*graph.inputs, labels)), seeds
+    )
+
+
+def _without_frozen(net: Trainable) -> Graph:
+    """The graph in which nothing may change what is frozen."""
+    graph = net.graph
+    constants = [replace(one, role=Role.FIXED) if one.name in net.frozen else one for one in graph.constants]
+    return graph.rewritten(graph.nodes, constants=constants)
 
 
 def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
@@ -112,24 +122,58 @@ def _without_names(net: Trainable, names: Sequence[str]) -> Trainable:
         inputs = tuple(None if name is None else new.get(name, name) for name in node.inputs)
         outputs = tuple(new.get(name, name) for name in node.outputs)
         nodes.append(Node(new.get(node.name, node.name), node.operator, inputs, outputs))
-    heads = tuple(replace(head, logits=new.get(head.logits, head.logits)) for head in net.heads)
-    graph = replace(graph, nodes=tuple(nodes), outputs=tuple(head.logits for head in heads))
-    return Trainable(graph, heads, net.multipliers)
+    heads = tuple(head.renamed(new) for head in net.heads)
+    graph = replace(graph, nodes=tuple(nodes), outputs=outputs_of(heads))
+    return replace(net, graph=graph, heads=heads)
 
 
-def _losses(heads: Sequence[Head]) -> list[Node]:
-    """The cross-entropy of each head, and `LOSS`, their weighted sum."""
+def _losses(graph: Graph, heads: Sequence[Head]) -> tuple[list[Node], dict[str, str]]:
+    """The nodes of each head's loss, of `LOSS`, their weighted sum, and of the gradients that begin there, by their values."""
     first, *others = heads
-    if not others and first.weight == 1:
-        return [Node(LOSS, CrossEntropy(), (first.logits, LABELS), (LOSS,))]
-    own = [f"{LOSS}.{head.logits}" for head in heads]
-    nodes = [Node(name, CrossEntropy(), (head.logits, LABELS), (name,)) for name, head in zip(own, heads, strict=True)]
-    sums = [f"{LOSS}.sum{place}" for place in range(len(others))] + [LOSS]
+    nodes: list[Node] = []
+    seeds: dict[str, str] = {}
+    own: list[str] = []
+    for place, head in enumerate(heads):
+        name = LOSS if not others and first.weight == 1 else _free(graph, f"{LOSS}.{head.logits}", nodes)
+        seed = _free(graph, f"d.{LOSS}" if place == 0 else f"d.{LOSS}.{head.logits}", nodes)
+        own.append(name)
+        if head.loss == SoftmaxLoss():  # one operation for the gradient
+            nodes.append(Node(name, CrossEntropy(), (head.logits, LABELS), (name,)))
+            nodes.append(Node(seed, MeanCrossEntropyBackward(head.weight), (head.logits, LABELS), (seed,)))
+            seeds[head.logits] = seed
+        else:
+            parts = _Parts(graph, nodes, name)
+            losses = head.loss.nodes(parts.add, head.logits, LABELS, graph.values[head.logits].dtype.value)
+            nodes.append(Node(name, Identity(), (losses,), (name,)))
+            nodes.append(Node(seed, MeanBackward(head.weight), (name,), (seed,)))
+            seeds[name] = seed
+    if own == [LOSS]:
+        return nodes, seeds
+    sums = [_free(graph, f"{LOSS}.sum{place}", nodes) for place in range(len(others))] + [LOSS]
     nodes.append(Node(sums[0], Scale(first.weight), (own[0],), (sums[0],)))
     for place, head in enumerate(others, 1):
         added = Binary("add", 1.0, head.weight)
         nodes.append(Node(sums[place], added, (sums[place - 1], own[place]), (sums[place],)))
-    return nodes
+    return nodes, seeds
+
+
+def _free(graph: Graph, wanted: str, nodes: Sequence[Node]) -> str:
+    return graph.free_name(wanted, [node.name for node in nodes])
+
+
+class _Parts:
+    """The nodes that a loss is made of, as they come. Owned by one thread; not checked."""
+
+    def __init__(self, graph: Graph, nodes: list[Node], name: str) -> None:
+        self._graph = graph
+        self._nodes = nodes
+        self._name = name
+
+    def add(self, operator: Operator, *inputs: str) -> str:
+        """Add a node, under a name of the loss's; its output."""
+        output = _free(self._graph, f"{self._name}.{operator.kind}", self._nodes)
+        self._nodes.append(Node(output, operator, inputs, (output,)))
+        return output
 
 
 def dropout_states(graph: Graph, seed: int, step: int) -> Mapping[str, np.ndarray]:

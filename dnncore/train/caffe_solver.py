@@ -178,7 +178,7 @@ class _Reading:
 
     def _net(self, tables: _Table) -> None:
         """The net, and what its data layers say."""
-        from dnncore.importers.caffe.solver import data_layer, has_batch_norm
+        from dnncore.importers.caffe.solver import data_layer, has_batch_norm, losses_of_parts
 
         solver = self._solver
         name = solver.train_net or solver.net
@@ -197,6 +197,11 @@ class _Reading:
             tables["net"]["weights"] = str(self._found(solver.weights[0]))
         if solver.iter_size > 1 and has_batch_norm(path):
             self._refuse(f"iter_size {solver.iter_size} for a net with BatchNorm, whose statistics are those of a part")
+        if solver.iter_size > 1 and (losses := losses_of_parts(path)):
+            named = ", ".join(map(repr, losses))
+            self._refuse(
+                f"iter_size {solver.iter_size} for the losses {named}, of which a batch's is no mean of its parts'"
+            )
         layer = data_layer(path, "train")
         if layer is not None:
             self._data(layer, tables)

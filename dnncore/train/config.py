@@ -58,6 +58,8 @@ class NetConfig:
             train them afresh.
         auxiliary_weight: Of the losses of auxiliary heads, in nets of the zoo that have some (GoogLeNet) and files with several
             outputs, of which the first is the net's own; 0 leaves them out. Losses of a .prototxt have weights of their own.
+        frozen: Patterns of the names of constants that stay as they are, as "features.*" or "*.attn_mask"; of a batch normalisation
+            whose statistics are among them, these stay too.
     """
 
     name: str = "lenet"
@@ -65,6 +67,7 @@ class NetConfig:
     weights: str = ""
     allow_missing: bool = False
     auxiliary_weight: float = 0.3
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.name in ZOO, "net.name", repr(self.name), f"one of {', '.join(ZOO)}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from dnncore.errors import (
 )
 from dnncore.importers.loading import load_model, load_preprocessing, protobuf_for
 from dnncore.importers.model_file import shapes_for_any_batch
-from dnncore.nn import Package
+from dnncore.nn import Package, Role
 from dnncore.nn.package import MODEL_FILE
 from dnncore.nn.trainable import Trainable
 from dnncore.nn.zoo import AUXILIARY, ZOO
@@ -54,6 +55,11 @@ def open_net(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) 
     Raises:
         ConfigError: it cannot be read, cannot be trained, or does not fit them.
     """
+    found = _opened(config, num_classes, input_shape)
+    return replace(found, net=_frozen(found.net, config.frozen)) if config.frozen else found
+
+
+def _opened(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) -> StartingNet:
     if not config.path:
         return StartingNet(_of_zoo(config, num_classes, input_shape))
     path, weights = Path(config.path), Path(config.weights) if config.weights else None
@@ -86,6 +92,22 @@ def preprocessing_of(config: NetConfig, image_shape: tuple[int, ...] | None = No
     if found is None:
         raise ConfigError(f"net.path {config.path} says nothing about images; give [preprocessing] instead of of_net")
     return found
+
+
+def _frozen(net: Trainable, patterns: Sequence[str]) -> Trainable:
+    """The net with constants that training leaves as they are.
+
+    Raises:
+        ConfigError: a pattern fits none that it would change, or nothing is left to be trained.
+    """
+    changing = {one.name for one in net.graph.constants if one.role is not Role.FIXED}
+    for pattern in patterns:
+        if not fnmatch.filter(changing, pattern):
+            raise ConfigError(f"net.frozen has {pattern!r}, which fits none of {', '.join(sorted(changing))}")
+    names = {name for pattern in patterns for name in fnmatch.filter(changing, pattern)}
+    if not any(one.role is Role.TRAINABLE and one.name not in names for one in net.graph.constants):
+        raise ConfigError(f"net.frozen {list(patterns)} leaves nothing to be trained")
+    return replace(net, frozen=frozenset(names))
 
 
 def _of_zoo(config: NetConfig, num_classes: int, input_shape: tuple[int, ...]) -> Trainable:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dnncore import Handle, devices
 from dnncore.errors import BadParamError, CheckpointError, ConfigError
-from dnncore.nn import Package
+from dnncore.nn import Package, Role
 from dnncore.nn.heads import with_probabilities
 from dnncore.train.checkpoint import Checkpoint, CheckpointStore, replace_file
 from dnncore.train.config import Config
@@ -183,8 +183,11 @@ def _description(recipe: Recipe, handle: Handle, first: int) -> str:
     parameters = sum(constant.spec.size for constant in graph.constants)
     training, held_out = len(recipe.split.training.labels), len(recipe.split.held_out.labels)
     start = f", resumed after iteration {first}" if first else ""
+    frozen = recipe.net.frozen
+    kept = sum(one.spec.size for one in graph.constants if one.role is Role.FIXED or one.name in frozen)
+    stay = f", {kept} of which stay as they are," if kept else ""
     return (
-        f"{recipe.config.name}: net {graph.name} with {parameters} parameters on {handle.info.name} ({handle.info.model}); "
+        f"{recipe.config.name}: net {graph.name} with {parameters} parameters{stay} on {handle.info.name} ({handle.info.model}); "
         f"{recipe.dataset.name}: {training} images to train on, {held_out} held out, {len(recipe.dataset.class_names)} classes; "
         f"{recipe.iterations} iterations{start}"
     )

@@ -1,7 +1,7 @@
 """Reading TOML tables into frozen dataclasses, and writing them back: what is generic about a configuration.
 
-A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers, tuple of tables
-whose keys are somebody else's (`dict[str, object]`), or a dataclass.
+A dataclass is a table, a field a key; field types are str, int, float, bool, Literal of strings, tuple of numbers or of strings,
+tuple of tables whose keys are somebody else's (`dict[str, object]`), or a dataclass.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def _describe(hint: object) -> str:
     if get_origin(hint) is dict:
         return "a table"
     if isinstance(hint, types.GenericAlias):
-        return "an array of tables" if get_origin(get_args(hint)[0]) is dict else "an array of numbers"
+        (item,) = get_args(hint)[:1]
+        return f"an array of {'tables' if get_origin(item) is dict else 'strings' if item is str else 'numbers'}"
     names = {str: "a string", int: "an integer", float: "a finite number", bool: "true or false"}
     return next(text for kind, text in names.items() if hint is kind)

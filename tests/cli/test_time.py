@@ -61,7 +61,7 @@ def test_normalisations_have_a_backward_pass_in_training(tmp_path: Path, capsys:
 def test_a_net_without_gradients_is_timed_forward(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 } } }'
     text += 'layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }'
-    text += 'layer { name: "largest" type: "ArgMax" bottom: "ip" top: "largest" argmax_param { axis: 1 } }'
+    text += 'layer { name: "largest" type: "ArgMax" bottom: "ip" top: "largest" argmax_param { axis: 1 out_max_val: true } }'
     (tmp_path / "net.prototxt").write_text(text)
     assert main(["time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "1"]) == 0
     assert "; no backward: net 'net': node " in capsys.readouterr().out.splitlines()[-1]

@@ -52,28 +52,19 @@ class Case(NamedTuple):
 CASES = (
     Case("sum", Reduce("add", (1, 3)), ((2, 3, 4, 5),), lambda x: x.sum((1, 3), keepdim=True)),
     Case("mean-gone", Reduce("avg", (2,), keep=False), ((2, 3, 4),), lambda x: x.mean(2)),
-    Case("all", Reduce("add", (0, 1), keep=False), ((2, 3),), lambda x: x.sum(), has_gradient=False),
-    Case("norm", Reduce("norm2", (1,)), ((2, 5),), lambda x: x.norm(dim=1, keepdim=True), has_gradient=False),
+    Case("all", Reduce("add", (0, 1), keep=False), ((2, 3),), lambda x: x.sum()),
+    Case("norm", Reduce("norm2", (1,)), ((2, 5),), lambda x: x.norm(dim=1, keepdim=True)),
     Case("expand", Expand((3, 1, 4)), ((2, 1, 5, 1),), lambda x: x.expand(2, 3, 5, 4)),
     Case("expand-leading", Expand((2, 3, 1)), ((3, 4),), lambda x: x.expand(2, 3, 4)),
     Case("pad", Pad(((0, 0), (1, 2), (0, 1)), 0.5), ((2, 3, 4),), lambda x: f.pad(x, (0, 1, 1, 2), value=0.5)),
     Case("largest", TopK(3, 2), ((2, 3, 7),), lambda x: x.topk(3, 2).values, 2, has_gradient=False),
-    Case("steps", Slice(1, 1, 6, 2), ((2, 7, 3),), lambda x: x[:, 1:6:2], has_gradient=False),
-    Case("matrices", MatrixProduct(0.5), ((2, 1, 3, 4), (5, 4, 2)), lambda a, b: a @ b / 2, has_gradient=False),
-    Case("rows", MatrixProduct(), ((2, 3, 4), (4, 5)), lambda a, b: a @ b, has_gradient=False),
-    Case("matrices-of-one", MatrixProduct(), ((3, 4), (2, 4, 5)), lambda a, b: a @ b, has_gradient=False),
-    Case(
-        "layer",
-        LayerNorm(2),
-        ((2, 3, 8), (8,), (8,)),
-        lambda x, w, b: f.layer_norm(x, (8,), w, b),
-        3,
-        has_gradient=False,
-    ),
-    Case("rms", RMSNorm(1), ((2, 3, 4), (3, 4)), lambda x, w: f.rms_norm(x, (3, 4), w, 1e-5), 2, has_gradient=False),
-    Case(
-        "group", GroupNorm(2), ((2, 4, 3), (4,), (4,)), lambda x, w, b: f.group_norm(x, 2, w, b), 3, has_gradient=False
-    ),
+    Case("steps", Slice(1, 1, 6, 2), ((2, 7, 3),), lambda x: x[:, 1:6:2]),
+    Case("matrices", MatrixProduct(0.5), ((2, 1, 3, 4), (5, 4, 2)), lambda a, b: a @ b / 2),
+    Case("rows", MatrixProduct(), ((2, 3, 4), (4, 5)), lambda a, b: a @ b),
+    Case("matrices-of-one", MatrixProduct(), ((3, 4), (2, 4, 5)), lambda a, b: a @ b),
+    Case("layer", LayerNorm(2), ((2, 3, 8), (8,), (8,)), lambda x, w, b: f.layer_norm(x, (8,), w, b), 3),
+    Case("rms", RMSNorm(1), ((2, 3, 4), (3, 4)), lambda x, w: f.rms_norm(x, (3, 4), w, 1e-5), 2),
+    Case("group", GroupNorm(2), ((2, 4, 3), (4,), (4,)), lambda x, w, b: f.group_norm(x, 2, w, b), 3),
     *(
         Case(name, Unary(name), ((2, 3),), getattr(torch, name))
         for name in ("abs", "cos", "erf", "exp", "log", "neg", "reciprocal", "rsqrt", "sin", "sqrt", "square")
@@ -81,6 +72,8 @@ CASES = (
     Case("softplus", Unary("softplus"), ((2, 3),), f.softplus),
     Case("max", Binary("max", 2.0), ((2, 1, 3), (2, 1)), lambda a, b: torch.maximum(2 * a, b)),
     Case("min", Binary("min"), ((4, 3), (4, 3)), torch.minimum),
+    Case("mod", Binary("mod", 2.0, -0.5), ((2, 1, 3), (2, 1)), lambda a, b: (2 * a).remainder(-0.5 * b)),
+    Case("fmod", Binary("fmod", -1.0, 0.5), ((2, 1, 3), (2, 1)), lambda a, b: (-a).fmod(0.5 * b)),
     Case("pow", Binary("pow", 1.0, 2.0), ((2, 1, 3), (2, 1)), lambda a, b: a ** (2 * b)),
     Case("div", Binary("div", 2.0, -3.0), ((2, 1, 3), (2, 1)), lambda a, b: 2 * a / (-3 * b)),
 )

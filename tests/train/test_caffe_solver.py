@@ -191,6 +191,11 @@ def test_what_a_solver_has_that_dnntrain_has_not_is_listed_at_once(caffe: Path) 
         "none.caffemodel",
     ):
         assert expected in str(caught.value)
+    for settings in ("normalization: NONE", "ignore_label: 1"):
+        loss = f'type: "SoftmaxWithLoss" loss_param {{ {settings} }}'
+        (caffe / "train_val.prototxt").write_text(net.replace('type: "SoftmaxWithLoss"', loss))
+        with pytest.raises(ConfigError, match="iter_size 2 for the losses 'auxloss', 'loss', of which"):
+            load_config(caffe / "solver.prototxt")
     overrides = ["net.path=train_val.prototxt", "data.kind=folder", "data.path=images"]
     assert load_config(caffe / "solver.prototxt", overrides).data == DataConfig("folder", "images")
     with pytest.raises(ConfigError, match="is no text of a SolverParameter"):

@@ -98,6 +98,22 @@ def test_a_prototxt_is_trained_by_its_losses_and_served_without_auxiliary_heads(
         train(config, io.StringIO(), resume=True)
 
 
+def test_a_prototxt_with_other_losses_is_trained_and_served(tmp_path: Path, folder: Path) -> None:
+    """A hinge loss of what is served, and auxiliary ones of a class that is ignored and of a distance."""
+    path, run = tmp_path / "train.prototxt", tmp_path / "run"
+    own = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "own"'
+    assert own in PROTOTXT
+    text = PROTOTXT.replace(own, own.replace("SoftmaxWithLoss", "HingeLoss"))
+    text = text.replace("loss_weight: 0.3", "loss_weight: 0.3 loss_param { ignore_label: 1 }")
+    path.write_text(text + layer("EuclideanLoss", "distance", "aux own", "loss_weight: 0.01"))
+    overrides = [f"net.path={path}", "preprocessing.of_net=true", "optimizer.lr=0.01"]
+    outcome = train(small_config(run, folder, *overrides), io.StringIO())
+    assert outcome.evaluation is not None
+    losses = _losses(run)
+    assert np.mean(losses[-4:]) < 0.8 * losses[0]
+    assert {name.partition(".")[0] for name in Package.load(run / "package").weights} == {"conv", "bn", "scale", "own"}
+
+
 def test_a_caffemodel_is_what_training_starts_from(tmp_path: Path, folder: Path) -> None:
     path, weights = tmp_path / "train.prototxt", tmp_path / "old.caffemodel"
     path.write_text(PROTOTXT)
@@ -133,7 +149,7 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
     net = lenet(3, (1, 8, 8))
     Package("plain", net, net.initialize(0), None, None).save(package)
     broken = tmp_path / "broken.prototxt"
-    broken.write_text(PROTOTXT.replace("SoftmaxWithLoss", "HingeLoss", 1))
+    broken.write_text(PROTOTXT.replace("SoftmaxWithLoss", "InfogainLoss", 1))
     for overrides, message in (
         ([f"net.path={other}"], "other.onnx: it tells 4 classes apart, the data have 3"),
         (
@@ -143,7 +159,7 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(tmp_path: Pat
         ([f"net.path={package}", "preprocessing.height=9"], r"package: it reads data: .*N, 1, 8, 8.*\[1, 9, 8\]"),
         ([f"net.path={package}", "preprocessing.of_net=true"], "package says nothing about images"),
         ([f"net.path={other}", "preprocessing.of_net=true"], "other.onnx says nothing about images"),
-        ([f"net.path={broken}"], r"broken.prototxt: .*layer 'auxloss' \(HingeLoss\): no loss"),
+        ([f"net.path={broken}"], r"broken.prototxt: .*layer 'auxloss' \(InfogainLoss\): no loss"),
         ([f"net.path={tmp_path / 'none.onnx'}"], "none.onnx: .*none.onnx"),
         (["net.path=net.txt"], "net.txt: .*none of a model package"),
     ):

@@ -18,7 +18,7 @@ from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
 from dnncore.importers.caffe.weights import read_weights
 from dnncore.nn.graph import Constant, Graph, Node, Role
-from dnncore.nn.heads import Head, with_flat_outputs
+from dnncore.nn.heads import Head, outputs_of, with_flat_outputs
 from dnncore.nn.model import Model
 from dnncore.nn.operators import BatchNorm, Binary
 from dnncore.nn.trainable import Multipliers, Trainable
@@ -83,8 +83,9 @@ def import_trainable(
 ) -> tuple[Trainable, dict[str, np.ndarray]]:
     """Import a classifier to train it: its layers in phase "train", with lr_mult and decay_mult of their parameters.
 
-    Each layer SoftmaxWithLoss is a head, with its loss_weight. The one with the largest, of equals the last, is what the net is
-    for. A file without losses has its output as the only head.
+    Each loss is a head, with its loss_weight: SoftmaxWithLoss, HingeLoss, SigmoidCrossEntropyLoss and EuclideanLoss. Of those of
+    classes the one with the largest, of equals the last, is what the net is for. A file without losses has its output as the only
+    head.
 
     Args:
         prototxt, caffemodel, level, stages, allow_missing: As of `import_caffe`.
@@ -98,9 +99,9 @@ def import_trainable(
     """
     found = translate(prototxt, NetState("train", level, frozenset(stages)), {}, image_shape, for_losses=True)
     try:
-        graph = with_flat_outputs(found.graph) if found.heads else found.graph
-        weights = dict(zip(graph.outputs, (head.weight for head in found.heads), strict=False))
-        heads = tuple(Head(name, weight) for name, weight in weights.items())
+        graph = with_flat_outputs(found.graph, {head.logits for head in found.heads if head.loss.of_classes})
+        names = dict(zip(found.graph.outputs, graph.outputs, strict=True))
+        heads = tuple(head.renamed(names) for head in found.heads)
         kept = {name: one for name, one in found.multipliers.items() if name in graph.constant}
         net = Trainable(graph, heads, kept) if heads else Trainable.of(graph, 0, kept)
     except BadParamError as error:
@@ -156,7 +157,7 @@ def translate(
     if problems:
         raise ModelImportError(what, problems)
     try:
-        graph = _with_scales_absorbed(_graph(definition.name or "net", net, layers, [head.logits for head in heads]))
+        graph = _with_scales_absorbed(_graph(definition.name or "net", net, layers, outputs_of(heads)))
     except BadParamError as error:
         raise ModelImportError(what, [str(error)]) from error
     if (count := sum(constant.spec.size for constant in graph.constants)) > _MAX_PARAMETERS:
@@ -213,9 +214,9 @@ def _add(net: Net, layer: LayerParameter) -> str | None:
     return None
 
 
-def _graph(name: str, net: Net, layers: Sequence[LayerParameter], logits: Sequence[str]) -> Graph:
+def _graph(name: str, net: Net, layers: Sequence[LayerParameter], of_heads: Sequence[str]) -> Graph:
     """What is needed of the net for its heads, or, where it has none, for the blobs that no layer reads."""
-    outputs = tuple(logits) or _unread(net, layers)
+    outputs = tuple(of_heads) or _unread(net, layers)
     needed = set(outputs)
     kept: list[Node] = []
     for node in reversed(net.nodes):

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dnncore.errors import ModelImportError
-from dnncore.importers.caffe.dnncore_caffe_pb2 import DataParameter, LayerParameter, NetParameter, SolverParameter
+from dnncore.importers.caffe.dnncore_caffe_pb2 import (
+    DataParameter,
+    LayerParameter,
+    LossParameter,
+    NetParameter,
+    SolverParameter,
+)
 from dnncore.importers.caffe.net_state import NetState
 from dnncore.importers.caffe.reading import Source, name_of, read_text
 from dnncore.importers.caffe.upgrade import upgraded_layers
 
-__all__ = ["DATA_LAYERS", "DataLayer", "data_layer", "has_batch_norm", "read_solver", "solver_type"]
+__all__ = ["DATA_LAYERS", "DataLayer", "data_layer", "has_batch_norm", "losses_of_parts", "read_solver", "solver_type"]
 
 DATA_LAYERS = ("Data", "DummyData", "HDF5Data", "ImageData", "MemoryData", "WindowData")
 
@@ -88,6 +94,16 @@ def has_batch_norm(prototxt: Path) -> bool:
     """Whether the net, while it is trained, normalises with statistics of the batch."""
     layers = _layers(prototxt, "train")
     return any(layer.type == "BatchNorm" and not layer.batch_norm_param.use_global_stats for layer in layers)
+
+
+def losses_of_parts(prototxt: Path) -> tuple[str, ...]:
+    """Names of the layers whose loss of a batch is not the mean of those of its parts: sums, and means of what is not ignored."""
+    return tuple(
+        layer.name
+        for layer in _layers(prototxt, "train")
+        if layer.HasField("loss_param")
+        and (layer.loss_param.normalization == LossParameter.NONE or layer.loss_param.HasField("ignore_label"))
+    )
 
 
 def _settings(layer: LayerParameter) -> object:

@@ -72,6 +72,7 @@ class Net:
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.weights: dict[str, np.ndarray] = {}
+        self._trained: set[str] = set()  # values that depend on what is trained
         self._reserved = set(reserved)
         self._taken: set[str] = set()
         self._node_names: set[str] = set()
@@ -149,7 +150,14 @@ class Net:
         )
         names = tuple(None if one is None else one.name for one in inputs)
         self.nodes.append(Node(name, operator, names, tuple(one.name for one in outputs)))
+        if any(self.is_trained(one) for one in names if one is not None):
+            self._trained.update(one.name for one in outputs)
         return outputs
+
+    def is_trained(self, name: str) -> bool:
+        """Whether a value is trained, or depends on something that is."""
+        constant = self.constants.get(name)
+        return name in self._trained if constant is None else constant.role is Role.TRAINABLE
 
     def rename(self, start: int, computed: Computed, name: str) -> Computed:
         """Give a value that one of the nodes from `start` on computes the name that the file has for it."""
@@ -163,6 +171,8 @@ class Net:
                     outputs=tuple(name if one == old else one for one in node.outputs),
                 )
         self._taken.add(name)
+        if old in self._trained:
+            self._trained.add(name)
         return replace(computed, name=name)
 
 
@@ -238,6 +248,18 @@ class Call:
         """
         found = self.operand(index)
         return found if isinstance(found, Computed) else self._net.constant_of(found, role)
+
+    def parameter(self, index: int) -> Computed:
+        """An operand that is trained where it looks like a parameter, and what it is combined with depends on others that are.
+
+        A bias behind a matrix product, an embedding of positions and a layer's scale are; a mean and a deviation that the net
+        normalises its input with are not, nor are single numbers.
+        """
+        found = self.operand(index)
+        others = [one for place, one in enumerate(self.inputs) if place != index and isinstance(one, Computed)]
+        if isinstance(found, Known) and found.is_parameter and any(self._net.is_trained(one.name) for one in others):
+            return self.tensor(index, Role.TRAINABLE)
+        return self.tensor(index)
 
     @overload
     def known(self, index: int, what: str) -> np.ndarray: ...

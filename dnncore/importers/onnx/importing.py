@@ -267,7 +267,7 @@ class _Importer:
             except (NotSupportedError, *_REFUSED) as error:
                 self._problems.append(f"tensor {tensor.name!r}: {_text(error)}")
             else:
-                self._values[tensor.name] = Known(tensor.name, array, array)
+                self._values[tensor.name] = Known(tensor.name, array, array, of_file=True)
         nbytes = sum(known.few.nbytes for known in self._values.values() if isinstance(known, Known))
         self._budget.grant(self._limits.folded_bytes(nbytes) - self._limits.folded_bytes(0))
         for sparse in graph.sparse_initializer:
@@ -343,7 +343,8 @@ class _Importer:
 
         few = fold([a for a, _ in pairs])
         many = few if all(a is b for a, b in pairs) else fold([b for _, b in pairs])
-        return [Known(name, a, b) for name, a, b in zip(node.output, few, many, strict=False)]
+        of_file = any(isinstance(one, Known) and one.of_file for one in operands)
+        return [Known(name, a, b, of_file) for name, a, b in zip(node.output, few, many, strict=False)]
 
     def _ruled(
         self, node: NodeProto, name: str, version: int, operands: Sequence[Imported | None]

@@ -68,11 +68,19 @@ class Known:
         name: In the file.
         few: Elements for `FEW` images.
         many: For `MANY`; the same array where nothing depends on the batch.
+        of_file: Whether an initialiser of the file is in it, and not numbers of the exporter's alone.
     """
 
     name: str
     few: np.ndarray
     many: np.ndarray
+    of_file: bool = False
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it looks like something that is trained: several floating-point numbers of the file."""
+        image = self.few if self.is_fixed else self.image
+        return self.of_file and image is not None and image.dtype.kind == "f" and image.size > 1
 
     @property
     def is_fixed(self) -> bool:

@@ -17,7 +17,12 @@ from dnncore.nn.operators.convolution import (
     FusedConvolution,
     ImageConvolution,
 )
-from dnncore.nn.operators.cross_entropy import CrossEntropy, MeanCrossEntropyBackward
+from dnncore.nn.operators.cross_entropy import (
+    CrossEntropy,
+    CrossEntropyBackward,
+    MeanBackward,
+    MeanCrossEntropyBackward,
+)
 from dnncore.nn.operators.dropout import Dropout, DropoutTraining
 from dnncore.nn.operators.fused_inner_product import FusedInnerProduct
 from dnncore.nn.operators.gradients import ChannelSum, SumTo
@@ -25,8 +30,15 @@ from dnncore.nn.operators.image_normalization import ImageNormalization
 from dnncore.nn.operators.inner_product import InnerProduct, InnerProductBackwardData, InnerProductBackwardWeight
 from dnncore.nn.operators.inverted_residual import InvertedResidual
 from dnncore.nn.operators.local_response_norm import LocalResponseNorm, LocalResponseNormBackward
-from dnncore.nn.operators.matrix_product import MatrixProduct
-from dnncore.nn.operators.moments import GroupNorm, LayerNorm, RMSNorm
+from dnncore.nn.operators.matrix_product import MatrixProduct, MatrixProductBackwardA, MatrixProductBackwardB
+from dnncore.nn.operators.moments import (
+    GroupNorm,
+    GroupNormBackward,
+    LayerNorm,
+    LayerNormBackward,
+    RMSNorm,
+    RMSNormBackward,
+)
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
@@ -46,6 +58,7 @@ from dnncore.nn.operators.structure import (
     Ones,
     Reshape,
     Slice,
+    SliceBackward,
     Split,
     Transpose,
     Zeros,
@@ -65,6 +78,7 @@ __all__ = [
     "Convolution",
     "ConvolutionBackwardData",
     "CrossEntropy",
+    "CrossEntropyBackward",
     "Dequantize",
     "Dropout",
     "DropoutTraining",
@@ -82,6 +96,7 @@ __all__ = [
     "LayerNorm",
     "LocalResponseNorm",
     "MatrixProduct",
+    "MeanBackward",
     "MeanCrossEntropyBackward",
     "Ones",
     "Pad",
@@ -121,6 +136,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     CrossEntropy,
+    CrossEntropyBackward,
     Dequantize,
     Dropout,
     DropoutTraining,
@@ -130,6 +146,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     FusedInnerProduct,
     GlobalPooling,
     GroupNorm,
+    GroupNormBackward,
     Identity,
     ImageConvolution,
     ImageNormalization,
@@ -138,9 +155,13 @@ _CLASSES: tuple[type[Operator], ...] = (
     InnerProductBackwardWeight,
     InvertedResidual,
     LayerNorm,
+    LayerNormBackward,
     LocalResponseNorm,
     LocalResponseNormBackward,
     MatrixProduct,
+    MatrixProductBackwardA,
+    MatrixProductBackwardB,
+    MeanBackward,
     MeanCrossEntropyBackward,
     Ones,
     Pad,
@@ -150,10 +171,12 @@ _CLASSES: tuple[type[Operator], ...] = (
     QuantizedConvolution,
     QuantizedInnerProduct,
     RMSNorm,
+    RMSNormBackward,
     Reduce,
     Reshape,
     Scale,
     Slice,
+    SliceBackward,
     Softmax,
     SoftmaxBackward,
     Split,

@@ -50,7 +50,7 @@ class Activation(_Activation):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         (y,) = step.outputs
-        x = y if self.descriptor.result_tells_slope(step.spec(y).dtype) else step.x
+        x = y if self.descriptor.result_tells_slope(step.dtype(y)) else step.x
         return (step.add(ActivationBackward(self.mode, self.coefficient), y, step.dy, x, step.partial()),)
 
 

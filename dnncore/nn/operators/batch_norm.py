@@ -13,7 +13,7 @@ from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.convolution import as_channels
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
-from dnncore.nn.operators.pointwise import Binary
+from dnncore.nn.operators.pointwise import Binary, Scale
 from dnncore.nn.operators.structure import Ones, Zeros
 from dnncore.tensor import Tensor
 
@@ -57,20 +57,28 @@ class BatchNorm(_BatchNorm):
         )
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        """The statistics are given, so that this is linear in x: dx is dy normalised likewise, without mean and bias."""
-        if step.wants(3) or step.wants(4):
-            raise BadParamError(f"{self.kind} has no gradient of its statistics")
+        """The statistics are given, so that this is linear in x: dx is dy normalised likewise, without mean and bias.
+
+        Statistics that the net computes itself, as in files for training, have gradients too.
+        """
         x, scale, bias, mean, variance = step.inputs
         zeros = step.add(Zeros(), bias)
-        dx = dscale = dbias = None
-        if step.wants(0):
-            dx = step.plus(step.add(self, step.dy, scale, zeros, zeros, variance))
+        dx = dscale = dbias = dmean = dvariance = None
+        if step.wants(0) or step.wants(3):
+            own = step.add(self, step.dy, scale, zeros, zeros, variance)
+            dx = step.plus(own) if step.wants(0) else None
+            dmean = step.plus(step.add(Scale(-1.0), step.add(ChannelSum(), own)), 3) if step.wants(3) else None
         if step.wants(1):
             normalized = step.add(self, x, step.add(Ones(), scale), zeros, mean, variance)
             dscale = step.add(ChannelSum(), step.add(Binary("mul"), step.dy, normalized), step.partial(1))
         if step.wants(2):
             dbias = step.add(ChannelSum(), step.dy, step.partial(2))
-        return (dx, dscale, dbias)
+        if step.wants(4):  # -1/2 of the sum of dy scale (x - mean), over (variance + epsilon)^3/2
+            centered = step.add(self, x, scale, zeros, mean, variance)
+            total = step.add(ChannelSum(), step.add(Binary("mul"), step.dy, centered))
+            widened = step.add(Binary("add", 1.0, self.epsilon), variance, step.add(Ones(), variance))
+            dvariance = step.plus(step.add(Binary("div", -0.5), total, widened), 4)
+        return (dx, dscale, dbias, dmean, dvariance)
 
 
 @dataclass(frozen=True)

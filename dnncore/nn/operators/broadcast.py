@@ -51,7 +51,7 @@ class Expand(Operator):
         ops.add(handle, 1.0, x.view(with_leading(x.descriptor, y.ndim)), 0.0, y)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        have, got = step.spec(step.x).shape, step.spec(step.outputs[0]).shape
+        have, got = step.shape(step.x), step.shape(step.outputs[0])
         missing = len(got) - len(have)
         summed = tuple(missing + i for i, extent in enumerate(have) if extent == 1 and got[missing + i] != 1)
         return (step.add(SumTo(summed, missing), step.dy, step.partial()),)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
@@ -91,12 +91,12 @@ class Convolution(_Geometry):
         x, w = step.inputs[:2]
         dx = dw = db = None
         if step.wants(1):
-            kernel = step.spec(w).shape[2:]
+            kernel = step.extents(w, 2)
             dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), x, step.dy, step.partial(1))
         if step.wants(2):
             db = step.add(ChannelSum(), step.dy, step.partial(2))
         if step.wants(0):
-            spatial = step.spec(x).shape[2:]
+            spatial = step.extents(x, 2)
             dx = step.add(ConvolutionBackwardData(*self._settings(), spatial=spatial), w, step.dy, step.partial(0))
         return (dx, dw, db)
 
@@ -199,6 +199,17 @@ class ConvolutionBackwardData(_Geometry):
         beta = blend_with(handle, inputs[2:], outputs[0])
         ops.convolution_backward_data(handle, 1.0, w, dy, self._descriptor(dy.ndim), beta, outputs[0])
 
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        """Of a transposed convolution, which nets have it for: the adjoint is the convolution, w's that with x and dy exchanged."""
+        w, x = step.inputs[:2]
+        dw = dx = None
+        if step.wants(0):
+            kernel = step.extents(w, 2)
+            dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), step.dy, x, step.partial(0))
+        if step.wants(1):
+            dx = step.plus(step.add(Convolution(*self._settings()), step.dy, w), 1)
+        return (dw, dx, step.plus(step.dy, 2) if step.wants(2) else None)
+
     def macs(self, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
         return inputs[1].size * math.prod(inputs[0].shape[1:])
 
@@ -232,8 +243,10 @@ class ConvolutionBackwardFilter(_Geometry):
 
 
 def as_channels(vector: Tensor, ndim: int) -> Tensor:
-    """A [K] as [1, K, 1, ...]."""
-    return vector.reshape(1, vector.shape[0], *(1,) * (ndim - 2))
+    """A [K] as [1, K, 1, ...]; it may be part of something else."""
+    (count,), (stride,) = vector.shape, vector.descriptor.strides
+    shape, strides = (1, count, *(1,) * (ndim - 2)), (max(count * stride, 1), stride, *(1,) * (ndim - 2))
+    return vector.view(TensorDescriptor(vector.dtype, shape, strides))
 
 
 def _macs(w: Spec | None, y: Spec) -> int:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from dnncore import ops
 from dnncore.errors import BadParamError
+from dnncore.formats import with_leading
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
 from dnncore.nn.operators.gradients import ChannelSum, blend_with
@@ -41,7 +42,7 @@ class InnerProduct(Operator):
         assert w is not None
         ops.inner_product_forward(handle, 1.0, x, w, 0.0, outputs[0])
         if bias is not None:
-            ops.add(handle, 1.0, bias.reshape(1, bias.shape[0]), 1.0, outputs[0])
+            ops.add(handle, 1.0, bias.view(with_leading(bias.descriptor, 2)), 1.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         x, w = step.inputs[:2]

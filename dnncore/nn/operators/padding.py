@@ -44,9 +44,8 @@ class Pad(Operator):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         dx = step.dy
-        for axis, (pair, extent) in enumerate(zip(self.padding, step.spec(step.x).shape, strict=True)):
+        for axis, pair in enumerate(self.padding):
             if any(pair):
-                if axis == 0:
-                    raise BadParamError(f"{self.kind} of the batch has no gradient")
+                extent = step.extent(step.x, axis)
                 dx = step.add(Slice(axis, pair[0], pair[0] + extent), dx)
         return (step.plus(dx),)

@@ -90,7 +90,7 @@ class Binary(Operator):
     def _own_part(self, step: BackwardStep, place: int) -> str:
         """dy times the slope along one operand, before what was broadcast is summed."""
         factor = (self.alpha, self.beta)[place]
-        if self.operator in ("add", "sub"):
+        if self.operator in ("add", "sub") or (self.operator in ("mod", "fmod") and place == 0):
             factor = -factor if self.operator == "sub" and place == 1 else factor
             return step.dy if factor == 1 else step.add(Scale(factor), step.dy)
         a, b = step.inputs
@@ -101,6 +101,9 @@ class Binary(Operator):
                 return step.add(Binary("div", self.alpha, self.beta), step.dy, b)
             case "div", _:
                 return step.add(Binary("div", -1.0), step.add(Binary("mul"), step.dy, step.outputs[0]), b)
+            case (("mod" | "fmod"), _):  # what is left over is alpha a less a whole multiple of beta b
+                multiple = step.add(Binary("sub", self.alpha), a, step.outputs[0])
+                return step.add(Binary("mul", -1.0), step.dy, step.add(Binary("div"), multiple, b))
             case "pow", 0:
                 one = step.add(Unary("exp"), step.add(Zeros(), b))
                 power = step.add(Binary("pow", self.alpha), a, step.add(Binary("sub", self.beta), b, one))
@@ -113,7 +116,7 @@ class Binary(Operator):
 
     def _share(self, step: BackwardStep, place: int) -> str:
         """1 where the extreme is this operand, 1/2 where both are, as PyTorch has it, else 0."""
-        dtype = step.spec(step.dy).dtype.value
+        dtype = step.dtype(step.dy).value
         order = "less" if (self.operator == "min") == (place == 0) else "greater"
         halves = (
             step.add(Cast(dtype), step.add(Binary(comparison, self.alpha, self.beta), *step.inputs))
@@ -122,7 +125,7 @@ class Binary(Operator):
         return step.add(Binary("add", 0.5, 0.5), *halves)
 
 
-_SMOOTH = ("add", "sub", "mul", "div", "min", "max", "pow")
+_SMOOTH = ("add", "sub", "mul", "div", "min", "max", "fmod", "mod", "pow")
 """Operators through which gradients flow; those of the others are 0."""
 
 
@@ -195,7 +198,7 @@ def _broadcast(**operands: Spec) -> tuple[int, ...]:
 
 def _plus_broadcast(step: BackwardStep, gradient: str, place: int) -> str:
     """The gradient of an input that was broadcast to the output's shape, with what is known of it already."""
-    shape, target = (step.spec(name).shape for name in (step.outputs[0], step.inputs[place]))
+    shape, target = step.shape(step.outputs[0]), step.shape(step.inputs[place])
     missing = len(shape) - len(target)
     summed = tuple(missing + i for i, e in enumerate(target) if e == 1 and shape[missing + i] != 1)
     if missing or summed:

@@ -111,4 +111,4 @@ class GlobalPooling(Operator):
         self._over(inputs[0].shape[2:]).lower(handle, inputs, outputs)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        return self._over(step.spec(step.x).shape[2:]).gradient(step)
+        return self._over(step.extents(step.x, 2)).gradient(step)

@@ -16,10 +16,24 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
-from dnncore.nn.operator import BackwardStep, Operator, Spec
+from dnncore.nn.operator import BackwardStep, Extent, Operator, Spec
+from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
-__all__ = ["Cast", "Concat", "Flatten", "Identity", "Ones", "Reshape", "Slice", "Split", "Transpose", "Zeros"]
+__all__ = [
+    "Cast",
+    "Concat",
+    "Flatten",
+    "Identity",
+    "Ones",
+    "Reshape",
+    "Slice",
+    "SliceBackward",
+    "Split",
+    "Transpose",
+    "Zeros",
+    "reshaped",
+]
 
 _Views = Sequence[tuple[TensorDescriptor, int]]
 
@@ -44,7 +58,7 @@ class _Reshaping(Operator):
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
         """dy in the shape of x."""
-        return (step.plus(step.add(Reshape((-1, *step.spec(step.x).shape[1:])), step.dy)),)
+        return (step.plus(reshaped(step, step.dy, step.shape(step.x))),)
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,23 @@ class Reshape(_Reshaping):
         ):
             raise BadParamError(f"{x} cannot be seen as {list(self.shape)}")
         return (x.with_shape(*(x.size // max(known, 1) if extent == -1 else extent for extent in shape)),)
+
+
+def reshaped(step: BackwardStep, name: str, shape: Sequence[Extent]) -> str:
+    """Add the node that gives a value other extents, which may depend on the batch.
+
+    Raises:
+        BadParamError: more than one of them does that is not where it was.
+    """
+    old = step.shape(name)
+    same = [axis < len(old) and extent == old[axis] for axis, extent in enumerate(shape)]
+    target = [
+        extent if isinstance(extent, int) and extent else 0 if stays else -1
+        for extent, stays in zip(shape, same, strict=True)
+    ]
+    if target.count(-1) > 1:
+        raise BadParamError(f"a gradient [{', '.join(map(str, old))}] cannot be seen as [{', '.join(map(str, shape))}]")
+    return step.add(Reshape(tuple(target)), name)
 
 
 @dataclass(frozen=True)
@@ -180,8 +211,8 @@ class Concat(Operator):
                 ops.transform(handle, 1.0, x, 0.0, piece)
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        axis = self.axis % len(step.spec(step.x).shape)
-        extents = [step.spec(name).shape[axis] for name in step.inputs if name is not None]
+        axis = self.axis % len(step.shape(step.x))
+        extents = [step.extent(name, axis) for name in step.inputs if name is not None]
         pieces = (Slice(axis, end - extent, end) for extent, end in zip(extents, accumulate(extents), strict=True))
         return [
             step.plus(step.add(piece, step.dy), place) if step.wants(place) else None
@@ -229,40 +260,86 @@ class Split(Operator):
 
 
 @dataclass(frozen=True)
-class Slice(Operator):
-    """The elements from one index to another along one dimension.
+class _Slice(Operator):
+    """Which elements along one dimension.
 
     Args:
         axis: The dimension.
         start: The first index.
         stop: The index behind the last.
-        step: Distance between two that are taken; it has a view, but no gradient, where it is more than 1.
+        step: Distance between two that are taken.
     """
-
-    kind: ClassVar[str] = "slice"
 
     axis: int
     start: int
     stop: int
     step: int = 1
 
-    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
-        x = inputs[0]
+    def _taken(self, x: Spec) -> Spec:
+        """What is taken from x."""
         if self.step < 1 or not (0 <= self.axis < len(x.shape) and 0 <= self.start <= self.stop <= x.shape[self.axis]):
             raise BadParamError(f"{x} has no elements {self.start} to {self.stop} along dimension {self.axis}")
         count = -((self.start - self.stop) // self.step)
-        return (x.with_shape(*x.shape[: self.axis], count, *x.shape[self.axis + 1 :]),)
+        return x.with_shape(*x.shape[: self.axis], count, *x.shape[self.axis + 1 :])
+
+    def _piece(self, x: TensorDescriptor, shape: tuple[int, ...]) -> tuple[TensorDescriptor, int]:
+        """Where they lie in x, in the shape that they have."""
+        steps = (stride * self.step if axis == self.axis else stride for axis, stride in enumerate(x.strides))
+        return TensorDescriptor(x.dtype, shape, tuple(steps)), self.start * x.strides[self.axis]
+
+
+@dataclass(frozen=True)
+class Slice(_Slice):
+    """The elements from one index to another along one dimension."""
+
+    kind: ClassVar[str] = "slice"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        return (self._taken(inputs[0]),)
 
     def view(self, x: TensorDescriptor, specs: Sequence[Spec]) -> _Views | None:
-        steps = (stride * self.step if axis == self.axis else stride for axis, stride in enumerate(x.strides))
-        piece = TensorDescriptor(x.dtype, specs[0].shape, tuple(steps))
-        return ((piece, self.start * x.strides[self.axis]),)
+        return (self._piece(x, specs[0].shape),)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         (x,), (y,) = inputs, outputs
-        views = self.view(x.descriptor, [Spec(y.dtype, y.shape)])
-        assert views is not None
-        ops.transform(handle, 1.0, x.view(*views[0]), 0.0, y)
+        ops.transform(handle, 1.0, x.view(*self._piece(x.descriptor, y.shape)), 0.0, y)
+
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        extent = step.extent(step.x, self.axis)
+        backward = SliceBackward(self.axis, self.start, self.stop, self.step, extent)
+        return (step.add(backward, step.dy, step.partial()),)
+
+
+@dataclass(frozen=True)
+class SliceBackward(_Slice):
+    """dx of a slice: dy where it was taken from, 0 elsewhere; plus what is there already.
+
+    Args:
+        extent: That of dx along the dimension.
+    """
+
+    kind: ClassVar[str] = "slice_backward"
+    input_names: ClassVar[tuple[str, ...]] = ("dy", "partial")
+    optional: ClassVar[int] = 1
+    in_place: ClassVar[frozenset[int]] = frozenset({1})
+
+    extent: int = 0
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        dy = inputs[0]
+        if not 0 <= self.axis < len(dy.shape):
+            raise BadParamError(f"{dy} has no dimension {self.axis}")
+        dx = dy.with_shape(*dy.shape[: self.axis], self.extent, *dy.shape[self.axis + 1 :])
+        if self._taken(dx) != dy:
+            raise BadParamError(f"dy {dy} is not what is taken of {dx}, {self._taken(dx)}")
+        return (dx,)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        dy, (dx,) = inputs[0], outputs
+        beta = blend_with(handle, inputs[1:], dx)
+        if not beta:
+            ops.set_tensor(handle, 0.0, dx)
+        ops.transform(handle, 1.0, dy, beta, dx.view(*self._piece(dx.descriptor, dy.shape)))
 
 
 @dataclass(frozen=True)
@@ -276,6 +353,10 @@ class Zeros(Operator):
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         ops.set_tensor(handle, 0.0, outputs[0])
+
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        """None: only the shape of x counts."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -311,7 +392,10 @@ class Cast(Operator):
         ops.transform(handle, 1.0, inputs[0], 0.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        return (step.plus(step.add(Cast(step.spec(step.x).dtype.value), step.dy)),)
+        """dy in the dtype of x; None where one of them is whole numbers or bool, between which there is no slope."""
+        dtype = step.dtype(step.x)
+        flows = dtype.is_floating and step.dtype(step.outputs[0]).is_floating
+        return (step.plus(step.add(Cast(dtype.value), step.dy)) if flows else None,)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ class TransposedConvolution(Convolution):
         x, w = step.inputs[:2]
         dx = dw = db = None
         if step.wants(1):
-            kernel = step.spec(w).shape[2:]
+            kernel = step.extents(w, 2)
             dw = step.add(ConvolutionBackwardFilter(*self._settings(), kernel=kernel), step.dy, x, step.partial(1))
         if step.wants(2):
             db = step.add(ChannelSum(), step.dy, step.partial(2))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import pytest
+import torch
 
+from dnncore import Handle
+from dnncore.dtypes import DType
 from dnncore.errors import ModelImportError
 from dnncore.importers.caffe import import_trainable
+from dnncore.nn import Executor, Parameters
 from dnncore.nn.graph import Role
 from dnncore.nn.heads import Head
+from dnncore.nn.losses import EuclideanLoss
 from dnncore.nn.model import Model
 from dnncore.nn.trainable import Multipliers, Trainable
 from dnncore.nn.training import for_training
+from dnncore.testing import tolerance
 from dnncore.train.metrics import ranks
 from tests.importers.caffe.files import caffemodel, data, layer, run
 
@@ -73,17 +82,20 @@ def test_losses_that_are_not_trained_with_are_listed_by_name() -> None:
         LABELS
         + BODY
         + _classes("a", "conv", "propagate_down: false")
-        + _loss("l1", "a", kind="HingeLoss")
-        + _loss("l2", "a", "loss_param { ignore_label: 255 }")
-        + _loss("l3", "a", "loss_param { normalization: NONE }")
+        + _loss("l1", "a", kind="InfogainLoss")
+        + _loss("l2", "a", kind="SigmoidCrossEntropyLoss")
+        + layer("EuclideanLoss", "l3", "a conv")
         + layer("SoftmaxWithLoss", "l4", "a conv")
         + layer("Power", "l5", "conv", "loss_weight: 2")
         + _loss("l6", "a", "propagate_down: false propagate_down: true")
+        + _loss("l7", "a", "loss_weight: -1")
+        + layer("HingeLoss", "l8", "a")
+        + layer("SigmoidCrossEntropyLoss", "l9", "conv conv", "loss_param { ignore_label: 3 }")
     )
     with pytest.raises(ModelImportError) as caught:
         import_trainable(text.encode(), image_shape=(3, 6, 6))
     wrong = [problem for problem in caught.value.problems if "layer" in problem]
-    assert [problem.split("'")[1] for problem in wrong] == ["a", "l6", "l5", "l1", "l2", "l3", "l4"]
+    assert [problem.split("'")[1] for problem in wrong] == ["a", "l6", "l5", "l1", "l2", "l3", "l4", "l7", "l8", "l9"]
 
 
 @pytest.mark.parametrize(
@@ -132,3 +144,169 @@ def _step(net: Trainable, logits: np.ndarray, labels: np.ndarray) -> tuple[np.nd
     graph = graph.rewritten(graph.nodes, outputs=("loss", "d.loss"))
     found = run(Model(graph, {}), logits, labels)
     return found["loss"], found["d.loss"]
+
+
+f = torch.nn.functional
+
+
+class Minimised(NamedTuple):
+    """A net's losses by its file, and what Caffe minimises of logits [N, 3], labels, images [N, 3] and a single logit [N, 1].
+
+    `normalize` and `normalization` are those of Caffe's loss_layer.cpp: VALID divides by what counts, at least 1, FULL by all,
+    BATCH_SIZE by the images and NONE by 1.
+    """
+
+    name: str
+    layers: str
+    total: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _hinge(x: torch.Tensor, labels: torch.Tensor, power: int) -> torch.Tensor:
+    signs = 1 - 2 * f.one_hot(labels, 3)
+    return (1 + signs * x).clamp(min=0).pow(power).sum() / len(x)
+
+
+def _softmax(settings: str) -> str:
+    return _loss("loss", "x", f"loss_param {{ {settings} }}")
+
+
+def _sigmoid(settings: str) -> str:
+    sigmoid = layer("SigmoidCrossEntropyLoss", "more", "x data", f"loss_weight: 0.5 loss_param {{ {settings} }}")
+    return _loss("loss", "x") + sigmoid
+
+
+MINIMISED = (
+    Minimised("valid", _softmax("ignore_label: 1"), lambda x, c, _, __: f.cross_entropy(x, c, ignore_index=1)),
+    Minimised(
+        "ignored of the batch",
+        _softmax("ignore_label: 1 normalization: BATCH_SIZE"),
+        lambda x, c, _, __: f.cross_entropy(x, c, ignore_index=1, reduction="sum") / len(x),
+    ),
+    Minimised(
+        "ignored in old files",
+        _softmax("ignore_label: 1 normalize: false"),
+        lambda x, c, _, __: f.cross_entropy(x, c, ignore_index=1, reduction="sum") / len(x),
+    ),
+    Minimised(
+        "ignored of nothing",
+        _softmax("ignore_label: 1 normalization: NONE"),
+        lambda x, c, _, __: f.cross_entropy(x, c, ignore_index=1, reduction="sum"),
+    ),
+    Minimised("no class is ignored", _softmax("ignore_label: 255"), lambda x, c, _, __: f.cross_entropy(x, c)),
+    Minimised("sum", _softmax("normalization: NONE"), lambda x, c, _, __: f.cross_entropy(x, c, reduction="sum")),
+    Minimised("hinge", _loss("loss", "x", "", "HingeLoss"), lambda x, c, _, __: _hinge(x, c, 1)),
+    Minimised(
+        "squared hinge beside softmax",
+        _loss("loss", "x") + _loss("hinge", "x", "loss_weight: 0.25 hinge_loss_param { norm: L2 }", "HingeLoss"),
+        lambda x, c, _, __: f.cross_entropy(x, c) + 0.25 * _hinge(x, c, 2),
+    ),
+    Minimised(
+        "distance from the images",
+        _loss("loss", "x") + layer("EuclideanLoss", "more", "x data", "loss_weight: 0.5"),
+        lambda x, c, t, __: f.cross_entropy(x, c) + 0.5 * (x - t).square().sum() / (2 * len(x)),
+    ),
+    Minimised(
+        "distance of two values",
+        _loss("loss", "x") + layer("Sigmoid", "y", "x") + layer("EuclideanLoss", "more", "x y", "loss_weight: 0.5"),
+        lambda x, c, _, __: f.cross_entropy(x, c) + 0.5 * (x - x.sigmoid()).square().sum() / (2 * len(x)),
+    ),
+    Minimised(
+        "distance from the label",
+        _loss("loss", "x") + layer("EuclideanLoss", "more", "label single", "loss_weight: 0.5"),
+        lambda x, c, _, z: f.cross_entropy(x, c) + 0.5 * (z[:, 0] - c).square().sum() / (2 * len(x)),
+    ),
+    Minimised(
+        "sigmoids",
+        _sigmoid(""),
+        lambda x, c, t, _: (
+            f.cross_entropy(x, c) + 0.5 * f.binary_cross_entropy_with_logits(x, t, reduction="sum") / len(x)
+        ),
+    ),
+    Minimised(
+        "sigmoids, their mean",
+        _sigmoid("normalization: FULL"),
+        lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * f.binary_cross_entropy_with_logits(x, t),
+    ),
+    Minimised(
+        "sigmoids, their sum",
+        _sigmoid("normalization: NONE"),
+        lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * f.binary_cross_entropy_with_logits(x, t, reduction="sum"),
+    ),
+)
+
+_IMAGES = (
+    'layer { name: "d" type: "Data" top: "d" top: "label" }\n'
+    + data(1, 3)
+    + _classes("x", "data")
+    + layer("InnerProduct", "single", "data", "inner_product_param { num_output: 1 }")
+)
+
+
+@pytest.mark.parametrize("case", MINIMISED, ids=lambda case: case.name)
+def test_what_is_minimised_is_what_caffe_minimises(handle: Handle, case: Minimised) -> None:
+    """Its value, and the gradients of all weights."""
+    net, _ = import_trainable((_IMAGES + case.layers).encode())
+    _compare(handle, net, case.total, np.array([1, 2, 0, 1, 2], np.int32))
+
+
+def test_a_batch_in_which_nothing_counts_has_a_loss_of_0(handle: Handle) -> None:
+    net, _ = import_trainable((_IMAGES + _softmax("ignore_label: 1")).encode())
+    _compare(handle, net, lambda x, _, __, ___: 0 * x.sum(), np.ones(4, np.int32))
+
+
+def test_a_sigmoid_of_one_logit_tells_two_classes_apart(handle: Handle) -> None:
+    """As a softmax of 0 and the logit does, which is what is served."""
+    net, _ = import_trainable((_IMAGES + _loss("loss", "single", "", "SigmoidCrossEntropyLoss")).encode())
+    assert net.num_classes == 2
+    assert net.heads == (Head("loss.logits"),)
+
+    def total(_: torch.Tensor, labels: torch.Tensor, __: torch.Tensor, single: torch.Tensor) -> torch.Tensor:
+        return f.binary_cross_entropy_with_logits(single[:, 0], labels.double())
+
+    _compare(handle, net, total, np.array([1, 0, 0, 1], np.int32))
+
+
+def test_only_a_loss_of_classes_makes_a_classifier() -> None:
+    text = _IMAGES + layer("EuclideanLoss", "loss", "x data")
+    with pytest.raises(ModelImportError, match="no loss is of classes: SoftmaxWithLoss, HingeLoss"):
+        import_trainable(text.encode())
+
+
+def test_a_heavier_loss_that_is_not_of_classes_is_not_what_is_served() -> None:
+    text = _IMAGES + layer("EuclideanLoss", "more", "x data", "loss_weight: 9") + _loss("loss", "x", "loss_weight: 0.5")
+    net, _ = import_trainable(text.encode())
+    assert net.heads == (Head("x", 0.5), Head("x", 9.0, EuclideanLoss("data")))
+    assert net.served.outputs == ("x",)
+
+
+def _compare(
+    handle: Handle,
+    net: Trainable,
+    total: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    labels: np.ndarray,
+) -> None:
+    """The mean of the images' losses, and the gradients of the weights there are, with what PyTorch makes of a formula."""
+    training, rng = for_training(net), np.random.default_rng(0)
+    weights = {one.name: rng.standard_normal(one.shape).astype(np.float32) for one in net.graph.constants}
+    images = rng.uniform(0.1, 0.9, (len(labels), 3)).astype(np.float32)
+    with (
+        Parameters.upload(handle, training.graph, weights) as parameters,
+        Executor(training.graph, handle, parameters, len(labels)) as executor,
+    ):
+        found = executor.run({"data": images, "labels": labels})
+        leaves = {name: torch.tensor(array).double().requires_grad_() for name, array in weights.items()}
+        inputs = torch.tensor(images).double()
+
+        def product(name: str, classes: int) -> torch.Tensor:
+            if f"{name}.weight" not in leaves:
+                return torch.zeros(len(labels), classes, dtype=torch.float64)
+            return f.linear(inputs, leaves[f"{name}.weight"], leaves[f"{name}.bias"])
+
+        expected = total(product("x", 3), torch.tensor(labels).long(), inputs, product("single", 1))
+        expected.backward()
+        allowed = 10 * tolerance(DType.FLOAT32, 100)
+        np.testing.assert_allclose(found["loss"].mean(), expected.item(), rtol=allowed, atol=allowed)
+        for name, leaf in leaves.items():
+            assert leaf.grad is not None
+            ours = found[training.gradients[name]]
+            np.testing.assert_allclose(ours, leaf.grad.numpy(), rtol=allowed, atol=allowed, err_msg=name)

@@ -19,9 +19,13 @@ from dnncore.nn.operators import Binary, Scale, Unary, Where
 __all__ = ["RULES"]
 
 
+_TRAINED = ("add", "sub", "mul", "div")
+"""What has parameters: biases, embeddings, scales."""
+
+
 def _of_two(operator: str) -> Rule:
     def rule(call: Call) -> Sequence[Imported]:
-        a, b = call.tensor(0), call.tensor(1)
+        a, b = (call.parameter(index) if operator in _TRAINED else call.tensor(index) for index in (0, 1))
         return (call.emit(Binary(operator), a, _as_before_opset_7(call, a, b)),)
 
     return rule
@@ -51,9 +55,11 @@ def _of_many(operator: str) -> Rule:
 
 
 def _folded(call: Call, operator: str) -> Computed:
-    total = call.tensor(0)
-    for index in range(1, len(call.inputs)):
-        total = call.emit(Binary(operator), total, call.tensor(index))
+    total, *others = (
+        call.parameter(index) if operator in _TRAINED else call.tensor(index) for index in range(len(call.inputs))
+    )
+    for other in others:
+        total = call.emit(Binary(operator), total, other)
     return total
 
 

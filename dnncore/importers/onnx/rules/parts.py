@@ -64,7 +64,7 @@ def _evenly_spaced(indices: Sequence[int]) -> range | None:
 
 
 def _concat(call: Call) -> Sequence[Imported]:
-    parts = [call.tensor(index) for index in range(len(call.inputs))]
+    parts = [call.parameter(index) for index in range(len(call.inputs))]
     if not parts:
         raise BadParamError("no inputs")
     axis = call.axis(call.attributes.integer("axis", 1), parts[0].ndim)

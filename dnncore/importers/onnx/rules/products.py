@@ -68,7 +68,7 @@ def _matmul(call: Call) -> Sequence[Imported]:
         y = call.emit(InnerProduct(), call.reshape(a, few, many), weight)
         columns = weight.few.shape[0]
         return (call.reshape(y, (*a.few.shape[:-1], columns), (*a.many.shape[:-1], columns)),)
-    left, right = call.tensor(0), call.tensor(1, Role.TRAINABLE)
+    left, right = (call.tensor(index, Role.TRAINABLE) for index in (0, 1))
     row, column = left.ndim == 1, right.ndim == 1
     if row:
         left = call.reshape(left, *((1, *shape) for shape in left.shapes))
