@@ -81,7 +81,7 @@ FUSED = (
     Fused("tiles-channels-bf16", (1, 16, 9, 10), (16, 1, 5, 5), "bz", _DEPTHWISE[16], BF16, None, None, NHWC, activation=CEILING),
     Fused("rows", (2, 16, 9, 8), (16, 1, 5, 5), "sz", _DEPTHWISE[16], F16, None, F32, NHWC, activation=CEILING, alpha=2.0),
     Fused("rows-alone", (2, 8, 9, 7), (8, 1, 3, 3), "b", _DEPTHWISE[8], F16, layouts=NHWC, activation=CEILING),
-    Fused("rows-blend", (1, 8, 9, 7), (8, 1, 3, 3), "sb", _DEPTHWISE[8], BF16, layouts=NHWC, activation=SILU, alpha=-0.5, beta=-1.0),
+    Fused("rows-blend", (1, 8, 9, 7), (8, 1, 3, 3), "sb", _DEPTHWISE[8], BF16, layouts=NHWC, activation=SILU, beta=-1.0),
     Fused("rows-relu", (1, 8, 8, 9), (8, 1, 3, 3), "z", {"padding": 1, "groups": 8, "stride": 2}, layouts=NHWC, alpha1=-1.5),
     Fused("strips-channels", (1, 8, 9, 9), (8, 1, 3, 3), "bz", {"dilation": 2, "groups": 8}, layouts=NHWC, activation=LEAKY),
     Fused("winograd", (2, 12, 9, 7), (10, 6, 3, 3), "sbz", {"padding": 1, "groups": 2}, activation=SILU, alpha=0.5, beta=-1.5),

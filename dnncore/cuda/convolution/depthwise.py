@@ -132,10 +132,8 @@ def _prepare_strips(problem: ConvolutionProblem, plane: Plane, figures: DeviceFi
     return kernel_call(unit, blocks, _THREADS, params, fields, shared_bytes=shared, starts_early=figures.starts_early)
 
 
-def _prepare(problem: ConvolutionProblem, figures: DeviceFigures) -> Calls:
-    plane = Plane.of(problem)
+def _prepare(problem: ConvolutionProblem, plane: Plane, rows: Rows | None, figures: DeviceFigures) -> Calls:
     otherwise = _prepare_in_registers(problem, plane, figures)
-    rows = Rows.of(problem, plane, figures)
     return where_by_rows(problem, prepare_rows(problem, rows, figures), otherwise) if rows else otherwise
 
 
@@ -198,7 +196,9 @@ class DepthwiseConvolution:
             return reason
         seconds = _seconds(problem, figures)
         if problem.direction is not Direction.BACKWARD_FILTER:
-            return Offer(seconds, partial(_prepare, problem, figures))
+            plane = Plane.of(problem)
+            rows = Rows.of(problem, plane, figures)
+            return Offer(rows.seconds(figures) if rows else seconds, partial(_prepare, problem, plane, rows, figures))
         cuts = FilterCuts.of(problem, figures)
         return Offer(seconds, partial(prepare_filter, problem, cuts), cuts.workspace_bytes(problem))
 
