@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dnncore import devices
 from dnncore.cli import calibrating, describing, drawing, importing, verifying
-from dnncore.errors import DnncoreError
+from dnncore.cli.arguments import PRECISIONS, calibration_of
+from dnncore.errors import ConfigError, DnncoreError
 from dnncore.figures import GPUS
 from dnncore.handle import Handle
 from dnncore.importers.loading import load_model
@@ -40,16 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _time(options: argparse.Namespace) -> int:
     devices.limit_cpu_threads(1)
     model = load_model(options.model, options.weights, phase=options.phase)
+    served = None
+    if options.precision is not None:
+        if options.phase == "train":
+            raise ConfigError("--precision times a net as it is served; --phase train is one that is not")
+        served = for_inference(model, PRECISIONS[options.precision], calibration=calibration_of(options))
     if options.phase == "train":
         model = Model(in_training(model.graph), model.weights)
     if options.device in GPUS:
-        estimated = estimate(for_inference(model).graph, GPUS[options.device], options.batch)
+        estimated = estimate((served or for_inference(model)).graph, GPUS[options.device], options.batch)
         print(f"{model.graph.name}: batch {options.batch}, as it is served, estimated for {options.device}")
         print(estimated.table())
         return 0
     with Handle(options.device) as handle:
-        timing = time_nodes(model, handle, options.batch, options.iterations)
-    print(f"{model.graph.name}: batch {options.batch}, {options.iterations} iterations, {options.device}")
+        timing = time_nodes(served or model, handle, options.batch, options.iterations)
+    how = "" if served is None else f", as it is served in {options.precision}"
+    print(f"{model.graph.name}: batch {options.batch}{how}, {options.iterations} iterations, {options.device}")
     print(timing.table())
     return 0
 
@@ -70,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     time.add_argument("--batch", type=int, default=1, help="number of images (default: 1)")
     time.add_argument("--iterations", type=int, default=50, help="how often each layer runs (default: 50)")
+    time.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of the net as it is served, folded and fused; without it, layer by layer as it is",
+    )
     time.add_argument(
         "--phase",
         choices=("test", "train"),

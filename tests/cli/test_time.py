@@ -75,3 +75,16 @@ def test_a_gpu_that_is_not_there_is_estimated(tmp_path: Path, capsys: pytest.Cap
     assert titles.split() == ["layer", "operator", "algorithm", "parts", "scratch", "B", "us"]
     assert next(row for row in rows if row.startswith("conv1")).split()[1] in ("convolution", "fused_convolution")
     assert "ms estimated" in total
+
+
+def test_a_net_is_timed_as_it_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["time", "--model", "lenet", "--precision", "fp16"]
+    assert main([*command, "--iterations", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("lenet: batch 1, as it is served in fp16, 1 iterations, cpu\n")
+    assert "fused_convolution" in out
+    assert "conv1.relu" not in out
+    assert main([*command, "--device", "h200"]) == 0
+    assert "fused_convolution" in capsys.readouterr().out
+    assert main([*command, "--phase", "train"]) == 1
+    assert "--precision times a net as it is served" in capsys.readouterr().err
