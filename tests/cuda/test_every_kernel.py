@@ -31,6 +31,7 @@ from tests.cuda.test_parts import JOINED, JOINED_EXTENDED, SELECTED, by_another_
 from tests.ops.harness import GUARD, check
 from tests.ops.test_inverted_residual import KERNELS as KERNELS_OF_BLOCKS
 from tests.ops.test_tf32_planes import KERNELS as KERNELS_OF_PLANES
+from tests.ops.test_thin_convolution import KERNELS as THIN_KERNELS
 from tests.ops.test_wgmma_convolution import KERNELS
 from tests.ops.test_wgmma_rows import KERNELS as KERNELS_OF_ROWS
 
@@ -218,5 +219,5 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
     covered.update(_units_of(CASES, handles[device].device))
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))
-    elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | KERNELS_OF_ROWS
+    elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | THIN_KERNELS | KERNELS_OF_ROWS
     assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in elsewhere) == []

@@ -32,6 +32,7 @@ __all__ = [
     "matrix_map",
     "output_map",
     "patches_map",
+    "pixel_pitch",
     "reads_matrix",
     "why_no_groups",
     "why_no_matrix",
@@ -147,6 +148,13 @@ def reads_matrix(images: TensorDescriptor, window: Window) -> bool:
 def is_matrix(tensor: TensorDescriptor) -> bool:
     """Whether pixels are evenly spaced, through rows and images."""
     return _pitch(tensor) is not None
+
+
+def pixel_pitch(images: TensorDescriptor) -> int:
+    """Elements from each pixel to the next of images that are a matrix."""
+    pitch = _pitch(images)
+    assert pitch is not None, f"{images}"
+    return pitch
 
 
 def images_map(images: TensorDescriptor, window: Window, channels: int, pixels: int) -> TensorMap:

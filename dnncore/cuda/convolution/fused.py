@@ -17,6 +17,7 @@ from dnncore.cuda.convolution.merged_planes import MergedPlanes
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
+from dnncore.cuda.convolution.thin import ThinConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
@@ -27,6 +28,7 @@ __all__ = ["FUSED"]
 
 _IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
 _WGMMA: tuple[BoundedAnywhere, ...] = (
+    ThinConvolution(_IMPLICIT_GEMM),
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
     WgmmaRows("implicit_gemm_wgmma_rows", _IMPLICIT_GEMM),
 )

@@ -20,6 +20,7 @@ from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
+from dnncore.cuda.convolution.thin import ThinConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
@@ -47,6 +48,7 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
 )
 _WGMMA: dict[Direction, tuple[BoundedAnywhere, ...]] = {
     Direction.FORWARD: (
+        ThinConvolution(IMPLICIT_GEMM),
         WgmmaConvolution("implicit_gemm_wgmma", IMPLICIT_GEMM),
         WgmmaRows("implicit_gemm_wgmma_rows", IMPLICIT_GEMM),
     ),

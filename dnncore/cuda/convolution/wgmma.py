@@ -26,8 +26,8 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_stored,
 )
 from dnncore.cuda.convolution.one_row import with_one_row
-from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
-from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
+from dnncore.cuda.convolution.wgmma_launch import LEAST_ROW_BYTES, Launch, Phase, launches, tiles
+from dnncore.cuda.convolution.wgmma_output import finish, residual_map, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
     LONGEST_SUM,
@@ -42,6 +42,7 @@ from dnncore.cuda.gemm import LONGEST_INT8_SUM
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
+from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -149,16 +150,22 @@ def _phase(problem: ConvolutionProblem, slab: int) -> Phase:
 
 
 def _nbytes(problem: ConvolutionProblem | FusedConvolutionProblem, plain: ConvolutionProblem, launch: Launch) -> int:
-    """What is read and written: all but what lies between the pixels that strides reach."""
+    """What is read and written: all but what lies between the pixels that strides reach; pixels of few channels count for more."""
     gathered = sum(phase.gathered_bytes(launch.tile) for phase in launch.phases)
-    return operand_bytes(problem) - max(plain.x.nbytes - gathered, 0)
+    return operand_bytes(problem) - max(plain.x.nbytes - gathered, 0) + _in_vain(plain.x) + _in_vain(plain.y)
+
+
+def _in_vain(images: TensorDescriptor) -> int:
+    """What the rows of pixels are shorter than what each takes as long as."""
+    channels = images.shape[1]
+    return images.size // channels * max(LEAST_ROW_BYTES - channels * images.dtype.itemsize, 0)
 
 
 def _calls(
     problem: ConvolutionProblem | FusedConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Offer
 ) -> Calls:
     params, operands = launch.params(), (Place(0), Place(1), Place(len(problem.inputs)))
-    others, maps = finish(params, problem, launch.output_map)
+    others, maps = finish(params, problem), residual_map(problem, launch.output_map)
     calls = launch.calls(params, operands, others, maps, figures)
     places = (*operands, *(place for place, _ in maps.values()))
     return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in places), calls, elsewhere.prepare()),)

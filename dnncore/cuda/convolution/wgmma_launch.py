@@ -45,7 +45,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["Estimate", "Launch", "Phase", "launches", "tiles"]
+__all__ = ["LEAST_ROW_BYTES", "Estimate", "Launch", "Phase", "launches", "tiles"]
 
 _NO_PHASE = 2**31 - 1
 
@@ -60,8 +60,8 @@ _GATHERED_BYTES = 24.5
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 _LEAST_TURN = 0.2
-_LEAST_ROW_BYTES = 104
-"""A shorter row of a stage takes as long as one of so many bytes."""
+LEAST_ROW_BYTES = 104
+"""A shorter row of a stage, or of a pixel that is read or stored, takes as long as one of so many bytes."""
 
 # Of clusters, fitted to the layers of ResNet-50, GoogLeNet and MobileNetV2 at batch 1 on an H200: clocks of a launch, of a step, of
 # one block on every multiprocessor, and of exchanging sums with so many blocks. And how many blocks a multiprocessor has at most:
@@ -70,8 +70,8 @@ _CLUSTER_CLOCKS, _CLUSTER_STEP_CLOCKS, _CLUSTER_WAVE_CLOCKS = 2470, 380, 2200
 _EXCHANGE_CLOCKS = {1: 0, 2: 1070, 4: 1410, 8: 1750}
 _MOST_BLOCKS_ALONE, _MOST_BLOCKS = 2.0, 1.6
 
-_OUTPUT_CLOCKS_OF_INT8 = 0.15
-"""Of a tile whose products take less: converting each output to fp32, finishing it, and converting it to int8."""
+_OUTPUT_CLOCKS = 0.16
+"""Of a tile whose products take less: finishing each output, converting and storing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Phase:
     def gathered_bytes(self, tile: Tile) -> int:
         """What is loaded of the images that are read."""
         pixels = math.prod(READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
-        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, _LEAST_ROW_BYTES)
+        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,7 @@ class Launch:
         rate = figures.products_per_second(maths) / figures.multiprocessors * _OF_PRODUCTS
         scatters = any(not is_matrix(phase.y) for phase in phases)
         tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
-        output_clocks = _OUTPUT_CLOCKS_OF_INT8 if self.w.dtype is DType.INT8 else 0.0
-        least = tile.columns * tile.rows * output_clocks / figures.clock_hz
+        least = tile.columns * tile.rows * _OUTPUT_CLOCKS / figures.clock_hz
         busy = turns = gathered = turn = 0.0
         for phase in phases:
             turn = max(tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz, least)

@@ -13,7 +13,7 @@ from dnncore.cuda.tensor_map import TensorMap
 from dnncore.descriptors import ActivationMode, TensorDescriptor
 from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 
-__all__ = ["finish", "why_not_finished"]
+__all__ = ["finish", "residual_map", "why_not_finished"]
 
 _ACTIVATIONS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU, ActivationMode.LEAKY_RELU)
 
@@ -35,21 +35,22 @@ def why_not_finished(
     return None if problem.z is None else why_not_read("z", problem.z)
 
 
-def finish(
-    params: np.ndarray,
-    problem: ConvolutionProblem | FusedConvolutionProblem,
-    residual_map: Callable[[TensorDescriptor], TensorMap],
-) -> tuple[dict[FieldPath, Place], dict[FieldPath, tuple[Place, TensorMap]]]:
-    """Fill in what follows the convolution, all but addresses: the fields that take these, and the map of a residual.
+def finish(params: np.ndarray, problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[FieldPath, Place]:
+    """Fill in what follows the convolution, all but addresses: the fields that take these.
 
     The residual's field takes its address too, which says that it is there.
     """
     if isinstance(problem, ConvolutionProblem):
         fill_epilogue(params["epilogue"], Epilogue(alpha1=1.0, alpha2=0.0, activation=None))
-        return {}, {}
-    names = problem.input_names
+        return {}
     fill_epilogue(params["epilogue"], epilogue_of(problem))
-    maps: dict[FieldPath, tuple[Place, TensorMap]] = {}
-    if problem.z is not None:
-        maps["z"] = Place(names.index("z")), residual_map(problem.z)
-    return in_order(None, None, *fields_of(names[2:])), maps
+    return in_order(None, None, *fields_of(problem.input_names[2:]))
+
+
+def residual_map(
+    problem: ConvolutionProblem | FusedConvolutionProblem, map_of: Callable[[TensorDescriptor], TensorMap]
+) -> dict[FieldPath, tuple[Place, TensorMap]]:
+    """The field that takes the map of a residual, where there is one."""
+    if isinstance(problem, ConvolutionProblem) or problem.z is None:
+        return {}
+    return {"z": (Place(problem.input_names.index("z")), map_of(problem.z))}

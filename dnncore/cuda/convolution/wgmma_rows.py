@@ -26,7 +26,7 @@ from dnncore.cuda.convolution.image_rows import (
     row_values,
     why_no_rows,
 )
-from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
+from dnncore.cuda.convolution.wgmma_output import finish, residual_map, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
     BOX_FILTERS,
@@ -341,7 +341,7 @@ def _calls(
     blocks = min(figures.multiprocessors // tiles, rows.rectangles) * tiles  # a block keeps its filters
     params = rows.params(blocks, stages)
     of_y = Place(len(problem.inputs))
-    others, maps = finish(params, finished, _output_map)
+    others, maps = finish(params, finished), residual_map(finished, _output_map)
     others |= {("rows", "images"): Place(0), "filters_begin": Place(1)}
     if rows.looks_up:
         others["table"] = Place(problem.input_names.index("table"))
