@@ -179,8 +179,11 @@ TF32 = (
 MERGED = (Geometry("1x1-planes-of-5x5", (3, 40, 5, 5), (24, 40, 1, 1), alpha=-0.5, beta=2.0),)
 PLANES = (Geometry("1x1-planes-blend", (2, 40, 4, 6), (24, 40, 1, 1), alpha=0.5, beta=-2.0),)
 
+THIN = (Geometry("bf16-1x1-thin", (2, 24, 5, 7), (72, 24, 1, 1), {}, BF16, ("NHWC",) * 3, 0.5, -2.0),)
+
 CASES = (
     *cases("convolution", GEOMETRIES),
+    *(case for case in cases("convolution", THIN, "implicit_gemm_thin") if "forward" in case.name),
     *cases("convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_wgmma_relaid"),
     *cases("convolution", PLANES, "implicit_gemm_3xtf32", "implicit_gemm_3xtf32_merged"),
     *cases("convolution", MERGED, "implicit_gemm_3xtf32_merged"),

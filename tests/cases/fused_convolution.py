@@ -83,6 +83,7 @@ FUSED = (
     Fused("rows-alone", (2, 8, 9, 7), (8, 1, 3, 3), "b", _DEPTHWISE[8], F16, layouts=NHWC, activation=CEILING),
     Fused("rows-blend", (1, 8, 9, 7), (8, 1, 3, 3), "sb", _DEPTHWISE[8], BF16, layouts=NHWC, activation=SILU, beta=-1.0),
     Fused("rows-relu", (1, 8, 8, 9), (8, 1, 3, 3), "z", {"padding": 1, "groups": 8, "stride": 2}, layouts=NHWC, alpha1=-1.5),
+    Fused("thin-fp16", (2, 72, 5, 7), (24, 72, 1, 1), "sbz", {}, F16, None, F32, NHWC, activation=CEILING, alpha=-0.5, beta=2.0),
     Fused("strips-channels", (1, 8, 9, 9), (8, 1, 3, 3), "bz", {"dilation": 2, "groups": 8}, layouts=NHWC, activation=LEAKY),
     Fused("winograd", (2, 12, 9, 7), (10, 6, 3, 3), "sbz", {"padding": 1, "groups": 2}, activation=SILU, alpha=0.5, beta=-1.5),
     Fused("winograd-fp16", (1, 5, 9, 10), (35, 5, 3, 3), "sbz", {}, F16, None, F32, NHWC, activation=CEILING, alpha1=2.0),

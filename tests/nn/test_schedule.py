@@ -75,7 +75,11 @@ def test_without_a_limit_memory_is_saved_where_it_costs_next_to_nothing(graph: G
             DType.FLOAT32,
             1_534_263_296,
         ),  # 1782 MB with the first layer's spectra in parts as large as other layers'
-        (mobilenet_v2, DType.FLOAT16, 706_478_080),  # its first blocks are fastest layer by layer: 462 MB on chip, a quarter slower
+        (
+            mobilenet_v2,
+            DType.FLOAT16,
+            706_478_080,
+        ),  # its first blocks are fastest layer by layer: 462 MB on chip, a quarter slower
     ],
 )
 def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision: DType, nbytes: int) -> None:

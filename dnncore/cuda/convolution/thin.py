@@ -44,6 +44,8 @@ _SHARED_BYTES = 112 * 1024
 _EIGHT = 8
 _ALIGNED_BYTES = 16
 _MOST = 2**31 - 2**16
+_MOST_PITCH = 2**24
+"""Elements from pixel to pixel, of which a warp's are so few apart that 32 bits hold it."""
 
 # Fitted to such layers of MobileNetV2 and ResNet-50 on an H200: the share of the memory's rate, in launches what it takes until all
 # multiprocessors load, and clocks of 32 products of 32 pixels and 32 filters each, on a multiprocessor that has enough warps.
@@ -166,15 +168,14 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
         return "there is nothing to multiply"
     if w.shape[0] % _EIGHT or w.shape[1] % _EIGHT or w.strides[1] != 1 or w.strides[0] % _EIGHT:
         return f"w ({w}) needs filters and channels in eights, channel by channel"
-    pixels = x.size // x.shape[1]
-    if max(pixels, *map(_reach, (x, y))) > _MOST:
-        return f"{pixels} pixels, {x.size} elements; at most {_MOST}"
-    return why_no_matrix("x", x) or why_no_matrix("y", y)
+    if x.size // x.shape[1] > _MOST:
+        return f"{x.size // x.shape[1]} pixels; at most {_MOST}"
+    return why_no_matrix("x", x) or why_no_matrix("y", y) or _why_too_far("x", x) or _why_too_far("y", y)
 
 
-def _reach(images: TensorDescriptor) -> int:
-    """A pitch that 32 bits must hold."""
-    return max(map(abs, images.strides))
+def _why_too_far(name: str, images: TensorDescriptor) -> str | None:
+    pitch = abs(pixel_pitch(images))
+    return None if pitch <= _MOST_PITCH else f"{name} has {pitch} elements from pixel to pixel; at most {_MOST_PITCH}"
 
 
 def _seconds(

@@ -80,13 +80,13 @@ struct Eights {
   Loaded<T, 8> at[kHalves][2];
 
   __device__ __forceinline__ void load(const Params& params, int32 pixel, int32 channel) {
-    const T* const x = static_cast<const T*>(params.x) + channel;
+    const T* const x = static_cast<const T*>(params.x) + static_cast<int64>(pixel) * params.x_pitch + channel;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const int32 p = pixel + half * 16 + row * 8;
-        at[half][row].load_if(p < params.pixels && channel < params.channels, x + static_cast<int64>(p) * params.x_pitch);
+        const int32 further = half * 16 + row * 8;
+        at[half][row].load_if(pixel + further < params.pixels && channel < params.channels, x + further * params.x_pitch);
       }
     }
   }
@@ -227,19 +227,21 @@ __device__ void expand(const Params& params) {
   });
 }
 
-// All filters, at most 32 kGroups, stay; channels come, the next ones while these are multiplied.
+// All filters, at most 32 kGroups, stay; channels come, the next ones while these are multiplied if registers are left for them.
 template <typename T, int kGroups>
 __device__ void reduce(const Params& params) {
   constexpr int32 kCount = kGroups * kBlock;
+  constexpr bool kLoadsAhead = kGroups == 1;
   const Output<T> output(params);
   visit_pixels<T>(params, [&](const uint4* filters, int32 pixel, int32 eight, const float* scales) {
     Sums sums[kGroups];
-    Eights<T> x;
-    x.load(params, pixel, eight);
+    Eights<T> next;
+    if (kLoadsAhead) next.load(params, pixel, eight);
 #pragma unroll 1
     for (int32 chunk = 0; chunk < params.chunks; ++chunk) {
-      const Eights<T> now = x;
-      if (chunk + 1 < params.chunks) x.load(params, pixel, (chunk + 1) * kBlock + eight);
+      Eights<T> now = next;
+      if (!kLoadsAhead) now.load(params, pixel, chunk * kBlock + eight);
+      if (kLoadsAhead && chunk + 1 < params.chunks) next.load(params, pixel, (chunk + 1) * kBlock + eight);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) sums[group].add(now, filters + (chunk * kCount + group * kBlock) * kEights);
     }
