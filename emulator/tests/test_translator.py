@@ -82,7 +82,15 @@ def test_file_directives_may_stand_behind_the_code() -> None:
     assert Location("unit.cu", 7) in parse(text).locations
 
 
-@pytest.mark.parametrize(("text", "message"), [(".bogus 1;", "line 1"), (".entry k() {\n ret\n}", "line 3")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".bogus 1;", "line 1"),
+        (".entry k() {\n ret\n}", "line 3"),
+        ("// §\n.target sm_90a\n  §;", "line 3: unknown character in '§;'"),
+        ('.file 1 "unit.cu\n', "line 1: unknown character in '\"unit.cu"),
+    ],
+)
 def test_what_is_not_ptx_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(PtxSyntaxError, match=message):
         parse(text)
