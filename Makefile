@@ -110,6 +110,7 @@ clean:  ## remove everything that the targets made
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(INSTALL) --upgrade pip  # what Python 3.11 brings takes twice as long to choose versions
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) -e '.[demo$(EXTRAS)]'
