@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import os
 import re
 import struct
 import subprocess
@@ -430,6 +431,23 @@ def test_stand_in_says_what_it_is() -> None:
     if "no CUDA toolkit" in run.stderr:
         pytest.skip("no CUDA toolkit")
     assert re.match(r"nvcc-emu [0-9a-f]{16} (check|fast)\n", run.stdout), run.stderr
+
+
+def test_modules_of_another_compiler_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept, from clone to clone too."""
+    named = nvcc.translator()
+    assert nvcc.translator() == named
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho 99.1.0\necho x86_64-linux-gnu\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    newer = nvcc.translator()
+    assert newer != named
+    monkeypatch.setenv("EMU_BUILD", "fast")
+    assert nvcc.translator() not in (named, newer)
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(nvcc.CommandError, match="does not say its version"):
+        nvcc.translator()
 
 
 def test_stand_in_makes_modules_of_ptx_files(
