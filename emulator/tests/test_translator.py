@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import random
 import os
+import random
 import re
 import struct
 import subprocess
