@@ -90,7 +90,7 @@ proto: $(VENV)/.dev  ## generate the gRPC stubs from protos/dnnapi
 	$(BIN)/python protos/generate.py
 
 emulator: $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CUDA driver
-	@$(if $(NVCC),$(PYTHON),$(BIN)/python) -m emulator.build --out $(EMULATOR)
+	@$(if $(NVCC),$(PYTHON),$(BIN)/python) -m emulator.build --out $(EMULATOR) --objects $(MADE)/objects
 
 pycuda: $(VENV)/.dev emulator  ## build PyCUDA against the emulated driver
 	@wheel=$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out $(MADE)/pycuda) && \
