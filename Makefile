@@ -13,13 +13,16 @@ INSTALL := -m pip install --quiet --no-compile
 # would compile the same sources again. Empty is unset for Python.
 export PYTHONDONTWRITEBYTECODE :=
 
+# What is compiled for the emulator, and PyCUDA, are kept by all that they are made of. `.ci/run` keeps them longer than its clone.
+MADE ?= $(CURDIR)/.build
+
 # CUDA kernels run on the emulated driver where it can be built; else WHY_NOT says what is missing.
 EMULATOR := $(CURDIR)/.build/emulator
 WHY_NOT  := $(shell $(PYTHON) -m emulator.toolkit --why-not)
 NVCC     := $(shell $(PYTHON) -m emulator.toolkit --find)
 # One thread a test process for PyTorch's and NumPy's sums: there are as many processes as cores.
 # What `make kernels` built is for GPUs, and is not looked for here.
-EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE_DIR=$(CURDIR)/.build/kernels OMP_NUM_THREADS=1 \
+EMULATED := DNN_EMU_LIB=$(EMULATOR)/lib/libcuda.so.1 EMU_DEVICES=2 DNNCORE_CACHE_DIR=$(MADE)/kernels OMP_NUM_THREADS=1 \
             DNNCORE_CUBIN_DIR=$(CURDIR)/.build/no-cubins \
             PATH=$(CURDIR)/emulator/bin:$(CURDIR)/$(BIN):$(PATH)
 # A second pass: threads in a random order, asynchronous units at once instead of at the last moment.
@@ -87,10 +90,10 @@ proto: $(VENV)/.dev  ## generate the gRPC stubs from protos/dnnapi
 	$(BIN)/python protos/generate.py
 
 emulator: $(if $(NVCC),,$(VENV)/.toolkit)  ## build the emulated CUDA driver
-	@$(if $(NVCC),$(PYTHON),$(BIN)/python) -m emulator.build --out $(EMULATOR)
+	@$(if $(NVCC),$(PYTHON),$(BIN)/python) -m emulator.build --out $(EMULATOR) --objects $(MADE)/objects
 
 pycuda: $(VENV)/.dev emulator  ## build PyCUDA against the emulated driver
-	@wheel=$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out .build/pycuda) && \
+	@wheel=$$($(BIN)/python -m emulator.pycuda_wheel --lib $(EMULATOR)/lib --out $(MADE)/pycuda) && \
 	 { test "$$wheel" = "$$(cat $(VENV)/.pycuda 2>/dev/null)" || \
 	   { $(BIN)/python $(INSTALL) --force-reinstall --no-deps "$$wheel" && \
 	     $(BIN)/python $(INSTALL) "$$wheel" && echo "$$wheel" > $(VENV)/.pycuda; }; }
@@ -110,6 +113,7 @@ clean:  ## remove everything that the targets made
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(INSTALL) --upgrade pip  # what Python 3.11 brings takes twice as long to choose versions
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) -e '.[demo$(EXTRAS)]'

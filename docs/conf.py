@@ -1,5 +1,6 @@
 """How Sphinx builds this site: `make docs`. Warnings are errors."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parents[
 
 from dnncore.version import __version__  # noqa: E402 (found by the line above)
 
+gc.set_threshold(200_000, 20, 100)
 project = "dnncore"
 release = __version__
 extensions = [

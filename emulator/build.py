@@ -1,6 +1,7 @@
 """Build the emulated driver: python -m emulator.build --out .build/emulator writes lib/libcuda.so.1 there.
 
 Objects are cached by the content of what they are made of, so that a second build takes no time and a change compiles one file.
+With `--objects` they are in a folder of their own, which other checkouts may share.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _FLAGS = (
     "-fvect-cost-model=dynamic", "-fno-semantic-interposition",
 )  # fmt: skip
 """Clocks of threads are joined by loops of unknown length, which -O2 alone leaves as they are."""
+_KEPT_SECONDS = 7 * 24 * 3600
+"""For so long an object of other sources is kept."""
 
 
 def _sources() -> list[Path]:
@@ -50,8 +53,8 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()[:24]
 
 
-def _run(command: Sequence[str]) -> None:
-    """Run a compiler.
+def _run(command: Sequence[str]) -> str:
+    """Run a compiler; what it printed.
 
     Raises:
         RuntimeError: it failed; the message holds what it printed.
@@ -59,12 +62,20 @@ def _run(command: Sequence[str]) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{run.stdout}{run.stderr}")
+    return run.stdout
 
 
-def _precompiled(objects: Path, flags: Sequence[str]) -> Path:
+def _tools(cuda: Path) -> str:
+    """Hash of what is no source of ours: flags, compiler, CUDA's header. Where they lie makes no difference."""
+    return _digest(
+        " ".join(_FLAGS).encode(), _run(["g++", "--version"]).encode(), (cuda / "include" / "cuda.h").read_bytes()
+    )
+
+
+def _precompiled(objects: Path, flags: Sequence[str], tools: str) -> Path:
     """The header that stands in front of every file; g++ reads the compiled one beside it."""
     text = "".join(f"#include <{name}>\n" for name in _STANDARD)
-    header = objects / f"standard-{_digest(text.encode(), ' '.join(flags).encode())}.h"
+    header = objects / f"standard-{_digest(text.encode(), tools.encode())}.h"
     compiled = header.with_suffix(".h.gch")
     if not compiled.exists():
         header.write_text(text)
@@ -74,13 +85,21 @@ def _precompiled(objects: Path, flags: Sequence[str]) -> Path:
     return header
 
 
-def build(out: Path, cuda: Path, jobs: int) -> Path:
-    """Compile what has changed and link it; the path of libcuda.so.1."""
-    library, objects = out / "lib" / "libcuda.so.1", out / "objects"
+def build(out: Path, cuda: Path, jobs: int, objects: Path | None = None) -> Path:
+    """Compile what has changed and link it; the path of libcuda.so.1.
+
+    Args:
+        out: Folder of the library.
+        cuda: Root of the toolkit; its headers are used.
+        jobs: Compilers at a time.
+        objects: Folder of the objects; one in `out` where it is None.
+    """
+    library, objects = out / "lib" / "libcuda.so.1", objects or out / "objects"
     for folder in (library.parent, objects):
         folder.mkdir(parents=True, exist_ok=True)
     flags = (*_FLAGS, f"-I{_ROOT}", f"-I{cuda / 'include'}")
-    common = _digest(" ".join(flags).encode(), *(path.read_bytes() for path in _headers()))
+    tools = _tools(cuda)
+    common = _digest(tools.encode(), *(path.read_bytes() for path in _headers()))
 
     def compiled(source: Path, *more: str) -> Path:
         target = objects / f"{source.stem}-{_digest(common.encode(), source.read_bytes())}.o"
@@ -90,7 +109,7 @@ def build(out: Path, cuda: Path, jobs: int) -> Path:
             half_done.replace(target)
         return target
 
-    first = ("-include", str(_precompiled(objects, flags)))
+    first = ("-include", str(_precompiled(objects, flags, tools)))
     with ThreadPoolExecutor(jobs) as pool:
         made = list(pool.map(lambda source: compiled(source, *first), _sources()))
     made.append(
@@ -105,7 +124,8 @@ def build(out: Path, cuda: Path, jobs: int) -> Path:
         half_done.replace(library)
         key.write_text(wanted)
         for old in set(objects.glob("*.o")) - set(made):
-            old.unlink()
+            if old.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                old.unlink(missing_ok=True)
     _write_jit(library.with_name("jit"), out / "jit")
     for_linkers = library.with_name("libcuda.so")
     if not for_linkers.is_symlink():
@@ -128,13 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and build; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m emulator.build", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(".build/emulator"), help="folder (default: %(default)s)")
+    parser.add_argument("--objects", type=Path, help="folder of the objects (default: objects/ in that)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
     )
     options = parser.parse_args(arguments)
     started = time.monotonic()
     try:
-        library = build(options.out.resolve(), toolkit.cuda_root(), options.jobs)
+        objects = options.objects.resolve() if options.objects else None
+        library = build(options.out.resolve(), toolkit.cuda_root(), options.jobs, objects)
     except (RuntimeError, FileNotFoundError, toolkit.ToolkitError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,8 @@
-"""nvcc: from PTX or CUDA C++ to what cuModuleLoadData takes, kept by the hash of the source."""
+"""nvcc: from PTX or CUDA C++ to what cuModuleLoadData takes, kept by the hash of the source and the compiler's version."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -30,6 +31,15 @@ def compiler() -> str:
     return found
 
 
+@functools.cache
+def _version(tool: str, mode: str) -> str:
+    """What a compiler says it is; the emulator's names its own sources, and has modes."""
+    try:
+        return subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompileError(f"{tool} --version for the mode {mode!r}: {error}") from error
+
+
 def compile_source(text: str, suffix: str, directory: Path) -> bytes:
     """A module's image; `suffix` is `.ptx` or `.cu`.
 
@@ -37,9 +47,8 @@ def compile_source(text: str, suffix: str, directory: Path) -> bytes:
         CompileError: The compiler failed; the message has its last lines.
     """
     tool = compiler()
-    library = os.environ.get("DNN_EMU_LIB", "")
-    age = str(Path(library).stat().st_mtime_ns) if library else ""
-    name = hashlib.sha256("\0".join((text, tool, age, os.environ.get("EMU_BUILD", ""))).encode()).hexdigest()[:24]
+    version = _version(tool, os.environ.get("EMU_BUILD", ""))
+    name = hashlib.sha256("\0".join((text, suffix, version)).encode()).hexdigest()[:24]
     image = directory / f"{name}.cubin"
     if not image.exists():
         directory.mkdir(parents=True, exist_ok=True)

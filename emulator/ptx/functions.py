@@ -6,6 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TypeVar
 
 from emulator.ptx.errors import NotEmulatedError, PtxError
@@ -165,8 +166,11 @@ class FunctionWriter:
         return next((found for scope in reversed(self._scopes) if (found := look(scope)) is not None), None)
 
     def _register(self, name: str, *, written: bool = False) -> Register | None:
-        register = self._find(lambda scope: scope.registers.get(name))
-        if register is None:
+        for scope in reversed(self._scopes):
+            register = scope.registers.get(name)
+            if register is not None:
+                break
+        else:
             return None
         if register.variable not in self._declared:
             self._declared.add(register.variable)
@@ -226,9 +230,9 @@ class FunctionWriter:
     def _read_name(self, name: str, kind: str) -> str:
         register = self._register(name)
         if register is not None:
-            if _holds(register, kind) and kind[0] != "s":  # a signed value needs its type in arithmetic
+            if _holds(register.type, kind) and kind[0] != "s":  # a signed value needs its type in arithmetic
                 return register.variable
-            return f"{kind if _holds(register, kind) else f'get<{kind}>'}({register.variable})"
+            return f"{kind if _holds(register.type, kind) else f'get<{kind}>'}({register.variable})"
         if name in PREDICATES:
             return PREDICATES[name]
         special = self._special(name)
@@ -250,7 +254,7 @@ class FunctionWriter:
         register = self._register(operand.text, written=True)
         if register is None:
             raise PtxError(f"{operand.text} is not a register")
-        if _holds(register, kind):
+        if _holds(register.type, kind):
             return f"{register.variable} = {expression};"
         return f"put<{kind}>({register.variable}, {expression});"
 
@@ -355,9 +359,10 @@ class FunctionWriter:
         return self._symbol(operand.text)[0]
 
 
-def _holds(register: Register, kind: str) -> bool:
+@cache
+def _holds(register_type: str, kind: str) -> bool:
     """Whether the C++ variable of a register converts from and to a type as its bits do."""
-    held = storage(register.type)
+    held = storage(register_type)
     return held == kind or (held[0] == "u" and kind[0] in "usb" and held[1:] == kind[1:])
 
 

@@ -4,54 +4,63 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import NamedTuple
+from functools import cached_property
 
 from emulator.ptx.errors import PtxSyntaxError
 
-__all__ = ["Lexer", "Token"]
+__all__ = ["Lexer"]
 
-_TOKEN = re.compile(
-    r"""
-    (?:\s+|//[^\n]*|/\*.*?\*/)*
-    (?:(?P<float>0[fF][0-9a-fA-F]{8}(?!\w)|0[dD][0-9a-fA-F]{16}(?!\w)|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+_KINDS = r"""
+    (?P<sign>[{}\[\]()<>,;|@!+\-=:~*/&^?])
+  | (?P<word>[%.]?[A-Za-z_$%][\w$%]*(?:(?:\.|::)[\w$]+)*)
+  | (?P<float>0[fF][0-9a-fA-F]{8}(?!\w)|0[dD][0-9a-fA-F]{16}(?!\w)|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
   | (?P<integer>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<string>"(?:[^"\\]|\\.)*")
-  | (?P<word>[%.]?[A-Za-z_$%][\w$%]*(?:(?:\.|::)[\w$]+)*)
-  | (?P<sign>[{}\[\]()<>,;|@!+\-=:~*/&^?])
-  | (?P<end>\Z))
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-class Token(NamedTuple):
-    """A token; `kind` is float, integer, string, word, sign or end."""
-
-    kind: str
-    text: str
-    offset: int
+  | (?P<end>\Z)
+"""
+_KIND = re.compile(_KINDS, re.VERBOSE | re.DOTALL)
+_ALTERNATIVES = re.sub(r"\?P<\w+>", "?:", _KINDS)
+_TOKEN = re.compile(rf"(?:\s+|//[^\n]*|/\*.*?\*/)*({_ALTERNATIVES} | .)", re.VERBOSE | re.DOTALL)
+"""A token, or the character that begins none, behind what is between tokens. With one group all are found in one call."""
 
 
 class Lexer:
-    """The tokens of a text and where they stand. Immutable."""
+    """The tokens of a text and where they stand. Immutable.
+
+    A module has a hundred thousand of them, and a few thousand that differ: those have a kind each.
+
+    Args:
+        text: PTX.
+
+    Raises:
+        PtxSyntaxError: a character begins no token.
+    """
 
     def __init__(self, text: str) -> None:
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        self.tokens = list(self._scan(text))
+        self._text = text
+        self.tokens: list[str] = _TOKEN.findall(text)
+        """Their texts; the last one is empty."""
+        self.kinds: dict[str, str] = {}
+        """By the text: float, integer, string, word, sign or end."""
+        for token in set(self.tokens):
+            match = _KIND.fullmatch(token)
+            if match is None:
+                raise self._unknown(token)
+            self.kinds[token] = match.lastgroup or ""
 
-    def line(self, token: Token) -> int:
+    def line(self, index: int) -> int:
         """The line a token stands in, from 1."""
-        return bisect_right(self._line_starts, token.offset)
+        return bisect_right(self._line_starts, self._offsets[index])
 
-    def _scan(self, text: str) -> list[Token]:
-        tokens, at = [], 0
-        for match in _TOKEN.finditer(text):
-            if match.start() != at:
-                break
-            at = match.end()
-            tokens.append(Token(match.lastgroup or "", match[match.lastgroup or 0], match.start(match.lastgroup or 0)))
-        if not tokens or tokens[-1].kind != "end":
-            raise PtxSyntaxError(
-                f"line {bisect_right(self._line_starts, at)}: unknown character in {text[at : at + 20]!r}"
-            )
-        return tokens
+    def _unknown(self, character: str) -> PtxSyntaxError:
+        index = self.tokens.index(character)
+        at = self._offsets[index]
+        return PtxSyntaxError(f"line {self.line(index)}: unknown character in {self._text[at : at + 20]!r}")
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return [match.start(1) for match in _TOKEN.finditer(self._text)]
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer("\n", self._text))]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 from emulator.ptx.syntax import Variable
 
 __all__ = ["Names", "Register", "Scope", "identifier"]
 
 
+@cache  # registers of all functions have the same names
 def identifier(name: str) -> str:
     """A C++ identifier that reads like the PTX name. A trailing underscore keeps %f32 and the type f32 apart."""
     return re.sub(r"\W", "_", name.lstrip("%").replace("$", "_")) + "_"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from emulator.ptx.errors import NotEmulatedError, PtxSyntaxError
-from emulator.ptx.lexer import Lexer, Token
+from emulator.ptx.lexer import Lexer
 from emulator.ptx.syntax import (
     Address,
     Arguments,
@@ -59,7 +60,7 @@ class _Parser:
 
     def __init__(self, lexer: Lexer, file: str) -> None:
         self._lexer = lexer
-        self._tokens = lexer.tokens
+        self._tokens, self._kinds = lexer.tokens, lexer.kinds
         self._at = 0
         self._file = file
         self._files = self._numbered_files()
@@ -71,17 +72,20 @@ class _Parser:
     # ---- tokens ----
 
     def _peek(self) -> str:
-        return self._tokens[self._at].text
+        return self._tokens[self._at]
 
-    def _next(self) -> Token:
+    def _peek_kind(self) -> str:
+        return self._kinds[self._tokens[self._at]]
+
+    def _next(self) -> str:
         token = self._tokens[self._at]
-        if token.kind == "end":
+        if not token:
             raise self._error("unexpected end of the text")
         self._at += 1
         return token
 
     def _accept(self, text: str) -> bool:
-        if self._tokens[self._at].text != text:
+        if self._tokens[self._at] != text:
             return False
         self._at += 1
         return True
@@ -91,20 +95,22 @@ class _Parser:
             raise self._error(f"expected {text!r} instead of {self._peek()!r}")
 
     def _word(self) -> str:
-        if self._tokens[self._at].kind != "word":
-            raise self._error(f"expected a name instead of {self._peek()!r}")
-        return self._next().text
+        token = self._tokens[self._at]
+        if self._kinds[token] != "word":
+            raise self._error(f"expected a name instead of {token!r}")
+        self._at += 1
+        return token
 
     def _integer(self) -> int:
         negative = self._accept("-")
         token = self._next()
-        if token.kind != "integer":
-            raise self._error(f"expected an integer instead of {token.text!r}")
-        value = _integer(token.text)
+        if self._kinds[token] != "integer":
+            raise self._error(f"expected an integer instead of {token!r}")
+        value = _integer(token)
         return -value if negative else value
 
     def _error(self, message: str) -> PtxSyntaxError:
-        return PtxSyntaxError(f"line {self._lexer.line(self._tokens[self._at])}: {message}")
+        return PtxSyntaxError(f"line {self._lexer.line(self._at)}: {message}")
 
     def _listed(self, item: Callable[[], _Item], close: str) -> tuple[_Item, ...]:
         """Items between commas up to a closing sign."""
@@ -116,7 +122,7 @@ class _Parser:
         return tuple(items)
 
     def _skip_to(self, text: str) -> None:
-        while self._next().text != text:
+        while self._next() != text:
             pass
 
     # ---- locations (PTX ISA 11.5.1, 11.5.4) ----
@@ -131,9 +137,9 @@ class _Parser:
     def _numbered_files(self) -> dict[int, str]:
         """Names by the numbers that .loc uses; nvcc writes the .file directives behind the code."""
         return {
-            int(self._tokens[i + 1].text): self._tokens[i + 2].text[1:-1]
+            int(self._tokens[i + 1]): self._tokens[i + 2][1:-1]
             for i, token in enumerate(self._tokens)
-            if token.text == ".file" and token.kind == "word"
+            if token == ".file"
         }
 
     def _file_directive(self) -> None:
@@ -157,25 +163,26 @@ class _Parser:
         self._location = self._intern(Location(self._files.get(file, ""), line, caller))
         self._placed[file, line, column] = self._location
 
-    def _here(self, token: Token) -> int:
+    def _here(self, index: int) -> int:
+        """The location of an instruction whose opcode is the token of that index."""
         if self._location is not None:
             return self._location
-        return self._intern(Location(self._file, self._lexer.line(token))) if self._file else 0
+        return self._intern(Location(self._file, self._lexer.line(index))) if self._file else 0
 
     # ---- module ----
 
     def module(self) -> Module:
         """The whole text."""
-        while self._tokens[self._at].kind != "end":
+        while self._peek():
             self._top_level()
         return self._module
 
     def _top_level(self) -> None:
-        word = self._next().text
+        word = self._next()
         external = False
         while word in _LINKAGE:
             external = external or word == ".extern"
-            word = self._next().text
+            word = self._next()
         if word == ".version":
             self._next()
         elif word == ".target":
@@ -224,7 +231,7 @@ class _Parser:
             if word[1:] not in _FUNCTION_DIRECTIVES:
                 raise self._error(f"unknown directive {word!r}")
             numbers = []
-            while self._tokens[self._at].kind == "integer":
+            while self._peek_kind() == "integer":
                 numbers.append(self._integer())
                 self._accept(",")
             found[word[1:]] = tuple(numbers)
@@ -282,7 +289,7 @@ class _Parser:
         return tuple(item for part in self._listed(self._initialiser, "}") for item in part)
 
     def _initial(self) -> Initial:
-        if self._tokens[self._at].kind != "word":
+        if self._peek_kind() != "word":
             number = self._number()
             return Initial(number)
         name = self._word()
@@ -297,7 +304,7 @@ class _Parser:
     def _addend(self) -> int:
         total = 0
         while self._peek() in ("+", "-"):
-            sign = -1 if self._next().text == "-" else 1
+            sign = -1 if self._next() == "-" else 1
             total += sign * self._integer()
         return total
 
@@ -310,25 +317,24 @@ class _Parser:
         return Block(tuple(statements))
 
     def _statement(self) -> list[Statement]:
-        token = self._next()
-        word = token.text
+        word = self._next()
         if word == ";":
             return []
         if word == "{":
             return [self._block()]
         if word == "@":
             negated = self._accept("!")
-            name = Name(self._word())
+            name = _name(self._word())
             guard = Negated(name) if negated else name
             return [self._instruction(self._next(), guard)]
-        if token.kind != "word":
+        if self._kinds[word] != "word":
             self._at -= 1
             raise self._error(f"expected a statement instead of {word!r}")
         if word.startswith("."):
             return self._directive(word)
         if self._accept(":"):
             return [self._labelled(word)]
-        return [self._instruction(token, None)]
+        return [self._instruction(word, None)]
 
     def _directive(self, word: str) -> list[Statement]:
         if word == ".loc":
@@ -373,13 +379,21 @@ class _Parser:
             return Prototype(name)
         return Label(name)
 
-    def _instruction(self, token: Token, guard: Name | Negated | None) -> Instruction:
+    def _instruction(self, opcode: str, guard: Name | Negated | None) -> Instruction:
+        index = self._at - 1
         operands = self._listed(self._operand, ";") if not self._accept(";") else ()
-        return Instruction(token.text, operands, guard, self._here(token))
+        return Instruction(opcode, operands, guard, self._here(index))
 
     # ---- operands (PTX ISA 6) ----
 
     def _operand(self) -> Operand:
+        token = self._tokens[self._at]
+        if self._kinds[token] == "word":  # as most are
+            self._at += 1
+            follows = self._tokens[self._at]
+            if follows in ("+", "-"):
+                return Sum(token, self._addend())
+            return Pair(_name(token), self._operand()) if self._accept("|") else _name(token)
         if self._accept("["):
             return self._address()
         if self._accept("{"):
@@ -387,16 +401,11 @@ class _Parser:
         if self._accept("("):
             return Arguments(self._listed(self._operand, ")"))
         if self._accept("!"):
-            return Negated(Name(self._word()))
-        if self._tokens[self._at].kind != "word":
-            return self._number()
-        first: Operand = Name(self._word())
-        if self._peek() in ("+", "-") and isinstance(first, Name):
-            return Sum(first.text, self._addend())
-        return Pair(first, self._operand()) if self._accept("|") else first
+            return Negated(_name(self._word()))
+        return self._number()
 
     def _address(self) -> Address:
-        base: Name | Integer = Name(self._word()) if self._tokens[self._at].kind == "word" else Integer(self._integer())
+        base: Name | Integer = _name(self._word()) if self._peek_kind() == "word" else Integer(self._integer())
         offset = self._addend()
         coordinates = None
         if self._accept(","):
@@ -408,21 +417,29 @@ class _Parser:
     def _number(self) -> Integer | Float:
         negative = self._accept("-")
         token = self._next()
-        if token.kind == "integer":
-            value = _integer(token.text)
+        kind = self._kinds[token]
+        if kind == "integer":
+            value = _integer(token)
             return Integer(-value if negative else value)
-        if token.kind != "float":
+        if kind != "float":
             self._at -= 1
-            raise self._error(f"expected an operand instead of {token.text!r}")
-        if token.text[1] in "fF":
-            bits, double = int(token.text[2:], 16), False
-        elif token.text[1] in "dD":
-            bits, double = int(token.text[2:], 16), True
+            raise self._error(f"expected an operand instead of {token!r}")
+        if token[1] in "fF":
+            bits, double = int(token[2:], 16), False
+        elif token[1] in "dD":
+            bits, double = int(token[2:], 16), True
         else:
-            bits, double = struct.unpack("<Q", struct.pack("<d", float(token.text)))[0], True
+            bits, double = struct.unpack("<Q", struct.pack("<d", float(token)))[0], True
         return Float(bits ^ (1 << (63 if double else 31)) if negative else bits, double)
 
 
+@cache
+def _name(text: str) -> Name:
+    """Registers of all functions have the same names, and are named many times."""
+    return Name(text)
+
+
+@cache
 def _integer(text: str) -> int:
     digits = text.rstrip("U")
     if digits.startswith("0") and digits.isdigit():

@@ -108,6 +108,7 @@ class Rule:
     value: str | None = None
     effect: str | None = None
     build: Builder | None = field(default=None, repr=False)
+    _fields: dict[str, dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def _pattern(self) -> tuple[re.Pattern[str], dict[str, str], frozenset[str]]:
@@ -128,6 +129,17 @@ class Rule:
             # A group's name may not begin with a digit, as .2d does.
             text += rf"(?:\.(?P<m_{key}>{alternatives}))" + ("?" if optional else "")
         return re.compile(text + "$"), defaults, frozenset(flags)
+
+    @cached_property
+    def _specifications(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The operands as they are written, each with what stands in it; of a pair of results that is nothing yet."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for specification in self.operands.split():
+            match = _OPERAND.match(specification) if "|" not in specification else None
+            if match is None and "|" not in specification:
+                raise PtxError(f"{self.opcode}: a row has the operand {specification!r}")
+            found.append((specification, match.groups() if match is not None else ()))
+        return tuple(found)
 
     def match(self, opcode: str) -> dict[str, str] | None:
         """The values of the modifiers, or None where the row does not cover the opcode."""
@@ -152,24 +164,18 @@ class Rule:
         """
         if self.build is not None:
             return self.build(writer, instruction, modifiers)
-        fields: dict[str, str] = {key: _Choice(value) for key, value in modifiers.items()}
-        fields |= {key.upper(): value.upper() for key, value in modifiers.items()}
-        fields |= {"T": "T", "L": str(instruction.location)}
+        fields = self._fields_of(instruction.opcode, modifiers) | {"L": str(instruction.location)}
         results: list[tuple[str, str, Operand | None]] = []
         waiting = list(instruction.operands)
-        specifications = self.operands.split()
-        for index, specification in enumerate(specifications):
-            rest = len(specifications) - index
-            if "|" in specification:
+        for index, (specification, parts) in enumerate(self._specifications):
+            if not parts:
                 results += (
                     self._pair(specification, waiting.pop(0), modifiers) if waiting else self._missing(instruction)
                 )
                 continue
-            match = _OPERAND.match(specification)
-            if match is None:
-                raise PtxError(f"{self.opcode}: a row has the operand {specification!r}")
-            bracket, name, kind, number, optional, flag, default = match.groups()
+            bracket, name, kind, number, optional, flag, default = parts
             if optional is not None:
+                rest = len(self._specifications) - index
                 present = modifiers[flag] == "true" if flag else len(waiting) >= rest
                 if not present:
                     fields[name] = default if default is not None else ""
@@ -187,6 +193,16 @@ class Rule:
         if waiting:
             raise PtxError(f"{instruction.opcode}: {len(waiting)} operands too many")
         return self._render(writer, fields, results)
+
+    def _fields_of(self, opcode: str, modifiers: dict[str, str]) -> dict[str, str]:
+        """What stands for an opcode's modifiers in a template."""
+        fields = self._fields.get(opcode)
+        if fields is None:
+            fields = {key: _Choice(value) for key, value in modifiers.items()}
+            fields |= {key.upper(): value.upper() for key, value in modifiers.items()}
+            fields["T"] = "T"
+            self._fields[opcode] = fields
+        return fields
 
     def _missing(self, instruction: Instruction) -> list[tuple[str, str, Operand | None]]:
         raise PtxError(f"{instruction.opcode}: operands are missing")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from emulator.ptx.errors import PtxError
 
 __all__ = [
@@ -26,6 +28,7 @@ SCALARS = f"{BITS}|{INTEGERS}|{FLOATS}"
 MEMORY = f"b8|b128|u8|s8|{SCALARS}"
 
 
+@cache
 def bytes_of(kind: str) -> int:
     """Size of a type in memory.
 
@@ -41,6 +44,7 @@ def bytes_of(kind: str) -> int:
     return max(bits // 8, 1)
 
 
+@cache
 def storage(kind: str) -> str:
     """C++ type of a register: floats as themselves, so that they stay in the host's vector registers; anything else as bits."""
     if kind in ("pred", "f32", "f64", "b128"):

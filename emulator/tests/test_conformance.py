@@ -22,7 +22,8 @@ emulated = pytest.mark.skipif(not os.environ.get("DNN_EMU_LIB"), reason="needs t
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where compiled modules are kept for all families."""
-    return tmp_path_factory.mktemp("conformance")
+    cache = os.environ.get("DNNCORE_CACHE_DIR")
+    return Path(cache) / "conformance" if cache else tmp_path_factory.mktemp("conformance")
 
 
 @emulated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import re
 import struct
@@ -82,7 +83,15 @@ def test_file_directives_may_stand_behind_the_code() -> None:
     assert Location("unit.cu", 7) in parse(text).locations
 
 
-@pytest.mark.parametrize(("text", "message"), [(".bogus 1;", "line 1"), (".entry k() {\n ret\n}", "line 3")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".bogus 1;", "line 1"),
+        (".entry k() {\n ret\n}", "line 3"),
+        ("// §\n.target sm_90a\n  §;", "line 3: unknown character in '§;'"),
+        ('.file 1 "unit.cu\n', "line 1: unknown character in '\"unit.cu"),
+    ],
+)
 def test_what_is_not_ptx_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(PtxSyntaxError, match=message):
         parse(text)
@@ -422,6 +431,23 @@ def test_stand_in_says_what_it_is() -> None:
     if "no CUDA toolkit" in run.stderr:
         pytest.skip("no CUDA toolkit")
     assert re.match(r"nvcc-emu [0-9a-f]{16} (check|fast)\n", run.stdout), run.stderr
+
+
+def test_modules_of_another_compiler_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept, from clone to clone too."""
+    named = nvcc.translator()
+    assert nvcc.translator() == named
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho 99.1.0\necho x86_64-linux-gnu\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    newer = nvcc.translator()
+    assert newer != named
+    monkeypatch.setenv("EMU_BUILD", "fast")
+    assert nvcc.translator() not in (named, newer)
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(nvcc.CommandError, match="does not say its version"):
+        nvcc.translator()
 
 
 def test_stand_in_makes_modules_of_ptx_files(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from heapq import heappop, heappush
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithms import algorithms_for
@@ -64,8 +65,11 @@ def emulated() -> frozenset[Run]:
     """
     chosen: set[Run] = set()
     large: dict[tuple[str, ...], list[Run]] = {}
+    of_case: dict[str, dict[Run, int]] = {case.name: {} for case in CASES}
+    for run, launched in launches().items():
+        of_case[run[0]][run] = launched.threads
     for case in CASES:
-        runs = {run: launched.threads for run, launched in launches().items() if run[0] == case.name}
+        runs = of_case[case.name]
         small = {
             run for run, threads in runs.items() if threads <= MOST_THREADS and (case.written_for or run[1] not in SLOW)
         }
@@ -75,7 +79,7 @@ def emulated() -> frozenset[Run]:
                 if run not in small:
                     large.setdefault((run[1], *_without_direction(case)), []).append(run)
         elif not small:
-            chosen.add(min(runs, key=lambda run: runs[run]))
+            chosen.add(min(runs, key=runs.__getitem__))
     chosen |= {runs[i % len(runs)] for i, runs in enumerate(large.values())}
     for kernel in sorted(kernels_of(launches()) - kernels_of(chosen)):
         chosen.add(
@@ -94,15 +98,22 @@ def _without_direction(case: Case) -> list[str]:
 @cache
 def cover() -> frozenset[Run]:
     """A few of them that launch every kernel, with several blocks where any does: greedily, by threads for each one that is new."""
-    waiting = {run: launched for run, launched in launches().items() if run in emulated()}
-    chosen, left = set(), kernels_of(waiting)
+    runs = [run for run in launches() if run in emulated()]
+    chosen, left = set(), kernels_of(runs)
+    # What a run costs for each new kernel only grows: the first whose cost is still what it was when it was put there is the least.
+    waiting = [(0.0, index) for index in range(len(runs))]
     while left:
-        run = min(
-            (run for run, launched in waiting.items() if launched.kernels & left),
-            key=lambda run: (_PER_RUN + waiting[run].threads) / len(waiting[run].kernels & left),
-        )
-        left -= waiting.pop(run).kernels
-        chosen.add(run)
+        cost, index = heappop(waiting)
+        launched = launches()[runs[index]]
+        new = len(launched.kernels & left)
+        if not new:
+            continue
+        now = (_PER_RUN + launched.threads) / new
+        if now != cost:
+            heappush(waiting, (now, index))
+            continue
+        left -= launched.kernels
+        chosen.add(runs[index])
     return frozenset(chosen)
 
 
