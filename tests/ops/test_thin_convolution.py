@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_warps_take_pixels_in_turn(layer: Layer, guard: int, monkeypatch: pytest
         check(handle, case, ALGORITHM, guard)
 
 
-def _problem(n: int, channels: int, extent: int, filters: int, **settings: object) -> FusedConvolutionProblem:
+def _problem(n: int, channels: int, extent: int, filters: int, **settings: Any) -> FusedConvolutionProblem:
     x, y = (TensorDescriptor.packed((n, c, extent, extent), F16, "NHWC") for c in (channels, filters))
     w = TensorDescriptor.packed((filters, channels, 1, 1), F16)
     return replace(FusedConvolutionProblem(x, w, y, ConvolutionDescriptor.make()), **settings)
