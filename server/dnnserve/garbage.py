@@ -21,8 +21,8 @@ def collect_seldom() -> None:
 
 
 def collect_after_a_loss() -> None:
-    """Look now, since a process that has ended leaves such circles behind: a quarter of a megabyte, and hundreds of them would go
-    before there are as many new objects as Python waits for. What was loaded is left alone; where it is not, Python looks often
+    """Look now, since a process that has ended leaves such circles behind, with what a link receives into: hundreds of them would
+    go before there are as many new objects as Python waits for. What was loaded is left alone; where it is not, Python looks often
     enough by itself.
     """
     if gc.get_freeze_count():

@@ -18,9 +18,9 @@ from typing import Any
 
 __all__ = ["Link"]
 
-_LARGEST = 1 << 18
 _INLINE = 1 << 16  # bytes beyond which a message or a note goes as a file
 _MESSAGE, _NOTE, _FILE = b"m", b"n", b"f"  # a file says behind that what is in it
+_LARGEST = len(_NOTE) + _INLINE
 _SEND = socket.MSG_NOSIGNAL
 _ROOM_FOR_FDS = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 
@@ -34,7 +34,7 @@ class Link:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._buffer = memoryview(bytearray(_LARGEST))
+        self._buffer = memoryview(bytearray(_LARGEST))  # of zeros, so that all of it is memory at once
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
