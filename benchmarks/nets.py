@@ -9,7 +9,7 @@ eagerly and as a CUDA graph, in fp16 channels-last, with cuDNN's own search for 
 them counts. Ours in int8 is calibrated on a few of the images and runs beside PyTorch in fp16; `agreement` is how many of the
 images it gives the class to that PyTorch gives them in fp32, and `classes` how many classes those are: with random weights and
 noise for images they may be few. `--slice` also computes batches a few images at a time, so that what lies between two layers may
-stay in the second-level cache, beside the whole batch.
+stay in the second-level cache, beside the whole batch, and writes slices.json in place of nets.json.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], choices=CHOICES, help="passes of ours to leave out")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    document = Document(arguments.out / "nets.json", ("net", "precision", "batch", "autotuned"))
+    file = "slices.json" if arguments.slice else "nets.json"
+    document = Document(arguments.out / file, ("net", "precision", "batch", "autotuned"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     for name in arguments.nets:

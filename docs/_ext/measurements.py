@@ -240,7 +240,7 @@ _WHOLE: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "host": ("host", host),
     "cpu": ("cpu", cpu),
     "nets": ("nets", nets),
-    "slices": ("nets", slices),
+    "slices": ("slices", slices),
     "steps": ("steps", steps),
     "families": ("families", families),
 }
