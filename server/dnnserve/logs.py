@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 
 __all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "set_log_level"]
@@ -38,9 +39,16 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(log_format: str, log_level: str = "info") -> None:
-    """Send everything from a level up to stderr."""
+    """Send everything from a level up to stderr, before gRPC is used for the first time.
+
+    gRPC's core has lines of its own, such as that a client has left in haste; among objects of JSON there are none, unless the
+    environment asks for them by GRPC_VERBOSITY.
+    """
+    is_json = log_format == "json"
+    if is_json:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
-from dnnserve.logs import JsonFormatter, TextFormatter
+import pytest
+from dnnserve.logs import JsonFormatter, TextFormatter, configure_logging
 
 
 def record(message: str, *arguments: object, error: Exception | None = None) -> logging.LogRecord:
@@ -30,3 +32,13 @@ def test_json_has_a_records_own_fields() -> None:
     given.fields = {"rows": 3, "deadline_ms": None}
     fields = json.loads(JsonFormatter().format(given))
     assert (fields["rows"], fields["deadline_ms"], fields["message"]) == (3, None, "a call")
+
+
+def test_lines_of_grpcs_core_are_not_among_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    for log_format, given, expected in (("text", None, None), ("json", None, "NONE"), ("json", "ERROR", "ERROR")):
+        monkeypatch.setenv("GRPC_VERBOSITY", given or "")
+        if given is None:
+            monkeypatch.delenv("GRPC_VERBOSITY")
+        monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+        configure_logging(log_format)
+        assert os.environ.get("GRPC_VERBOSITY") == expected
