@@ -47,32 +47,30 @@ struct Params {
   int32 reads_filters_early;  // whether w is there before the kernel before has ended
 };
 
-// What a block has of the filters: each row's 64 bytes are a filter's 32 channels, zeros where there are none.
+// Fetch the filters, [chunk][filter][4]: each row's 64 bytes are a filter's 32 channels, zeros where there are none.
 template <typename T>
-struct Filters {
-  const uint4* rows;  // [chunk][filter][4]
-  const float* scales;
-  const float* biases;
-  int32 count;        // of filters, whole groups
-
-  __device__ __forceinline__ static void fetch(const Params& params, uint4* rows, float* scales, float* biases) {
-    const int32 count = params.groups * kBlock;
-    const T* const w = static_cast<const T*>(params.w);
+__device__ __forceinline__ void fetch_filters(const Params& params, uint4* rows) {
+  const int32 count = params.groups * kBlock;
+  const T* const w = static_cast<const T*>(params.w);
 #pragma unroll 4
-    for (int32 i = threadIdx.x; i < params.chunks * count * kEights; i += blockDim.x) {
-      const int32 filter = i / kEights % count, channel = i / kEights / count * kBlock + i % kEights * 8;
-      Loaded<T, 8> eight;
-      eight.load_if(filter < params.filters && channel < params.channels, w + filter * params.w_filter + channel);
-      rows[i] = eight.word;
-    }
-    const Epilogue& epilogue = params.epilogue;
-    for (int32 k = threadIdx.x; k < count; k += blockDim.x) {
-      const bool exists = epilogue.is_present && k < params.filters;
-      scales[k] = exists ? static_cast<float>(epilogue.alpha1) * epilogue.template scale_of<T>(k) : 1.0F;
-      biases[k] = exists ? epilogue.template bias_of<T>(k) : 0.0F;
-    }
+  for (int32 i = threadIdx.x; i < params.chunks * count * kEights; i += blockDim.x) {
+    const int32 filter = i / kEights % count, channel = i / kEights / count * kBlock + i % kEights * 8;
+    Loaded<T, 8> eight;
+    eight.load_if(filter < params.filters && channel < params.channels, w + filter * params.w_filter + channel);
+    rows[i] = eight.word;
   }
-};
+}
+
+// Fetch what each filter's sums are multiplied by, and what is added.
+template <typename T>
+__device__ __forceinline__ void fetch_scales(const Params& params, float* scales, float* biases) {
+  const Epilogue& epilogue = params.epilogue;
+  for (int32 k = threadIdx.x; k < params.groups * kBlock; k += blockDim.x) {
+    const bool exists = epilogue.is_present && k < params.filters;
+    scales[k] = exists ? static_cast<float>(epilogue.alpha1) * epilogue.template scale_of<T>(k) : 1.0F;
+    biases[k] = exists ? epilogue.template bias_of<T>(k) : 0.0F;
+  }
+}
 
 // A thread's eight channels of its four pixels: g and g + 8 of either half.
 template <typename T>
@@ -190,7 +188,7 @@ private:
   ActivationMode mode_;
 };
 
-// visit(filters, pixel, lane's eight, its first filter row): the warps of all blocks take 32 pixels in turn.
+// visit(filters, pixel, eight, scales), from the lane's own place on each: the warps of all blocks take 32 pixels in turn.
 template <typename T, typename Visit>
 __device__ __forceinline__ void visit_pixels(const Params& params, const Visit& visit) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -199,8 +197,9 @@ __device__ __forceinline__ void visit_pixels(const Params& params, const Visit& 
   float* const scales = reinterpret_cast<float*>(rows + params.chunks * count * kEights);
   let_next_start();
   if (!params.reads_filters_early) wait_for_previous();
-  Filters<T>::fetch(params, rows, scales, scales + count);
+  fetch_filters<T>(params, rows);
   wait_for_previous();
+  fetch_scales<T>(params, scales, scales + count);
   __syncthreads();
 
   const int32 lane = threadIdx.x % 32, g = lane / kEights, t = lane % kEights;
