@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -215,8 +216,9 @@ def test_what_it_does_not_compute_is_refused_with_the_reason(problem: PoolingFor
 def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
     problem = problem_of((1, 8, 3, 3))
     far = TensorDescriptor(DType.FLOAT16, problem.x.shape, (1 << 33, 1, 1 << 30, 8))
-    for algorithm in (RollingPooling(), pooling.FORWARD[1]):
-        found = algorithm.offer(replace(problem, x=far), H200)
+    wide = problem_of((1, 1 << 30, 1, 1))
+    for algorithm, each in itertools.product((RollingPooling(), pooling.FORWARD[1]), (replace(problem, x=far), wide)):
+        found = algorithm.offer(each, H200)
         assert isinstance(found, str)
         assert "2147483648 bytes apart; at most 2147483647" in found
 

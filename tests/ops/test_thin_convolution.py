@@ -97,6 +97,7 @@ def _problem(n: int, channels: int, extent: int, filters: int, **settings: Any) 
         (_problem(2, 16, 8, 20), "in eights"),
         (_problem(2, 40, 8, 72), "40 channels and 72 filters are too many"),
         (_problem(2, 1024, 8, 1024), "too many"),
+        (_problem(32767, 8, 256, 8), "2147418112 pixels; at most"),
         (_problem(2, 16, 8, 16, activation=ActivationDescriptor.make("silu")), "its stores know relu"),
         (_problem(2, 16, 8, 16, z=TensorDescriptor.packed((2, 16, 8, 8), F16)), "z ("),
     ],

@@ -43,7 +43,9 @@ _SHARED_BYTES = 112 * 1024
 
 _EIGHT = 8
 _ALIGNED_BYTES = 16
-_MOST = 2**31 - 2**16
+_MOST = 2**31 - 2**20
+"""Pixels, so that 32 bits hold the number of one that a warp looks for behind them."""
+
 _MOST_PITCH = 2**24
 """Elements from pixel to pixel, of which a warp's are so few apart that 32 bits hold it."""
 

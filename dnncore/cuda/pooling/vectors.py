@@ -49,8 +49,8 @@ def why_no_vectors(problem: PoolingProblem, dtypes: Sequence[DType]) -> str | No
         others = [tensor.strides[axis] for axis in (0, 2, 3) if tensor.shape[axis] > 1]
         if tensor.strides[1] != 1 or tensor.shape[1] % width or any(stride % width for stride in others):
             return f"{tensor} has no vectors of {width} channels"
-        if (step := max(steps(tensor)) * tensor.dtype.itemsize) > _MOST_BYTES:
-            return f"rows or columns of {tensor} are {step} bytes apart; at most {_MOST_BYTES}"
+        if (step := max(*steps(tensor), tensor.shape[1]) * tensor.dtype.itemsize) > _MOST_BYTES:
+            return f"rows, columns or the outermost channels of {tensor} are {step} bytes apart; at most {_MOST_BYTES}"
     return None
 
 

@@ -222,6 +222,7 @@ __device__ void expand(const Params& params) {
       Sums sums;
       sums.add(x, filters + first * kEights);
       output.store(sums, pixel, first + eight, scales + first, scales + count + first);
+      __syncwarp();  // the next products are the whole warp's
     }
   });
 }
@@ -248,6 +249,7 @@ __device__ void reduce(const Params& params) {
     for (int group = 0; group < kGroups; ++group) {
       output.store(sums[group], pixel, group * kBlock + eight, scales + group * kBlock, scales + kCount + group * kBlock);
     }
+    __syncwarp();  // the next products are the whole warp's
   });
 }
 
