@@ -14,6 +14,7 @@ from dnncore import Handle, PoolingDescriptor, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda import pooling
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Place, WhereAligned
 from dnncore.cuda.pooling import rolling
 from dnncore.cuda.pooling.planar import PlanarPooling
@@ -217,7 +218,8 @@ def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
     problem = problem_of((1, 8, 3, 3))
     far = TensorDescriptor(DType.FLOAT16, problem.x.shape, (1 << 33, 1, 1 << 30, 8))
     wide = problem_of((1, 1 << 30, 1, 1))
-    for algorithm, each in itertools.product((RollingPooling(), pooling.FORWARD[1]), (replace(problem, x=far), wide)):
+    algorithms: tuple[CudaAlgorithm, ...] = (RollingPooling(), pooling.FORWARD[1])
+    for algorithm, each in itertools.product(algorithms, (replace(problem, x=far), wide)):
         found = algorithm.offer(each, H200)
         assert isinstance(found, str)
         assert "2147483648 bytes apart; at most 2147483647" in found
