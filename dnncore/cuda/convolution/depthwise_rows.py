@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from dnncore.cuda.calls import Calls, Place, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_plane import Plane, parts_for, where
+from dnncore.cuda.convolution.depthwise_tiles import filter_fields, step
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
-from dnncore.cuda.geometry import taps
 from dnncore.cuda.params import ADDRESS, c_type, generate, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -250,32 +250,26 @@ def row_units() -> tuple[Unit, ...]:
 
 def prepare_rows(problem: ConvolutionProblem, rows: Rows, figures: DeviceFigures) -> Calls:
     """Fill in the parameters."""
-    w, conv, source, output = problem.w, problem.convolution, rows.source, rows.output
+    conv, source, output = problem.convolution, rows.source, rows.output
     backward = problem.direction is Direction.BACKWARD_DATA
     padding = [(rows.filter - 1 - before) if backward else before for before, _ in conv.padding]
-    offset, (w_row, w_column) = taps(w.shape[2:], w.strides[2:], conv)
-    if backward:  # the filter is turned round
-        offset, w_row, w_column = offset + (rows.filter - 1) * (w_row + w_column), -w_row, -w_column
     chunks, strips = rows.chunks, rows.strips
     crews = -(-output.shape[0] // rows.crew)
     steps = -(-output.shape[2] // rows.high)
     walk = -(-steps // parts_for(figures, steps, chunks * strips * crews))
     params = record(
         _PARAMS,
-        source_image=_step(source, 0),
-        source_row=_step(source, 2),
-        output_image=_step(output, 0),
-        output_row=_step(output, 2),
-        w_filter=w.strides[0],
-        w_offset=offset,
-        w_row=w_row,
-        w_column=w_column,
+        source_image=step(source, 0),
+        source_row=step(source, 2),
+        output_image=step(output, 0),
+        output_row=step(output, 2),
+        **filter_fields(problem, turned=backward),
         source_rows=source.shape[2],
         source_columns=source.shape[3],
         output_rows=output.shape[2],
         output_columns=output.shape[3],
-        source_column=_step(source, 3),
-        output_column=_step(output, 3),
+        source_column=step(source, 3),
+        output_column=step(output, 3),
         padding_rows=padding[0],
         padding_columns=padding[1],
         images=output.shape[0],
@@ -300,11 +294,6 @@ def prepare_rows(problem: ConvolutionProblem, rows: Rows, figures: DeviceFigures
         starts_early=figures.starts_early,
         constants={"reads_filters_early": places["w"]},
     )
-
-
-def _step(tensor: TensorDescriptor, axis: int) -> int:
-    """A stride; what is never stepped over may have any."""
-    return tensor.strides[axis] if tensor.shape[axis] > 1 else 0
 
 
 def where_by_rows(problem: ConvolutionProblem, by_rows: Calls, otherwise: Calls) -> Calls:

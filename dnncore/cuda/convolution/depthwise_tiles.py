@@ -22,6 +22,7 @@ __all__ = [
     "REGISTER_BYTES",
     "TILE_ROWS",
     "Tiles",
+    "filter_fields",
     "prepare_tiles",
     "step",
     "tile_units",
@@ -217,7 +218,7 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigu
         source_channel=source.strides[1],
         output_image=output.strides[0],
         output_channel=output.strides[1],
-        **_filter(problem, turned=backward),
+        **filter_fields(problem, turned=backward),
         source_rows=source.shape[2],
         source_columns=source.shape[3],
         output_rows=output.shape[2],
@@ -263,7 +264,7 @@ def step(tensor: TensorDescriptor, axis: int) -> int:
     return tensor.strides[axis] if tensor.shape[axis] > 1 else 0
 
 
-def _filter(problem: ConvolutionProblem, *, turned: bool) -> dict[str, int]:
+def filter_fields(problem: ConvolutionProblem, *, turned: bool) -> dict[str, int]:
     """Where the taps of a filter are, from the last to the first if it is turned round."""
     offset, (rows, columns) = taps(problem.w.shape[2:], problem.w.strides[2:], problem.convolution)
     if turned:
