@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from dnncore import Handle, Tensor
 from dnncore.dtypes import DType
 from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Node, Parameters, Value
-from dnncore.nn.operators import Activation, Reshape, Slice, Split, Transpose
+from dnncore.nn import Model
+from dnncore.nn.operators import Activation, Concat, Reshape, Slice, Split, Transpose
+from dnncore.nn.passes import channels_last, in_precision
 from dnncore.nn.placement import place
 from dnncore.nn.training import for_training
 from dnncore.nn.zoo import lenet
@@ -40,6 +42,26 @@ def test_parts_are_written_where_the_whole_is() -> None:
         assert places[name].storage == "whole"
         assert places[name].offset_bytes == channel * image
         assert places[name].descriptor.strides == whole.strides
+
+
+@pytest.mark.parametrize(
+    ("channels", "pitch"),
+    [
+        pytest.param((40, 176), 256, id="to whole lines"),
+        pytest.param((64, 192), 256, id="they are"),
+        pytest.param((8, 64), 72, id="but not by more than a quarter"),
+    ],
+)
+def test_pixels_of_what_is_put_together_begin_where_lines_of_the_cache_do(
+    channels: tuple[int, int], pitch: int
+) -> None:
+    net = NetBuilder("wide")
+    x = net.input("x", (BATCH, 8, 5, 3))
+    parts = [net.convolution(f"part{n}", x, n, 1) for n in channels]
+    graph = net.build(net.add("relu", Activation("relu"), net.add("whole", Concat(1), *parts)))
+    model = channels_last(in_precision(Model(graph, graph.initialize(0)), DType.FLOAT16))
+    whole = place(model.graph, 2).places["whole"]
+    assert whole.descriptor.strides == (15 * pitch, 1, 3 * pitch, pitch)
 
 
 def test_results_are_handed_out_in_row_major_order() -> None:

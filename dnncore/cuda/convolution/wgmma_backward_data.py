@@ -101,7 +101,7 @@ def phases(problem: ConvolutionProblem) -> list[Phase]:
     made = [
         _phase(x, conv.stride, slab, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))
     ]
-    return sorted(made, key=lambda phase: -phase.summands)
+    return sorted(made, key=lambda phase: -phase.steps)
 
 
 def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, rows: _Axis, columns: _Axis) -> Phase:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     BOX_FILTERS,
     PATCH,
     PATCH_TAPS,
+    PRODUCT_BYTES,
     READ_PATCH,
     RECTANGLE,
     ROW_BYTES,
@@ -49,14 +51,17 @@ __all__ = ["LEAST_ROW_BYTES", "Estimate", "Launch", "Phase", "launches", "tiles"
 
 _NO_PHASE = 2**31 - 1
 
-# Of the estimate, fitted to layers of ResNet-50 and VGG on an H200 (docs/worklog-convolution.md): the share of the products per
-# second that the units reach at the clock that power leaves; clocks of a tile beside its products; bytes of x that a multiprocessor
-# gathers in a clock; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
-# multiply, or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the
-# clocks and the share of those. All are of fp16, and assumed of tf32.
-_OF_PRODUCTS = 0.84
-_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS = 1000, 2500
-_GATHERED_BYTES = 24.5
+# Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the products
+# per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its outputs;
+# bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w that arrive
+# there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to multiply, or to
+# store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the clocks and the
+# share of those. All are of fp16, and assumed of tf32.
+_OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.675
+_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 700
+_OUTPUT_CLOCKS = 0.12
+_GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
+_SHORT_OF_CHANNELS = 1.3
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 _LEAST_TURN = 0.2
@@ -70,8 +75,19 @@ _CLUSTER_CLOCKS, _CLUSTER_STEP_CLOCKS, _CLUSTER_WAVE_CLOCKS = 2470, 380, 2200
 _EXCHANGE_CLOCKS = {1: 0, 2: 1070, 4: 1410, 8: 1750}
 _MOST_BLOCKS_ALONE, _MOST_BLOCKS = 2.0, 1.6
 
-_OUTPUT_CLOCKS = 0.16
-"""Of a tile whose products take less: finishing each output, converting and storing it."""
+
+class ShortSlab(NamedTuple):
+    """Fewer channels than a slab, loaded with some before them that fill it up, where there are any. Immutable.
+
+    Args:
+        channel: The first that is loaded.
+        first: The first product of what is loaded that is multiplied.
+        products: How many are.
+    """
+
+    channel: int
+    first: int
+    products: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +116,29 @@ class Phase:
     next_tap: tuple[int, int] = (1, 1)
     slab: int = SLAB
 
-    @property
-    def summands(self) -> int:
-        """Of each output, those of incomplete slabs included."""
-        return self.steps * self.slab
+    def summands(self, channels: int, product: int) -> int:
+        """Of each output, those of incomplete products included."""
+        return math.prod(self.taps) * max(-(-channels // product), 1) * product
 
     @property
     def steps(self) -> int:
         """Slabs of taps that are added up."""
         return math.prod(self.taps) * (self.slabs[1] - self.slabs[0])
+
+    def short_slab(self, channels: int, product: int) -> ShortSlab | None:
+        """The last slab, if fewer channels are left for it than for the others.
+
+        Args:
+            channels: Of the images that are read.
+            product: Channels of a product.
+        """
+        first, products = (self.slabs[1] - 1) * self.slab, self.slab // product
+        left = -(-(channels - first) // product)
+        if not 0 < left < products:
+            return None
+        if first == 0:
+            return ShortSlab(0, 0, left)
+        return ShortSlab(first - (products - left) * product, products - left, left)
 
     def patches(self) -> tuple[int, int]:
         """How many there are, down and across an image."""
@@ -124,6 +154,12 @@ class Phase:
         """What is loaded of the images that are read."""
         pixels = math.prod(READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
         return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
+
+    def arriving_bytes(self, tile: Tile, rows: float) -> float:
+        """What a multiprocessor loads for a tile: of patches, whose filters stay, x; else x and so many rows of filters, each step."""
+        if tile.in_patches:
+            return math.prod(READ_PATCH) * tile.row_bytes
+        return self.steps * (tile.columns + rows) * tile.row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +204,30 @@ class Launch:
         return -(-self.rows // self.tile.rows)
 
     @property
+    def product(self) -> int:
+        """Channels of a product."""
+        return PRODUCT_BYTES // self.w.dtype.itemsize
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of filters that are copied at a time: those of a tile, or a consumer's where the last tile has none for one of them."""
+        return BOX_FILTERS if self.is_transposed or self.rows % self.tile.rows else self.tile.rows
+
+    @property
     def pixel_tiles(self) -> int:
         """How many there are along the pixels of all phases."""
         return sum(phase.tiles(self.tile) for phase in self.phases)
 
     def suits(self, multiprocessors: int) -> bool:
-        """Whether the tile is for such phases: patches are for one by dense filters over few channels, clusters for few outputs."""
+        """Whether the tile is for such phases: patches are for one by dense filters over few channels, clusters for few outputs.
+
+        And whether both consumers have filters.
+        """
         if self.tile.cluster:
             most = _MOST_BLOCKS_ALONE if self.tile.cluster == 1 else _MOST_BLOCKS
             return self.tile.cluster <= self.phases[0].steps and self.blocks(multiprocessors) <= most * multiprocessors
         if not self.tile.in_patches:
-            return True
+            return self.rows > BOX_FILTERS or self.tile.rows == BOX_FILTERS
         first = self.phases[0]
         is_dense = first.taps == PATCH_TAPS and first.dilation == first.window.steps == (1, 1)
         return len(self.phases) == 1 and is_dense and first.slabs == (0, 1) and self.filter_tiles <= multiprocessors
@@ -189,34 +238,52 @@ class Launch:
         if self.tile.cluster:
             return tiles * self.tile.cluster
         blocks = min(tiles, multiprocessors)
-        return blocks - blocks % self.filter_tiles if self.tile.in_patches else blocks  # a block keeps its filters
+        if self.tile.in_patches:
+            return blocks - blocks % self.filter_tiles  # a block keeps its filters
+        if (
+            tiles > multiprocessors and self.rows % self.tile.rows
+        ):  # the last tile of filters has less to do: all blocks meet it
+            return next(count for count in range(blocks, 0, -1) if math.gcd(count, self.filter_tiles) == 1)
+        return blocks
 
     def estimate(self, nbytes: int, figures: DeviceFigures) -> Estimate:
-        """Time of the turns that the blocks take, of gathering x, or of so many bytes of operands on their way through memory.
+        """Time of the turns that the blocks take, of loads, or of so many bytes of operands on their way through memory.
 
         Tiles of other filters of the same pixels read x at the same time, and the second-level cache reads it once for all of
-        them.
+        them; but it arrives at each multiprocessor.
         """
-        tile, phases = self.tile, self.phases
+        tile = self.tile
         if tile.cluster:
             return self._estimate_of_clusters(nbytes, figures)
         maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
-        rate = figures.products_per_second(maths) / figures.multiprocessors * _OF_PRODUCTS
-        scatters = any(not is_matrix(phase.y) for phase in phases)
-        tile_clocks = _SCATTERED_TILE_CLOCKS if scatters else _TILE_CLOCKS
-        least = tile.columns * tile.rows * _OUTPUT_CLOCKS / figures.clock_hz
-        busy = turns = gathered = turn = 0.0
-        for phase in phases:
-            turn = max(tile.columns * tile.rows * phase.summands / rate + tile_clocks / figures.clock_hz, least)
+        of_products = _OF_PRODUCTS_IN_PATCHES if tile.in_patches else _OF_PRODUCTS
+        rate = figures.products_per_second(maths) / figures.multiprocessors * of_products
+        rows = (
+            -(-self.rows // BOX_FILTERS) * BOX_FILTERS / self.filter_tiles
+        )  # of a tile, but those that no consumer multiplies
+        scatters = any(not is_matrix(phase.y) for phase in self.phases)
+        if scatters:
+            tile_clocks: float = _SCATTERED_TILE_CLOCKS
+        else:
+            tile_clocks = _PATCH_CLOCKS if tile.in_patches else _TILE_CLOCKS + tile.columns * rows * _OUTPUT_CLOCKS
+        busy = turns = turn = gathered = arriving = 0.0
+        for phase in self.phases:
+            summands = phase.summands(self.images.shape[1], self.product)
+            turn = tile.columns * rows * summands / rate + tile_clocks / figures.clock_hz
             shares = phase.tiles(tile) * self.filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
             gathered += phase.gathered_bytes(tile)
+            arriving += shares * phase.arriving_bytes(tile, rows)
         busy += (math.ceil(turns) - turns) * turn
-        start = figures.launch_seconds * min(turns + _LEAST_TURN, 1.0)
-        gathering = gathered / (_GATHERED_BYTES * figures.multiprocessors * figures.clock_hz)
+        if not tile.in_patches and self.images.shape[1] < self.phases[0].slab:
+            gathered *= _SHORT_OF_CHANNELS
+        loads = (
+            max(gathered / (_GATHERED_BYTES * figures.multiprocessors), arriving / _ARRIVING_BYTES) / figures.clock_hz
+        )
         memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
-        return Estimate(max(busy + _LAUNCHES * start, max(gathering, memory) + _MEMORY_LAUNCHES * start), busy)
+        start = figures.launch_seconds * min(turns + _LEAST_TURN, 1.0)
+        return Estimate(max(busy + _LAUNCHES * start, max(loads, memory) + _MEMORY_LAUNCHES * start), busy)
 
     def _estimate_of_clusters(self, nbytes: int, figures: DeviceFigures) -> Estimate:
         """Time of what follows one another in a block, and of what blocks take from each other; or of so many bytes of operands."""
@@ -235,6 +302,7 @@ class Launch:
             filters=self.rows,
             pixel_tiles=self.pixel_tiles,
             filter_tiles=self.filter_tiles,
+            filter_box=self.box_rows,
         )
         params["phases"]["pixel_tiles"] = _NO_PHASE
         tiles = 0
@@ -244,6 +312,10 @@ class Launch:
                 field[name] = getattr(phase, name)
             field["output"] = phase.patches() if tile.in_patches else phase.window.outputs
             field["stride"] = phase.window.steps
+            short = None if tile.cluster else phase.short_slab(self.images.shape[1], self.product)
+            if short is not None:
+                field["slabs"][1] -= 1
+                field["short_channel"], field["short_first"], field["short_products"] = short
             field["padding"] = [-first for first in phase.window.first]
             field["gathers"] = not reads_matrix(self.images, phase.window)
             field["scatters"] = not (tile.in_patches or is_matrix(phase.y))
@@ -299,8 +371,8 @@ class Launch:
     def _filters_map(self) -> TensorMap:
         w, tile = self.w, self.tile
         if w.dtype is DType.INT8:
-            return groups_map(w, tile.slab(w.dtype), tile.rows)
-        return _rounded(filters_map(w, tile.slab(w.dtype), SLAB if self.is_transposed else tile.rows))
+            return groups_map(w, tile.slab(w.dtype), self.box_rows)
+        return _rounded(filters_map(w, tile.slab(w.dtype), self.box_rows))
 
 
 def _rounded(operand: TensorMap) -> TensorMap:

@@ -27,6 +27,7 @@ __all__ = [
     "MOST_PHASES",
     "PATCH",
     "PATCH_TAPS",
+    "PRODUCT_BYTES",
     "READ_PATCH",
     "RECTANGLE",
     "ROW_BYTES",
@@ -62,6 +63,9 @@ _WARP = 32
 
 ROW_BYTES = SLAB * 2
 """Of shared memory: 64 elements of 16 bits."""
+
+PRODUCT_BYTES = 32
+"""Of a row, that one product adds up."""
 
 _LEAST_PART = 16
 """Of the pixels of a cluster's tile, those that a block finishes at least."""
@@ -150,7 +154,10 @@ _PHASE = struct(
         (name, "<i4", 2)
         for name in ("slabs", "taps", "first_tap", "next_tap", "output", "stride", "padding", "dilation")
     ),
-    *((name, "<i4") for name in ("pixel_tiles", "gathers", "scatters")),
+    *(
+        (name, "<i4")
+        for name in ("short_products", "short_first", "short_channel", "pixel_tiles", "gathers", "scatters")
+    ),
     alignment=64,
 )
 
@@ -163,7 +170,7 @@ def params_dtype(*, backward: bool) -> np.dtype:
         ("phases", _PHASE, (MOST_PHASES if backward else 1,)),
         *BLEND,
         ("epilogue", EPILOGUE),
-        *((name, "<i4") for name in ("filters", "pixel_tiles", "filter_tiles", "reads_filters_early")),
+        *((name, "<i4") for name in ("filters", "pixel_tiles", "filter_tiles", "filter_box", "reads_filters_early")),
         alignment=64,
     )
 

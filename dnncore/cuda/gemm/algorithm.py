@@ -57,6 +57,10 @@ _EPILOGUE_PRODUCTS, _MATRIX_EPILOGUE_PRODUCTS = 227.5, 46.84
 """Multiply-adds in fp32 that take as long as the epilogue of an element of C beside a plain store, on an H200; the second of what
 tensor cores compute. It takes longer where stores are single elements."""
 
+_LEAST_PRODUCTS, _LEAST_ROWS = 141.0, 64
+"""Multiply-adds in fp32 that an element of C takes as long as, at least, where tensor cores compute it and an epilogue follows: a
+clock of a multiprocessor; of so many rows, if there are fewer [measured on an H200: 3x3 layers of 16 to 32 channels in GoogLeNet]."""
+
 _OF_MEMORY_RATE = 0.6
 """What is reached at most of the memory's rate where the tensor cores have little to do [measured on an H200: filters of one tap
 from 256 to 64 channels; from 64 to 256 it is 0.3]."""
@@ -193,6 +197,10 @@ class TiledGemm(Bounded):
             return reason
         seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
         seconds = max(seconds, memory_seconds(problem, product, figures))
+        if extended and product.dtype not in FULL_PRECISION:
+            rows = -(-product.rows // _LEAST_ROWS) * _LEAST_ROWS
+            elements = product.groups * rows * product.num_columns
+            seconds = max(seconds, elements * _LEAST_PRODUCTS / figures.products_per_second(Maths.FP32))
         if product.dtype in _OF_16_BITS:
             least = _LEAST_EXTENDED_LAUNCHES if extended else _LEAST_LAUNCHES
             seconds = max(seconds, least * figures.launch_seconds)

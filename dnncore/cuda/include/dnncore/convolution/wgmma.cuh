@@ -27,6 +27,11 @@
 // scale and bias of two filters only, and tiles come in every multiple of 8 pixels. Filters of int8 are loaded in the order in
 // which wgmma_box.cuh wants their outputs: of each sixteen the even ones come first.
 //
+// Boxes that reach beyond an operand, which the engine fills up with zeros, are slow to copy. So a slab of channels that is short,
+// whose taps come behind all others, is loaded with channels before it, where there are any, of which nothing is multiplied again;
+// and of the filters of the last tile come only as many boxes as have some. A consumer for which there are none leaves the units to
+// the other.
+//
 // Backward-data is a convolution too: of dy, by the filters with their taps in reverse and filters and channels exchanged. x
 // is then dy, y is dx and "filters" are channels of dx. Nothing is rearranged: a stage takes 64 filters of 64 channels each as
 // they are in memory, a filter to a row, and the matrix units transpose them; those of fp32, which they do not transpose, come with
@@ -48,9 +53,9 @@ struct Kernel {
   static constexpr int kConsumerPixels = kSharesFilters ? kPixels : kPixels / kConsumers;
   static constexpr int kParts = kConsumerPixels / Runs<T>::kPixels;
   static constexpr int kSlab = kRowBytes / sizeof(T);                  // channels of a stage
+  static constexpr int kProducts = kRowBytes / 32;                     // of a stage
   static constexpr bool kTransposes = kBackward && sizeof(T) == 2;
   static constexpr Major kMajor = kTransposes ? Major::kMN : Major::kK;  // of w in a stage
-  static constexpr uint32 kStageBytes = (kPixels + kFilters) * kRowBytes;
   static_assert((kSharesFilters || kFilters == kConsumerFilters) && kConsumerPixels % Runs<T>::kPixels == 0);
 
   struct Shared {
@@ -108,45 +113,43 @@ private:
       const Pixel first(phase, tile.pixel);
       const int32 h = first.row * phase.stride[0] - phase.padding[0];
       const int32 w = first.column * phase.stride[1] - phase.padding[1];
-      for (int r = 0; r < phase.taps[0]; ++r) {
-        for (int s = 0; s < phase.taps[1]; ++s) {
-          for (int slab = phase.slabs[0]; slab < phase.slabs[1]; ++slab) {
-            Mbarrier& filled = shared.ring.begin_to_fill(at, kStageBytes);
-            if (phase.gathers) {
-              load_pixels(
-                  shared.x[at.stage], phase.x, filled, slab * kSlab, w, h, first.image, s * phase.dilation[1],
-                  r * phase.dilation[0]);
-            } else {
-              load_window(shared.x[at.stage], phase.x, filled, slab * kSlab, tile.pixel);
-            }
-            if constexpr (kBackward) {
-              const int32 tap_r = phase.first_tap[0] + r * phase.next_tap[0];
-              const int32 tap_s = phase.first_tap[1] + s * phase.next_tap[1];
-              if constexpr (kTransposes) {
-#pragma unroll
-                for (int i = 0; i < kFilters; i += kSlab) {
-                  load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, slab * kSlab);
-                }
+      const int32 filters = min(kFilters, params.filters - tile.filter), box = params.filter_box;
+      const uint32 nbytes = (kPixels + (filters + box - 1) / box * box) * kRowBytes;
+      const auto load_taps = [&](int32 first_channel, int slabs) {
+        for (int r = 0; r < phase.taps[0]; ++r) {
+          for (int s = 0; s < phase.taps[1]; ++s) {
+            for (int32 channel = first_channel; channel < first_channel + slabs * kSlab; channel += kSlab) {
+              Mbarrier& filled = shared.ring.begin_to_fill(at, nbytes);
+              if (phase.gathers) {
+                load_pixels(
+                    shared.x[at.stage], phase.x, filled, channel, w, h, first.image, s * phase.dilation[1],
+                    r * phase.dilation[0]);
               } else {
-                load_window(shared.w[at.stage], params.w, filled, slab * kSlab, tap_s, tap_r, tile.filter);
+                load_window(shared.x[at.stage], phase.x, filled, channel, tile.pixel);
               }
-            } else if constexpr (std::is_same_v<T, int8>) {
-              load_groups(shared.w[at.stage], params.w, filled, slab * kSlab, tile.filter / 16, r * phase.taps[1] + s);
-            } else {
-              load_window(shared.w[at.stage], params.w, filled, slab * kSlab, s, r, tile.filter);
+              const int32 tap_r = kBackward ? phase.first_tap[0] + r * phase.next_tap[0] : r;
+              const int32 tap_s = kBackward ? phase.first_tap[1] + s * phase.next_tap[1] : s;
+              for (int32 i = 0; i < filters; i += box) {
+                if constexpr (kTransposes) {
+                  load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, channel);
+                } else if constexpr (std::is_same_v<T, int8>) {
+                  const int32 tap = r * phase.taps[1] + s;
+                  load_groups(&shared.w[at.stage][i], params.w, filled, channel, (tile.filter + i) / 16, tap);
+                } else {
+                  load_window(&shared.w[at.stage][i], params.w, filled, channel, tap_s, tap_r, tile.filter + i);
+                }
+              }
+              at.advance();
             }
-            at.advance();
           }
         }
-      }
+      };
+      load_taps(phase.slabs[0] * kSlab, phase.slabs[1] - phase.slabs[0]);
+      if (phase.short_products > 0) load_taps(phase.short_channel, 1);
     }
   }
 
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-    const auto steps = [&](const Place& place) {
-      const Phase& phase = params.phases[place.phase];
-      return phase.taps[0] * phase.taps[1] * (phase.slabs[1] - phase.slabs[0]);
-    };
     Output<T, kBackward> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     Tiles tiles(params);
     const auto place_of_tile = [&] {
@@ -154,27 +157,39 @@ private:
       (kSharesFilters ? place.filter : place.pixel) += consumer * (kSharesFilters ? kConsumerFilters : kConsumerPixels);
       return place;
     };
+    // The last tile may have filters for the first consumer alone.
+    const auto has_filters = [&](const Place& place) { return !kSharesFilters || place.filter < params.filters; };
     Place next = place_of_tile();
     auto next_parameters = output.parameters(next.filter);
-    output.begin(next);
+    if (has_filters(next)) output.begin(next);
     Position<kStages> at;
     while (tiles.any()) {
       const Place tile = next;
       const auto parameters = next_parameters;
+      const bool multiplies = has_filters(tile);
       MatrixSum<T> sums[kConsumerPixels / 2];
-      multiply(sums, steps(tile), shared, consumer, at);
+      if (multiplies) {
+        multiply(sums, params.phases[tile.phase], shared, consumer, at);
+      } else {
+        shared.ring.pass_each(at, steps(params.phases[tile.phase]));
+      }
       // What the next tile needs beside its sums is under way before this one is stored.
       tiles.next();
       if (tiles.any()) {
         next = place_of_tile();
         next_parameters = output.parameters(next.filter);
       }
+      const bool goes_on = tiles.any() && has_filters(next);
+      if (!multiplies) {
+        if (goes_on) output.begin(next);
+        continue;
+      }
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const Place here{tile.pixel + part * Runs<T>::kPixels, tile.filter, tile.phase};
         if (part + 1 < kParts) {
           output.begin({here.pixel + Runs<T>::kPixels, here.filter, here.phase});
-        } else if (tiles.any()) {
+        } else if (goes_on) {
           output.begin(next);
         }
         output.store(sums + part * (Runs<T>::kPixels / 2), parameters, here);
@@ -183,18 +198,34 @@ private:
     output.end();
   }
 
+  static __device__ __forceinline__ int steps(const Phase& phase) {
+    return phase.taps[0] * phase.taps[1] * (phase.slabs[1] - phase.slabs[0] + (phase.short_products > 0));
+  }
+
   static __device__ __forceinline__ void multiply(
-      MatrixSum<T> (&sums)[kConsumerPixels / 2], int steps, Shared& shared, int consumer, Position<kStages>& at) {
+      MatrixSum<T> (&sums)[kConsumerPixels / 2], const Phase& phase, Shared& shared, int consumer, Position<kStages>& at) {
     const int first_w = kSharesFilters ? consumer * kConsumerFilters : 0;
     const int first_x = kSharesFilters ? 0 : consumer * kConsumerPixels;
-    shared.ring.multiply_each(at, steps, [&](int stage, bool is_first) {
-      const uint64 w = matrix_descriptor<kRowBytes>(shared_address(&shared.w[stage][first_w]));
-      const uint64 x = matrix_descriptor<kRowBytes>(shared_address(&shared.x[stage][first_x]));
+    const auto multiply_more = [&](auto products, int steps, int first, bool goes_on) {
+      shared.ring.multiply_more(at, steps, goes_on, [&](int stage, bool is_first) {
+        const uint64 w = matrix_descriptor<kRowBytes>(shared_address(&shared.w[stage][first_w])) + first * kMatrixStep<kMajor>;
+        const uint64 x =
+            matrix_descriptor<kRowBytes>(shared_address(&shared.x[stage][first_x])) + first * kMatrixStep<Major::kK>;
 #pragma unroll
-      for (int k = 0; k < kRowBytes / 32; ++k) {
-        multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, !is_first || k > 0);
-      }
-    });
+        for (int k = 0; k < decltype(products)::value; ++k) {
+          multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, !is_first || k > 0);
+        }
+      });
+    };
+    const int taps = phase.taps[0] * phase.taps[1], whole = phase.slabs[1] - phase.slabs[0];
+    multiply_more(Products<kProducts>{}, taps * whole, 0, false);
+    // The compiler keeps products of the units apart unless it sees how many there are.
+    if (phase.short_products == 1) multiply_more(Products<1>{}, taps, phase.short_first, whole > 0);
+    if constexpr (kProducts > 2) {
+      if (phase.short_products == 2) multiply_more(Products<2>{}, taps, phase.short_first, whole > 0);
+      if (phase.short_products == 3) multiply_more(Products<3>{}, taps, phase.short_first, whole > 0);
+    }
+    shared.ring.end_products(at);
   }
 };
 

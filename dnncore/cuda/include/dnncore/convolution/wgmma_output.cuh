@@ -17,7 +17,7 @@ namespace dnncore::wgmma {
 struct alignas(64) Phase {
   TensorMap x;          // a slab of a stage's pixels
   TensorMap y;          // a window of a box
-  int32 slabs[2];       // the first one of x, and the one behind the last
+  int32 slabs[2];       // the first one of x, and the one behind the last, but for a short one behind these
   int32 taps[2];        // how many
   int32 first_tap[2];   // backward-data: the filter's tap that is the first here, and how far the next one is
   int32 next_tap[2];
@@ -25,6 +25,9 @@ struct alignas(64) Phase {
   int32 stride[2];
   int32 padding[2];
   int32 dilation[2];
+  int32 short_products; // of the short slab; 0 where there is none
+  int32 short_first;    // of the products of a slab, and
+  int32 short_channel;  // with which it is loaded
   int32 pixel_tiles;    // up to the first of this phase
   int32 gathers;        // whether x is images; else a matrix whose rows are the pixels of y
   int32 scatters;       // whether y is images; else a matrix
@@ -35,7 +38,7 @@ inline constexpr int kMostPhases = 4;
 // `params_dtype` of convolution/wgmma_tile.py. Coordinates are 32 bits: the host refuses more pixels.
 template <bool kBackward>
 struct alignas(64) Params {
-  TensorMap w;  // a slab of one tap of kFilters filters; backward-data of 16 bits: of 64 filters
+  TensorMap w;  // a slab of one tap of filter_box filters
   TensorMap z;  // as y
   Phase phases[kBackward ? kMostPhases : 1];
   Blend blend;
@@ -43,6 +46,7 @@ struct alignas(64) Params {
   int32 filters;
   int32 pixel_tiles;
   int32 filter_tiles;
+  int32 filter_box;
   int32 reads_filters_early;  // whether w is there before the kernel before has ended
 };
 

@@ -97,10 +97,12 @@ private:
     int32 patch = first_patch(params) + consumer * patch_step(params);
     if (patch >= params.pixel_tiles) return;
     output.begin({2 * patch, filter(params), 0});
+    const Phase& phase = params.phases[0];
+    const int products = phase.short_products > 0 ? phase.short_products : kSlab / 16;
     wait(shared.filters, 0);
     for (Position<kStages> at{consumer, 0}; patch < params.pixel_tiles; patch += step) {
       float sums[kSums];
-      multiply(sums, shared, at);
+      multiply(sums, products, shared, at);
       const Place first{2 * patch, filter(params), 0}, second{2 * patch + 1, filter(params), 0};
       output.begin(second);
       output.store(sums, parameters, first);
@@ -110,23 +112,24 @@ private:
     output.end();
   }
 
-  static __device__ __forceinline__ void multiply(float (&sums)[kSums], Shared& shared, Position<kStages>& at) {
-    shared.ring.multiply_each(at, 1, [&](int stage, bool) {
+  static __device__ __forceinline__ void multiply(float (&sums)[kSums], int products, Shared& shared, Position<kStages>& at) {
+    wait(shared.ring.filled[at.stage], at.parity);
+    for (int k = 0; k < products; ++k) {
+      fence_sums();
 #pragma unroll
-      for (int r = 0; r < kTaps; ++r) {
-#pragma unroll
-        for (int s = 0; s < kTaps; ++s) {
-          const uint64 w = matrix_descriptor(shared_address(&shared.w[r][s]));
-          const uint64 x = matrix_descriptor(
-              shared_address(&shared.x[stage][r * kPatchWidth + s]), 16, kPatchWidth * kMatrixRowBytes);
-#pragma unroll
-          for (int k = 0; k < kSlab / 16; ++k) {
-            multiply_matrices<T, kMajor>(
-                sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, r + s + k > 0);
-          }
-        }
+      for (int tap = 0; tap < kTaps * kTaps; ++tap) {
+        const int r = tap / kTaps, s = tap % kTaps;
+        const uint64 w = matrix_descriptor(shared_address(shared.w[r][s]));
+        const uint64 x = matrix_descriptor(
+            shared_address(&shared.x[at.stage][r * kPatchWidth + s]), 16, kPatchWidth * kMatrixRowBytes);
+        multiply_matrices<T, kMajor>(sums, w + k * kMatrixStep<kMajor>, x + k * kMatrixStep<Major::kK>, tap + k > 0);
       }
-    });
+      commit_products();
+      wait_for_products<1>();
+    }
+    wait_for_products<0>();
+    shared.ring.release(at.stage);
+    at.advance();
     at.advance();  // past the other's
   }
 };

@@ -2,6 +2,8 @@
 // warps each, whose products read them (drawn in wgmma.cuh).
 #pragma once
 
+#include <type_traits>
+
 #include "dnncore/ptx/early_launch.cuh"
 #include "dnncore/ptx/mbarrier.cuh"
 #include "dnncore/ptx/warpgroup.cuh"
@@ -12,6 +14,10 @@ namespace dnncore::wgmma {
 inline constexpr int kSlab = 64;                                // elements of a row: 128 bytes
 inline constexpr int kConsumers = 2;                            // where a kernel does not say more
 inline constexpr int kConsumerFilters = 64;
+
+// How many products of the units a step begins.
+template <int kCount>
+using Products = std::integral_constant<int, kCount>;
 
 struct Row {
   unsigned char bytes[kMatrixRowBytes];
@@ -57,17 +63,35 @@ struct Ring {
   // A consumer's products of so many stages: multiply(stage, is_first) begins those of one, while the ones before run.
   template <typename Multiply>
   __device__ __forceinline__ void multiply_each(At& at, int steps, const Multiply& multiply) {
+    multiply_more(at, steps, false, multiply);
+    end_products(at);
+  }
+
+  // The same in runs, of which each but the first `goes_on`, until end_products.
+  template <typename Multiply>
+  __device__ __forceinline__ void multiply_more(At& at, int steps, bool goes_on, const Multiply& multiply) {
     for (int step = 0; step < steps; ++step) {
       wait(filled[at.stage], at.parity);
       fence_sums();
-      multiply(at.stage, step == 0);
+      multiply(at.stage, !goes_on && step == 0);
       commit_products();
       wait_for_products<1>();  // those of the step before
-      if (step > 0) release(at.before());
+      if (goes_on || step > 0) release(at.before());
       at.advance();
     }
+  }
+  __device__ __forceinline__ void end_products(const At& at) {
     wait_for_products<0>();
     release(at.before());
+  }
+
+  // A consumer that multiplies nothing lets so many stages pass.
+  __device__ __forceinline__ void pass_each(At& at, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      wait(filled[at.stage], at.parity);
+      release(at.stage);
+      at.advance();
+    }
   }
 
   // By all threads of a consumer, which have read a stage.
