@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from dnncore import Handle, Tensor
 from dnncore.dtypes import DType
-from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Node, Parameters, Value
-from dnncore.nn import Model
+from dnncore.nn import BATCH, Executor, Graph, Model, NetBuilder, Node, Parameters, Value
 from dnncore.nn.operators import Activation, Concat, Reshape, Slice, Split, Transpose
 from dnncore.nn.passes import channels_last, in_precision
 from dnncore.nn.placement import place

@@ -51,14 +51,14 @@ __all__ = ["LEAST_ROW_BYTES", "Estimate", "Launch", "Phase", "launches", "tiles"
 
 _NO_PHASE = 2**31 - 1
 
-# Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the products
-# per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its outputs;
-# bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w that arrive
-# there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to multiply, or to
-# store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the clocks and the
-# share of those. All are of fp16, and assumed of tf32.
-_OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.675
-_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 700
+# Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the
+# products per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its
+# outputs; bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w that
+# arrive there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to multiply,
+# or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the clocks and
+# the share of those. All are of fp16, and assumed of tf32.
+_OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.87
+_TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 650
 _OUTPUT_CLOCKS = 0.12
 _GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
 _SHORT_OF_CHANNELS = 1.3
@@ -156,9 +156,11 @@ class Phase:
         return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
 
     def arriving_bytes(self, tile: Tile, rows: float) -> float:
-        """What a multiprocessor loads for a tile: of patches, whose filters stay, x; else x and so many rows of filters, each step."""
+        """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps."""
         if tile.in_patches:
-            return math.prod(READ_PATCH) * tile.row_bytes
+            slabs = self.slabs[1] - self.slabs[0]
+            loaded = 0 if slabs == 1 else math.prod(self.taps) * tile.rows
+            return slabs * (math.prod(READ_PATCH) + loaded) * tile.row_bytes
         return self.steps * (tile.columns + rows) * tile.row_bytes
 
 
@@ -204,13 +206,18 @@ class Launch:
         return -(-self.rows // self.tile.rows)
 
     @property
+    def keeps_filters(self) -> bool:
+        """Whether a block has the same filters in all of its patches: if these have a single slab."""
+        return self.tile.in_patches and self.phases[0].slabs == (0, 1)
+
+    @property
     def product(self) -> int:
         """Channels of a product."""
         return PRODUCT_BYTES // self.w.dtype.itemsize
 
     @property
     def box_rows(self) -> int:
-        """Rows of filters that are copied at a time: those of a tile, or a consumer's where the last tile has none for one of them."""
+        """Rows of filters that are copied at a time: of a tile, or of a consumer where the last tile has none for one of them."""
         return BOX_FILTERS if self.is_transposed or self.rows % self.tile.rows else self.tile.rows
 
     @property
@@ -219,7 +226,7 @@ class Launch:
         return sum(phase.tiles(self.tile) for phase in self.phases)
 
     def suits(self, multiprocessors: int) -> bool:
-        """Whether the tile is for such phases: patches are for one by dense filters over few channels, clusters for few outputs.
+        """Whether the tile is for such phases: patches are for one by dense filters, clusters for few outputs.
 
         And whether both consumers have filters.
         """
@@ -230,7 +237,7 @@ class Launch:
             return self.rows > BOX_FILTERS or self.tile.rows == BOX_FILTERS
         first = self.phases[0]
         is_dense = first.taps == PATCH_TAPS and first.dilation == first.window.steps == (1, 1)
-        return len(self.phases) == 1 and is_dense and first.slabs == (0, 1) and self.filter_tiles <= multiprocessors
+        return len(self.phases) == 1 and is_dense and not (self.keeps_filters and self.filter_tiles > multiprocessors)
 
     def blocks(self, multiprocessors: int) -> int:
         """How many are launched: a cluster for each tile, or as many blocks as stay for the whole launch."""
@@ -238,11 +245,11 @@ class Launch:
         if self.tile.cluster:
             return tiles * self.tile.cluster
         blocks = min(tiles, multiprocessors)
-        if self.tile.in_patches:
-            return blocks - blocks % self.filter_tiles  # a block keeps its filters
+        if self.keeps_filters:
+            return blocks - blocks % self.filter_tiles
         if (
             tiles > multiprocessors and self.rows % self.tile.rows
-        ):  # the last tile of filters has less to do: all blocks meet it
+        ):  # the last tile of filters is shorter: all blocks meet it
             return next(count for count in range(blocks, 0, -1) if math.gcd(count, self.filter_tiles) == 1)
         return blocks
 

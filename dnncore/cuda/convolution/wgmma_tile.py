@@ -125,7 +125,7 @@ class Tile:
         return self.row_bytes // dtype.itemsize
 
     def shared_bytes(self, dtype: DType) -> int:
-        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, one for the filters.
+        """Stages, the consumers' boxes, two barriers for each stage and one for each box; of patches, the taps' stages and turns.
 
         A cluster's block has one box, the sums of it that all blocks have, and a barrier at which these arrive.
         """
@@ -138,7 +138,7 @@ class Tile:
         if self.in_patches:
             patch = -(-math.prod(READ_PATCH) // 8) * 8
             rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
-            return rows * ROW_BYTES + (2 * self.stages + 1 + boxes) * 8
+            return rows * ROW_BYTES + (2 * (self.stages + math.prod(PATCH_TAPS)) + _CONSUMERS + boxes) * 8
         return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
