@@ -86,6 +86,8 @@ FORWARD = (
         F16, 1, (30, 18), (3, 3), SAME, "convolution_wgmma_float16_64x224", True, 2.0, -1.0, channels=136, filters=72
     ),
     Layer(BF16, 2, (28, 9), (3, 3), SAME, "convolution_wgmma_bfloat16_64x224", channels=128, filters=64, blocks=2),
+    Layer(F16, 3, (14, 9), (3, 3), SAME, "convolution_wgmma_float16_64x240", True, -0.5, 2.0, channels=136, filters=72),
+    Layer(BF16, 4, (18, 10), (3, 3), ONE_TAP, "convolution_wgmma_bfloat16_64x240", channels=64, filters=64, blocks=2),
     Layer(
         I8, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_int8_128x192", True, 2.0, -1.0, channels=144, filters=144
     ),
@@ -128,6 +130,8 @@ BACKWARD_DATA = (
     Layer(F16, 2, (30, 13), (3, 3), SAME, "float16_64x224", beta=-1.0, filters=56, blocks=2),
     Layer(BF16, 1, (30, 34), (3, 3), ONE_TAP, "bfloat16_64x224", filters=64, blocks=2),
     Layer(F16, 1, (30, 18), (3, 3), SAME, "float16_64x224", alpha=0.5, beta=-1.0, filters=144),
+    Layer(F16, 3, (14, 9), (3, 3), SAME, "float16_64x240", beta=-1.0, filters=56, blocks=2),
+    Layer(BF16, 2, (13, 10), (3, 3), ONE_TAP, "bfloat16_64x240", channels=64),
     Layer(BF16, 2, (20, 17), (3, 3), HALVED, "bfloat16_128x192", beta=1.0),
     Layer(BF16, 3, (7, 14), (3, 1), ROWS, "bfloat16_64x192", alpha=0.5, beta=-1.0, channels=40),
     Layer(BF16, 2, (16, 14), (3, 2), STRIDED, "bfloat16_128x96"),

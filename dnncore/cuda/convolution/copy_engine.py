@@ -212,10 +212,10 @@ def groups_map(w: TensorDescriptor, channels: int, filters: int) -> BoxMap:
     )
 
 
-def patches_map(images: TensorDescriptor, channels: int, rows: int, columns: int) -> BoxMap:
-    """Images, of which so many channels of so many rows and columns of one are copied at a time."""
+def patches_map(images: TensorDescriptor, channels: int, rows: int, columns: int, count: int = 1) -> BoxMap:
+    """Images, of which so many channels of so many rows and columns of some of them are copied at a time."""
     n, c, h, w = images.shape
-    return BoxMap(images.dtype, (c, w, h, n), _strides_bytes(images), (channels, columns, rows, 1))
+    return BoxMap(images.dtype, (c, w, h, n), _strides_bytes(images), (channels, columns, rows, count))
 
 
 def matrix_map(tensor: TensorDescriptor, channels: int, pixels: int) -> BoxMap:

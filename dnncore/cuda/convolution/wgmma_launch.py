@@ -26,10 +26,8 @@ from dnncore.cuda.convolution.copy_engine import (
 )
 from dnncore.cuda.convolution.wgmma_tile import (
     BOX_FILTERS,
-    PATCH,
     PATCH_TAPS,
     PRODUCT_BYTES,
-    READ_PATCH,
     RECTANGLE,
     ROW_BYTES,
     SLAB,
@@ -37,6 +35,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     TILES_OF_CLUSTERS,
     TILES_OF_INT8,
     TILES_OF_TF32,
+    Patch,
     Tile,
     params_dtype,
     unit,
@@ -53,10 +52,10 @@ _NO_PHASE = 2**31 - 1
 
 # Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the
 # products per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its
-# outputs; bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w that
-# arrive there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to multiply,
-# or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the clocks and
-# the share of those. All are of fp16, and assumed of tf32.
+# outputs; bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w
+# that arrive there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
+# multiply, or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the
+# clocks and the share of those. All are of fp16, and assumed of tf32.
 _OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.87
 _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 650
 _OUTPUT_CLOCKS = 0.12
@@ -140,27 +139,29 @@ class Phase:
             return ShortSlab(0, 0, left)
         return ShortSlab(first - (products - left) * product, products - left, left)
 
-    def patches(self) -> tuple[int, int]:
+    def patches(self, patch: Patch) -> tuple[int, int]:
         """How many there are, down and across an image."""
-        p, q = self.window.outputs
-        return -(-p // PATCH[0]), -(-q // PATCH[1])
+        (p, q), (rows, columns) = self.window.outputs, patch.outputs
+        return -(-p // rows), -(-q // columns)
 
     def tiles(self, tile: Tile) -> int:
         """How many there are along the pixels."""
         n, _, *places = self.y.shape
-        return n * math.prod(self.patches()) if tile.in_patches else -(-n * math.prod(places) // tile.columns)
+        if tile.patch is not None:
+            return -(-n // tile.patch.images) * math.prod(self.patches(tile.patch))
+        return -(-n * math.prod(places) // tile.columns)
 
     def gathered_bytes(self, tile: Tile) -> int:
         """What is loaded of the images that are read."""
-        pixels = math.prod(READ_PATCH) if tile.in_patches else tile.columns * math.prod(self.taps)
+        pixels = tile.columns * math.prod(self.taps) if tile.patch is None else math.prod(tile.patch.read)
         return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
 
     def arriving_bytes(self, tile: Tile, rows: float) -> float:
         """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps."""
-        if tile.in_patches:
+        if tile.patch is not None:
             slabs = self.slabs[1] - self.slabs[0]
             loaded = 0 if slabs == 1 else math.prod(self.taps) * tile.rows
-            return slabs * (math.prod(READ_PATCH) + loaded) * tile.row_bytes
+            return slabs * (math.prod(tile.patch.read) + loaded) * tile.row_bytes
         return self.steps * (tile.columns + rows) * tile.row_bytes
 
 
@@ -208,7 +209,7 @@ class Launch:
     @property
     def keeps_filters(self) -> bool:
         """Whether a block has the same filters in all of its patches: if these have a single slab."""
-        return self.tile.in_patches and self.phases[0].slabs == (0, 1)
+        return self.tile.patch is not None and self.phases[0].slabs == (0, 1)
 
     @property
     def product(self) -> int:
@@ -233,7 +234,7 @@ class Launch:
         if self.tile.cluster:
             most = _MOST_BLOCKS_ALONE if self.tile.cluster == 1 else _MOST_BLOCKS
             return self.tile.cluster <= self.phases[0].steps and self.blocks(multiprocessors) <= most * multiprocessors
-        if not self.tile.in_patches:
+        if self.tile.patch is None:
             return self.rows > BOX_FILTERS or self.tile.rows == BOX_FILTERS
         first = self.phases[0]
         is_dense = first.taps == PATCH_TAPS and first.dilation == first.window.steps == (1, 1)
@@ -263,7 +264,7 @@ class Launch:
         if tile.cluster:
             return self._estimate_of_clusters(nbytes, figures)
         maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
-        of_products = _OF_PRODUCTS_IN_PATCHES if tile.in_patches else _OF_PRODUCTS
+        of_products = _OF_PRODUCTS if tile.patch is None else _OF_PRODUCTS_IN_PATCHES
         rate = figures.products_per_second(maths) / figures.multiprocessors * of_products
         rows = (
             -(-self.rows // BOX_FILTERS) * BOX_FILTERS / self.filter_tiles
@@ -272,7 +273,8 @@ class Launch:
         if scatters:
             tile_clocks: float = _SCATTERED_TILE_CLOCKS
         else:
-            tile_clocks = _PATCH_CLOCKS if tile.in_patches else _TILE_CLOCKS + tile.columns * rows * _OUTPUT_CLOCKS
+            of_outputs = tile.columns * rows * _OUTPUT_CLOCKS
+            tile_clocks = _TILE_CLOCKS + of_outputs if tile.patch is None else _PATCH_CLOCKS
         busy = turns = turn = gathered = arriving = 0.0
         for phase in self.phases:
             summands = phase.summands(self.images.shape[1], self.product)
@@ -283,7 +285,7 @@ class Launch:
             gathered += phase.gathered_bytes(tile)
             arriving += shares * phase.arriving_bytes(tile, rows)
         busy += (math.ceil(turns) - turns) * turn
-        if not tile.in_patches and self.images.shape[1] < self.phases[0].slab:
+        if tile.patch is None and self.images.shape[1] < self.phases[0].slab:
             gathered *= _SHORT_OF_CHANNELS
         loads = (
             max(gathered / (_GATHERED_BYTES * figures.multiprocessors), arriving / _ARRIVING_BYTES) / figures.clock_hz
@@ -317,7 +319,7 @@ class Launch:
             field["pixel_tiles"] = tiles
             for name in ("slabs", "taps", "first_tap", "next_tap", "dilation"):
                 field[name] = getattr(phase, name)
-            field["output"] = phase.patches() if tile.in_patches else phase.window.outputs
+            field["output"] = phase.window.outputs if tile.patch is None else phase.patches(tile.patch)
             field["stride"] = phase.window.steps
             short = None if tile.cluster else phase.short_slab(self.images.shape[1], self.product)
             if short is not None:
@@ -325,13 +327,13 @@ class Launch:
                 field["short_channel"], field["short_first"], field["short_products"] = short
             field["padding"] = [-first for first in phase.window.first]
             field["gathers"] = not reads_matrix(self.images, phase.window)
-            field["scatters"] = not (tile.in_patches or is_matrix(phase.y))
+            field["scatters"] = tile.patch is None and not is_matrix(phase.y)
             tiles += phase.tiles(tile)
         return params
 
     def output_map(self, images: TensorDescriptor) -> TensorMap:
         """Images that are written, or added before, as the tile's consumers do."""
-        if self.tile.in_patches:
+        if self.tile.patch is not None:
             return patches_map(images, SLAB, *RECTANGLE)
         filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
         return output_map(images, filters, self.tile.box_pixels(images.dtype))
@@ -371,8 +373,9 @@ class Launch:
         )
 
     def _input_map(self, phase: Phase) -> TensorMap:
-        if self.tile.in_patches:
-            return patches_map(self.images, SLAB, *READ_PATCH)
+        if self.tile.patch is not None:
+            count, *extents = self.tile.patch.read
+            return patches_map(self.images, SLAB, *extents, count)
         return _rounded(images_map(self.images, phase.window, phase.slab, self.tile.columns))
 
     def _filters_map(self) -> TensorMap:

@@ -32,7 +32,6 @@ from dnncore.cuda.convolution.wgmma_tile import (
     BOX_FILTERS,
     DTYPES,
     MOST,
-    PATCH,
     RECTANGLE,
     WARPGROUP,
     least_of_wgmma,
@@ -195,7 +194,7 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
         w.shape[0],
         *(extent + sum(padding) for extent, padding in zip(x.shape[2:], conv.padding, strict=True)),
         (x.shape[3] + sum(conv.padding[1]) + w.shape[3] + RECTANGLE[1] * conv.stride[1]) * channels,
-        x.shape[2] + sum(conv.padding[0]) + rows.stage_rows + PATCH[0] * conv.stride[0],
+        x.shape[2] + sum(conv.padding[0]) + rows.stage_rows + 2 * RECTANGLE[0] * conv.stride[0],
     )
     if most > MOST:
         return f"rectangles, filters, or values of a row: {most}; at most {MOST}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,10 +26,8 @@ __all__ = [
     "LONGEST_SUM",
     "MOST",
     "MOST_PHASES",
-    "PATCH",
     "PATCH_TAPS",
     "PRODUCT_BYTES",
-    "READ_PATCH",
     "RECTANGLE",
     "ROW_BYTES",
     "SLAB",
@@ -38,6 +37,7 @@ __all__ = [
     "TILES_OF_INT8",
     "TILES_OF_TF32",
     "WARPGROUP",
+    "Patch",
     "Tile",
     "least_of_wgmma",
     "params_dtype",
@@ -83,9 +83,28 @@ PATCH_TAPS = (3, 3)
 """Of the filters for which there are patches: rows and columns, as are the next three."""
 
 RECTANGLE = (14, 8)
-PATCH = (2 * RECTANGLE[0], RECTANGLE[1])
-READ_PATCH = (PATCH[0] + PATCH_TAPS[0] - 1, PATCH[1] + PATCH_TAPS[1] - 1)
-"""A box, the outputs of a patch, and what their taps meet."""
+"""A box."""
+
+
+class Patch(NamedTuple):
+    """Two rectangles of outputs: one below the other, or the same of two images. Immutable.
+
+    Args:
+        images: 1 or 2.
+    """
+
+    images: int
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Of an image: rows and columns."""
+        return 2 // self.images * RECTANGLE[0], RECTANGLE[1]
+
+    @property
+    def read(self) -> tuple[int, int, int]:
+        """What the taps meet: images, rows and columns."""
+        (rows, columns), (r, s) = self.outputs, PATCH_TAPS
+        return self.images, rows + r - 1, columns + s - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +115,7 @@ class Tile:
         rows: Of filters.
         columns: Of pixels.
         stages: Of the ring.
-        in_patches: Whether a stage is a patch of pixels that all taps read.
+        patch: That a stage is of pixels, which all taps read; of two images columns between the rectangles are computed in vain.
         row_bytes: Of a row of a stage.
         cluster: Blocks that share out the sums of a tile, of which a launch has one wave (`convolution/wgmma_clusters.cuh`); 0
             where a block takes tiles in turn.
@@ -105,7 +124,7 @@ class Tile:
     rows: int
     columns: int
     stages: int
-    in_patches: bool = False
+    patch: Patch | None = None
     row_bytes: int = ROW_BYTES
     cluster: int = 0
 
@@ -135,14 +154,19 @@ class Tile:
             sums = self.cluster * self.box_pixels(dtype) * self.rows * 4
             return self.stages * (stage_bytes + 2 * 8) + sums + box_bytes + 2 * 8
         boxes = _CONSUMERS * _BOXES
-        if self.in_patches:
-            patch = -(-math.prod(READ_PATCH) // 8) * 8
+        if self.patch is not None:
+            patch = -(-math.prod(self.patch.read) // 8) * 8
             rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
             return rows * ROW_BYTES + (2 * (self.stages + math.prod(PATCH_TAPS)) + _CONSUMERS + boxes) * 8
         return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
-TILES = (Tile(128, 192, 4), Tile(128, 96, 6), Tile(64, 192, 5), Tile(64, 224, 2, in_patches=True))
+TILES = (
+    Tile(128, 192, 4),
+    Tile(128, 96, 6),
+    Tile(64, 192, 5),
+    *(Tile(64, columns, 2, patch=Patch(n)) for n, columns in ((1, 224), (2, 240))),
+)
 TILES_OF_CLUSTERS = (*(Tile(64, 64, 5, cluster=blocks) for blocks in (1, 2, 4)), Tile(64, 64, 4, cluster=8))
 """Of 16 bits, forward: as many stages as two blocks on a multiprocessor have room for."""
 TILES_OF_TF32 = TILES[:3]
@@ -185,8 +209,8 @@ def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
         f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}, {tile.row_bytes}"
     )
     header, kernel = "wgmma", f"Kernel<{arguments}>"
-    if tile.in_patches:
-        header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}>"
+    if tile.patch is not None:
+        header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}, {tile.patch.images}>"
     attributes = f"__launch_bounds__({tile.threads}, 1)"
     if tile.cluster:
         header, kernel = "wgmma_clusters", f"ClusterKernel<{c_type(dtype)}, {tile.cluster}, {tile.stages}>"

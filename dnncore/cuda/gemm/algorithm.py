@@ -59,7 +59,7 @@ tensor cores compute. It takes longer where stores are single elements."""
 
 _LEAST_PRODUCTS, _LEAST_ROWS = 141.0, 64
 """Multiply-adds in fp32 that an element of C takes as long as, at least, where tensor cores compute it and an epilogue follows: a
-clock of a multiprocessor; of so many rows, if there are fewer [measured on an H200: GoogLeNet's 3x3 layers of 16 to 32 channels]."""
+clock of a multiprocessor; of so many rows, if there are fewer [measured on an H200: 3x3 layers of 16 to 32 channels]."""
 
 _OF_MEMORY_RATE = 0.6
 """What is reached at most of the memory's rate where the tensor cores have little to do [measured on an H200: filters of one tap

@@ -24,9 +24,11 @@ struct Runs {
   static constexpr int kPixels = sizeof(T) == 4 ? 48 : 96;
 };
 
-// Boxes that are rectangles of 8 x 14 pixels, two of which are the output of a patch: place.pixel counts the rectangles.
+// Boxes that are rectangles of 8 x 14 pixels, two of which are the output of a patch: one below the other, or the same of two images.
+// place.pixel counts the rectangles.
+template <int kPatchImages = 1>
 struct Rectangles {
-  static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight;
+  static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight, kImages = kPatchImages;
 };
 
 // What one copy moves of a box is a window.

@@ -75,7 +75,7 @@ struct Pixel {
 // Of one consumer.
 template <typename T, bool kBackward, typename Shape = Runs<T>>
 class Output {
-  static constexpr bool kInRectangles = std::is_same_v<Shape, Rectangles>;
+  static constexpr bool kInRectangles = std::is_same_v<Shape, Rectangles<1>> || std::is_same_v<Shape, Rectangles<2>>;
   static constexpr int kBoxSums = Shape::kPixels / 2;  // of a thread
   using Box = wgmma::Box<T, Shape>;
   using Share = wgmma::Share<T, Shape>;
@@ -201,7 +201,13 @@ private:
   // Where a box that is a rectangle begins.
   __device__ __forceinline__ Pixel rectangle(const Place& place) const {
     Pixel at(params_.phases[place.phase], place.pixel / 2);
-    at.row = (at.row * 2 + place.pixel % 2) * Rectangles::kHeight, at.column *= Rectangles::kWidth;
+    const int32 second = place.pixel % 2;
+    if constexpr (Shape::kImages == 2) {
+      at.image = at.image * 2 + second;
+    } else {
+      at.row = at.row * 2 + second;
+    }
+    at.row *= Shape::kHeight, at.column *= Shape::kWidth;
     return at;
   }
 

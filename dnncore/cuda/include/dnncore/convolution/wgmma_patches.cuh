@@ -4,7 +4,8 @@
 //
 //     x    . . . . . . . . . .      10 x 30 pixels, a row of 128 bytes each, for 8 x 28 outputs (o). Tap (r, s) begins 10 r + s
 //          . o o o o o o o o .      rows further on; of its columns, eight are followed by the next eight 10 rows on.
-//          . o o o o o o o o .
+//          . o o o o o o o o .      Or 10 x 16 pixels of two images each, for images of up to 14 rows: the columns of the two
+//          . . . . . . . . . .      rows that lie between their outputs are computed in vain.
 //
 //     w    9 taps x 64 filters x a slab of channels, each tap a stage. Where one slab is all, a block keeps its filters for the
 //          whole launch.
@@ -21,20 +22,24 @@
 
 namespace dnncore::wgmma {
 
-template <typename T, bool kBackward>
+// Of as many images as a patch is.
+template <typename T, bool kBackward, int kImages>
 struct PatchKernel {
   using Params = wgmma::Params<kBackward>;
   static constexpr int kSide = 3, kTaps = kSide * kSide, kPatches = 2;
-  static constexpr int kWidth = Rectangles::kWidth, kHeight = 2 * Rectangles::kHeight;
-  static constexpr int kPatchWidth = kWidth + kSide - 1, kPatchRows = kPatchWidth * (kHeight + kSide - 1);
-  static constexpr int kSums = kWidth * kHeight / 2;  // of a thread
+  using Shape = Rectangles<kImages>;
+  static constexpr int kWidth = Shape::kWidth, kHeight = 2 / kImages * Shape::kHeight;  // of an image
+  static constexpr int kPatchWidth = kWidth + kSide - 1, kPatchHeight = kHeight + kSide - 1;
+  static constexpr int kPatchRows = kImages * kPatchHeight * kPatchWidth;
+  static constexpr int kSecond = (kImages == 2 ? kPatchHeight : Shape::kHeight) * kWidth / 2;  // sums of the second rectangle
+  static constexpr int kSums = kSecond + Shape::kPixels / 2;                                   // of a thread
   static constexpr int kProducts = kSlab / 16;        // of a slab
   static constexpr Major kMajor = kBackward ? Major::kMN : Major::kK;  // of w
 
   struct Shared {
     Row x[kPatches][(kPatchRows + 7) / 8 * 8];  // begin at multiples of 1024 bytes
     Row w[kTaps][kConsumerFilters];
-    Box<T, Rectangles> boxes[kConsumers][kBoxes];
+    Box<T, Shape> boxes[kConsumers][kBoxes];
     Ring<kPatches, 1> patches;  // a stage has one consumer
     Ring<kTaps, 1> taps;
     Mbarrier turns[kConsumers];           // the other has begun all products of its tile
@@ -85,7 +90,7 @@ private:
         const int32 channel = slab < whole ? slab * kSlab : phase.short_channel;
         load_window(
             shared.x[patch_at.stage], phase.x, shared.patches.begin_to_fill(patch_at, kPatchRows * kMatrixRowBytes), channel,
-            at.column * kWidth - phase.padding[1], at.row * kHeight - phase.padding[0], at.image);
+            at.column * kWidth - phase.padding[1], at.row * kHeight - phase.padding[0], at.image * kImages);
         patch_at.advance();
         if (all == 1 && tile != first) continue;
         for (int tap = 0; tap < kTaps; ++tap) {
@@ -104,7 +109,7 @@ private:
   }
 
   static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
-    Output<T, kBackward, Rectangles> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    Output<T, kBackward, Shape> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     const Phase& phase = params.phases[0];
     const int32 step = kConsumers * static_cast<int32>(gridDim.x);
     int32 tile = static_cast<int32>(blockIdx.x) + consumer * static_cast<int32>(gridDim.x);
@@ -124,7 +129,7 @@ private:
       if (tile + step < tiles(params)) parameters = output.parameters(filter(params, tile + step));
       output.store(sums, now, first);
       if (tile + step < tiles(params)) output.begin(place(params, tile + step));
-      output.store(sums + kSums / 2, now, second);
+      output.store(sums + kSecond, now, second);
     }
     output.end();
   }

@@ -45,10 +45,10 @@ struct RowsParams : Params<false> {
 template <typename T, typename Read>
 struct RowsKernel {
   using Params = RowsParams;
-  using Box = wgmma::Box<T, Rectangles>;
+  using Box = wgmma::Box<T, Rectangles<>>;
   using Loads = ChunkLoads<Read, 1>;
   static constexpr bool kLooksUp = sizeof(Read) < sizeof(T);
-  static constexpr int kOutputs = Rectangles::kWidth, kSums = Rectangles::kPixels / 2;
+  static constexpr int kOutputs = Rectangles<>::kWidth, kSums = Rectangles<>::kPixels / 2;
   static_assert(kOutputs == kChunkOutputs);
 
   // As many stages as there is memory for.
@@ -126,7 +126,7 @@ private:
     // The first output, and its place as the boxes are counted: those of a patch, one below the other, follow each other.
     __device__ __forceinline__ Pixel first() const {
       const auto at = indices();
-      return {at.image, at.row * Rectangles::kHeight, at.column * kOutputs};
+      return {at.image, at.row * Rectangles<>::kHeight, at.column * kOutputs};
     }
     __device__ __forceinline__ int32 place() const {
       const auto at = indices();
@@ -179,7 +179,7 @@ private:
   }
 
   static __device__ __forceinline__ void consume(const Params& params, const Shared& shared, int consumer, int32 filter) {
-    Output<T, false, Rectangles> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    Output<T, false, Rectangles<>> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     const auto parameters = output.parameters(filter);
     Walk walk(params, consumer);
     if (walk.any()) output.begin({walk.place(), filter, 0});

@@ -78,6 +78,8 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   "%88,%89,%90,%91,%92,%93,%94,%95"
 #define DNNCORE_NAMES_112                                                                                               \
   DNNCORE_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define DNNCORE_NAMES_120                                                                                               \
+  DNNCORE_NAMES_112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define DNNCORE_NAMES_128                                                                                               \
   DNNCORE_NAMES_112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // `columns` and `types` are as the instruction spells them; a, b, `adds` and `signs` (which of a and b are negated, and, of 16
@@ -120,6 +122,10 @@ using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
   DNNCORE_MULTIPLY(                                                                                                     \
       "224", "k16.f32." type "." type, DNNCORE_NAMES_112, "%112", "%113", "%114", ", 1, 1, %115, %116",                 \
       DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_32("+f", 48), DNNCORE_SUMS_32("+f", 80))
+#define DNNCORE_MULTIPLY_120(type)                                                                                      \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "240", "k16.f32." type "." type, DNNCORE_NAMES_120, "%120", "%121", "%122", ", 1, 1, %123, %124",                 \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_32("+f", 48), DNNCORE_SUMS_32("+f", 80), DNNCORE_SUMS_8("+f", 112))
 #define DNNCORE_MULTIPLY_128(type)                                                                                      \
   DNNCORE_MULTIPLY(                                                                                                     \
       "256", "k16.f32." type "." type, DNNCORE_NAMES_128, "%128", "%129", "%130", ", 1, 1, %131, %132",                 \
@@ -137,7 +143,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
       kSums == 48 || kSums == 96 ||
       (sizeof(T) == 2 &&
        (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 ||
-        kSums == 128)));
+        kSums == 120 || kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
@@ -188,6 +194,10 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY_112("f16");
   } else if constexpr (kSums == 112) {
     DNNCORE_MULTIPLY_112("bf16");
+  } else if constexpr (kSums == 120 && kIsHalf) {
+    DNNCORE_MULTIPLY_120("f16");
+  } else if constexpr (kSums == 120) {
+    DNNCORE_MULTIPLY_120("bf16");
   } else if constexpr (kIsHalf) {
     DNNCORE_MULTIPLY_128("f16");
   } else {
@@ -208,6 +218,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
 #undef DNNCORE_NAMES_112
+#undef DNNCORE_NAMES_120
 #undef DNNCORE_NAMES_128
 #undef DNNCORE_MULTIPLY
 #undef DNNCORE_MULTIPLY_8
@@ -219,6 +230,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96
 #undef DNNCORE_MULTIPLY_112
+#undef DNNCORE_MULTIPLY_120
 #undef DNNCORE_MULTIPLY_128
 
 }  // namespace dnncore
