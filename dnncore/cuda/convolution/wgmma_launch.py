@@ -53,14 +53,15 @@ _NO_PHASE = 2**31 - 1
 # Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the
 # products per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its
 # outputs; bytes of x that a multiprocessor gathers in a clock, more of them where rows are short of channels; bytes of x and w
-# that arrive there; the share of the memory's rate; and what it takes, in launches, until all multiprocessors have something to
-# multiply, or to store: less where few of them have a tile, but something always. Phases of strides write every second pixel: the
-# clocks and the share of those. All are of fp16, and assumed of tf32.
+# that arrive there, half as many more of a short slab that is filled up; the share of the memory's rate; and what it takes, in
+# launches, until all multiprocessors have something to multiply, or to store: less where few of them have a tile, but something
+# always. Phases of strides write every second pixel: the clocks and the share of those. All are of fp16, and assumed of tf32.
 _OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.87
 _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 650
 _OUTPUT_CLOCKS = 0.12
 _GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
 _SHORT_OF_CHANNELS = 1.3
+_FILLED_UP = 0.5
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
 _LEAST_TURN = 0.2
@@ -156,13 +157,17 @@ class Phase:
         pixels = tile.columns * math.prod(self.taps) if tile.patch is None else math.prod(tile.patch.read)
         return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
 
-    def arriving_bytes(self, tile: Tile, rows: float) -> float:
-        """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps."""
+    def arriving_bytes(self, tile: Tile, rows: float, short: ShortSlab | None) -> float:
+        """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps.
+
+        Rows of a short slab that is filled up begin anywhere in lines of the cache.
+        """
         if tile.patch is not None:
             slabs = self.slabs[1] - self.slabs[0]
             loaded = 0 if slabs == 1 else math.prod(self.taps) * tile.rows
             return slabs * (math.prod(tile.patch.read) + loaded) * tile.row_bytes
-        return self.steps * (tile.columns + rows) * tile.row_bytes
+        filled_up = 0 if short is None or not short.first else math.prod(self.taps) * _FILLED_UP
+        return (self.steps + filled_up) * (tile.columns + rows) * tile.row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +253,8 @@ class Launch:
         blocks = min(tiles, multiprocessors)
         if self.keeps_filters:
             return blocks - blocks % self.filter_tiles
-        if (
-            tiles > multiprocessors and self.rows % self.tile.rows
-        ):  # the last tile of filters is shorter: all blocks meet it
+        if tiles > multiprocessors and 0 < self.rows % self.tile.rows <= BOX_FILTERS < self.tile.rows:
+            # The last tile of filters has half of the products: all blocks are to meet it.
             return next(count for count in range(blocks, 0, -1) if math.gcd(count, self.filter_tiles) == 1)
         return blocks
 
@@ -272,9 +276,11 @@ class Launch:
         scatters = any(not is_matrix(phase.y) for phase in self.phases)
         if scatters:
             tile_clocks: float = _SCATTERED_TILE_CLOCKS
+        elif tile.patch is None:
+            n, _, *places = self.phases[0].y.shape
+            tile_clocks = _TILE_CLOCKS + min(tile.columns, n * math.prod(places)) * rows * _OUTPUT_CLOCKS
         else:
-            of_outputs = tile.columns * rows * _OUTPUT_CLOCKS
-            tile_clocks = _TILE_CLOCKS + of_outputs if tile.patch is None else _PATCH_CLOCKS
+            tile_clocks = _PATCH_CLOCKS
         busy = turns = turn = gathered = arriving = 0.0
         for phase in self.phases:
             summands = phase.summands(self.images.shape[1], self.product)
@@ -283,7 +289,8 @@ class Launch:
             turns += shares
             busy += shares * turn
             gathered += phase.gathered_bytes(tile)
-            arriving += shares * phase.arriving_bytes(tile, rows)
+            short = phase.short_slab(self.images.shape[1], self.product)
+            arriving += shares * phase.arriving_bytes(tile, rows, short)
         busy += (math.ceil(turns) - turns) * turn
         if tile.patch is None and self.images.shape[1] < self.phases[0].slab:
             gathered *= _SHORT_OF_CHANNELS
