@@ -226,7 +226,7 @@ class Bounded(ABC):
 
 
 class Composed(Bounded):
-    """What an algorithm is besides that is composed of others, whose bounds make one of its own that is closer. Immutable."""
+    """What an algorithm is besides that is composed of others, whose bounds or offers make a closer bound of its own. Immutable."""
 
     __slots__ = ()
 

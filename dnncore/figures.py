@@ -27,6 +27,8 @@ class Maths(Enum):
     FP16 = "fp16"
     INT8 = "int8"
 
+    __hash__ = object.__hash__  # as of `DType`
+
     @classmethod
     def of(cls, dtype: DType) -> Maths:
         """The units for products of a dtype in full precision: tensor cores for 16 bits and int8, bfloat16 counted as fp16."""
