@@ -81,11 +81,11 @@ class TensorDescriptor(HashedOnce):
         """
         layout, shape = member(Layout, layout), wholes(shape, "shape")
         ndim = len(shape)
-        order, spatial = list(range(ndim)), list(range(2, ndim))
+        order: Sequence[int] = range(ndim)
         if layout is not Layout.NCHW:
             if ndim < 2:
                 raise BadParamError(f"layout {layout.value} needs at least 2 dimensions, shape is {shape}")
-            order = [0, *spatial, 1] if layout is Layout.NHWC else [1, *spatial, 0]
+            order = (0, *order[2:], 1) if layout is Layout.NHWC else (1, *order[2:], 0)
         strides, step = [0] * ndim, 1
         for axis in reversed(order):
             strides[axis] = step

@@ -17,7 +17,7 @@ from dnncore.cuda.calls import Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import taps
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 
@@ -129,7 +129,7 @@ class Phases:
             taps_of: Of a filter, whose taps may be counted from the last.
         """
         shape = (image.shape[0], channels, *places)
-        phases = TensorDescriptor(image.dtype, shape, _strides(shape, innermost=innermost))
+        phases = TensorDescriptor.packed(shape, image.dtype, Layout.NHWC if innermost else Layout.NCHW)
         counts = [math.prod(stride[i + 1 :]) for i in range(len(stride))]
         of_channel = 1 if innermost else math.prod(stride)
         of_phase = image.shape[1] if innermost else 1
@@ -164,16 +164,16 @@ class Phases:
     @property
     def has_more_channels(self) -> bool:
         """Whether there are channels of zeros."""
-        return self.phases.shape[1] > self.image.shape[1] * math.prod(axis.phases for axis in self.axes)
+        return self.phases.shape[1] > self.image.shape[1] * math.prod([axis.phases for axis in self.axes])
 
     @property
     def padded_size(self) -> int:
         """Elements of the image as far as phases reach, or of the image, whichever are more."""
-        return math.prod(max(axis.phases * axis.places, axis.image) for axis in self.axes)
+        return math.prod([max(axis.phases * axis.places, axis.image) for axis in self.axes])
 
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of a split or of a join."""
-        count = math.prod(axis.phases * axis.places for axis in self.axes)
+        count = math.prod([axis.phases * axis.places for axis in self.axes])
         nbytes = self.image.nbytes + count * self.phases.dtype.itemsize
         lanes = _LANES * figures.multiprocessors * figures.clock_hz
         busy = max(nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE), count * _ELEMENT_CLOCKS / lanes)
@@ -234,15 +234,6 @@ def _axis(axis: _Axis, *, splits: bool) -> np.ndarray:
         phase_stride=axis.phase_stride,
         place_stride=axis.place_stride,
     )
-
-
-def _strides(shape: tuple[int, ...], *, innermost: bool) -> tuple[int, ...]:
-    order = (1, *range(len(shape) - 1, 1, -1), 0) if innermost else tuple(range(len(shape) - 1, -1, -1))
-    strides, step = [0] * len(shape), 1
-    for axis in order:
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
 
 
 def least_moving_seconds(images: Collection[TensorDescriptor], figures: DeviceFigures) -> float:

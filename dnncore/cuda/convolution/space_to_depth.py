@@ -40,7 +40,7 @@ from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, least_moving_seconds, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionMode
+from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -152,7 +152,7 @@ class _Arrangement:
 
     def moving_seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of splitting inputs and joining the output, without the convolution."""
-        return sum(each.seconds(figures) for phases in self.moved.values() for each in phases) + (
+        return sum([each.seconds(figures) for phases in self.moved.values() for each in phases]) + (
             len(self.has_gaps) * figures.launch_seconds
         )
 
@@ -205,7 +205,7 @@ def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
         if (_why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
     ]
     return tuple(
-        each for each in found if max(phases.padded_size for some in each.moved.values() for phases in some) <= MOST
+        each for each in found if max([phases.padded_size for some in each.moved.values() for phases in some]) <= MOST
     )
 
 
@@ -232,24 +232,27 @@ def _taps(problem: _Problem, outputs: int) -> tuple[int, ...]:
     """Extents of the phases' filter."""
     stride = problem.convolution.stride
     return tuple(
-        -(-(step * (outputs - 1) + extent) // (step * outputs))
-        for extent, step in zip(problem.w.shape[2:], stride, strict=True)
+        [
+            -(-(step * (outputs - 1) + extent) // (step * outputs))
+            for extent, step in zip(problem.w.shape[2:], stride, strict=True)
+        ]
     )
 
 
 def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
     """With so many outputs to a block, along each dimension."""
     x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
-    block, of_block = tuple(step * outputs for step in conv.stride), outputs**conv.spatial_ndim
-    taps, across = _taps(problem, outputs), tuple(-(-extent // outputs) for extent in y.shape[2:])
+    block, of_block = tuple([step * outputs for step in conv.stride]), outputs**conv.spatial_ndim
+    taps, across = _taps(problem, outputs), tuple([-(-extent // outputs) for extent in y.shape[2:]])
     # What has no stride may be dilated.
-    dilation = tuple(step if size == 1 else 1 for step, size in zip(conv.dilation, block, strict=True))
-    reach = tuple((count - 1) * step for count, step in zip(taps, dilation, strict=True))
+    dilation = tuple([step if size == 1 else 1 for step, size in zip(conv.dilation, block, strict=True)])
+    places = tuple(
+        [size + (count - 1) * step for size, count, step in zip(across, taps, dilation, strict=True)]
+    )  # as far as the taps reach
     innermost = conv.groups == 1 and y.shape[1] > 1 and y.strides[1] == 1
     widen = partial(_filled, problem)
     channels, filters = widen(w.shape[1] * math.prod(block)), w.shape[0]
-    before = tuple(padding for padding, _ in conv.padding)
-    places = tuple(map(sum, zip(across, reach, strict=True)))
+    before = tuple([padding for padding, _ in conv.padding])
     images = Phases.of(x, places, block, channels * conv.groups, innermost=innermost, before=before)
     moved: dict[str, tuple[Phases, ...]] = {"x": (images,)}
     split = partial(Phases.of, w, taps, block, channels, innermost=innermost, taps_of=conv)
@@ -267,19 +270,22 @@ def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
         )
         moved["y"] = (Phases.of(y, across, (outputs,) * conv.spatial_ndim, filters, innermost=innermost),)
         phases_of_y = moved["y"][0].phases
-    moved = {name: moved[name] for name in ("x", "w", "y") if name in moved and name in _names(problem)}
     has_gaps = {name for name, phases in moved.items() if phases[0].has_more_channels}
     if filters > w.shape[0] * of_block:
         has_gaps.add("w")
     # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
-    dense = replace(
-        conv,
+    dense = ConvolutionDescriptor(
         padding=((0, 0),) * conv.spatial_ndim,
         stride=(1,) * conv.spatial_ndim,
         dilation=dilation,
-        mode=ConvolutionMode.CROSS_CORRELATION,
+        groups=conv.groups,
+        math=conv.math,
     )
-    inner = replace(problem, x=images.phases, w=moved["w"][0].phases, y=phases_of_y, convolution=dense)
+    operands = images.phases, moved["w"][0].phases, phases_of_y, dense
+    if isinstance(problem, ConvolutionProblem):
+        inner: _Problem = ConvolutionProblem(problem.direction, *operands)
+    else:
+        inner = replace(problem, **dict(zip(("x", "w", "y", "convolution"), operands, strict=True)))
     return _Arrangement(inner, moved, has_gaps - {_names(problem)[-1]})
 
 
