@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from dnncore.descriptors import ActivationDescriptor
+from dnncore.descriptors.settings import settle
 from dnncore.dtypes import DType
 
 __all__ = [
@@ -162,11 +162,11 @@ class Epilogue:
     widened: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Product:
     """Everything that a tiled kernel computes. Immutable.
 
-    What every choice of a kernel asks for is worked out once, and hashes are made for dictionaries with few products.
+    Hashes are made for dictionaries with few products.
 
     Args:
         dtype: Element type of A and B.
@@ -182,6 +182,12 @@ class Product:
         inputs: What the problem's inputs are, in its order: "a", "b"; of an epilogue also "scale", "bias", "z".
         epilogue: What is done before blending, in a product of one phase.
         output: Element type of C; None for that of A and B, which it must be unless they are int8.
+
+    Attributes:
+        num_columns: Columns of the phase that has most; 0 when the output is empty.
+        longest_sum: Products in the longest sum.
+        num_digits: Most digits of any number in it.
+        fits_32_bit_offsets: Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits.
     """
 
     dtype: DType
@@ -197,13 +203,35 @@ class Product:
     inputs: tuple[str, ...]
     epilogue: Epilogue | None = None
     output: DType | None = None
+    num_columns: int = field(init=False, repr=False, compare=False)
+    longest_sum: int = field(init=False, repr=False, compare=False)
+    num_digits: int = field(init=False, repr=False, compare=False)
+    fits_32_bit_offsets: bool = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, self.num_columns, self.longest_sum))
+    def __post_init__(self) -> None:
+        # What every choice of a kernel asks for.
+        columns, longest, digits, farthest = [0], [0], [0], [0]
+        rows = (self.rows - 1) * abs(self.a_row_stride)
+        for phase in self.phases:
+            columns.append(phase.num_columns)
+            longest.append(phase.reduction_length)
+            digits += (len(phase.column), len(phase.reduction))
+            along = [(extent - 1) * abs(stride) for extent, _, stride, _ in phase.reduction]
+            across = [(extent - 1) * abs(stride) for extent, stride, _, _ in (*phase.column, *phase.reduction)]
+            farthest += (rows + sum(along), sum(across))
+        num_columns, longest_sum = max(columns), max(longest)
+        settle(
+            self,
+            num_columns=num_columns,
+            longest_sum=longest_sum,
+            num_digits=max(digits),
+            fits_32_bit_offsets=max(farthest) < 2**31,
+            _hash=hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, num_columns, longest_sum)),
+        )
 
     @property
     def sum_dtype(self) -> DType:
@@ -214,27 +242,6 @@ class Product:
     def is_empty(self) -> bool:
         """Whether C has no elements."""
         return self.rows == 0 or self.groups == 0 or self.num_columns == 0
-
-    @cached_property
-    def num_columns(self) -> int:
-        """Columns of the phase that has most; 0 when the output is empty."""
-        return max([phase.num_columns for phase in self.phases], default=0)
-
-    @cached_property
-    def num_digits(self) -> int:
-        """Most digits of any number in it."""
-        return max([max(len(phase.column), len(phase.reduction)) for phase in self.phases], default=0)
-
-    @cached_property
-    def fits_32_bit_offsets(self) -> bool:
-        """Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits."""
-        rows = (self.rows - 1) * abs(self.a_row_stride)
-        for phase in self.phases:
-            of_a = sum([(digit.extent - 1) * abs(digit.other_stride) for digit in phase.reduction])
-            of_b = sum([(digit.extent - 1) * abs(digit.b_stride) for digit in (*phase.column, *phase.reduction)])
-            if rows + of_a >= 2**31 or of_b >= 2**31:
-                return False
-        return True
 
     def partial_sums(self) -> Product:
         """The same with a C that holds packed [group][row][column], the sums before any epilogue; one phase."""
@@ -252,11 +259,6 @@ class Product:
             epilogue=None,
             output=self.sum_dtype,
         )
-
-    @cached_property
-    def longest_sum(self) -> int:
-        """Products in the longest sum."""
-        return max([phase.reduction_length for phase in self.phases], default=0)
 
     def why_not_tiled(self) -> str | None:
         """None when the kernels' structs can hold it, else the reason why not."""
