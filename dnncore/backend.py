@@ -6,7 +6,7 @@ are opaque to everything above: what `Memory.at` returns goes back to the backen
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -215,8 +215,11 @@ class Algorithm(Protocol):
         ...
 
 
-class Bounded(ABC):
-    """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable."""
+class Bounded:
+    """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable.
+
+    No ABC: every plan asks every algorithm whether it is one of these, and of an ABC that takes ten times as long.
+    """
 
     __slots__ = ()
 

@@ -76,8 +76,10 @@ class DeviceFigures(HashedOnce):
 
     def products_per_second(self, maths: Maths) -> float:
         """Multiply-adds per second of the whole device; 0 where it has no such units."""
-        per_clock = next((number for kind, number in self.products_per_clock if kind is maths), 0)
-        return per_clock * self.multiprocessors * self.clock_hz
+        for kind, per_clock in self.products_per_clock:
+            if kind is maths:
+                return per_clock * self.multiprocessors * self.clock_hz
+        return 0
 
     @property
     def starts_early(self) -> bool:

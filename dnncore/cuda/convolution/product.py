@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dnncore.cuda.gemm import Digit, Phase, Product
@@ -66,9 +66,8 @@ class _Axis(NamedTuple):
         if self.outer == 0 or self.summed == 0:
             return True
         across, along = (self.outer - 1) * self.outer_step, (self.summed - 1) * self.summed_step
-        lowest = self.first + min(across, 0) + min(along, 0)
-        highest = self.first + max(across, 0) + max(along, 0)
-        return lowest >= 0 and highest < self.bound
+        corners = self.first, self.first + across, self.first + along, self.first + across + along
+        return min(corners) >= 0 and max(corners) < self.bound
 
 
 def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: Digit) -> Phase:
@@ -81,17 +80,19 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
         summed: The digit of the reduction.
     """
 
-    def steps(axis: int, step: int) -> tuple[int, ...]:
-        return tuple([step if axis == other else 0 for other in padded])
-
     nowhere = (0,) * len(padded)
-    column = [Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere)]
-    reduction = [Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere)]
+    column, reduction = [outer._replace(steps=nowhere)], [summed._replace(steps=nowhere)]
     a_offset = b_offset = c_offset = 0
     for i, axis in enumerate(axes):
-        b_stride, outer_step, summed_step = axis.b_stride, axis.outer_step, axis.summed_step
-        column.append(Digit(axis.outer, outer_step * b_stride, axis.c_stride, steps(i, outer_step)))
-        reduction.append(Digit(axis.summed, summed_step * b_stride, axis.a_stride, steps(i, summed_step)))
+        across = along = nowhere
+        if i in padded:
+            before = padded.index(i)
+            behind = nowhere[before + 1 :]
+            across = (*nowhere[:before], axis.outer_step, *behind)
+            along = (*nowhere[:before], axis.summed_step, *behind)
+        b_stride = axis.b_stride
+        column.append(Digit(axis.outer, axis.outer_step * b_stride, axis.c_stride, across))
+        reduction.append(Digit(axis.summed, axis.summed_step * b_stride, axis.a_stride, along))
         a_offset += axis.a_offset
         b_offset += axis.first * b_stride
         c_offset += axis.c_offset
@@ -100,13 +101,18 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
 
 
 def _phases(
-    combinations: Iterable[Sequence[_Axis]], outer: Digit, summed: Digit
+    axes: Sequence[Sequence[_Axis]], outer: Digit, summed: Digit
 ) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
-    """Build the phases and the bounds that they share."""
-    phases = [tuple(axes) for axes in combinations]
-    padded = [i for i in range(len(phases[0])) if not all(axes[i].stays_inside for axes in phases)]
-    bounds = tuple(phases[0][i].bound for i in padded)
-    return bounds, tuple(_phase(axes, padded, outer, summed) for axes in phases)
+    """Build the phases and the bounds that they share.
+
+    Args:
+        axes: What each axis may be: there is a phase for each combination.
+        outer: The digit of the column that is not spatial: batch or channels.
+        summed: The digit of the reduction that is not.
+    """
+    padded = [i for i, each in enumerate(axes) if not all([axis.stays_inside for axis in each])]
+    bounds = tuple([axes[i][0].bound for i in padded])
+    return bounds, tuple([_phase(each, padded, outer, summed) for each in itertools.product(*axes)])
 
 
 def _taps(problem: ConvolutionProblem, axis: int, first: int = 0, step: int = 1) -> tuple[int, int]:
@@ -130,7 +136,7 @@ def _forward(problem: ConvolutionProblem) -> Product:
         )  # fmt: skip
 
     bounds, phases = _phases(
-        [[axis(i) for i in range(conv.spatial_ndim)]],
+        [[axis(i)] for i in range(conv.spatial_ndim)],
         Digit(x.shape[0], x.strides[0], y.strides[0]),
         Digit(w.shape[1], x.strides[1], w.strides[1]),
     )
@@ -154,7 +160,7 @@ def _backward_filter(problem: ConvolutionProblem) -> Product:
         )  # fmt: skip
 
     bounds, phases = _phases(
-        [[axis(i) for i in range(conv.spatial_ndim)]],
+        [[axis(i)] for i in range(conv.spatial_ndim)],
         Digit(w.shape[1], x.strides[1], w.strides[1]),
         Digit(x.shape[0], x.strides[0], y.strides[0]),
     )
@@ -193,7 +199,7 @@ def _backward_data(problem: ConvolutionProblem) -> Product:
     if not all(axes):
         axes = [[_backward_data_axis(problem, i, 0)] for i in range(conv.spatial_ndim)]  # dx is empty
     bounds, phases = _phases(
-        itertools.product(*axes),
+        axes,
         Digit(x.shape[0], y.strides[0], x.strides[0]),
         Digit(filters, y.strides[1], w.strides[0]),
     )

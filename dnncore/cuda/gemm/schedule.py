@@ -154,6 +154,9 @@ class _Cover(NamedTuple):
     least: float
 
 
+_LEAST = attrgetter("least")
+
+
 @lru_cache(maxsize=64)
 def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
     """The product in each of the tiles, that first which may take least."""
@@ -162,15 +165,17 @@ def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures
     phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
     covers = []
     for place, tile in enumerate(tiles):
-        rows = -(-product.rows // tile.rows) * product.groups
+        tile_rows, tile_columns = tile.rows, tile.columns
+        rows = -(-product.rows // tile_rows) * product.groups
         num_tiles = work = 0
         for columns, length in phases:
-            count = rows * -(-columns // tile.columns)
+            count = rows * -(-columns // tile_columns)
             num_tiles += count
             work += count * length
-        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
+        step = tile_rows * tile_columns * multiprocessors / (full_rate * tile.efficiency)
         covers.append(_Cover(place, tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
-    return tuple(sorted(covers, key=attrgetter("least")))
+    covers.sort(key=_LEAST)
+    return tuple(covers)
 
 
 @lru_cache(maxsize=256)
@@ -178,8 +183,8 @@ def _cuts(longest: int, depth: int, shortest: int, *, split: bool) -> tuple[tupl
     """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
     fewest = longest // LONGEST_SUM
     wanted = [n for n in _SPLITS if fewest <= n <= longest // shortest] or [max(fewest, 1)] if split else [1]
-    lengths = dict.fromkeys(max(math.ceil(longest / n / depth), 1) * depth for n in wanted)
-    return tuple((length, max(-(-longest // length), 1)) for length in lengths)
+    lengths = dict.fromkeys([max(math.ceil(longest / n / depth), 1) * depth for n in wanted])
+    return tuple([(length, max(-(-longest // length), 1)) for length in lengths])
 
 
 def _can_be_joined(product: Product) -> bool:

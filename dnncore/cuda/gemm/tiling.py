@@ -96,7 +96,7 @@ class Tile(HashedOnce):
         """Columns of C in a tile."""
         return self.thread_columns * self.column_vectors * (16 // self.dtype.itemsize)
 
-    @property
+    @cached_property
     def longest_sum(self) -> int:
         """Most products in a sum."""
         return _ANY_LENGTH
@@ -156,7 +156,7 @@ class MatrixTile(HashedOnce):
         """Whether sums are carried over into totals, which are rounded to the nearest: `dnncore::gemm::MatrixTile::kHasTotals`."""
         return self.dtype is not DType.INT8 and not self.pipelined and self.rows * self.columns <= 2048
 
-    @property
+    @cached_property
     def longest_sum(self) -> int:
         """Most products in a sum."""
         if self.dtype is DType.INT8:
