@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
@@ -78,13 +78,14 @@ class Tf32BackwardFilter(Bounded):
         tiles = (*self._tiles, *self._plane_tiles)
         return (*(_unit(self.products, DType.FLOAT32, tile) for tile in tiles), _sum_unit(DType.FLOAT32))
 
-    @property
+    @cached_property
     def _tiles(self) -> tuple[Tile, ...]:
         """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
         return tuple(tile for tile in TILES if self.products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32)
 
-    @property
+    @cached_property
     def _plane_tiles(self) -> tuple[Tile, ...]:
+        """Of those for planes."""
         return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
@@ -93,7 +94,8 @@ class Tf32BackwardFilter(Bounded):
             return least_of_wgmma(problem, figures, (DType.FLOAT32,))
         if problem.x.dtype is not DType.FLOAT32 or figures.architecture != ARCHITECTURE:
             return math.inf
-        return least_seconds(problem, figures.products_per_second(Maths.TF32) * _OF_RATE[self.products], figures)
+        rate = figures.products_per_second(Maths.TF32) * _OF_RATE[self.products]
+        return least_seconds(problem, rate, min([tile.sums for tile in self._tiles]), figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""
