@@ -19,11 +19,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dnncore.cuda.gemm import Digit, Phase, Product
+from dnncore.cuda.gemm import Digit, Extents, Phase, Product
+from dnncore.cuda.params import FULL_PRECISION
 from dnncore.descriptors import ConvolutionMode
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["convolution_product"]
+__all__ = ["convolution_extents", "convolution_product"]
 
 _MIN_GROUP_ROWS = 4
 """Fewest rows that a group's product must have; with fewer, nearly all of every tile hangs over the edge."""
@@ -219,6 +220,27 @@ _DIRECTIONS = {
 
 def convolution_product(problem: ConvolutionProblem) -> Product | str:
     """Describe a convolution as a product; a reason instead where tiles do not suit it."""
+    return _why_none(problem) or _DIRECTIONS[problem.direction](problem)
+
+
+def convolution_extents(problem: ConvolutionProblem) -> Extents | None:
+    """How large that product is, in full precision; None where there is none, or where another dtype needs all of it."""
+    x, w, y = problem.x, problem.w, problem.y
+    if x.dtype not in FULL_PRECISION or _why_none(problem) is not None:
+        return None
+    groups = problem.convolution.groups
+    filters, places, of_filter = w.shape[0] // groups, y.shape[0] * math.prod(y.shape[2:]), math.prod(w.shape[1:])
+    if problem.direction is Direction.FORWARD:
+        return Extents(x.dtype, filters, groups, ((places, of_filter),))
+    if problem.direction is Direction.BACKWARD_FILTER:
+        return Extents(x.dtype, filters, groups, ((of_filter, places),))
+    if max(problem.convolution.stride) > 1:
+        return None  # of each phase other places, and other taps
+    return Extents(x.dtype, w.shape[1], groups, ((x.shape[0] * math.prod(x.shape[2:]), filters * math.prod(w.shape[2:])),))
+
+
+def _why_none(problem: ConvolutionProblem) -> str | None:
+    """None where tiles suit a convolution, else the reason."""
     conv = problem.convolution
     rows = problem.w.shape[1] if problem.direction is Direction.BACKWARD_DATA else problem.w.shape[0] // conv.groups
     if conv.groups > 1 and rows < _MIN_GROUP_ROWS:
@@ -226,4 +248,4 @@ def convolution_product(problem: ConvolutionProblem) -> Product | str:
     num_phases = math.prod(conv.stride)
     if problem.direction is Direction.BACKWARD_DATA and num_phases > _MAX_PHASES:
         return f"stride {conv.stride} makes {num_phases} dense products; at most {_MAX_PHASES}"
-    return _DIRECTIONS[problem.direction](problem)
+    return None

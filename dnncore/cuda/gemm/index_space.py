@@ -22,6 +22,7 @@ __all__ = [
     "MAX_DIGITS",
     "Digit",
     "Epilogue",
+    "Extents",
     "Phase",
     "Product",
     "length",
@@ -139,6 +140,22 @@ class Phase(NamedTuple):
         )
 
 
+class Extents(NamedTuple):
+    """How large a product is, wherever its operands lie. Immutable.
+
+    Args:
+        dtype: Element type of A and B.
+        rows: Rows of A and C, in a group.
+        groups: Independent products.
+        phases: Of each dense product its columns and its summands.
+    """
+
+    dtype: DType
+    rows: int
+    groups: int
+    phases: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """What a row's sum becomes before it is blended: activation(alpha1 * sum * scale[row] + bias[row] + alpha2 * z). Immutable.
@@ -184,6 +201,7 @@ class Product:
         output: Element type of C; None for that of A and B, which it must be unless they are int8.
 
     Attributes:
+        extents: How large it is.
         num_columns: Columns of the phase that has most; 0 when the output is empty.
         longest_sum: Products in the longest sum.
         num_digits: Most digits of any number in it.
@@ -203,6 +221,7 @@ class Product:
     inputs: tuple[str, ...]
     epilogue: Epilogue | None = None
     output: DType | None = None
+    extents: Extents = field(init=False, repr=False, compare=False)
     num_columns: int = field(init=False, repr=False, compare=False)
     longest_sum: int = field(init=False, repr=False, compare=False)
     num_digits: int = field(init=False, repr=False, compare=False)
@@ -214,18 +233,18 @@ class Product:
 
     def __post_init__(self) -> None:
         # What every choice of a kernel asks for.
-        columns, longest, digits, farthest = [0], [0], [0], [0]
+        phases = tuple([(phase.num_columns, phase.reduction_length) for phase in self.phases])
+        num_columns, longest_sum = map(max, zip((0, 0), *phases, strict=True))
+        digits, farthest = [0], [0]
         rows = (self.rows - 1) * abs(self.a_row_stride)
         for phase in self.phases:
-            columns.append(phase.num_columns)
-            longest.append(phase.reduction_length)
             digits += (len(phase.column), len(phase.reduction))
             along = [(extent - 1) * abs(stride) for extent, _, stride, _ in phase.reduction]
             across = [(extent - 1) * abs(stride) for extent, stride, _, _ in (*phase.column, *phase.reduction)]
             farthest += (rows + sum(along), sum(across))
-        num_columns, longest_sum = max(columns), max(longest)
         settle(
             self,
+            extents=Extents(self.dtype, self.rows, self.groups, phases),
             num_columns=num_columns,
             longest_sum=longest_sum,
             num_digits=max(digits),

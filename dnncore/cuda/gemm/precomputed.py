@@ -16,8 +16,10 @@ from typing import Any
 from dnncore.backend import Composed, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
+    ExtentsOf,
     ProductOf,
     batches,
+    least_tiled_seconds,
     memory_seconds,
     product_or_reason,
     tiled_calls,
@@ -29,13 +31,11 @@ from dnncore.cuda.gemm.kernel import (
     TABLE_ENTRY_BYTES,
     TABLE_THREADS,
     table_unit,
-    tiles_for,
     variants,
     why_no_tile,
     why_wide,
 )
 from dnncore.cuda.gemm.params import fields_of, make_params
-from dnncore.cuda.gemm.schedule import least_seconds
 from dnncore.cuda.gemm.tiling import AnyTile
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
@@ -73,10 +73,12 @@ class PrecomputedGemm(Composed):
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        extents_of: See `TiledGemm`.
     """
 
     name: str
     product_of: ProductOf
+    extents_of: ExtentsOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -84,12 +86,9 @@ class PrecomputedGemm(Composed):
         return (*narrow, table_unit())
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What `TiledGemm` takes at least, and the launches that write tables."""
-        product = product_or_reason(self.product_of, problem)
-        if isinstance(product, str) or why_wide(product):
-            return math.inf
-        least = least_seconds(product, tiles_for(product, whole=True), figures)
-        return least + len(batches(product)) * figures.launch_seconds
+        """What `TiledGemm` takes at least, and the launch that writes a table."""
+        least = least_tiled_seconds(self.product_of, self.extents_of, problem, figures, whole=True)
+        return least + figures.launch_seconds
 
     def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What `TiledGemm` takes, whose schedule is known by then, and writing tables."""

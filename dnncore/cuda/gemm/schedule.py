@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dnncore.backend import TICKET_BYTES
-from dnncore.cuda.gemm.index_space import Product
+from dnncore.cuda.gemm.index_space import Extents, Product
 from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM, AnyTile
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
@@ -122,15 +122,15 @@ def choose_split(
     return _fastest(product, tiles, figures, than, split=True, joined=joined, shortest=shortest)
 
 
-def least_seconds(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
+def least_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
     """Seconds that no schedule is below, in however many parts; infinitely many where there is no tile.
 
     Args:
-        product: What is computed.
+        extents: Of what is computed.
         tiles: The tiles to choose from.
         figures: Of the device.
     """
-    covers = _covers(product, tiles, figures)
+    covers = _covers(extents, tiles, figures)
     return covers[0].least if covers else math.inf
 
 
@@ -158,15 +158,15 @@ _LEAST = attrgetter("least")
 
 
 @lru_cache(maxsize=64)
-def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
+def _covers(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
     """The product in each of the tiles, that first which may take least."""
     multiprocessors = figures.multiprocessors
-    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
-    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
+    dtype, all_rows, groups, phases = extents
+    full_rate = figures.products_per_second(Maths.of(dtype)) * _OF_PRODUCTS[dtype]
     covers = []
     for place, tile in enumerate(tiles):
         tile_rows, tile_columns = tile.rows, tile.columns
-        rows = -(-product.rows // tile_rows) * product.groups
+        rows = -(-all_rows // tile_rows) * groups
         num_tiles = work = 0
         for columns, length in phases:
             count = rows * -(-columns // tile_columns)
@@ -222,7 +222,7 @@ def _fastest(
             adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
     best, best_place = None, -1
-    for place, tile, num_tiles, work, step, least in _covers(product, tiles, figures):
+    for place, tile, num_tiles, work, step, least in _covers(product.extents, tiles, figures):
         if least > than:
             break
         warps = tile.threads / _WARP
