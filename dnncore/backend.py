@@ -229,7 +229,7 @@ class Bounded:
 
 
 class Composed(Bounded):
-    """What an algorithm is besides that is composed of others, whose bounds or offers make a closer bound of its own. Immutable."""
+    """What an algorithm is besides that has a second, closer bound: of those that it is composed of, for example. Immutable."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ from dnncore.backend import Algorithm, Bounded, Composed, Offer
 from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
-__all__ = ["fastest", "least_seconds"]
+__all__ = ["closest_seconds", "fastest", "least_seconds"]
 
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound=Algorithm)
 
@@ -60,6 +60,22 @@ def least_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: De
     Those without a bound are asked for their offers, which are little work.
     """
     return min((_own_least_seconds(algorithm, problem, figures) for algorithm in algorithms), default=math.inf)
+
+
+def closest_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: DeviceFigures) -> float:
+    """As `least_seconds`, not below it: closer bounds are asked for as long as the least of all is not one of these."""
+    waiting = [
+        (_own_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, Composed))
+        for place, algorithm in enumerate(algorithms)
+    ]
+    heapify(waiting)
+    while waiting:
+        least, place, can_be_closer = heappop(waiting)
+        algorithm = algorithms[place]
+        if not can_be_closer or not isinstance(algorithm, Composed):
+            return least
+        heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
+    return math.inf
 
 
 def _own_least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dnncore.cuda.calls import Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, packer, small_divisor, struct
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
@@ -63,6 +63,7 @@ _PARAMS = struct(
     ("rows", _AXIS),
     ("runs", _AXIS, (_RUN_AXES,)),
 )
+_PACKED_PARAMS = packer(_PARAMS)
 
 
 class _Axis(NamedTuple):
@@ -196,44 +197,36 @@ class Phases:
         run, row_count = math.prod(axis.extent(splits=splits) for axis in runs), rows.extent(splits=splits)
         run_tiles, row_tiles = -(-run // _THREADS), -(-row_count // _ROWS)
         items = math.prod(axis.extent(splits=splits) for axis in outer) * run_tiles * row_tiles
-        params = record(
-            _PARAMS,
-            items=items,
-            run=run,
-            run_tiles=small_divisor(run_tiles),
-            row_tiles=small_divisor(row_tiles),
-            rows=_axis(rows, splits=splits),
+        missing = [_NO_AXIS] * (_OUTER_AXES - len(outer)), [_NO_AXIS] * (_RUN_AXES - len(runs))
+        packed = _PACKED_PARAMS.pack(
+            1.0 if splits else 0.0,  # alpha: the phases are the library's own; what is split is taken as it is
+            0.0,
+            *(0, 0),  # addresses
+            items,
+            run,
+            *small_divisor(run_tiles),
+            *small_divisor(row_tiles),
+            *(
+                number
+                for axis in (*missing[0], *outer, rows, *missing[1], *runs)
+                for number in _numbers(axis, splits=splits)
+            ),
         )
-        for name, some in (("outer", outer), ("runs", runs)):
-            field = params[name]
-            for i in range(len(field)):
-                missing = len(field) - len(some)
-                field[i] = _axis(_NO_AXIS if i < missing else some[i - missing], splits=splits)
+        params = np.frombuffer(packed, _PARAMS).reshape(())
         offset, at = (elements * self.image.dtype.itemsize for elements in (self.offset, self.at))
         places = (source.plus(offset), target.plus(at)) if splits else (source.plus(at), target.plus(offset))
         blocks = blocks_for(figures, items * _THREADS, _THREADS)
         unit = _unit(self.image.dtype, splits=splits)
         fields = dict(zip(in_order("input", "output"), places, strict=True))
-        # The phases are the library's own: what is split is taken as it is.
-        if splits:
-            params["alpha"] = 1.0
         early = figures.starts_early
         return kernel_call(unit, blocks, _THREADS, params, fields, blends=not splits, starts_early=early)
 
 
-def _axis(axis: _Axis, *, splits: bool) -> np.ndarray:
-    return record(
-        _AXIS,
-        extent=small_divisor(axis.extent(splits=splits)),
-        phases=small_divisor(axis.phases),
-        first=0 if splits else axis.before,
-        before=axis.before,
-        image=axis.image,
-        places=axis.places,
-        image_stride=axis.image_stride,
-        phase_stride=axis.phase_stride,
-        place_stride=axis.place_stride,
-    )
+def _numbers(axis: _Axis, *, splits: bool) -> tuple[int, ...]:
+    """Of an _AXIS."""
+    image, before, phases, places, *strides = axis
+    extent = axis.extent(splits=splits)
+    return (*small_divisor(extent), *small_divisor(phases), 0 if splits else before, before, image, places, *strides)
 
 
 def least_moving_seconds(images: Collection[TensorDescriptor], figures: DeviceFigures) -> float:

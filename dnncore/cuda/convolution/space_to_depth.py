@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from dnncore.backend import Composed, Offer
-from dnncore.choice import fastest, least_seconds
+from dnncore.choice import closest_seconds, fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
@@ -94,7 +94,7 @@ class SpaceToDepth(Composed):
         """What splitting and joining take, and the convolution over phases at least."""
         return min(
             (
-                each.moving_seconds(figures) + least_seconds(self.algorithms, each.inner, figures)
+                each.moving_seconds(figures) + closest_seconds(self.algorithms, each.inner, figures)
                 for each in _arrangements(problem)
             ),
             default=math.inf,
