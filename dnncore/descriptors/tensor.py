@@ -64,7 +64,15 @@ class TensorDescriptor(HashedOnce):
         size = math.prod(shape)
         # From the first element to the last: as many steps along each dimension as there are indices behind the first one.
         extent = 1 + sum(map(mul, shape, strides)) - sum(strides) if size else 0
-        settle(self, dtype=dtype, shape=shape, strides=strides, size=size, extent=extent)
+        settle(
+            self,
+            dtype=dtype,
+            shape=shape,
+            strides=strides,
+            size=size,
+            extent=extent,
+            _hash=hash((dtype, shape, strides)),  # sooner or later every descriptor is part of a key
+        )
         if max(*shape, *strides, extent * dtype.itemsize) > _MAX_BYTES:
             raise BadParamError(f"shape {shape} with strides {strides} spans more than {_MAX_BYTES} bytes")
 

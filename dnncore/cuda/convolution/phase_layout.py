@@ -194,9 +194,9 @@ class Phases:
         innermost = 1 if axes[-1].extent(splits=splits) >= _THREADS else _RUN_AXES
         *outer, rows = axes[:-innermost]
         runs = axes[-innermost:]
-        run, row_count = math.prod(axis.extent(splits=splits) for axis in runs), rows.extent(splits=splits)
+        run, row_count = math.prod([axis.extent(splits=splits) for axis in runs]), rows.extent(splits=splits)
         run_tiles, row_tiles = -(-run // _THREADS), -(-row_count // _ROWS)
-        items = math.prod(axis.extent(splits=splits) for axis in outer) * run_tiles * row_tiles
+        items = math.prod([axis.extent(splits=splits) for axis in outer]) * run_tiles * row_tiles
         missing = [_NO_AXIS] * (_OUTER_AXES - len(outer)), [_NO_AXIS] * (_RUN_AXES - len(runs))
         packed = _PACKED_PARAMS.pack(
             1.0 if splits else 0.0,  # alpha: the phases are the library's own; what is split is taken as it is
@@ -206,11 +206,11 @@ class Phases:
             run,
             *small_divisor(run_tiles),
             *small_divisor(row_tiles),
-            *(
+            *[
                 number
                 for axis in (*missing[0], *outer, rows, *missing[1], *runs)
                 for number in _numbers(axis, splits=splits)
-            ),
+            ],
         )
         params = np.frombuffer(packed, _PARAMS).reshape(())
         offset, at = (elements * self.image.dtype.itemsize for elements in (self.offset, self.at))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -270,12 +270,18 @@ class Product:
             Digit(digit.extent, digit.b_stride, stride, digit.steps)
             for digit, stride in zip(phase.column, strides, strict=False)
         )
-        return replace(
-            self,
+        return Product(
+            dtype=self.dtype,
+            rows=self.rows,
+            a_row_stride=self.a_row_stride,
             c_row_stride=self.num_columns,
+            groups=self.groups,
+            a_group_stride=self.a_group_stride,
+            b_group_stride=self.b_group_stride,
             c_group_stride=self.rows * self.num_columns,
+            bounds=self.bounds,
             phases=(phase._replace(column=column, c_offset=0),),
-            epilogue=None,
+            inputs=self.inputs,
             output=self.sum_dtype,
         )
 
