@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -109,7 +110,4 @@ class ConvolutionProblem(HashedOnce):
     @property
     def macs(self) -> int:
         """Multiply-adds of the direct method, padding counted as if it were data."""
-        taps = 1
-        for extent in self.w.shape[1:]:
-            taps *= extent
-        return self.y.size * taps
+        return self.y.size * math.prod(self.w.shape[1:])

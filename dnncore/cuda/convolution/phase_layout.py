@@ -231,7 +231,7 @@ def _numbers(axis: _Axis, *, splits: bool) -> tuple[int, ...]:
 
 def least_moving_seconds(images: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
     """Seconds that splitting or joining images, filters among them, is not below, into whatever phases."""
-    nbytes = sum(image.nbytes for image in images)
+    nbytes = sum([image.nbytes for image in images])
     return len(images) * _LAUNCHES * figures.launch_seconds + nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 

@@ -87,8 +87,7 @@ class SpaceToDepth(Composed):
             _why_no_blocks(problem, outputs) for outputs in _OUTPUTS_OF_BLOCKS[1:]
         ):
             return math.inf
-        operands = operands_of(problem)
-        return least_moving_seconds([operands[name] for name in ("x", "w") if name in operands], figures)
+        return least_moving_seconds((problem.x, problem.w), figures)
 
     def closer_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """What splitting and joining take, and the convolution over phases at least."""
