@@ -37,7 +37,11 @@ def fastest(
         allows: Whether an offer may be taken.
     """
     waiting = [
-        (_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, Composed))
+        (
+            algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0,
+            place,
+            isinstance(algorithm, Composed),
+        )
         for place, algorithm in enumerate(algorithms)
     ]
     heapify(waiting)
@@ -83,7 +87,3 @@ def _own_least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFi
         return algorithm.least_seconds(problem, figures)
     offer = algorithm.offer(problem, figures)
     return offer.seconds if isinstance(offer, Offer) else math.inf
-
-
-def _least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:
-    return algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0

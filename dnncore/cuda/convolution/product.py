@@ -80,25 +80,24 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
         outer: The digit of the column.
         summed: The digit of the reduction.
     """
-
     nowhere = (0,) * len(padded)
-    column, reduction = [outer._replace(steps=nowhere)], [summed._replace(steps=nowhere)]
+    column = [Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere)]
+    reduction = [Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere)]
     a_offset = b_offset = c_offset = 0
     for i, axis in enumerate(axes):
-        across = along = nowhere
+        across, along, across_step, along_step, first, _, b_stride, c_stride, a_stride, of_a, of_c = axis
+        across_steps = along_steps = nowhere
         if i in padded:
             before = padded.index(i)
-            behind = nowhere[before + 1 :]
-            across = (*nowhere[:before], axis.outer_step, *behind)
-            along = (*nowhere[:before], axis.summed_step, *behind)
-        b_stride = axis.b_stride
-        column.append(Digit(axis.outer, axis.outer_step * b_stride, axis.c_stride, across))
-        reduction.append(Digit(axis.summed, axis.summed_step * b_stride, axis.a_stride, along))
-        a_offset += axis.a_offset
-        b_offset += axis.first * b_stride
-        c_offset += axis.c_offset
-    first = tuple([axes[i].first for i in padded])
-    return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first)
+            others, behind = nowhere[:before], nowhere[before + 1 :]
+            across_steps, along_steps = (*others, across_step, *behind), (*others, along_step, *behind)
+        column.append(Digit(across, across_step * b_stride, c_stride, across_steps))
+        reduction.append(Digit(along, along_step * b_stride, a_stride, along_steps))
+        a_offset += of_a
+        b_offset += first * b_stride
+        c_offset += of_c
+    first_places = tuple([axes[i].first for i in padded])
+    return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first_places)
 
 
 def _phases(

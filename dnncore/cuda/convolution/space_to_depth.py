@@ -195,7 +195,7 @@ def _why_none(problem: _Problem) -> str | None:
     return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
     """Those that are possible and may be of use, with one output to a block or with several; asked for a bound and for an offer."""
     found = [

@@ -26,6 +26,7 @@ from dnncore.cuda.gemm.kernel import (
 from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
 from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
 from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
+from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -75,7 +76,7 @@ ExtentsOf = Callable[[Any], Extents | None]
 """How large the product would be, where that alone says which tiles there are: in full precision. Else None."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
     """Turn a problem into a product that the structs can hold, or give the reason why it is not one.
 
@@ -120,7 +121,7 @@ def least_tiled_seconds(
     return least_seconds(product.extents, tiles_for(product, extended=extended, whole=whole), figures)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def whole_schedule(product: Product, figures: DeviceFigures, *, extended: bool) -> Schedule | None:
     """The fastest tile by estimate that adds up whole sums; None where `why_no_tile` says that there is none."""
     tiles = tiles_for(product, extended=extended, whole=True)
@@ -172,8 +173,10 @@ def tiled_calls(
         blocks = rows * columns * product.groups * len(phases) * splits
         return kernel_call(variant.unit, blocks, variant.tile.threads, params, places, blends=blends)
 
-    vectors = choose_variant(product, tile, extended=extended, joined=joined, aligned=True)
     anywhere = choose_variant(product, tile, extended=extended, joined=joined, aligned=False)
+    if vector_walks(product) is None:
+        return calls(anywhere)
+    vectors = choose_variant(product, tile, extended=extended, joined=joined, aligned=True)
     if vectors == anywhere:
         return calls(anywhere)
     alignments = tuple((places[operand], _VECTOR_BYTES) for operand in ("a", "b"))

@@ -55,14 +55,6 @@ class Digit(NamedTuple):
     other_stride: int
     steps: tuple[int, ...] = ()
 
-    def absorbs(self, slower: Digit) -> bool:
-        """Whether the two count like one digit of extent `self.extent * slower.extent`."""
-        return (
-            slower.b_stride == self.extent * self.b_stride
-            and slower.other_stride == self.extent * self.other_stride
-            and slower.steps == tuple([self.extent * step for step in self.steps])
-        )
-
 
 def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     """Order the digits, fastest first, so that neighbours are dense in B; drop those of extent 1 and join what can be joined.
@@ -75,11 +67,13 @@ def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     for digit in counted:
         if digit.extent == 0:
             return ()
-        if result and result[-1].absorbs(digit):
-            faster = result[-1]
-            result[-1] = Digit(faster.extent * digit.extent, faster.b_stride, faster.other_stride, faster.steps)
-        else:
-            result.append(digit)
+        if result:
+            extent, b_stride, other_stride, steps = result[-1]
+            goes_on = digit.b_stride == extent * b_stride and digit.other_stride == extent * other_stride
+            if goes_on and digit.steps == tuple([extent * step for step in steps]):  # the two count like one
+                result[-1] = Digit(extent * digit.extent, b_stride, other_stride, steps)
+                continue
+        result.append(digit)
     return tuple(result)
 
 
@@ -128,16 +122,8 @@ class Phase(NamedTuple):
         first: tuple[int, ...] = (),
     ) -> Phase:
         """Build one from digits as the operation has them."""
-        return cls(
-            simplified(column),
-            simplified(reduction),
-            length(column),
-            length(reduction),
-            a_offset,
-            b_offset,
-            c_offset,
-            first,
-        )
+        columns, summands = length(column), length(reduction)
+        return cls(simplified(column), simplified(reduction), columns, summands, a_offset, b_offset, c_offset, first)
 
 
 class Extents(NamedTuple):

@@ -143,6 +143,7 @@ class _Cover(NamedTuple):
         num_tiles: Of one part of the reduction.
         work: Summands of all tiles.
         step: Seconds of a summand in a turn of blocks, with as many warps as hide the latencies.
+        busy_turns: Turns of blocks at a time with which a multiprocessor hides its latencies.
         least: Seconds that multiprocessors take that never wait; a little less, for what rounding adds.
     """
 
@@ -151,13 +152,14 @@ class _Cover(NamedTuple):
     num_tiles: int
     work: int
     step: float
+    busy_turns: float
     least: float
 
 
 _LEAST = attrgetter("least")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _covers(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
     """The product in each of the tiles, that first which may take least."""
     multiprocessors = figures.multiprocessors
@@ -173,7 +175,9 @@ def _covers(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures
             num_tiles += count
             work += count * length
         step = tile_rows * tile_columns * multiprocessors / (full_rate * tile.efficiency)
-        covers.append(_Cover(place, tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
+        warps = tile.threads / _WARP
+        busy_turns, least = min(_BUSY_WARPS, tile.min_blocks * warps) / warps, work / multiprocessors * step
+        covers.append(_Cover(place, tile, num_tiles, work, step, busy_turns, least * (1 - 1e-9)))
     covers.sort(key=_LEAST)
     return tuple(covers)
 
@@ -222,11 +226,9 @@ def _fastest(
             adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
     best, best_place = None, -1
-    for place, tile, num_tiles, work, step, least in _covers(product.extents, tiles, figures):
+    for place, tile, num_tiles, work, step, busy_turns, least in _covers(product.extents, tiles, figures):
         if least > than:
             break
-        warps = tile.threads / _WARP
-        busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
         can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
         join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0

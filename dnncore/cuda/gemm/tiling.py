@@ -279,7 +279,7 @@ def _cheaper_walk(outer: Sequence[tuple[int, int]], reduction: Sequence[tuple[in
     return Walk.REDUCTION if along < across else Walk.OUTER
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
     """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
     phase, itemsize = product.phases[0], product.dtype.itemsize
