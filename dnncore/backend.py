@@ -24,7 +24,7 @@ __all__ = [
     "Bound",
     "BoundGraph",
     "Bounded",
-    "Composed",
+    "BoundedTwice",
     "Device",
     "DeviceInfo",
     "Enqueue",
@@ -228,7 +228,7 @@ class Bounded:
         """Seconds that an offer cannot be below, for a fraction of its work; anything where it is known that there is none."""
 
 
-class Composed(Bounded):
+class BoundedTwice(Bounded):
     """What an algorithm is besides that has a second, closer bound: of those that it is composed of, for example. Immutable."""
 
     __slots__ = ()

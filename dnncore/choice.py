@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, Composed, Offer
+from dnncore.backend import Algorithm, Bounded, BoundedTwice, Offer
 from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
@@ -40,7 +40,7 @@ def fastest(
         (
             algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0,
             place,
-            isinstance(algorithm, Composed),
+            isinstance(algorithm, BoundedTwice),
         )
         for place, algorithm in enumerate(algorithms)
     ]
@@ -49,7 +49,7 @@ def fastest(
     while waiting and waiting[0][:2] <= least:
         _, place, can_be_closer = heappop(waiting)
         algorithm = algorithms[place]
-        if can_be_closer and isinstance(algorithm, Composed):
+        if can_be_closer and isinstance(algorithm, BoundedTwice):
             heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
             continue
         offer = algorithm.offer(problem, figures)
@@ -69,14 +69,14 @@ def least_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: De
 def closest_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: DeviceFigures) -> float:
     """As `least_seconds`, not below it: closer bounds are asked for as long as the least of all is not one of these."""
     waiting = [
-        (_own_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, Composed))
+        (_own_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, BoundedTwice))
         for place, algorithm in enumerate(algorithms)
     ]
     heapify(waiting)
     while waiting:
         least, place, can_be_closer = heappop(waiting)
         algorithm = algorithms[place]
-        if not can_be_closer or not isinstance(algorithm, Composed):
+        if not can_be_closer or not isinstance(algorithm, BoundedTwice):
             return least
         heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
     return math.inf

@@ -100,9 +100,7 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
     return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first_places)
 
 
-def _phases(
-    axes: Sequence[Sequence[_Axis]], outer: Digit, summed: Digit
-) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
+def _phases(axes: Sequence[Sequence[_Axis]], outer: Digit, summed: Digit) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
     """Build the phases and the bounds that they share.
 
     Args:
@@ -110,7 +108,7 @@ def _phases(
         outer: The digit of the column that is not spatial: batch or channels.
         summed: The digit of the reduction that is not.
     """
-    padded = [i for i, each in enumerate(axes) if not all([axis.stays_inside for axis in each])]
+    padded = [i for i, each in enumerate(axes) if not all(axis.stays_inside for axis in each)]
     bounds = tuple([axes[i][0].bound for i in padded])
     return bounds, tuple([_phase(each, padded, outer, summed) for each in itertools.product(*axes)])
 
@@ -235,7 +233,9 @@ def convolution_extents(problem: ConvolutionProblem) -> Extents | None:
         return Extents(x.dtype, filters, groups, ((of_filter, places),))
     if max(problem.convolution.stride) > 1:
         return None  # of each phase other places, and other taps
-    return Extents(x.dtype, w.shape[1], groups, ((x.shape[0] * math.prod(x.shape[2:]), filters * math.prod(w.shape[2:])),))
+    return Extents(
+        x.dtype, w.shape[1], groups, ((x.shape[0] * math.prod(x.shape[2:]), filters * math.prod(w.shape[2:])),)
+    )
 
 
 def _why_none(problem: ConvolutionProblem) -> str | None:

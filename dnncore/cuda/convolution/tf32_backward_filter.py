@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
-from dnncore.backend import Composed, Offer
+from dnncore.backend import BoundedTwice, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import least_seconds, offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
@@ -60,7 +60,7 @@ def _sum_unit(_dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32BackwardFilter(Composed):
+class Tf32BackwardFilter(BoundedTwice):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnncore.backend import Composed, Offer
+from dnncore.backend import BoundedTwice, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
     ExtentsOf,
@@ -67,7 +67,7 @@ def _with_tables(seconds: float, product: Product, figures: DeviceFigures) -> fl
 
 
 @dataclass(frozen=True)
-class PrecomputedGemm(Composed):
+class PrecomputedGemm(BoundedTwice):
     """A problem as a product in tiles whose reduction's offsets and coordinates are precomputed in the workspace. Immutable.
 
     Args:
