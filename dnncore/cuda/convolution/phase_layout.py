@@ -141,17 +141,15 @@ class Phases:
         axes = (
             _Axis(image.shape[0], 0, 1, image.shape[0], image.strides[0], 0, phases.strides[0]),
             _Axis(image.shape[1], 0, 1, image.shape[1], image.strides[1], 0, of_channel * step),
-            *(
-                _Axis(
-                    image=image.shape[2 + i],
-                    before=0 if before is None else before[i],
-                    phases=stride[i],
-                    places=places[i],
-                    image_stride=steps[i],
-                    phase_stride=counts[i] * of_phase * step,
-                    place_stride=phases.strides[2 + i],
-                )
-                for i in range(len(stride))
+            *map(
+                _Axis,
+                image.shape[2:],
+                (0,) * len(stride) if before is None else before,
+                stride,
+                places,
+                steps,
+                [count * of_phase * step for count in counts],
+                phases.strides[2:],
             ),
         )
         return cls(image, phases, axes, offset)

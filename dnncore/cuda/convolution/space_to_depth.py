@@ -40,7 +40,7 @@ from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, least_moving_seconds, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, MathType
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -173,7 +173,7 @@ def _why_not(problem: _Problem) -> str | None:
     reason = _why_none(problem)
     if reason is not None:
         return reason
-    if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
+    if max(map(min, conv.stride, conv.dilation)) > 1:
         return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
     if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
         return f"{x.shape[1]} channels fill matrix units without phases"
@@ -273,19 +273,20 @@ def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
     if filters > w.shape[0] * of_block:
         has_gaps.add("w")
     # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
-    dense = ConvolutionDescriptor(
-        padding=((0, 0),) * conv.spatial_ndim,
-        stride=(1,) * conv.spatial_ndim,
-        dilation=dilation,
-        groups=conv.groups,
-        math=conv.math,
-    )
+    dense = _dense(dilation, conv.groups, conv.math)
     of_x, of_w = images.phases, moved["w"][0].phases
     if isinstance(problem, ConvolutionProblem):  # `replace` takes twice as long
         inner: _Problem = ConvolutionProblem(problem.direction, of_x, of_w, phases_of_y, dense)
     else:
         inner = replace(problem, x=of_x, w=of_w, y=phases_of_y, convolution=dense)
     return _Arrangement(inner, moved, has_gaps - {_names(problem)[-1]})
+
+
+@lru_cache(maxsize=16)
+def _dense(dilation: tuple[int, ...], groups: int, math: MathType) -> ConvolutionDescriptor:
+    """Without padding and strides; nearly always the same one."""
+    ndim = len(dilation)
+    return ConvolutionDescriptor(((0, 0),) * ndim, (1,) * ndim, dilation, groups, math=math)
 
 
 def _filled(problem: _Problem, count: int) -> int:
