@@ -252,14 +252,15 @@ WIDE_TILES: dict[DType, AnyTile] = {
 """The tile of the kernel that computes everything that the structs can hold."""
 
 
-def _offsets(digits: Sequence[tuple[int, int]], most: int) -> list[int]:
+def _offsets(digits: Sequence[tuple[int, int]], most: int) -> Sequence[int]:
     """Offsets of the first numbers that digits of so many values, a stride apart each, can count; at most so many."""
-    offsets = [0]
+    offsets: Sequence[int] = (0,)
     for extent, stride in digits:
         count = len(offsets)
         if count >= most:
             break
-        steps = [value * stride for value in range(min(extent, -(-most // count)))]
+        values = min(extent, -(-most // count))
+        steps = range(0, values * stride, stride) if stride else (0,) * values
         offsets = steps if count == 1 else [step + offset for step in steps for offset in offsets]
     return offsets[:most]
 
