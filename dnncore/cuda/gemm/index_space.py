@@ -191,6 +191,7 @@ class Product:
         num_columns: Columns of the phase that has most; 0 when the output is empty.
         longest_sum: Products in the longest sum.
         num_digits: Most digits of any number in it.
+        reach: Elements, more than offsets from a phase's start can have, but for rows of A.
         fits_32_bit_offsets: Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits.
     """
 
@@ -211,6 +212,7 @@ class Product:
     num_columns: int = field(init=False, repr=False, compare=False)
     longest_sum: int = field(init=False, repr=False, compare=False)
     num_digits: int = field(init=False, repr=False, compare=False)
+    reach: int = field(init=False, repr=False, compare=False)
     fits_32_bit_offsets: bool = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -221,21 +223,30 @@ class Product:
         # What every choice of a kernel asks for.
         phases = tuple([(phase.num_columns, phase.reduction_length) for phase in self.phases])
         num_columns, longest_sum = map(max, zip((0, 0), *phases, strict=True))
-        digits, farthest = [0], [0]
+        digits = [phase.column for phase in self.phases] + [phase.reduction for phase in self.phases]
+        reaches = [
+            sum([extent * max(abs(stride), abs(other)) for extent, stride, other, _ in (*phase.column, *phase.reduction)])
+            for phase in self.phases
+        ]
+        reach = max(reaches, default=0)
         rows = (self.rows - 1) * abs(self.a_row_stride)
-        for phase in self.phases:
-            digits += (len(phase.column), len(phase.reduction))
-            along = [(extent - 1) * abs(stride) for extent, _, stride, _ in phase.reduction]
-            across = [(extent - 1) * abs(stride) for extent, stride, _, _ in (*phase.column, *phase.reduction)]
-            farthest += (rows + sum(along), sum(across))
         settle(
             self,
             extents=Extents(self.dtype, self.rows, self.groups, phases),
             num_columns=num_columns,
             longest_sum=longest_sum,
-            num_digits=max(digits),
-            fits_32_bit_offsets=max(farthest) < 2**31,
+            num_digits=max(map(len, digits), default=0),
+            reach=reach,
+            fits_32_bit_offsets=rows + reach < 2**31 or self._fits(rows, 2**31),
             _hash=hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, num_columns, longest_sum)),
+        )
+
+    def _fits(self, rows: int, limit: int) -> bool:
+        """Whether no offset into A, beside so many for its rows, or into B is as large as a limit."""
+        return all(
+            rows + sum((extent - 1) * abs(stride) for extent, _, stride, _ in phase.reduction) < limit
+            and sum((extent - 1) * abs(stride) for extent, stride, _, _ in (*phase.column, *phase.reduction)) < limit
+            for phase in self.phases
         )
 
     @property
@@ -283,17 +294,14 @@ class Product:
             return (
                 f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
             )
-        return next((reason for phase in self.phases if (reason := self._why_not_addressed(phase))), None)
-
-    def _why_not_addressed(self, phase: Phase) -> str | None:
-        """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""
-        digits = [*phase.column, *phase.reduction]
-        for axis, bound in enumerate(self.bounds):
-            farthest = abs(phase.first[axis]) + sum([digit.extent * abs(digit.steps[axis]) for digit in digits])
-            if max(bound, farthest) > _COORDINATE_LIMIT:
-                return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
-        reach = sum([digit.extent * max(abs(digit.b_stride), abs(digit.other_stride)) for digit in digits])
-        offset = max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
-        if reach + offset > _OFFSET_LIMIT:
-            return f"offsets of {reach + offset} elements; at most {_OFFSET_LIMIT}"
+        # Where there is padding, coordinates and offsets may be larger than the tensors.
+        for phase in self.phases:
+            digits = (*phase.column, *phase.reduction)
+            for axis, bound in enumerate(self.bounds):
+                farthest = abs(phase.first[axis]) + sum([extent * abs(steps[axis]) for extent, _, _, steps in digits])
+                if max(bound, farthest) > _COORDINATE_LIMIT:
+                    return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
+            offset = self.reach + max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
+            if offset > _OFFSET_LIMIT:
+                return f"offsets of {offset} elements; at most {_OFFSET_LIMIT}"
         return None

@@ -117,11 +117,10 @@ _NO_DIGIT = [0, 0, *_NO_STEPS, 1, 1 << 31, 31]
 def _digits(digits: tuple[Digit, ...]) -> list[int]:
     """The numbers of a column or of a reduction."""
     numbers: list[int] = []
-    for digit in digits:
-        shift = 31 + (digit.extent - 1).bit_length()
-        magic = -(-(1 << shift) // digit.extent)
-        steps = (*digit.steps, *_NO_STEPS[len(digit.steps) :])
-        numbers += (digit.b_stride, digit.other_stride, *steps, digit.extent, magic, shift)
+    for extent, b_stride, other_stride, steps in digits:
+        shift = 31 + (extent - 1).bit_length()
+        magic = -(-(1 << shift) // extent)
+        numbers += (b_stride, other_stride, *steps, *_NO_STEPS[len(steps) :], extent, magic, shift)
     return numbers + _NO_DIGIT * (MAX_DIGITS - len(digits))
 
 
