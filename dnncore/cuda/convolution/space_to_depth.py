@@ -213,13 +213,13 @@ def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
     conv = problem.convolution
     if isinstance(problem, FusedConvolutionProblem) or problem.direction is not Direction.BACKWARD_DATA:
         return "it is no backward-data"
+    if problem.x.dtype not in _16_BITS:
+        return f"x is {problem.x.dtype.value}; it takes 16 bits"
     reason = _why_none(problem)
     if reason is not None:
         return reason
-    if problem.x.dtype not in _16_BITS or conv.groups > 1 or max(conv.dilation) > 1:
-        return (
-            f"{problem.x.dtype.value}, {conv.groups} groups, dilation {conv.dilation}; it takes 16 bits, one, and none"
-        )
+    if conv.groups > 1 or max(conv.dilation) > 1:
+        return f"{conv.groups} groups, dilation {conv.dilation}; it takes one, and none"
     of_stride = problem.x.shape[1] * math.prod(conv.stride)
     channels = of_stride * outputs**conv.spatial_ndim
     if of_stride >= _CHANNELS_OF_TILES or channels > _MOST_CHANNELS or min(problem.y.shape[2:]) < outputs:
