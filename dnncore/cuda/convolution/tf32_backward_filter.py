@@ -22,7 +22,7 @@ from dnncore.backend import BoundedTwice, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import least_seconds, offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
-from dnncore.cuda.convolution.planes import why_not_in_planes
+from dnncore.cuda.convolution.planes import reads_planes
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -107,7 +107,8 @@ class Tf32BackwardFilter(BoundedTwice):
         if reason is not None:
             return reason
         unit, rounds = partial(_unit, self.products), self.products == 1
-        kernels = Kernels(self._tiles_for(problem), unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
+        tiles = self._plane_tiles if self._reads_planes(problem) else self._tiles
+        kernels = Kernels(tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
         return offer(problem, figures, kernels, self.elsewhere)
 
     def _why_not(self, problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
@@ -123,7 +124,7 @@ class Tf32BackwardFilter(BoundedTwice):
             return (
                 f"sums of {pixels} products; at least {_FEWEST_SUMMANDS}, among which what is left out does not count"
             )
-        return why_not_fed(problem, in_planes=self._tiles_for(problem)[0].in_planes)
+        return why_not_fed(problem, in_planes=self._reads_planes(problem))
 
-    def _tiles_for(self, problem: ConvolutionProblem) -> tuple[Tile, ...]:
-        return self._tiles if why_not_in_planes(problem) else self._plane_tiles or self._tiles
+    def _reads_planes(self, problem: ConvolutionProblem) -> bool:
+        return self.products > 1 and reads_planes(problem)
