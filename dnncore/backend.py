@@ -218,7 +218,7 @@ class Algorithm(Protocol):
 class Bounded:
     """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable.
 
-    No ABC: every plan asks every algorithm whether it is one of these, and of an ABC that takes ten times as long.
+    No ABC: every plan asks every algorithm whether it is one of these, and of an ABC that takes several times as long.
     """
 
     __slots__ = ()

@@ -207,7 +207,7 @@ FieldPath = str | tuple[str | int, ...]
 
 @cache
 def _field_offset(dtype: np.dtype, path: FieldPath, nbytes: int = 8) -> int:
-    """Where a field is in one of the library's structs; NumPy takes as long to say it as all else that a call is made of."""
+    """Where a field is in one of the library's structs: every call asks for several."""
     offset = 0
     for step in (path,) if isinstance(path, str) else path:
         if isinstance(step, int):

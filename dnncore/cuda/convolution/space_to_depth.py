@@ -283,10 +283,10 @@ def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
 
 
 @lru_cache(maxsize=16)
-def _dense(dilation: tuple[int, ...], groups: int, math: MathType) -> ConvolutionDescriptor:
+def _dense(dilation: tuple[int, ...], groups: int, math_type: MathType) -> ConvolutionDescriptor:
     """Without padding and strides; nearly always the same one."""
     ndim = len(dilation)
-    return ConvolutionDescriptor(((0, 0),) * ndim, (1,) * ndim, dilation, groups, math=math)
+    return ConvolutionDescriptor(((0, 0),) * ndim, (1,) * ndim, dilation, groups, math=math_type)
 
 
 def _filled(problem: _Problem, count: int) -> int:

@@ -225,7 +225,12 @@ class Product:
         num_columns, longest_sum = map(max, zip((0, 0), *phases, strict=True))
         digits = [phase.column for phase in self.phases] + [phase.reduction for phase in self.phases]
         reaches = [
-            sum([extent * max(abs(stride), abs(other)) for extent, stride, other, _ in (*phase.column, *phase.reduction)])
+            sum(
+                [
+                    extent * max(abs(stride), abs(other))
+                    for extent, stride, other, _ in (*phase.column, *phase.reduction)
+                ]
+            )
             for phase in self.phases
         ]
         reach = max(reaches, default=0)
