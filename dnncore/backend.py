@@ -6,7 +6,7 @@ are opaque to everything above: what `Memory.at` returns goes back to the backen
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ __all__ = [
     "Bound",
     "BoundGraph",
     "Bounded",
-    "Composed",
+    "BoundedTwice",
     "Device",
     "DeviceInfo",
     "Enqueue",
@@ -215,8 +215,11 @@ class Algorithm(Protocol):
         ...
 
 
-class Bounded(ABC):
-    """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable."""
+class Bounded:
+    """What an algorithm is besides whose offers are much work, and often so slow that they need not be made. Immutable.
+
+    No ABC: every plan asks every algorithm whether it is one of these, and of an ABC that takes several times as long.
+    """
 
     __slots__ = ()
 
@@ -225,8 +228,8 @@ class Bounded(ABC):
         """Seconds that an offer cannot be below, for a fraction of its work; anything where it is known that there is none."""
 
 
-class Composed(Bounded):
-    """What an algorithm is besides that is composed of others, whose bounds make one of its own that is closer. Immutable."""
+class BoundedTwice(Bounded):
+    """What an algorithm is besides that has a second, closer bound: of those that it is composed of, for example. Immutable."""
 
     __slots__ = ()
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, Composed, Offer
+from dnncore.backend import Algorithm, Bounded, BoundedTwice, Offer
 from dnncore.figures import DeviceFigures
 from dnncore.problems import Problem
 
-__all__ = ["fastest", "least_seconds"]
+__all__ = ["closest_seconds", "fastest", "least_seconds"]
 
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound=Algorithm)
 
@@ -37,7 +37,11 @@ def fastest(
         allows: Whether an offer may be taken.
     """
     waiting = [
-        (_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, Composed))
+        (
+            algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0,
+            place,
+            isinstance(algorithm, BoundedTwice),
+        )
         for place, algorithm in enumerate(algorithms)
     ]
     heapify(waiting)
@@ -45,7 +49,7 @@ def fastest(
     while waiting and waiting[0][:2] <= least:
         _, place, can_be_closer = heappop(waiting)
         algorithm = algorithms[place]
-        if can_be_closer and isinstance(algorithm, Composed):
+        if can_be_closer and isinstance(algorithm, BoundedTwice):
             heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
             continue
         offer = algorithm.offer(problem, figures)
@@ -62,12 +66,24 @@ def least_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: De
     return min((_own_least_seconds(algorithm, problem, figures) for algorithm in algorithms), default=math.inf)
 
 
+def closest_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: DeviceFigures) -> float:
+    """As `least_seconds`, not below it: closer bounds are asked for as long as the least of all is not one of these."""
+    waiting = [
+        (_own_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, BoundedTwice))
+        for place, algorithm in enumerate(algorithms)
+    ]
+    heapify(waiting)
+    while waiting:
+        least, place, can_be_closer = heappop(waiting)
+        algorithm = algorithms[place]
+        if not can_be_closer or not isinstance(algorithm, BoundedTwice):
+            return least
+        heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
+    return math.inf
+
+
 def _own_least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:
     if isinstance(algorithm, Bounded):
         return algorithm.least_seconds(problem, figures)
     offer = algorithm.offer(problem, figures)
     return offer.seconds if isinstance(offer, Offer) else math.inf
-
-
-def _least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:
-    return algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0

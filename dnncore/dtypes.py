@@ -34,16 +34,15 @@ class DType(Enum):
     itemsize: int
     """Bytes an element."""
 
+    is_floating: bool
+    """Whether arithmetic on it rounds."""
+
     def __init__(self, name: str) -> None:
         self.numpy = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
         self.itemsize = self.numpy.itemsize
+        self.is_floating = "float" in name
 
     __hash__ = object.__hash__  # of one object each; Enum's own is a function of Python's, in every key that there is
-
-    @property
-    def is_floating(self) -> bool:
-        """Whether arithmetic on it rounds."""
-        return self not in (DType.INT8, DType.UINT8, DType.INT32, DType.BOOL)
 
     @property
     def compute(self) -> DType:

@@ -27,6 +27,8 @@ class Maths(Enum):
     FP16 = "fp16"
     INT8 = "int8"
 
+    __hash__ = object.__hash__  # as of `DType`
+
     @classmethod
     def of(cls, dtype: DType) -> Maths:
         """The units for products of a dtype in full precision: tensor cores for 16 bits and int8, bfloat16 counted as fp16."""
@@ -74,8 +76,10 @@ class DeviceFigures(HashedOnce):
 
     def products_per_second(self, maths: Maths) -> float:
         """Multiply-adds per second of the whole device; 0 where it has no such units."""
-        per_clock = next((number for kind, number in self.products_per_clock if kind is maths), 0)
-        return per_clock * self.multiprocessors * self.clock_hz
+        for kind, per_clock in self.products_per_clock:
+            if kind is maths:
+                return per_clock * self.multiprocessors * self.clock_hz
+        return 0
 
     @property
     def starts_early(self) -> bool:

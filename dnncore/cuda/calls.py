@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from struct import pack
 
 import numpy as np
@@ -204,7 +205,9 @@ FieldPath = str | tuple[str | int, ...]
 """A field of a struct: its name, or the names and indices that lead to it: ("epilogue", "bias"), ("operands", 3)."""
 
 
+@cache
 def _field_offset(dtype: np.dtype, path: FieldPath, nbytes: int = 8) -> int:
+    """Where a field is in one of the library's structs: every call asks for several."""
     offset = 0
     for step in (path,) if isinstance(path, str) else path:
         if isinstance(step, int):
@@ -256,14 +259,16 @@ def kernel_call(
     if not math.prod(blocks):
         return ()
     dtype = params.dtype
-    slots = tuple(Slot(_field_offset(dtype, path), place) for path, place in places.items())
-    alpha, beta = (_field_offset(dtype, name) for name in ("alpha", "beta")) if blends else (None, None)
+    slots = tuple([Slot(_field_offset(dtype, path), place) for path, place in places.items()])
+    alpha, beta = (_field_offset(dtype, "alpha"), _field_offset(dtype, "beta")) if blends else (None, None)
     map_slots = tuple(
-        MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
-        for path, (place, tensor) in (maps or {}).items()
+        [
+            MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
+            for path, (place, tensor) in (maps or {}).items()
+        ]
     )
     constant_slots = tuple(
-        ConstantSlot(_field_offset(dtype, path, 4), place) for path, place in (constants or {}).items()
+        [ConstantSlot(_field_offset(dtype, path, 4), place) for path, place in (constants or {}).items()]
     )
     return (
         KernelCall(
@@ -318,11 +323,18 @@ def rewired(
         if isinstance(call, KernelCall):
             params, at_alpha = _with_factor(call.params, call.alpha, alpha)
             params, at_beta = _with_factor(params, call.beta, beta)
-            slots = tuple(Slot(slot.field, place(slot.place)) for slot in call.slots)
-            maps = tuple(replace(slot, place=place(slot.place)) for slot in call.maps)
-            constants = tuple(replace(slot, place=place(slot.place)) for slot in call.constants)
-            return replace(
-                call, params=params, slots=slots, alpha=at_alpha, beta=at_beta, maps=maps, constants=constants
+            return KernelCall(
+                call.unit,
+                call.grid,
+                call.block,
+                params,
+                tuple([Slot(slot.field, place(slot.place)) for slot in call.slots]),
+                at_alpha,
+                at_beta,
+                call.shared_bytes,
+                tuple([MapSlot(slot.field, place(slot.place), slot.tensor) for slot in call.maps]),
+                call.starts_early,
+                tuple([ConstantSlot(slot.field, place(slot.place)) for slot in call.constants]),
             )
         if isinstance(call, Memset):
             return replace(call, place=place(call.place))

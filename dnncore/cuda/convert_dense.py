@@ -7,7 +7,7 @@ autocast, and their gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
@@ -64,6 +64,7 @@ def _prepare(problem: AddProblem, figures: DeviceFigures) -> Calls:
     return kernel_call(_unit(problem.a.dtype, problem.c.dtype), blocks, _THREADS, params, in_order("a", "c"))
 
 
+@cache
 def _unit(a: DType, c: DType) -> Unit:
     return generate(
         header="dnncore/convert_dense.cuh",

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from dnncore.backend import Offer
@@ -122,15 +122,21 @@ class Function:
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
-        entries = {name: f"elementwise_{name}_{_snake(self.name)}_{c_type(dtype)}" for name in _KERNELS}
-        units = generate_together(
-            "dnncore/elementwise.cuh",
-            {entry: f"elementwise_{name}<{c_type(dtype)}, {self.name}>" for name, entry in entries.items()},
-            "ElementwiseParams",
-            _PARAMS,
-            _THREADS,
-        )
-        return units[entries[kernel]]
+        return _units(self.name, dtype)[kernel]
+
+
+@cache
+def _units(function: str, dtype: DType) -> dict[str, Unit]:
+    """Those of a function and a dtype, by the kernels."""
+    entries = {name: f"elementwise_{name}_{_snake(function)}_{c_type(dtype)}" for name in _KERNELS}
+    units = generate_together(
+        "dnncore/elementwise.cuh",
+        {entry: f"elementwise_{name}<{c_type(dtype)}, {function}>" for name, entry in entries.items()},
+        "ElementwiseParams",
+        _PARAMS,
+        _THREADS,
+    )
+    return {name: units[entry] for name, entry in entries.items()}
 
 
 def _snake(name: str) -> str:

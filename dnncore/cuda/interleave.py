@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
@@ -94,6 +94,7 @@ def _prepare(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
     )
 
 
+@cache
 def _unit(dtype: DType) -> Unit:
     return generate(
         header="dnncore/interleave.cuh",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, lru_cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, Place, WhereAligned, blocks_for, in_order, kernel_call
@@ -77,6 +77,7 @@ class Matrices:
     batch: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # extents, strides in a, strides in c
 
     @classmethod
+    @lru_cache(maxsize=8)  # both kernels ask
     def of(cls, problem: AddProblem) -> Matrices | None:
         """None where one dimension is innermost in both tensors, where one of them has none, or where a is broadcast along it."""
         layout = layout_of(problem)
@@ -188,6 +189,7 @@ def _prepare(unit: Unit, size: int, figures: DeviceFigures, matrices: Matrices) 
     return kernel_call(unit, blocks_for(figures, tiles, 1), _THREADS, params, in_order("x", "output"))
 
 
+@cache
 def _unit(dtype: DType, function: str = "transpose") -> Unit:
     return generate(
         header="dnncore/transpose.cuh",

@@ -19,6 +19,8 @@ class ConvolutionMode(Enum):
     CROSS_CORRELATION = "cross_correlation"
     CONVOLUTION = "convolution"
 
+    __hash__ = object.__hash__  # as of `DType`
+
 
 class MathType(Enum):
     """How exact products of float32 must be; other dtypes are multiplied as they are stored, whatever this says.
@@ -30,6 +32,8 @@ class MathType(Enum):
 
     STRICT = "strict"
     TF32 = "tf32"
+
+    __hash__ = object.__hash__  # as of `DType`
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def member(kind: type[_Member], value: _Member | str) -> _Member:
     Raises:
         BadParamError: it stands for none; the message lists those there are.
     """
+    if isinstance(value, kind):
+        return value
     try:
         return kind(value)
     except ValueError as error:

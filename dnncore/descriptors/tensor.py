@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import mul
 
 import numpy as np
 
@@ -53,23 +54,27 @@ class TensorDescriptor(HashedOnce):
     __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
+        dtype, shape, strides = DType.of(self.dtype), wholes(self.shape, "shape"), wholes(self.strides, "strides")
+        if not 1 <= len(shape) <= MAX_NDIM:
+            raise BadParamError(f"shape {shape} has {len(shape)} dimensions; 1 to {MAX_NDIM} are supported")
+        if len(strides) != len(shape):
+            raise BadParamError(f"strides {strides} and shape {shape} differ in length")
+        if min(shape) < 0 or min(strides) < 0:
+            raise BadParamError(f"shape {shape} and strides {strides} must not be negative")
+        size = math.prod(shape)
+        # From the first element to the last: as many steps along each dimension as there are indices behind the first one.
+        extent = 1 + sum(map(mul, shape, strides)) - sum(strides) if size else 0
         settle(
             self,
-            dtype=DType.of(self.dtype),
-            shape=wholes(self.shape, "shape"),
-            strides=wholes(self.strides, "strides"),
+            dtype=dtype,
+            shape=shape,
+            strides=strides,
+            size=size,
+            extent=extent,
+            _hash=hash((dtype, shape, strides)),  # sooner or later every descriptor is part of a key
         )
-        if not 1 <= len(self.shape) <= MAX_NDIM:
-            raise BadParamError(f"shape {self.shape} has {len(self.shape)} dimensions; 1 to {MAX_NDIM} are supported")
-        if len(self.strides) != len(self.shape):
-            raise BadParamError(f"strides {self.strides} and shape {self.shape} differ in length")
-        if min(self.shape) < 0 or min(self.strides) < 0:
-            raise BadParamError(f"shape {self.shape} and strides {self.strides} must not be negative")
-        size = math.prod(self.shape)
-        last = sum([(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)])
-        settle(self, size=size, extent=1 + last if size else 0)
-        if max(*self.shape, *self.strides, self.nbytes) > _MAX_BYTES:
-            raise BadParamError(f"shape {self.shape} with strides {self.strides} spans more than {_MAX_BYTES} bytes")
+        if max(*shape, *strides, extent * dtype.itemsize) > _MAX_BYTES:
+            raise BadParamError(f"shape {shape} with strides {strides} spans more than {_MAX_BYTES} bytes")
 
     @classmethod
     def packed(
@@ -84,11 +89,11 @@ class TensorDescriptor(HashedOnce):
         """
         layout, shape = member(Layout, layout), wholes(shape, "shape")
         ndim = len(shape)
-        order, spatial = list(range(ndim)), list(range(2, ndim))
+        order: Sequence[int] = range(ndim)
         if layout is not Layout.NCHW:
             if ndim < 2:
                 raise BadParamError(f"layout {layout.value} needs at least 2 dimensions, shape is {shape}")
-            order = [0, *spatial, 1] if layout is Layout.NHWC else [1, *spatial, 0]
+            order = (0, *order[2:], 1) if layout is Layout.NHWC else (1, *order[2:], 0)
         strides, step = [0] * ndim, 1
         for axis in reversed(order):
             strides[axis] = step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -10,7 +11,7 @@ from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.descriptors.settings import HashedOnce, member, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.problems.problem import same_dtype, writable
+from dnncore.problems.problem import one_dtype, writable
 
 __all__ = ["ConvolutionProblem", "Direction"]
 
@@ -22,6 +23,15 @@ class Direction(Enum):
     BACKWARD_DATA = "backward_data"
     BACKWARD_FILTER = "backward_filter"
 
+    __hash__ = object.__hash__  # as of `DType`
+
+
+_INPUT_NAMES = {
+    Direction.FORWARD: ("x", "w"),
+    Direction.BACKWARD_DATA: ("w", "dy"),
+    Direction.BACKWARD_FILTER: ("x", "dy"),
+}
+_OUTPUT_NAMES = {Direction.FORWARD: ("y",), Direction.BACKWARD_DATA: ("dx",), Direction.BACKWARD_FILTER: ("dw",)}
 
 _OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
 """What y may be where x and w are int8."""
@@ -63,7 +73,7 @@ class ConvolutionProblem(HashedOnce):
 
     def _check_dtypes(self) -> None:
         if self.x.dtype.is_floating:
-            same_dtype(x=self.x, w=self.w, y=self.y)
+            one_dtype(x=self.x, w=self.w, y=self.y)
             return
         if self.direction is not Direction.FORWARD:
             raise BadParamError(f"x is {self.x.dtype.value}; {self.direction.value} needs a floating-point dtype")
@@ -76,20 +86,12 @@ class ConvolutionProblem(HashedOnce):
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, as the gradients that they are backward."""
-        return {
-            Direction.FORWARD: ("x", "w"),
-            Direction.BACKWARD_DATA: ("w", "dy"),
-            Direction.BACKWARD_FILTER: ("x", "dy"),
-        }[self.direction]
+        return _INPUT_NAMES[self.direction]
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Name of the output."""
-        return {
-            Direction.FORWARD: ("y",),
-            Direction.BACKWARD_DATA: ("dx",),
-            Direction.BACKWARD_FILTER: ("dw",),
-        }[self.direction]
+        return _OUTPUT_NAMES[self.direction]
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:
@@ -108,7 +110,4 @@ class ConvolutionProblem(HashedOnce):
     @property
     def macs(self) -> int:
         """Multiply-adds of the direct method, padding counted as if it were data."""
-        taps = 1
-        for extent in self.w.shape[1:]:
-            taps *= extent
-        return self.y.size * taps
+        return self.y.size * math.prod(self.w.shape[1:])

@@ -13,12 +13,13 @@ from dnncore import RELU, ConvolutionDescriptor, DType, TensorDescriptor
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.convolution.plain import best_offer
+from dnncore.cuda.gemm import product_or_reason
 from dnncore.descriptors import Layout
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
 
-_COMPOSED = ("implicit_gemm_3xtf32_merged", "implicit_gemm_wgmma_relaid", "space_to_depth")
-"""Those whose offers ask for others'."""
+_COMPOSED = ("implicit_gemm_3xtf32_merged", "implicit_gemm_wgmma_relaid", "implicit_precomp_gemm", "space_to_depth")
+"""Those whose offers ask for others', or say what another's takes and more."""
 
 
 def _convolution(direction: Direction, taps: int, stride: int, extent: int, layout: Layout) -> ConvolutionProblem:
@@ -72,14 +73,25 @@ _DIRECTIONS = pytest.mark.parametrize("direction", Direction, ids=lambda directi
 
 @_LAYOUTS
 @_DIRECTIONS
-@pytest.mark.parametrize(("taps", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (5, 1)])
+@pytest.mark.parametrize(
+    ("taps", "stride", "extent"), [(1, 1, 28), (1, 2, 28), (3, 1, 28), (3, 2, 28), (5, 1, 28), (1, 1, 7)]
+)
 def test_a_choice_asks_for_few_offers_and_for_none_of_what_is_composed_and_far_from_the_fastest(
-    direction: Direction, taps: int, stride: int, layout: Layout, asked: Counter[str]
+    direction: Direction, taps: int, stride: int, extent: int, layout: Layout, asked: Counter[str]
 ) -> None:
-    problem = _convolution(direction, taps, stride, 28, layout)
+    problem = _convolution(direction, taps, stride, extent, layout)
     assert fastest(algorithms_for(problem), problem, H200)
-    assert asked.total() <= 14, f"{asked}"
+    assert asked.total() <= 12, f"{asked}"
     assert not {name for name in _COMPOSED if asked[name]}
+
+
+@_LAYOUTS
+@_DIRECTIONS
+def test_phases_that_cannot_win_are_made_no_product_of(direction: Direction, layout: Layout) -> None:
+    problem = _convolution(direction, 3, 2, 28, layout)
+    product_or_reason.cache_clear()
+    assert fastest(algorithms_for(problem), problem, H200)
+    assert product_or_reason.cache_info().misses == 1
 
 
 @_LAYOUTS

@@ -10,7 +10,7 @@ import pytest
 
 from dnncore.backend import Offer, Stream
 from dnncore.cuda.convolution.plain import algorithms
-from dnncore.cuda.convolution.product import convolution_product
+from dnncore.cuda.convolution.product import convolution_extents, convolution_product
 from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Digit, Phase, Product, simplified
 from dnncore.cuda.gemm.params import make_params
@@ -75,6 +75,25 @@ def test_product_is_the_convolution_and_writes_each_output_once(
 
     assert (written == 1).all()
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_extents_in_full_precision_are_the_products_own(geometry: str, direction: Direction, dtype: str) -> None:
+    x, w, options = GEOMETRIES[geometry]
+    conv = ConvolutionDescriptor.make(len(x) - 2, **options)
+    problem = problem_of(direction, x, w, conv, dtype)
+    product, extents = convolution_product(problem), convolution_extents(problem)
+    assert isinstance(product, Product)
+    is_one_phase = direction is not Direction.BACKWARD_DATA or max(conv.stride) == 1
+    assert extents == (product.extents if dtype == "float32" and is_one_phase else None)
+
+
+def test_what_is_no_product_has_no_extents() -> None:
+    problem = problem_of(Direction.FORWARD, (1, 8, 8, 8), (8, 1, 3, 3), ConvolutionDescriptor.make(groups=8), "float32")
+    assert isinstance(convolution_product(problem), str)
+    assert convolution_extents(problem) is None
 
 
 def test_strided_backward_data_multiplies_no_zeros() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, Composed, Offer
-from dnncore.choice import fastest, least_seconds
+from dnncore.backend import Bounded, BoundedTwice, Offer
+from dnncore.choice import closest_seconds, fastest, least_seconds
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
@@ -45,7 +45,7 @@ class _Bounded(_Algorithm, Bounded):
 
 
 @dataclass
-class _Composed(_Bounded, Composed):
+class _BoundedTwice(_Bounded, BoundedTwice):
     closer: float = 0.0
 
     def closer_seconds(self, problem: object, figures: object) -> float:
@@ -73,7 +73,8 @@ def test_what_cannot_be_the_fastest_is_not_asked() -> None:
 
 
 def test_a_closer_bound_is_asked_for_where_the_first_leaves_it_open() -> None:
-    far, open_, best = (_Composed(name, 5, least=a, closer=b) for name, a, b in (("a", 4, 4), ("b", 1, 4), ("c", 1, 2)))
+    bounds = ("a", 4, 4), ("b", 1, 4), ("c", 1, 2)
+    far, open_, best = (_BoundedTwice(name, 5, least=least, closer=closer) for name, least, closer in bounds)
     best.seconds = 2.5
     assert _chosen(far, _Algorithm("fast", 3), open_) == "fast"
     assert _chosen(open_, _Algorithm("fast", 3), best) == "c"
@@ -85,6 +86,14 @@ def test_bounds_of_several_are_their_least_and_an_offer_bounds_what_has_no_other
     assert least_seconds(algorithms, _ANY, H200) == 3
     assert least_seconds(algorithms[1:], _ANY, H200) == 4
     assert least_seconds(algorithms[2:], _ANY, H200) == least_seconds((), _ANY, H200) == math.inf
+
+
+def test_the_closest_bound_of_several_asks_for_closer_ones_while_the_least_of_all_may_be_closer() -> None:
+    far, near = (_BoundedTwice(name, 9, least=a, closer=b) for name, a, b in (("far", 5, 8), ("near", 1, math.inf)))
+    assert closest_seconds((far, near, _Bounded("c", 9, least=4)), _ANY, H200) == 4
+    assert (far.asked, near.asked) == ([], ["closer"])
+    assert closest_seconds((far, near), _ANY, H200) == 8
+    assert closest_seconds((near,), _ANY, H200) == closest_seconds((), _ANY, H200) == math.inf
 
 
 def test_what_is_refused_or_not_allowed_bounds_nothing() -> None:
@@ -128,7 +137,7 @@ def test_no_offer_is_below_its_bound(figures: DeviceFigures) -> None:
             offer = algorithm.offer(problem, figures)
             if isinstance(algorithm, Bounded) and isinstance(offer, Offer):
                 least = algorithm.least_seconds(problem, figures)
-                closer = algorithm.closer_seconds(problem, figures) if isinstance(algorithm, Composed) else least
+                closer = algorithm.closer_seconds(problem, figures) if isinstance(algorithm, BoundedTwice) else least
                 assert least <= closer <= offer.seconds, f"{algorithm.name} on {problem}"
 
 

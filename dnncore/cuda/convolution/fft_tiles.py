@@ -197,7 +197,7 @@ def _outputs_of_tile(size: int, reach: int, first: int, inputs: int, outputs: in
     return size - reach + 1
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def cut_or_reason(problem: ConvolutionProblem) -> Cut | str:
     """Cut a convolution into tiles; a reason instead where that is not possible or pointless."""
     conv = problem.convolution

@@ -36,23 +36,21 @@ from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["least_seconds", "offer"]
+__all__ = ["least_seconds", "offer", "why_not_fed"]
 
 
 def offer(
     problem: ConvolutionProblem, figures: DeviceFigures, kernels: Kernels, elsewhere: CudaAlgorithm
 ) -> Offer | str:
-    """What the fastest schedule takes, or the reason why none suits the problem.
+    """What the fastest schedule takes, or the reason why there is none.
 
     Args:
-        problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for.
+        problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for, and that they can
+            be fed (`why_not_fed`).
         figures: Of the device.
         kernels: Of which one is chosen; planes are for all of them, or for none.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
     """
-    reason = _why_not(problem, in_planes=kernels.tiles[0].in_planes)
-    if reason is not None:
-        return reason
     other = elsewhere.offer(problem, figures)
     if isinstance(other, str):
         return other
@@ -72,7 +70,7 @@ def offer(
     )
 
 
-def _why_not(problem: ConvolutionProblem, *, in_planes: bool) -> str | None:
+def why_not_fed(problem: ConvolutionProblem, *, in_planes: bool) -> str | None:
     """None where the copy engine can feed the kernels, else the reason."""
     x, w, dy = problem.x, problem.w, problem.y
     counts = (dy.size // dy.shape[1], x.size // x.shape[1], *w.shape[:2])

@@ -45,13 +45,25 @@ estimated as no more than a launch in 16 bits, and as less in fp32. For layers o
 4.5, and 5.6 in place of 4.0."""
 
 
-def least_seconds(problem: ConvolutionProblem, rate: float, figures: DeviceFigures) -> float:
-    """Seconds that no schedule is below, wherever the operands lie: of products at such a rate, and of memory."""
+def least_seconds(problem: ConvolutionProblem, rate: float, fewest_sums: int, figures: DeviceFigures) -> float:
+    """Seconds that no schedule is below, wherever the operands lie: of products at such a rate, and of memory.
+
+    Args:
+        problem: A backward-filter convolution.
+        rate: Products of the device in a second.
+        fewest_sums: Of a tile.
+        figures: Of the device.
+    """
     x, dy, dw = (tensor.size * tensor.dtype.itemsize for tensor in (problem.x, problem.y, problem.w))
-    met = dy // problem.y.shape[1] * math.prod(problem.w.shape[1:]) if dy else 0
+    pixels = problem.y.size // problem.y.shape[1] if dy else 0
+    met = pixels * problem.y.dtype.itemsize * math.prod(problem.w.shape[1:])
     memory = (min(x, met) + dy + dw) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-    seconds = math.hypot(problem.macs / rate, memory)
-    return seconds if seconds < _LITTLE * figures.launch_seconds else seconds + _LAUNCHES * figures.launch_seconds
+    multiplying = problem.macs / rate
+    of_a_tile = pixels * fewest_sums * figures.multiprocessors / rate  # by a block
+    alone = math.hypot(max(multiplying, of_a_tile * (1 - 1e-9)), memory)  # for what rounding adds
+    if alone < _LITTLE * figures.launch_seconds:
+        return alone
+    return math.hypot(multiplying, memory) + _LAUNCHES * figures.launch_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere
 from dnncore.cuda.convolution.copies import copying_seconds, with_copies
 from dnncore.cuda.convolution.operands import operands_of
-from dnncore.cuda.convolution.planes import why_not_one_tap
+from dnncore.cuda.convolution.planes import has_one_tap, why_not_one_tap
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -50,7 +50,7 @@ class MergedPlanes(Bounded):
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least, and the convolution over them, whose tiles end with the last image alone."""
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        if problem.x.dtype is not DType.FLOAT32 or problem.x.shape[0] <= 1 or why_not_one_tap(plain) is not None:
+        if problem.x.dtype is not DType.FLOAT32 or problem.x.shape[0] <= 1 or not has_one_tap(plain):
             return math.inf
         images = [tensor for name, tensor in operands_of(problem).items() if name in _IMAGES]
         return copying_seconds(images, figures) + least_seconds(self.algorithms, problem, figures)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dnncore.descriptors import TensorDescriptor
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["operands_of"]
 
-_FIELDS = {"dx": "x", "dw": "w", "dy": "y"}
+_NAMES = {
+    Direction.FORWARD: ("x", "w", "y"),
+    Direction.BACKWARD_DATA: ("w", "y", "x"),
+    Direction.BACKWARD_FILTER: ("x", "y", "w"),
+}
 
 
 def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """All of them in the order of their places; the last one is the output."""
-    names = (*problem.input_names, *problem.output_names)
-    return dict(zip((_FIELDS.get(name, name) for name in names), (*problem.inputs, *problem.outputs), strict=True))
+    if isinstance(problem, FusedConvolutionProblem):
+        names: tuple[str, ...] = (*problem.input_names, *problem.output_names)
+    else:
+        names = _NAMES[problem.direction]
+    return {name: getattr(problem, name) for name in names}

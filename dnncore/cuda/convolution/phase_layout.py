@@ -15,9 +15,9 @@ import numpy as np
 
 from dnncore.cuda.calls import Calls, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.geometry import taps
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
+from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, SMALL_DIVISOR, c_type, generate, packer, small_divisor, struct
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 
@@ -63,6 +63,7 @@ _PARAMS = struct(
     ("rows", _AXIS),
     ("runs", _AXIS, (_RUN_AXES,)),
 )
+_PACKED_PARAMS = packer(_PARAMS)
 
 
 class _Axis(NamedTuple):
@@ -129,7 +130,7 @@ class Phases:
             taps_of: Of a filter, whose taps may be counted from the last.
         """
         shape = (image.shape[0], channels, *places)
-        phases = TensorDescriptor(image.dtype, shape, _strides(shape, innermost=innermost))
+        phases = TensorDescriptor.packed(shape, image.dtype, Layout.NHWC if innermost else Layout.NCHW)
         counts = [math.prod(stride[i + 1 :]) for i in range(len(stride))]
         of_channel = 1 if innermost else math.prod(stride)
         of_phase = image.shape[1] if innermost else 1
@@ -140,17 +141,15 @@ class Phases:
         axes = (
             _Axis(image.shape[0], 0, 1, image.shape[0], image.strides[0], 0, phases.strides[0]),
             _Axis(image.shape[1], 0, 1, image.shape[1], image.strides[1], 0, of_channel * step),
-            *(
-                _Axis(
-                    image=image.shape[2 + i],
-                    before=0 if before is None else before[i],
-                    phases=stride[i],
-                    places=places[i],
-                    image_stride=steps[i],
-                    phase_stride=counts[i] * of_phase * step,
-                    place_stride=phases.strides[2 + i],
-                )
-                for i in range(len(stride))
+            *map(
+                _Axis,
+                image.shape[2:],
+                (0,) * len(stride) if before is None else before,
+                stride,
+                places,
+                steps,
+                [count * of_phase * step for count in counts],
+                phases.strides[2:],
             ),
         )
         return cls(image, phases, axes, offset)
@@ -164,16 +163,16 @@ class Phases:
     @property
     def has_more_channels(self) -> bool:
         """Whether there are channels of zeros."""
-        return self.phases.shape[1] > self.image.shape[1] * math.prod(axis.phases for axis in self.axes)
+        return self.phases.shape[1] > self.image.shape[1] * math.prod([axis.phases for axis in self.axes])
 
     @property
     def padded_size(self) -> int:
         """Elements of the image as far as phases reach, or of the image, whichever are more."""
-        return math.prod(max(axis.phases * axis.places, axis.image) for axis in self.axes)
+        return math.prod([max(axis.phases * axis.places, axis.image) for axis in self.axes])
 
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of a split or of a join."""
-        count = math.prod(axis.phases * axis.places for axis in self.axes)
+        count = math.prod([axis.phases * axis.places for axis in self.axes])
         nbytes = self.image.nbytes + count * self.phases.dtype.itemsize
         lanes = _LANES * figures.multiprocessors * figures.clock_hz
         busy = max(nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE), count * _ELEMENT_CLOCKS / lanes)
@@ -193,61 +192,44 @@ class Phases:
         innermost = 1 if axes[-1].extent(splits=splits) >= _THREADS else _RUN_AXES
         *outer, rows = axes[:-innermost]
         runs = axes[-innermost:]
-        run, row_count = math.prod(axis.extent(splits=splits) for axis in runs), rows.extent(splits=splits)
+        run, row_count = math.prod([axis.extent(splits=splits) for axis in runs]), rows.extent(splits=splits)
         run_tiles, row_tiles = -(-run // _THREADS), -(-row_count // _ROWS)
-        items = math.prod(axis.extent(splits=splits) for axis in outer) * run_tiles * row_tiles
-        params = record(
-            _PARAMS,
-            items=items,
-            run=run,
-            run_tiles=small_divisor(run_tiles),
-            row_tiles=small_divisor(row_tiles),
-            rows=_axis(rows, splits=splits),
+        items = math.prod([axis.extent(splits=splits) for axis in outer]) * run_tiles * row_tiles
+        missing = [_NO_AXIS] * (_OUTER_AXES - len(outer)), [_NO_AXIS] * (_RUN_AXES - len(runs))
+        packed = _PACKED_PARAMS.pack(
+            1.0 if splits else 0.0,  # alpha: the phases are the library's own; what is split is taken as it is
+            0.0,
+            *(0, 0),  # addresses
+            items,
+            run,
+            *small_divisor(run_tiles),
+            *small_divisor(row_tiles),
+            *[
+                number
+                for axis in (*missing[0], *outer, rows, *missing[1], *runs)
+                for number in _numbers(axis, splits=splits)
+            ],
         )
-        for name, some in (("outer", outer), ("runs", runs)):
-            field = params[name]
-            for i in range(len(field)):
-                missing = len(field) - len(some)
-                field[i] = _axis(_NO_AXIS if i < missing else some[i - missing], splits=splits)
+        params = np.frombuffer(packed, _PARAMS).reshape(())
         offset, at = (elements * self.image.dtype.itemsize for elements in (self.offset, self.at))
         places = (source.plus(offset), target.plus(at)) if splits else (source.plus(at), target.plus(offset))
         blocks = blocks_for(figures, items * _THREADS, _THREADS)
         unit = _unit(self.image.dtype, splits=splits)
         fields = dict(zip(in_order("input", "output"), places, strict=True))
-        # The phases are the library's own: what is split is taken as it is.
-        if splits:
-            params["alpha"] = 1.0
         early = figures.starts_early
         return kernel_call(unit, blocks, _THREADS, params, fields, blends=not splits, starts_early=early)
 
 
-def _axis(axis: _Axis, *, splits: bool) -> np.ndarray:
-    return record(
-        _AXIS,
-        extent=small_divisor(axis.extent(splits=splits)),
-        phases=small_divisor(axis.phases),
-        first=0 if splits else axis.before,
-        before=axis.before,
-        image=axis.image,
-        places=axis.places,
-        image_stride=axis.image_stride,
-        phase_stride=axis.phase_stride,
-        place_stride=axis.place_stride,
-    )
-
-
-def _strides(shape: tuple[int, ...], *, innermost: bool) -> tuple[int, ...]:
-    order = (1, *range(len(shape) - 1, 1, -1), 0) if innermost else tuple(range(len(shape) - 1, -1, -1))
-    strides, step = [0] * len(shape), 1
-    for axis in order:
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
+def _numbers(axis: _Axis, *, splits: bool) -> tuple[int, ...]:
+    """Of an _AXIS."""
+    image, before, phases, places, *strides = axis
+    extent = axis.extent(splits=splits)
+    return (*small_divisor(extent), *small_divisor(phases), 0 if splits else before, before, image, places, *strides)
 
 
 def least_moving_seconds(images: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
     """Seconds that splitting or joining images, filters among them, is not below, into whatever phases."""
-    nbytes = sum(image.nbytes for image in images)
+    nbytes = sum([image.nbytes for image in images])
     return len(images) * _LAUNCHES * figures.launch_seconds + nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 

@@ -9,19 +9,30 @@ from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, FARTHEST_BYTES, BoxMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["plane_strides", "planes_map", "why_not_in_planes", "why_not_one_tap"]
+__all__ = ["has_one_tap", "plane_strides", "planes_map", "reads_planes", "why_not_in_planes", "why_not_one_tap"]
+
+
+def has_one_tap(problem: ConvolutionProblem) -> bool:
+    """Whether the filters have one tap, without padding and strides."""
+    conv = problem.convolution
+    return problem.w.shape[2:] == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.padding))
 
 
 def why_not_one_tap(problem: ConvolutionProblem) -> str | None:
-    """None where the filters have one tap, without padding and strides, else the reason."""
-    conv = problem.convolution
-    if problem.w.shape[2:] == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.padding)):
+    """None where `has_one_tap`, else the reason."""
+    if has_one_tap(problem):
         return None
+    conv = problem.convolution
     return f"taps {problem.w.shape[2:]}, strides {conv.stride}, padding {conv.padding}; it takes one tap alone"
 
 
+def reads_planes(problem: ConvolutionProblem) -> bool:
+    """Whether the filters have one tap, and both images lie in planes."""
+    return has_one_tap(problem) and None not in (plane_strides(problem.x), plane_strides(problem.y))
+
+
 def why_not_in_planes(problem: ConvolutionProblem) -> str | None:
-    """None where that is so and both images lie in planes, else the reason."""
+    """None where `reads_planes`, else the reason."""
     reason = why_not_one_tap(problem)
     if reason is not None:
         return reason

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dnncore.cuda.gemm import Digit, Phase, Product
+from dnncore.cuda.gemm import Digit, Extents, Phase, Product
+from dnncore.cuda.params import FULL_PRECISION
 from dnncore.descriptors import ConvolutionMode
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["convolution_product"]
+__all__ = ["convolution_extents", "convolution_product"]
 
 _MIN_GROUP_ROWS = 4
 """Fewest rows that a group's product must have; with fewer, nearly all of every tile hangs over the edge."""
@@ -66,9 +67,8 @@ class _Axis(NamedTuple):
         if self.outer == 0 or self.summed == 0:
             return True
         across, along = (self.outer - 1) * self.outer_step, (self.summed - 1) * self.summed_step
-        lowest = self.first + min(across, 0) + min(along, 0)
-        highest = self.first + max(across, 0) + max(along, 0)
-        return lowest >= 0 and highest < self.bound
+        corners = self.first, self.first + across, self.first + along, self.first + across + along
+        return min(corners) >= 0 and max(corners) < self.bound
 
 
 def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: Digit) -> Phase:
@@ -80,33 +80,37 @@ def _phase(axes: Sequence[_Axis], padded: Sequence[int], outer: Digit, summed: D
         outer: The digit of the column.
         summed: The digit of the reduction.
     """
-
-    def steps(axis: int, step: int) -> tuple[int, ...]:
-        return tuple([step if axis == other else 0 for other in padded])
-
     nowhere = (0,) * len(padded)
     column = [Digit(outer.extent, outer.b_stride, outer.other_stride, nowhere)]
     reduction = [Digit(summed.extent, summed.b_stride, summed.other_stride, nowhere)]
     a_offset = b_offset = c_offset = 0
     for i, axis in enumerate(axes):
-        b_stride, outer_step, summed_step = axis.b_stride, axis.outer_step, axis.summed_step
-        column.append(Digit(axis.outer, outer_step * b_stride, axis.c_stride, steps(i, outer_step)))
-        reduction.append(Digit(axis.summed, summed_step * b_stride, axis.a_stride, steps(i, summed_step)))
-        a_offset += axis.a_offset
-        b_offset += axis.first * b_stride
-        c_offset += axis.c_offset
-    first = tuple([axes[i].first for i in padded])
-    return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first)
+        across, along, across_step, along_step, first, _, b_stride, c_stride, a_stride, of_a, of_c = axis
+        across_steps = along_steps = nowhere
+        if i in padded:
+            before = padded.index(i)
+            others, behind = nowhere[:before], nowhere[before + 1 :]
+            across_steps, along_steps = (*others, across_step, *behind), (*others, along_step, *behind)
+        column.append(Digit(across, across_step * b_stride, c_stride, across_steps))
+        reduction.append(Digit(along, along_step * b_stride, a_stride, along_steps))
+        a_offset += of_a
+        b_offset += first * b_stride
+        c_offset += of_c
+    first_places = tuple([axes[i].first for i in padded])
+    return Phase.of(column, reduction, a_offset=a_offset, b_offset=b_offset, c_offset=c_offset, first=first_places)
 
 
-def _phases(
-    combinations: Iterable[Sequence[_Axis]], outer: Digit, summed: Digit
-) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
-    """Build the phases and the bounds that they share."""
-    phases = [tuple(axes) for axes in combinations]
-    padded = [i for i in range(len(phases[0])) if not all(axes[i].stays_inside for axes in phases)]
-    bounds = tuple(phases[0][i].bound for i in padded)
-    return bounds, tuple(_phase(axes, padded, outer, summed) for axes in phases)
+def _phases(axes: Sequence[Sequence[_Axis]], outer: Digit, summed: Digit) -> tuple[tuple[int, ...], tuple[Phase, ...]]:
+    """Build the phases and the bounds that they share.
+
+    Args:
+        axes: What each axis may be: there is a phase for each combination.
+        outer: The digit of the column that is not spatial: batch or channels.
+        summed: The digit of the reduction that is not.
+    """
+    padded = [i for i, each in enumerate(axes) if not all(axis.stays_inside for axis in each)]
+    bounds = tuple([axes[i][0].bound for i in padded])
+    return bounds, tuple([_phase(each, padded, outer, summed) for each in itertools.product(*axes)])
 
 
 def _taps(problem: ConvolutionProblem, axis: int, first: int = 0, step: int = 1) -> tuple[int, int]:
@@ -130,7 +134,7 @@ def _forward(problem: ConvolutionProblem) -> Product:
         )  # fmt: skip
 
     bounds, phases = _phases(
-        [[axis(i) for i in range(conv.spatial_ndim)]],
+        [[axis(i)] for i in range(conv.spatial_ndim)],
         Digit(x.shape[0], x.strides[0], y.strides[0]),
         Digit(w.shape[1], x.strides[1], w.strides[1]),
     )
@@ -154,7 +158,7 @@ def _backward_filter(problem: ConvolutionProblem) -> Product:
         )  # fmt: skip
 
     bounds, phases = _phases(
-        [[axis(i) for i in range(conv.spatial_ndim)]],
+        [[axis(i)] for i in range(conv.spatial_ndim)],
         Digit(w.shape[1], x.strides[1], w.strides[1]),
         Digit(x.shape[0], x.strides[0], y.strides[0]),
     )
@@ -193,7 +197,7 @@ def _backward_data(problem: ConvolutionProblem) -> Product:
     if not all(axes):
         axes = [[_backward_data_axis(problem, i, 0)] for i in range(conv.spatial_ndim)]  # dx is empty
     bounds, phases = _phases(
-        itertools.product(*axes),
+        axes,
         Digit(x.shape[0], y.strides[0], x.strides[0]),
         Digit(filters, y.strides[1], w.strides[0]),
     )
@@ -213,6 +217,29 @@ _DIRECTIONS = {
 
 def convolution_product(problem: ConvolutionProblem) -> Product | str:
     """Describe a convolution as a product; a reason instead where tiles do not suit it."""
+    return _why_none(problem) or _DIRECTIONS[problem.direction](problem)
+
+
+def convolution_extents(problem: ConvolutionProblem) -> Extents | None:
+    """How large that product is, in full precision; None where there is none, or where another dtype needs all of it."""
+    x, w, y = problem.x, problem.w, problem.y
+    if x.dtype not in FULL_PRECISION or _why_none(problem) is not None:
+        return None
+    groups = problem.convolution.groups
+    filters, places, of_filter = w.shape[0] // groups, y.shape[0] * math.prod(y.shape[2:]), math.prod(w.shape[1:])
+    if problem.direction is Direction.FORWARD:
+        return Extents(x.dtype, filters, groups, ((places, of_filter),))
+    if problem.direction is Direction.BACKWARD_FILTER:
+        return Extents(x.dtype, filters, groups, ((of_filter, places),))
+    if max(problem.convolution.stride) > 1:
+        return None  # of each phase other places, and other taps
+    return Extents(
+        x.dtype, w.shape[1], groups, ((x.shape[0] * math.prod(x.shape[2:]), filters * math.prod(w.shape[2:])),)
+    )
+
+
+def _why_none(problem: ConvolutionProblem) -> str | None:
+    """None where tiles suit a convolution, else the reason."""
     conv = problem.convolution
     rows = problem.w.shape[1] if problem.direction is Direction.BACKWARD_DATA else problem.w.shape[0] // conv.groups
     if conv.groups > 1 and rows < _MIN_GROUP_ROWS:
@@ -220,4 +247,4 @@ def convolution_product(problem: ConvolutionProblem) -> Product | str:
     num_phases = math.prod(conv.stride)
     if problem.direction is Direction.BACKWARD_DATA and num_phases > _MAX_PHASES:
         return f"stride {conv.stride} makes {num_phases} dense products; at most {_MAX_PHASES}"
-    return _DIRECTIONS[problem.direction](problem)
+    return None

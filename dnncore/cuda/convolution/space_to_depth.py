@@ -32,15 +32,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from dnncore.backend import Composed, Offer
-from dnncore.choice import fastest, least_seconds
+from dnncore.backend import BoundedTwice, Offer
+from dnncore.choice import closest_seconds, fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, least_moving_seconds, units
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionMode
+from dnncore.descriptors import ConvolutionDescriptor, MathType
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -67,7 +67,7 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(Composed):
+class SpaceToDepth(BoundedTwice):
     """A convolution of stride 1 over the phases of a strided one. Immutable.
 
     Args:
@@ -87,14 +87,13 @@ class SpaceToDepth(Composed):
             _why_no_blocks(problem, outputs) for outputs in _OUTPUTS_OF_BLOCKS[1:]
         ):
             return math.inf
-        operands = operands_of(problem)
-        return least_moving_seconds([operands[name] for name in ("x", "w") if name in operands], figures)
+        return least_moving_seconds((problem.x, problem.w), figures)
 
     def closer_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """What splitting and joining take, and the convolution over phases at least."""
         return min(
             (
-                each.moving_seconds(figures) + least_seconds(self.algorithms, each.inner, figures)
+                each.moving_seconds(figures) + closest_seconds(self.algorithms, each.inner, figures)
                 for each in _arrangements(problem)
             ),
             default=math.inf,
@@ -152,7 +151,7 @@ class _Arrangement:
 
     def moving_seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of splitting inputs and joining the output, without the convolution."""
-        return sum(each.seconds(figures) for phases in self.moved.values() for each in phases) + (
+        return sum([each.seconds(figures) for phases in self.moved.values() for each in phases]) + (
             len(self.has_gaps) * figures.launch_seconds
         )
 
@@ -174,7 +173,7 @@ def _why_not(problem: _Problem) -> str | None:
     reason = _why_none(problem)
     if reason is not None:
         return reason
-    if any(stride > 1 and dilation > 1 for stride, dilation in zip(conv.stride, conv.dilation, strict=True)):
+    if max(map(min, conv.stride, conv.dilation)) > 1:
         return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
     if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
         return f"{x.shape[1]} channels fill matrix units without phases"
@@ -196,7 +195,7 @@ def _why_none(problem: _Problem) -> str | None:
     return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
     """Those that are possible and may be of use, with one output to a block or with several; asked for a bound and for an offer."""
     found = [
@@ -205,7 +204,7 @@ def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
         if (_why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
     ]
     return tuple(
-        each for each in found if max(phases.padded_size for some in each.moved.values() for phases in some) <= MOST
+        each for each in found if max([phases.padded_size for some in each.moved.values() for phases in some]) <= MOST
     )
 
 
@@ -214,13 +213,13 @@ def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
     conv = problem.convolution
     if isinstance(problem, FusedConvolutionProblem) or problem.direction is not Direction.BACKWARD_DATA:
         return "it is no backward-data"
+    if problem.x.dtype not in _16_BITS:
+        return f"x is {problem.x.dtype.value}; it takes 16 bits"
     reason = _why_none(problem)
     if reason is not None:
         return reason
-    if problem.x.dtype not in _16_BITS or conv.groups > 1 or max(conv.dilation) > 1:
-        return (
-            f"{problem.x.dtype.value}, {conv.groups} groups, dilation {conv.dilation}; it takes 16 bits, one, and none"
-        )
+    if conv.groups > 1 or max(conv.dilation) > 1:
+        return f"{conv.groups} groups, dilation {conv.dilation}; it takes one, and none"
     of_stride = problem.x.shape[1] * math.prod(conv.stride)
     channels = of_stride * outputs**conv.spatial_ndim
     if of_stride >= _CHANNELS_OF_TILES or channels > _MOST_CHANNELS or min(problem.y.shape[2:]) < outputs:
@@ -232,24 +231,27 @@ def _taps(problem: _Problem, outputs: int) -> tuple[int, ...]:
     """Extents of the phases' filter."""
     stride = problem.convolution.stride
     return tuple(
-        -(-(step * (outputs - 1) + extent) // (step * outputs))
-        for extent, step in zip(problem.w.shape[2:], stride, strict=True)
+        [
+            -(-(step * (outputs - 1) + extent) // (step * outputs))
+            for extent, step in zip(problem.w.shape[2:], stride, strict=True)
+        ]
     )
 
 
 def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
     """With so many outputs to a block, along each dimension."""
     x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
-    block, of_block = tuple(step * outputs for step in conv.stride), outputs**conv.spatial_ndim
-    taps, across = _taps(problem, outputs), tuple(-(-extent // outputs) for extent in y.shape[2:])
+    block, of_block = tuple([step * outputs for step in conv.stride]), outputs**conv.spatial_ndim
+    taps, across = _taps(problem, outputs), tuple([-(-extent // outputs) for extent in y.shape[2:]])
     # What has no stride may be dilated.
-    dilation = tuple(step if size == 1 else 1 for step, size in zip(conv.dilation, block, strict=True))
-    reach = tuple((count - 1) * step for count, step in zip(taps, dilation, strict=True))
+    dilation = tuple([step if size == 1 else 1 for step, size in zip(conv.dilation, block, strict=True)])
+    places = tuple(
+        [size + (count - 1) * step for size, count, step in zip(across, taps, dilation, strict=True)]
+    )  # as far as the taps reach
     innermost = conv.groups == 1 and y.shape[1] > 1 and y.strides[1] == 1
     widen = partial(_filled, problem)
     channels, filters = widen(w.shape[1] * math.prod(block)), w.shape[0]
-    before = tuple(padding for padding, _ in conv.padding)
-    places = tuple(map(sum, zip(across, reach, strict=True)))
+    before = tuple([padding for padding, _ in conv.padding])
     images = Phases.of(x, places, block, channels * conv.groups, innermost=innermost, before=before)
     moved: dict[str, tuple[Phases, ...]] = {"x": (images,)}
     split = partial(Phases.of, w, taps, block, channels, innermost=innermost, taps_of=conv)
@@ -267,20 +269,24 @@ def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
         )
         moved["y"] = (Phases.of(y, across, (outputs,) * conv.spatial_ndim, filters, innermost=innermost),)
         phases_of_y = moved["y"][0].phases
-    moved = {name: moved[name] for name in ("x", "w", "y") if name in moved and name in _names(problem)}
     has_gaps = {name for name, phases in moved.items() if phases[0].has_more_channels}
     if filters > w.shape[0] * of_block:
         has_gaps.add("w")
     # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
-    dense = replace(
-        conv,
-        padding=((0, 0),) * conv.spatial_ndim,
-        stride=(1,) * conv.spatial_ndim,
-        dilation=dilation,
-        mode=ConvolutionMode.CROSS_CORRELATION,
-    )
-    inner = replace(problem, x=images.phases, w=moved["w"][0].phases, y=phases_of_y, convolution=dense)
+    dense = _dense(dilation, conv.groups, conv.math)
+    of_x, of_w = images.phases, moved["w"][0].phases
+    if isinstance(problem, ConvolutionProblem):  # `replace` takes twice as long
+        inner: _Problem = ConvolutionProblem(problem.direction, of_x, of_w, phases_of_y, dense)
+    else:
+        inner = replace(problem, x=of_x, w=of_w, y=phases_of_y, convolution=dense)
     return _Arrangement(inner, moved, has_gaps - {_names(problem)[-1]})
+
+
+@lru_cache(maxsize=16)
+def _dense(dilation: tuple[int, ...], groups: int, math_type: MathType) -> ConvolutionDescriptor:
+    """Without padding and strides; nearly always the same one."""
+    ndim = len(dilation)
+    return ConvolutionDescriptor(((0, 0),) * ndim, (1,) * ndim, dilation, groups, math=math_type)
 
 
 def _filled(problem: _Problem, count: int) -> int:

@@ -18,11 +18,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import BoundedTwice, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import least_seconds, offer
+from dnncore.cuda.convolution.filter_launch import least_seconds, offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
-from dnncore.cuda.convolution.planes import why_not_in_planes
+from dnncore.cuda.convolution.planes import reads_planes
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -60,7 +60,7 @@ def _sum_unit(_dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32BackwardFilter(Bounded):
+class Tf32BackwardFilter(BoundedTwice):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -85,6 +85,7 @@ class Tf32BackwardFilter(Bounded):
 
     @property
     def _plane_tiles(self) -> tuple[Tile, ...]:
+        """Of those for planes."""
         return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
@@ -93,14 +94,28 @@ class Tf32BackwardFilter(Bounded):
             return least_of_wgmma(problem, figures, (DType.FLOAT32,))
         if problem.x.dtype is not DType.FLOAT32 or figures.architecture != ARCHITECTURE:
             return math.inf
-        return least_seconds(problem, figures.products_per_second(Maths.TF32) * _OF_RATE[self.products], figures)
+        rate = figures.products_per_second(Maths.TF32) * _OF_RATE[self.products]
+        return least_seconds(problem, rate, min([tile.sums for tile in self._tiles]), figures)
+
+    def closer_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """The same where the operands lie as the kernels need them."""
+        return math.inf if self._why_not(problem, figures) else self.least_seconds(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""
+        reason = self._why_not(problem, figures)
+        if reason is not None:
+            return reason
+        unit, rounds = partial(_unit, self.products), self.products == 1
+        tiles = self._plane_tiles if self._reads_planes(problem) else self._tiles
+        kernels = Kernels(tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
+        return offer(problem, figures, kernels, self.elsewhere)
+
+    def _why_not(self, problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+        """None where there are kernels for a problem, whatever their schedules, else the reason."""
         if problem.direction is not Direction.BACKWARD_FILTER:
             return f"it has no {problem.direction.value}"
-        unit, rounds = partial(_unit, self.products), self.products == 1
-        any_unit = unit(DType.FLOAT32, self._tiles[0])
+        any_unit, rounds = _unit(self.products, DType.FLOAT32, self._tiles[0]), self.products == 1
         reason = why_no_wgmma(problem, figures.architecture, any_unit, (DType.FLOAT32,), rounds=rounds)
         if reason is not None:
             return reason
@@ -109,6 +124,7 @@ class Tf32BackwardFilter(Bounded):
             return (
                 f"sums of {pixels} products; at least {_FEWEST_SUMMANDS}, among which what is left out does not count"
             )
-        tiles = self._tiles if why_not_in_planes(problem) else self._plane_tiles or self._tiles
-        kernels = Kernels(tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
-        return offer(problem, figures, kernels, self.elsewhere)
+        return why_not_fed(problem, in_planes=self._reads_planes(problem))
+
+    def _reads_planes(self, problem: ConvolutionProblem) -> bool:
+        return self.products > 1 and reads_planes(problem)

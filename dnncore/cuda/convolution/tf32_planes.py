@@ -16,7 +16,7 @@ from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
-from dnncore.cuda.convolution.planes import plane_strides, planes_map, why_not_in_planes, why_not_one_tap
+from dnncore.cuda.convolution.planes import has_one_tap, plane_strides, planes_map, why_not_in_planes, why_not_one_tap
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, THREADS, why_no_wgmma
 from dnncore.cuda.gemm import EPILOGUE, Epilogue, fields_of, fill_epilogue
@@ -112,7 +112,7 @@ class Tf32Planes(Bounded):
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
         """What it takes where no tile ends with an image."""
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        if _why_not_of_kind(plain, figures) is not None:
+        if not has_one_tap(plain) or _why_not_of_kind(plain, figures) is not None:
             return math.inf
         (images, summands), filters = plain.x.shape[:2], plain.w.shape[0]
         if plain.direction is Direction.BACKWARD_DATA:

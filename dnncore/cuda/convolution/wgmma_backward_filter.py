@@ -14,7 +14,7 @@ from functools import cache
 
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import offer
+from dnncore.cuda.convolution.filter_launch import offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.params import c_type
@@ -72,6 +72,7 @@ class WgmmaBackwardFilter(Bounded):
         if problem.direction is not Direction.BACKWARD_FILTER:
             return f"it has no {problem.direction.value}"
         reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], TILES[0]))
+        reason = reason or why_not_fed(problem, in_planes=False)
         if reason is not None:
             return reason
         return offer(problem, figures, Kernels(TILES, _unit, _sum_unit, Maths.of(problem.x.dtype)), self.elsewhere)

@@ -204,7 +204,7 @@ class Correlation:
         )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def correlation_or_reason(problem: ConvolutionProblem) -> Correlation | str:
     """What the transforms make of a convolution, or the reason why they are not made for it; once for all algorithms that ask."""
     return _why_not(problem) or Correlation.of(problem)

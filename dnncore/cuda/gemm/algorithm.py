@@ -12,7 +12,7 @@ import numpy as np
 
 from dnncore.backend import TICKET_BYTES, Bounded, Offer
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
-from dnncore.cuda.gemm.index_space import Phase, Product
+from dnncore.cuda.gemm.index_space import Extents, Phase, Product
 from dnncore.cuda.gemm.kernel import (
     SUM_THREADS,
     Variant,
@@ -26,6 +26,7 @@ from dnncore.cuda.gemm.kernel import (
 from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
 from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
 from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
+from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -33,11 +34,13 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
+    "ExtentsOf",
     "ProductOf",
     "SplitGemm",
     "TiledGemm",
     "batches",
     "joined_bytes",
+    "least_tiled_seconds",
     "memory_seconds",
     "product_or_reason",
     "tiled_calls",
@@ -73,8 +76,11 @@ ResNet-50 and MobileNetV2 at batch 1, in a graph]."""
 ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
 
+ExtentsOf = Callable[[Any], Extents | None]
+"""How large the product would be, where that alone says which tiles there are: in full precision. Else None."""
 
-@lru_cache(maxsize=64)
+
+@lru_cache(maxsize=8)
 def product_or_reason(product_of: ProductOf, problem: Any) -> Product | str:
     """Turn a problem into a product that the structs can hold, or give the reason why it is not one.
 
@@ -95,7 +101,31 @@ def memory_seconds(problem: Any, product: Product, figures: DeviceFigures) -> fl
     return operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
 
 
-@lru_cache(maxsize=64)
+def least_tiled_seconds(
+    product_of: ProductOf, extents_of: ExtentsOf | None, problem: Any, figures: DeviceFigures, *, whole: bool = False
+) -> float:
+    """Seconds that the product in tiles is not below; infinitely many where it is known that there is none.
+
+    Of a problem whose extents say enough no product is made, which takes longer than all else that a bound is made of.
+
+    Args:
+        product_of: What the problem is as a product.
+        extents_of: How large that is.
+        problem: What is to be computed.
+        figures: Of the device.
+        whole: Whether sums are not cut.
+    """
+    extents = None if extents_of is None else extents_of(problem)
+    if extents is not None:
+        return least_seconds(extents, TILES[extents.dtype], figures)
+    product = product_or_reason(product_of, problem)
+    if isinstance(product, str):
+        return math.inf
+    extended = whole and product.epilogue is not None
+    return least_seconds(product.extents, tiles_for(product, extended=extended, whole=whole), figures)
+
+
+@lru_cache(maxsize=8)
 def whole_schedule(product: Product, figures: DeviceFigures, *, extended: bool) -> Schedule | None:
     """The fastest tile by estimate that adds up whole sums; None where `why_no_tile` says that there is none."""
     tiles = tiles_for(product, extended=extended, whole=True)
@@ -147,8 +177,10 @@ def tiled_calls(
         blocks = rows * columns * product.groups * len(phases) * splits
         return kernel_call(variant.unit, blocks, variant.tile.threads, params, places, blends=blends)
 
-    vectors = choose_variant(product, tile, extended=extended, joined=joined, aligned=True)
     anywhere = choose_variant(product, tile, extended=extended, joined=joined, aligned=False)
+    if vector_walks(product) is None:
+        return calls(anywhere)
+    vectors = choose_variant(product, tile, extended=extended, joined=joined, aligned=True)
     if vectors == anywhere:
         return calls(anywhere)
     alignments = tuple((places[operand], _VECTOR_BYTES) for operand in ("a", "b"))
@@ -165,12 +197,14 @@ class TiledGemm(Bounded):
         fused: Whether its products have epilogues.
         yields: Whether sums too long for one accumulator are left to a `SplitGemm` that comes before it: its own estimate is then
             never the lower one.
+        extents_of: How large that product is, where somebody knows without making it.
     """
 
     name: str
     product_of: ProductOf
     fused: bool = False
     yields: bool = False
+    extents_of: ExtentsOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -178,10 +212,7 @@ class TiledGemm(Bounded):
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What the product takes on multiprocessors that never wait."""
-        product = product_or_reason(self.product_of, problem)
-        if isinstance(product, str):
-            return math.inf
-        return least_seconds(product, tiles_for(product, extended=product.epilogue is not None, whole=True), figures)
+        return least_tiled_seconds(self.product_of, self.extents_of, problem, figures, whole=True)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""
@@ -241,11 +272,13 @@ class SplitGemm(Bounded):
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
         fused: Whether its products have epilogues.
+        extents_of: See `TiledGemm`.
     """
 
     name: str
     product_of: ProductOf
     fused: bool = False
+    extents_of: ExtentsOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -256,8 +289,7 @@ class SplitGemm(Bounded):
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What the product takes on multiprocessors that never wait; every extended tile is as slow as one of the others."""
-        product = product_or_reason(self.product_of, problem)
-        return math.inf if isinstance(product, str) else least_seconds(product, tiles_for(product), figures)
+        return least_tiled_seconds(self.product_of, self.extents_of, problem, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""

@@ -61,7 +61,7 @@ class ClampedGemm(Bounded):
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str) or _why_not(product) is not None:
             return math.inf
-        return least_seconds(product, CLAMPED_TILES[product.dtype], figures)
+        return least_seconds(product.extents, CLAMPED_TILES[product.dtype], figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate, reading a residual and writing the result."""
@@ -100,7 +100,7 @@ class ClampedSplitGemm(Bounded):
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str) or _why_not(product) is not None:
             return math.inf
-        return least_seconds(product, _joining(product), figures)
+        return least_seconds(product.extents, _joining(product), figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""

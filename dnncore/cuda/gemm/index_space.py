@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from dnncore.descriptors import ActivationDescriptor
+from dnncore.descriptors.settings import settle
 from dnncore.dtypes import DType
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "MAX_DIGITS",
     "Digit",
     "Epilogue",
+    "Extents",
     "Phase",
     "Product",
     "length",
@@ -54,14 +55,6 @@ class Digit(NamedTuple):
     other_stride: int
     steps: tuple[int, ...] = ()
 
-    def absorbs(self, slower: Digit) -> bool:
-        """Whether the two count like one digit of extent `self.extent * slower.extent`."""
-        return (
-            slower.b_stride == self.extent * self.b_stride
-            and slower.other_stride == self.extent * self.other_stride
-            and slower.steps == tuple([self.extent * step for step in self.steps])
-        )
-
 
 def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     """Order the digits, fastest first, so that neighbours are dense in B; drop those of extent 1 and join what can be joined.
@@ -74,11 +67,13 @@ def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
     for digit in counted:
         if digit.extent == 0:
             return ()
-        if result and result[-1].absorbs(digit):
-            faster = result[-1]
-            result[-1] = Digit(faster.extent * digit.extent, faster.b_stride, faster.other_stride, faster.steps)
-        else:
-            result.append(digit)
+        if result:
+            extent, b_stride, other_stride, steps = result[-1]
+            goes_on = digit.b_stride == extent * b_stride and digit.other_stride == extent * other_stride
+            if goes_on and digit.steps == tuple([extent * step for step in steps]):  # the two count like one
+                result[-1] = Digit(extent * digit.extent, b_stride, other_stride, steps)
+                continue
+        result.append(digit)
     return tuple(result)
 
 
@@ -127,16 +122,24 @@ class Phase(NamedTuple):
         first: tuple[int, ...] = (),
     ) -> Phase:
         """Build one from digits as the operation has them."""
-        return cls(
-            simplified(column),
-            simplified(reduction),
-            length(column),
-            length(reduction),
-            a_offset,
-            b_offset,
-            c_offset,
-            first,
-        )
+        columns, summands = length(column), length(reduction)
+        return cls(simplified(column), simplified(reduction), columns, summands, a_offset, b_offset, c_offset, first)
+
+
+class Extents(NamedTuple):
+    """How large a product is, wherever its operands lie. Immutable.
+
+    Args:
+        dtype: Element type of A and B.
+        rows: Rows of A and C, in a group.
+        groups: Independent products.
+        phases: Of each dense product its columns and its summands.
+    """
+
+    dtype: DType
+    rows: int
+    groups: int
+    phases: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +165,11 @@ class Epilogue:
     widened: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Product:
     """Everything that a tiled kernel computes. Immutable.
 
-    What every choice of a kernel asks for is worked out once, and hashes are made for dictionaries with few products.
+    Hashes are made for dictionaries with few products.
 
     Args:
         dtype: Element type of A and B.
@@ -182,6 +185,14 @@ class Product:
         inputs: What the problem's inputs are, in its order: "a", "b"; of an epilogue also "scale", "bias", "z".
         epilogue: What is done before blending, in a product of one phase.
         output: Element type of C; None for that of A and B, which it must be unless they are int8.
+
+    Attributes:
+        extents: How large it is.
+        num_columns: Columns of the phase that has most; 0 when the output is empty.
+        longest_sum: Products in the longest sum.
+        num_digits: Most digits of any number in it.
+        reach: Elements, more than offsets from a phase's start can have, but for rows of A.
+        fits_32_bit_offsets: Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits.
     """
 
     dtype: DType
@@ -197,13 +208,51 @@ class Product:
     inputs: tuple[str, ...]
     epilogue: Epilogue | None = None
     output: DType | None = None
+    extents: Extents = field(init=False, repr=False, compare=False)
+    num_columns: int = field(init=False, repr=False, compare=False)
+    longest_sum: int = field(init=False, repr=False, compare=False)
+    num_digits: int = field(init=False, repr=False, compare=False)
+    reach: int = field(init=False, repr=False, compare=False)
+    fits_32_bit_offsets: bool = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, self.num_columns, self.longest_sum))
+    def __post_init__(self) -> None:
+        # What every choice of a kernel asks for.
+        phases = tuple([(phase.num_columns, phase.reduction_length) for phase in self.phases])
+        num_columns, longest_sum = map(max, zip((0, 0), *phases, strict=True))
+        digits = [phase.column for phase in self.phases] + [phase.reduction for phase in self.phases]
+        reaches = [
+            sum(
+                [
+                    extent * max(abs(stride), abs(other))
+                    for extent, stride, other, _ in (*phase.column, *phase.reduction)
+                ]
+            )
+            for phase in self.phases
+        ]
+        reach = max(reaches, default=0)
+        rows = (self.rows - 1) * abs(self.a_row_stride)
+        settle(
+            self,
+            extents=Extents(self.dtype, self.rows, self.groups, phases),
+            num_columns=num_columns,
+            longest_sum=longest_sum,
+            num_digits=max(map(len, digits), default=0),
+            reach=reach,
+            fits_32_bit_offsets=rows + reach < 2**31 or self._fits(rows, 2**31),
+            _hash=hash((self.rows, self.a_row_stride, self.c_row_stride, self.groups, num_columns, longest_sum)),
+        )
+
+    def _fits(self, rows: int, limit: int) -> bool:
+        """Whether no offset into A, beside so many for its rows, or into B is as large as a limit."""
+        return all(
+            rows + sum((extent - 1) * abs(stride) for extent, _, stride, _ in phase.reduction) < limit
+            and sum((extent - 1) * abs(stride) for extent, stride, _, _ in (*phase.column, *phase.reduction)) < limit
+            for phase in self.phases
+        )
 
     @property
     def sum_dtype(self) -> DType:
@@ -215,27 +264,6 @@ class Product:
         """Whether C has no elements."""
         return self.rows == 0 or self.groups == 0 or self.num_columns == 0
 
-    @cached_property
-    def num_columns(self) -> int:
-        """Columns of the phase that has most; 0 when the output is empty."""
-        return max([phase.num_columns for phase in self.phases], default=0)
-
-    @cached_property
-    def num_digits(self) -> int:
-        """Most digits of any number in it."""
-        return max([max(len(phase.column), len(phase.reduction)) for phase in self.phases], default=0)
-
-    @cached_property
-    def fits_32_bit_offsets(self) -> bool:
-        """Whether no offset into A or B, in a group and from its phase's start, can leave 32 bits."""
-        rows = (self.rows - 1) * abs(self.a_row_stride)
-        for phase in self.phases:
-            of_a = sum([(digit.extent - 1) * abs(digit.other_stride) for digit in phase.reduction])
-            of_b = sum([(digit.extent - 1) * abs(digit.b_stride) for digit in (*phase.column, *phase.reduction)])
-            if rows + of_a >= 2**31 or of_b >= 2**31:
-                return False
-        return True
-
     def partial_sums(self) -> Product:
         """The same with a C that holds packed [group][row][column], the sums before any epilogue; one phase."""
         (phase,) = self.phases
@@ -244,19 +272,20 @@ class Product:
             Digit(digit.extent, digit.b_stride, stride, digit.steps)
             for digit, stride in zip(phase.column, strides, strict=False)
         )
-        return replace(
-            self,
+        return Product(
+            dtype=self.dtype,
+            rows=self.rows,
+            a_row_stride=self.a_row_stride,
             c_row_stride=self.num_columns,
+            groups=self.groups,
+            a_group_stride=self.a_group_stride,
+            b_group_stride=self.b_group_stride,
             c_group_stride=self.rows * self.num_columns,
+            bounds=self.bounds,
             phases=(phase._replace(column=column, c_offset=0),),
-            epilogue=None,
+            inputs=self.inputs,
             output=self.sum_dtype,
         )
-
-    @cached_property
-    def longest_sum(self) -> int:
-        """Products in the longest sum."""
-        return max([phase.reduction_length for phase in self.phases], default=0)
 
     def why_not_tiled(self) -> str | None:
         """None when the kernels' structs can hold it, else the reason why not."""
@@ -270,17 +299,14 @@ class Product:
             return (
                 f"{self.rows} x {self.num_columns} x {longest} multiply-adds; at most {_INDEX_LIMIT} along each index"
             )
-        return next((reason for phase in self.phases if (reason := self._why_not_addressed(phase))), None)
-
-    def _why_not_addressed(self, phase: Phase) -> str | None:
-        """None when coordinates and offsets, where there is padding too, are numbers that the kernels can hold."""
-        digits = [*phase.column, *phase.reduction]
-        for axis, bound in enumerate(self.bounds):
-            farthest = abs(phase.first[axis]) + sum([digit.extent * abs(digit.steps[axis]) for digit in digits])
-            if max(bound, farthest) > _COORDINATE_LIMIT:
-                return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
-        reach = sum([digit.extent * max(abs(digit.b_stride), abs(digit.other_stride)) for digit in digits])
-        offset = max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
-        if reach + offset > _OFFSET_LIMIT:
-            return f"offsets of {reach + offset} elements; at most {_OFFSET_LIMIT}"
+        # Where there is padding, coordinates and offsets may be larger than the tensors.
+        for phase in self.phases:
+            digits = (*phase.column, *phase.reduction)
+            for axis, bound in enumerate(self.bounds):
+                farthest = abs(phase.first[axis]) + sum([extent * abs(steps[axis]) for extent, _, _, steps in digits])
+                if max(bound, farthest) > _COORDINATE_LIMIT:
+                    return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
+            offset = self.reach + max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
+            if offset > _OFFSET_LIMIT:
+                return f"offsets of {offset} elements; at most {_OFFSET_LIMIT}"
         return None

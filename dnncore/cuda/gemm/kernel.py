@@ -264,7 +264,8 @@ def tiles_for(product: Product, *, extended: bool = False, whole: bool = False) 
 
 
 def _whole(tiles: tuple[AnyTile, ...], product: Product) -> tuple[AnyTile, ...]:
-    return tuple(tile for tile in tiles if tile.longest_sum >= product.longest_sum)
+    longest = product.longest_sum
+    return tuple([tile for tile in tiles if tile.longest_sum >= longest])
 
 
 def why_no_tile(product: Product, *, extended: bool = False) -> str | None:
@@ -295,23 +296,21 @@ def choose_variant(
         joined: Whether it must add up the parts of the reduction; the tile must be one that joins.
         aligned: Whether A and B start at multiples of 16 bytes.
     """
-    if joined:
-        variant = choose_variant(product, tile, extended=extended, aligned=aligned)
-        assert variant.tile.joins, f"{variant.unit.entry} has no joined kernel"
-        return replace(variant, joined=True)
     if why_wide(product):
+        assert not joined, "wide kernels are not joined"
         return _wide(product.dtype)
     vectors = vector_walks(product)
     if vectors is not None and tile in PIPELINED_TILES[product.dtype]:
         if aligned:
-            return Variant(tile, vectors, padded=True, extended=True)
+            assert tile.joins or not joined, f"{tile} has no joined kernel"
+            return Variant(tile, vectors, padded=True, extended=True, joined=joined)
         tile = general_tile(tile)
+    assert tile.joins or not joined, f"{tile} has no joined kernel"
     walk_a, walk_b = choose_walks(product)
     if walk_a is Walk.OUTER and not _has_all_walks(product.dtype, extended=extended):
         walk_a = Walk.REDUCTION
-    if extended or _is_widened(product.dtype):
-        return Variant(tile, (walk_a, walk_b), padded=True, extended=True)
-    return Variant(tile, (walk_a, walk_b), padded=bool(product.bounds))
+    extended = extended or _is_widened(product.dtype)
+    return Variant(tile, (walk_a, walk_b), padded=extended or bool(product.bounds), extended=extended, joined=joined)
 
 
 @cache

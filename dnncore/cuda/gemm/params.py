@@ -75,7 +75,7 @@ EPILOGUE = struct(
 BLEND_AND_EPILOGUE = (*BLEND, ("epilogue", EPILOGUE))
 """First in the struct of a kernel of plain convolutions that can finish fused ones too (`convolution.finished`)."""
 
-PARAMS = struct(
+_HEAD = (
     *BLEND,
     ("a", ADDRESS),
     ("b", ADDRESS),
@@ -96,13 +96,20 @@ PARAMS = struct(
     ("splits", "<u4"),
     ("split_length", "<u4"),
     ("store", "<u4"),
+)
+PARAMS = struct(
+    *_HEAD,
     ("phase", _PHASE, MAX_PHASES),
     ("epilogue", EPILOGUE),
     ("table", ADDRESS),
     ("output_type", "<i4"),
 )
-_PHASES_AT, _PACKED_PHASE = offset_of(PARAMS, "phase"), packer(_PHASE)
+_PHASES_AT, _PACKED_HEAD, _PACKED_PHASE = offset_of(PARAMS, "phase"), packer(struct(*_HEAD)), packer(_PHASE)
+_NO_FACTORS, _NO_ADDRESSES = (0.0,) * 2, (0,) * 5
 _NO_STEPS = (0,) * MAX_COORDINATES
+_NO_BOUNDS = (1,) * MAX_COORDINATES
+"""An axis that is not there has coordinate 0 always."""
+
 _NO_DIGIT = [0, 0, *_NO_STEPS, 1, 1 << 31, 31]
 """One that is not there is slowest, of extent 1 and stride 0."""
 
@@ -110,11 +117,10 @@ _NO_DIGIT = [0, 0, *_NO_STEPS, 1, 1 << 31, 31]
 def _digits(digits: tuple[Digit, ...]) -> list[int]:
     """The numbers of a column or of a reduction."""
     numbers: list[int] = []
-    for digit in digits:
-        shift = 31 + (digit.extent - 1).bit_length()
-        magic = -(-(1 << shift) // digit.extent)
-        steps = (*digit.steps, *_NO_STEPS[len(digit.steps) :])
-        numbers += (digit.b_stride, digit.other_stride, *steps, digit.extent, magic, shift)
+    for extent, b_stride, other_stride, steps in digits:
+        shift = 31 + (extent - 1).bit_length()
+        magic = -(-(1 << shift) // extent)
+        numbers += (b_stride, other_stride, *steps, *_NO_STEPS[len(steps) :], extent, magic, shift)
     return numbers + _NO_DIGIT * (MAX_DIGITS - len(digits))
 
 
@@ -206,25 +212,29 @@ def make_params(product: Product, phases: Sequence[Phase], tile_rows: int, tile_
         tile_columns: Columns of C per block.
     """
     packed = bytearray(PARAMS.itemsize)
+    _PACKED_HEAD.pack_into(
+        packed,
+        0,
+        *_NO_FACTORS,
+        *_NO_ADDRESSES,
+        product.a_row_stride,
+        product.c_row_stride,
+        product.a_group_stride,
+        product.b_group_stride,
+        product.c_group_stride,
+        0,  # of parts
+        *product.bounds,
+        *_NO_BOUNDS[len(product.bounds) :],
+        product.rows,
+        *tiles_along(product.rows, phases, tile_rows, tile_columns),
+        product.groups,
+        1,
+        max([phase.reduction_length for phase in phases]),
+        choose_store(product),
+    )
     packed[_PHASES_AT : _PHASES_AT + len(phases) * _PHASE.itemsize] = b"".join(map(_packed, phases))
     params = np.frombuffer(packed, PARAMS).reshape(())
-    for name in (
-        "a_row_stride",
-        "c_row_stride",
-        "a_group_stride",
-        "b_group_stride",
-        "c_group_stride",
-        "rows",
-        "groups",
-    ):
-        params[name] = getattr(product, name)
-    # An axis that is not there has coordinate 0 always.
-    params["bounds"] = (*product.bounds, *(1,) * (MAX_COORDINATES - len(product.bounds)))
-    params["row_tiles"], params["column_tiles"] = tiles_along(product.rows, phases, tile_rows, tile_columns)
-    params["store"] = choose_store(product)
     params["output_type"] = ELEMENT_TYPES.index(product.output or product.dtype)
-    params["splits"] = 1
-    params["split_length"] = max([phase.reduction_length for phase in phases])
     if product.epilogue is not None:
         fill_epilogue(params["epilogue"], product.epilogue)
     return params

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import BoundedTwice, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
+    ExtentsOf,
     ProductOf,
     batches,
+    least_tiled_seconds,
     memory_seconds,
     product_or_reason,
     tiled_calls,
@@ -29,13 +31,11 @@ from dnncore.cuda.gemm.kernel import (
     TABLE_ENTRY_BYTES,
     TABLE_THREADS,
     table_unit,
-    tiles_for,
     variants,
     why_no_tile,
     why_wide,
 )
 from dnncore.cuda.gemm.params import fields_of, make_params
-from dnncore.cuda.gemm.schedule import least_seconds
 from dnncore.cuda.gemm.tiling import AnyTile
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
@@ -54,17 +54,31 @@ def _entries(phases: Sequence[Phase]) -> list[int]:
     return [max(phase.reduction_length, 1) for phase in phases]
 
 
+def _tables(product: Product) -> list[int]:
+    """Entries of each launch's table."""
+    return [sum(_entries(phases)) for phases in batches(product)]
+
+
+def _with_tables(seconds: float, product: Product, figures: DeviceFigures) -> float:
+    """What products take, and writing the tables, a launch each."""
+    entries = _tables(product)
+    tables = sum(entries) * TABLE_ENTRY_BYTES / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    return seconds + len(entries) * figures.launch_seconds + tables
+
+
 @dataclass(frozen=True)
-class PrecomputedGemm(Bounded):
+class PrecomputedGemm(BoundedTwice):
     """A problem as a product in tiles whose reduction's offsets and coordinates are precomputed in the workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        extents_of: See `TiledGemm`.
     """
 
     name: str
     product_of: ProductOf
+    extents_of: ExtentsOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -72,12 +86,18 @@ class PrecomputedGemm(Bounded):
         return (*narrow, table_unit())
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What `TiledGemm` takes at least, and the launches that write tables."""
+        """What `TiledGemm` takes at least, and the launch that writes a table."""
+        least = least_tiled_seconds(self.product_of, self.extents_of, problem, figures, whole=True)
+        return least + figures.launch_seconds
+
+    def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What `TiledGemm` takes, whose schedule is known by then, and writing tables."""
         product = product_or_reason(self.product_of, problem)
         if isinstance(product, str) or why_wide(product):
             return math.inf
-        least = least_seconds(product, tiles_for(product, whole=True), figures)
-        return least + len(batches(product)) * figures.launch_seconds
+        whole = whole_schedule(product, figures, extended=False)
+        products = memory_seconds(problem, product, figures)
+        return _with_tables(products if whole is None else max(whole.seconds, products), product, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile and the table take by estimate; a reason where an entry cannot hold what the problem needs."""
@@ -87,8 +107,7 @@ class PrecomputedGemm(Bounded):
         reason = why_wide(product)
         if reason is not None:
             return f"only narrow kernels read a table: {reason}"
-        entries = [sum(_entries(phases)) for phases in batches(product)]
-        most = max(entries, default=0)
+        most = max(_tables(product), default=0)
         if most > _MAX_ENTRIES:
             return f"its table would have more than {_MAX_ENTRIES} entries"
         schedule = whole_schedule(product, figures, extended=True)
@@ -99,9 +118,8 @@ class PrecomputedGemm(Bounded):
             return reason
         # Kernels that read a table may have fewer tiles to choose from, and are no faster than the others.
         whole = whole_schedule(product, figures, extended=False) or schedule
-        tables = sum(entries) * TABLE_ENTRY_BYTES / (figures.bytes_per_second * _OF_MEMORY_RATE)
         products = max(schedule.seconds, whole.seconds, memory_seconds(problem, product, figures))
-        seconds = products + len(entries) * figures.launch_seconds + tables
+        seconds = _with_tables(products, product, figures)
         return Offer(seconds, partial(_calls, product, schedule.tile), most * TABLE_ENTRY_BYTES)
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dnncore.backend import TICKET_BYTES
-from dnncore.cuda.gemm.index_space import Product
+from dnncore.cuda.gemm.index_space import Extents, Product
 from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM, AnyTile
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
@@ -122,15 +122,15 @@ def choose_split(
     return _fastest(product, tiles, figures, than, split=True, joined=joined, shortest=shortest)
 
 
-def least_seconds(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
+def least_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
     """Seconds that no schedule is below, in however many parts; infinitely many where there is no tile.
 
     Args:
-        product: What is computed.
+        extents: Of what is computed.
         tiles: The tiles to choose from.
         figures: Of the device.
     """
-    covers = _covers(product, tiles, figures)
+    covers = _covers(extents, tiles, figures)
     return covers[0].least if covers else math.inf
 
 
@@ -143,6 +143,7 @@ class _Cover(NamedTuple):
         num_tiles: Of one part of the reduction.
         work: Summands of all tiles.
         step: Seconds of a summand in a turn of blocks, with as many warps as hide the latencies.
+        busy_turns: Turns of blocks at a time with which a multiprocessor hides its latencies.
         least: Seconds that multiprocessors take that never wait; a little less, for what rounding adds.
     """
 
@@ -151,26 +152,34 @@ class _Cover(NamedTuple):
     num_tiles: int
     work: int
     step: float
+    busy_turns: float
     least: float
 
 
-@lru_cache(maxsize=64)
-def _covers(product: Product, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
+_LEAST = attrgetter("least")
+
+
+@lru_cache(maxsize=16)
+def _covers(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> tuple[_Cover, ...]:
     """The product in each of the tiles, that first which may take least."""
     multiprocessors = figures.multiprocessors
-    full_rate = figures.products_per_second(Maths.of(product.dtype)) * _OF_PRODUCTS[product.dtype]
-    phases = [(phase.num_columns, phase.reduction_length) for phase in product.phases]
+    dtype, all_rows, groups, phases = extents
+    full_rate = figures.products_per_second(Maths.of(dtype)) * _OF_PRODUCTS[dtype]
     covers = []
     for place, tile in enumerate(tiles):
-        rows = -(-product.rows // tile.rows) * product.groups
+        tile_rows, tile_columns = tile.rows, tile.columns
+        rows = -(-all_rows // tile_rows) * groups
         num_tiles = work = 0
         for columns, length in phases:
-            count = rows * -(-columns // tile.columns)
+            count = rows * -(-columns // tile_columns)
             num_tiles += count
             work += count * length
-        step = tile.rows * tile.columns * multiprocessors / (full_rate * tile.efficiency)
-        covers.append(_Cover(place, tile, num_tiles, work, step, work / multiprocessors * step * (1 - 1e-9)))
-    return tuple(sorted(covers, key=attrgetter("least")))
+        step = tile_rows * tile_columns * multiprocessors / (full_rate * tile.efficiency)
+        warps = tile.threads / _WARP
+        busy_turns, least = min(_BUSY_WARPS, tile.min_blocks * warps) / warps, work / multiprocessors * step
+        covers.append(_Cover(place, tile, num_tiles, work, step, busy_turns, least * (1 - 1e-9)))
+    covers.sort(key=_LEAST)
+    return tuple(covers)
 
 
 @lru_cache(maxsize=256)
@@ -178,8 +187,8 @@ def _cuts(longest: int, depth: int, shortest: int, *, split: bool) -> tuple[tupl
     """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
     fewest = longest // LONGEST_SUM
     wanted = [n for n in _SPLITS if fewest <= n <= longest // shortest] or [max(fewest, 1)] if split else [1]
-    lengths = dict.fromkeys(max(math.ceil(longest / n / depth), 1) * depth for n in wanted)
-    return tuple((length, max(-(-longest // length), 1)) for length in lengths)
+    lengths = dict.fromkeys([max(math.ceil(longest / n / depth), 1) * depth for n in wanted])
+    return tuple([(length, max(-(-longest // length), 1)) for length in lengths])
 
 
 def _can_be_joined(product: Product) -> bool:
@@ -217,11 +226,9 @@ def _fastest(
             adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
     best, best_place = None, -1
-    for place, tile, num_tiles, work, step, least in _covers(product, tiles, figures):
+    for place, tile, num_tiles, work, step, busy_turns, least in _covers(product.extents, tiles, figures):
         if least > than:
             break
-        warps = tile.threads / _WARP
-        busy_turns = min(_BUSY_WARPS, tile.min_blocks * warps) / warps
         can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
         join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0

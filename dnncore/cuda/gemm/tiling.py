@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -96,7 +96,7 @@ class Tile(HashedOnce):
         """Columns of C in a tile."""
         return self.thread_columns * self.column_vectors * (16 // self.dtype.itemsize)
 
-    @property
+    @cached_property
     def longest_sum(self) -> int:
         """Most products in a sum."""
         return _ANY_LENGTH
@@ -156,7 +156,7 @@ class MatrixTile(HashedOnce):
         """Whether sums are carried over into totals, which are rounded to the nearest: `dnncore::gemm::MatrixTile::kHasTotals`."""
         return self.dtype is not DType.INT8 and not self.pipelined and self.rows * self.columns <= 2048
 
-    @property
+    @cached_property
     def longest_sum(self) -> int:
         """Most products in a sum."""
         if self.dtype is DType.INT8:
@@ -252,31 +252,35 @@ WIDE_TILES: dict[DType, AnyTile] = {
 """The tile of the kernel that computes everything that the structs can hold."""
 
 
-def _offsets(digits: Sequence[tuple[int, int]], most: int) -> list[int]:
+def _offsets(digits: Sequence[tuple[int, int]], most: int) -> Sequence[int]:
     """Offsets of the first numbers that digits of so many values, a stride apart each, can count; at most so many."""
-    offsets = [0]
+    offsets: Sequence[int] = (0,)
     for extent, stride in digits:
-        if len(offsets) >= most:
+        count = len(offsets)
+        if count >= most:
             break
-        values = range(min(extent, -(-most // len(offsets))))
-        offsets = [value * stride + offset for value in values for offset in offsets]
+        values = min(extent, -(-most // count))
+        steps = range(0, values * stride, stride) if stride else (0,) * values
+        offsets = steps if count == 1 else [step + offset for step in steps for offset in offsets]
     return offsets[:most]
 
 
-def _reading_cost(sectors: set[int]) -> int:
+def _reading_cost(offsets: Iterable[int], itemsize: int) -> int:
     """Rate one read of an operand by a warp: the sectors that it moves, and twice the cache lines that it looks up [estimate]."""
-    return len(sectors) + 2 * len({sector // (_LINE_BYTES // _SECTOR_BYTES) for sector in sectors})
+    in_sector, in_line = _SECTOR_BYTES // itemsize, _LINE_BYTES // _SECTOR_BYTES
+    sectors = {offset // in_sector for offset in offsets}
+    return len(sectors) + 2 * len({sector // in_line for sector in sectors})
 
 
 def _cheaper_walk(outer: Sequence[tuple[int, int]], reduction: Sequence[tuple[int, int]], itemsize: int) -> Walk:
     """Of an operand whose rows, or columns, and whose reduction are counted by such digits, with such strides in it."""
-    places, steps, in_sector = _offsets(outer, _WARP), _offsets(reduction, _WALK_DEPTH), _SECTOR_BYTES // itemsize
-    across = {place // in_sector for place in places}
-    along = {(place + step) // in_sector for place in places[: _WARP // _WALK_DEPTH] for step in steps}
-    return Walk.REDUCTION if _reading_cost(along) < _reading_cost(across) else Walk.OUTER
+    places, steps = _offsets(outer, _WARP), _offsets(reduction, _WALK_DEPTH)
+    across = _reading_cost(places, itemsize)
+    along = _reading_cost([place + step for place in places[: _WARP // _WALK_DEPTH] for step in steps], itemsize)
+    return Walk.REDUCTION if along < across else Walk.OUTER
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def choose_walks(product: Product) -> tuple[Walk, Walk]:
     """Choose for A and for B the walk whose reads are cheaper; along the rows or columns when both cost the same."""
     phase, itemsize = product.phases[0], product.dtype.itemsize

@@ -24,7 +24,7 @@ def vector_walks(product: Product) -> tuple[Walk, Walk] | None:
     return None if product.dtype in FULL_PRECISION else _vector_walks(product)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _vector_walks(product: Product) -> tuple[Walk, Walk] | None:
     walks = (Walk.REDUCTION,) if product.dtype is DType.INT8 else (Walk.REDUCTION, Walk.OUTER)
     walk_a = next((walk for walk in walks if _reads_vectors_of_a(product, walk)), None)
