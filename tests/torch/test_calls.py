@@ -47,9 +47,8 @@ class Made:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+def made(nothing_seen: None, monkeypatch: pytest.MonkeyPatch) -> Made:  # noqa: ARG001 (a fixture)
     found = Made()
-    monkeypatch.setattr(bridge._thread, "seen", {})
     kinds = {getattr(module, name) for module in (descriptors, problems) for name in module.__all__}
     for kind in kinds:
         check = vars(kind).get("__post_init__") if isinstance(kind, type) else None
@@ -210,9 +209,9 @@ def test_tensors_of_two_devices_are_refused() -> None:
         dt.convolution(x.to("meta"), w)
 
 
+@pytest.mark.usefixtures("nothing_seen")
 def test_the_oldest_form_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "_MOST_OPERATIONS", 2)
-    monkeypatch.setattr(bridge._thread, "seen", {})
     seen = []
     for extent in (1, 2, 3, 1):
         x = torch.linspace(-1, 1, extent)
@@ -239,8 +238,8 @@ def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     assert bridge.fastest_way(handle, ways) == ways[1]
 
 
+@pytest.mark.usefixtures("nothing_seen")
 def test_each_problem_of_an_operation_is_chosen_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge._thread, "seen", {})
     monkeypatch.setattr(bridge._thread, "opened", {})
     chosen: Counter[Any] = Counter()
 

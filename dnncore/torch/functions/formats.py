@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 
+_grad_is_enabled, _is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
+
+
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode.
 
@@ -40,14 +43,14 @@ def wants_gradient(*tensors: torch.Tensor | None) -> bool:
         RuntimeError: it would be told under a transform of `torch.func`, which takes no function that fills in a context.
     """
     if forward_ad._current_level < 0:
-        if not torch.is_grad_enabled():
+        if not _grad_is_enabled():
             return False
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 break
         else:
             return False
-    if torch._C._are_functorch_transforms_active():
+    if _is_transformed():
         raise RuntimeError(
             "dnncore.torch's functions do not run under transforms of torch.func; call backward() or torch.autograd.grad instead"
         )
@@ -87,8 +90,10 @@ def parameters_for(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[t
     """
     dtype, compute = x.dtype, statistics_dtype(x)
     for parameter in parameters:
-        if parameter is not None and parameter.dtype is not dtype and parameter.dtype is not compute:
-            return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
+        if parameter is not None:
+            its = parameter.dtype
+            if its is not compute and its is not dtype:
+                return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
     return parameters
 
 

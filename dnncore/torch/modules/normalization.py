@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import LRNDescriptor, LRNMode
@@ -13,6 +14,10 @@ from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
 from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES", "BatchNorm"]
+
+
+_ONE = torch.ones((), dtype=torch.int64)
+"""On the CPU, as PyTorch takes numbers to other devices: of a number it would make such a tensor at each call."""
 
 
 class BatchNorm(Layer):
@@ -44,7 +49,7 @@ class BatchNorm(Layer):
         running = buffers["running_mean"], buffers["running_var"]
         if training and self.track_running_stats:
             if buffers["num_batches_tracked"] is not None:
-                buffers["num_batches_tracked"].add_(1)
+                buffers["num_batches_tracked"].add_(_ONE)
         elif training:
             running = None, None
         else:
