@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -180,19 +179,6 @@ _Training = tuple[float, float, ActivationDescriptor | None]
 """momentum, eps, and the activation."""
 
 
-def _normalize(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    running: tuple[Tensor | None, Tensor | None],
-    settings: _Training,
-) -> Sequence[Tensor]:
-    """y and `statistics`."""
-    given = (x, weight, bias, *running) if residual is None else (x, weight, bias, *running, residual)
-    return operate(_trained, settings, given, id(weight))
-
-
 class _BatchNormTraining(Function):
     @staticmethod
     def forward(
@@ -200,11 +186,13 @@ class _BatchNormTraining(Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        residual: Tensor | None,
         running: tuple[Tensor | None, Tensor | None],
         settings: _Training,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        found = _normalize(x, weight, bias, residual, running, settings)
+        mean, variance = running
+        given = (x, weight, bias, mean, variance) if residual is None else (x, weight, bias, mean, variance, residual)
+        found = operate(_trained, settings, given, id(weight))
         y, activation = found[0], settings[2]
         if activation is None:
             ctx.save_for_backward(x, weight, found[1])
@@ -212,22 +200,23 @@ class _BatchNormTraining(Function):
             ctx.save_for_backward(x, weight, found[1], y, bias)
         else:
             ctx.save_for_backward(x, weight, found[1], y)
-        ctx.settings = bias is not None and bias.dtype is x.dtype, activation, residual is not None
-        ctx.caller = id(weight)
+        bias_is_like_x = bias is not None and bias.dtype is x.dtype
+        ctx.settings = (bias_is_like_x, activation, residual is not None), id(weight)
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        found = operate(_gradients, ctx.settings, (dy, *ctx.saved_tensors), ctx.caller)
-        _, of_weight, of_bias, of_residual, *_ = ctx.needs_input_grad
+        settings, caller = ctx.settings
+        found = operate(_gradients, settings, (dy, *ctx.saved_tensors), caller)
+        _, of_weight, of_bias, *of_others = ctx.needs_input_grad
         return (
             found[0],
             found[1] if of_weight else None,
             found[2] if of_bias else None,
-            found[3] if of_residual else None,
             None,
             None,
+            found[3] if of_others[-1] else None,
         )
 
 
@@ -312,10 +301,14 @@ def batch_norm_in_training(
     """
     scale, offset, mean, variance = parameters_for(x, weight, bias, running_mean, running_var)
     y: Tensor
+    running = mean, variance
     if wants_gradient(x, scale, offset, residual):
-        y = _BatchNormTraining.apply(x, scale, offset, residual, (mean, variance), settings)
+        apply = _BatchNormTraining.apply
+        given = (x, scale, offset, running, settings)
+        y = apply(*given) if residual is None else apply(*given, residual)
     else:
-        y = _normalize(x, scale, offset, residual, (mean, variance), settings)[0]
+        tensors = (x, scale, offset, mean, variance)
+        y = operate(_trained, settings, tensors if residual is None else (*tensors, residual), id(scale))[0]
     if mean is not running_mean or variance is not running_var:
         _update(running_mean, mean)
         _update(running_var, variance)

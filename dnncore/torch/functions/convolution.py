@@ -52,17 +52,21 @@ def _forward(
 def _backward(
     conv: ConvolutionDescriptor,
     dtypes: tuple[torch.dtype, torch.dtype],
-    wanted: tuple[bool, bool, bool, bool],
+    wanted: tuple[bool, ...],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+
+    Args:
+        wanted: Of x, w, the settings and, where there is one, the bias.
+    """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = new(x.shape, x, w), new(w.shape, w), vector(dy.dtype, dy.shape[1])
     results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
-    dx, dw, db = draft.make_wanted(results, wanted[:3])
+    dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
     if dx is not None:
         draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, made[0], w, dy, conv), 1, 2)
     if dw is not None:
@@ -78,7 +82,7 @@ _Settings = tuple[ConvolutionDescriptor, bool]
 
 class _Convolution(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, settings: _Settings) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, settings: _Settings, bias: Tensor | None = None) -> Tensor:
         given = (x, w) if bias is None else (x, w, bias)
         found = operate(_forward, settings, given, id(w))
         of_w = w.dtype
@@ -115,6 +119,8 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
     if conv is None:
         conv = _plain(x.dim() - 2)
     if wants_gradient(x, w, bias):
-        y: Tensor = _Convolution.apply(x, w, bias, (conv, casts))
+        settings = conv, casts
+        apply = _Convolution.apply
+        y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
     return operate(_forward, (conv, casts), (x, w) if bias is None else (x, w, bias), id(w))[0]

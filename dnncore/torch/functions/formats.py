@@ -83,12 +83,16 @@ def statistics_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
+_FLOAT32, _FLOAT64 = torch.float32, torch.float64
+
+
 def parameters_for(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     """Parameters as a normalisation of x takes them: in the dtype of x or in the compute type, to which any other is converted.
 
     The gradient of one that is converted comes back in its own dtype.
     """
-    dtype, compute = x.dtype, statistics_dtype(x)
+    dtype = x.dtype
+    compute = dtype if dtype is _FLOAT64 else _FLOAT32
     for parameter in parameters:
         if parameter is not None:
             its = parameter.dtype
@@ -101,16 +105,22 @@ maybe_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 """Whether `torch.autocast` is on for any device: quick to ask, in front of what takes longer."""
 
 
+_autocast_is_enabled, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+
+
 def autocast(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """x as `torch.autocast` hands it to its matrix products, in its dtype, and whether it casts their parameters, too.
 
     These are cast by the operation itself, as `Draft.parameter` does: it costs a launch each, forward and backward, and neither a
     tensor that autograd is told of nor a node of its graph.
     """
-    if not _autocast_is_on(x):
+    device = "cuda" if x.is_cuda else "cpu"
+    if not _autocast_is_enabled(device):
         return x, False
-    dtype = torch.get_autocast_dtype("cuda" if x.is_cuda else "cpu")
-    return (x.to(dtype) if x.dtype is not dtype and _can_be_cast(x) else x), True
+    dtype = _autocast_dtype(device)
+    if x.dtype is not dtype and _can_be_cast(x):
+        return x.to(dtype), True
+    return x, True
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

@@ -26,8 +26,8 @@ class _WithoutFrames(type(torch.autograd.Function)):  # type: ignore[misc]
 
 
 class Function(torch.autograd.Function, metaclass=_WithoutFrames):
-    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a third of the whole; and so is
-    what calls its `backward`.
+    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a third of the whole; its
+    `backward` too is called from C++.
 
     What is left out looks for tensors that outlived a transform of `torch.func`, and refuses to run under one; here
     `formats.wants_gradient` does.
@@ -61,7 +61,9 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def gradients_of(wanted: tuple[bool, ...]) -> Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]]:
+def gradients_of(
+    wanted: tuple[bool, ...],
+) -> Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]]:
     """What puts gradients in their places among the arguments of a function.
 
     Args:

@@ -56,17 +56,21 @@ def _with_a_place(matrix: TensorDescriptor) -> TensorDescriptor:
 
 def _backward(
     dtypes: tuple[torch.dtype, torch.dtype],
-    wanted: tuple[bool, bool, bool, bool],
+    wanted: tuple[bool, ...],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+
+    Args:
+        wanted: Of x, w, what is cast and, where there is one, the bias.
+    """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape, dy.shape[-1:])]
     results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
-    dx, dw, db = draft.make_wanted(results, wanted[:3])
+    dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
     seed, seed_at = draft.rows(dy, 2)
     if dx is not None:
         draft.step(MatmulProblem(seed, w, draft.rows(made[0], dx)[0]), seed_at, 1, dx)
@@ -80,7 +84,7 @@ def _backward(
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, casts: bool, bias: Tensor | None = None) -> Tensor:
         found = operate(_forward, (casts,), (x, w) if bias is None else (x, w, bias), id(w))
         of_w = w.dtype
         ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
@@ -114,6 +118,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
 
 def _product(x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
     if wants_gradient(x, w, bias):
-        y: Tensor = _Linear.apply(x, w, bias, casts)
+        apply = _Linear.apply
+        y: Tensor = apply(x, w, casts) if bias is None else apply(x, w, casts, bias)
         return y
     return operate(_forward, (casts,), (x, w) if bias is None else (x, w, bias), id(w))[0]
