@@ -233,9 +233,7 @@ def _comparison(tensors: Sequence[torch.Tensor | None]) -> _Fits:
     """Whether other tensors are of the form of these; of some that are missing, nothing is."""
     if _TensorGuards is None or any(tensor is None for tensor in tensors):
         return _never
-    given = [tensor for tensor in tensors if tensor is not None]
-    extents, strides = ([list(each(t)) for t in given] for each in (torch.Tensor.size, torch.Tensor.stride))
-    fits: _Fits = _TensorGuards(*given, dynamic_dims_sizes=extents, dynamic_dims_strides=strides).check
+    fits: _Fits = _TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return fits
 
 
