@@ -87,7 +87,7 @@ class Layer:
         """As nn.Module's, in one frame in place of three where nothing hangs on a call: half a microsecond of ten."""
         if is_watched(self):
             return nn.Module.__call__(self, *args, **kwargs)
-        return self.compute(*args, **kwargs)
+        return self.compute(*args, **kwargs) if kwargs else self.compute(*args)
 
     @staticmethod
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
