@@ -179,6 +179,11 @@ _Training = tuple[float, float, ActivationDescriptor | None]
 """momentum, eps, and the activation."""
 
 
+def _caller(weight: Tensor | None, mean: Tensor | None) -> int | None:
+    """Who calls (`operate`): None where tensors are missing, whose form nothing compares."""
+    return None if weight is None or mean is None else id(weight)
+
+
 class _BatchNormTraining(Function):
     @staticmethod
     def forward(
@@ -192,7 +197,8 @@ class _BatchNormTraining(Function):
     ) -> Tensor:
         mean, variance = running
         given = (x, weight, bias, mean, variance) if residual is None else (x, weight, bias, mean, variance, residual)
-        found = operate(_trained, settings, given, id(weight))
+        caller = _caller(weight, mean)
+        found = operate(_trained, settings, given, caller)
         y, activation = found[0], settings[2]
         if activation is None:
             ctx.save_for_backward(x, weight, found[1])
@@ -201,7 +207,7 @@ class _BatchNormTraining(Function):
         else:
             ctx.save_for_backward(x, weight, found[1], y)
         bias_is_like_x = bias is not None and bias.dtype is x.dtype
-        ctx.settings = (bias_is_like_x, activation, residual is not None), id(weight)
+        ctx.settings = (bias_is_like_x, activation, residual is not None), caller
         return y
 
     @staticmethod
@@ -231,7 +237,7 @@ class _BatchNormInference(Function):
         variance: Tensor,
         epsilon: float,
     ) -> Tensor:
-        y = operate(_inferred, (epsilon,), (x, weight, bias, mean, variance), id(weight))[0]
+        y = operate(_inferred, (epsilon,), (x, weight, bias, mean, variance), _caller(weight, mean))[0]
         ctx.save_for_backward(x, weight, mean, variance)
         ctx.epsilon = epsilon
         return y
@@ -281,7 +287,7 @@ def batch_norm(
     if wants_gradient(x, scale, offset):
         y: Tensor = _BatchNormInference.apply(x, scale, offset, mean, variance, eps)
         return y
-    return operate(_inferred, (eps,), (x, scale, offset, mean, variance), id(scale))[0]
+    return operate(_inferred, (eps,), (x, scale, offset, mean, variance), _caller(scale, mean))[0]
 
 
 def batch_norm_in_training(
@@ -307,8 +313,9 @@ def batch_norm_in_training(
         given = (x, scale, offset, running, settings)
         y = apply(*given) if residual is None else apply(*given, residual)
     else:
-        tensors = (x, scale, offset, mean, variance)
-        y = operate(_trained, settings, tensors if residual is None else (*tensors, residual), id(scale))[0]
+        plain = (x, scale, offset, mean, variance)
+        tensors = plain if residual is None else (*plain, residual)
+        y = operate(_trained, settings, tensors, _caller(scale, mean))[0]
     if mean is not running_mean or variance is not running_var:
         _update(running_mean, mean)
         _update(running_var, variance)

@@ -64,7 +64,7 @@ def _backward(
     """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
 
     Args:
-        wanted: Of x, w, what is cast and, where there is one, the bias.
+        wanted: Of x, w, the settings and, where there is one, the bias.
     """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
@@ -82,13 +82,18 @@ def _backward(
     return draft.operation()
 
 
+_Settings = tuple[tuple[bool], int | None]
+"""Whether parameters are cast, and who calls (`operate`)."""
+
+
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, casts: bool, bias: Tensor | None = None) -> Tensor:
-        found = operate(_forward, (casts,), (x, w) if bias is None else (x, w, bias), id(w))
+    def forward(ctx: Any, x: Tensor, w: Tensor, settings: _Settings, bias: Tensor | None = None) -> Tensor:
+        casts, caller = settings
+        found = operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)
         of_w = w.dtype
         ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
-        ctx.settings = (of_w, of_w if bias is None else bias.dtype), id(w)
+        ctx.settings = (of_w, of_w if bias is None else bias.dtype), caller
         return found[0]
 
     @staticmethod
@@ -105,20 +110,21 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
+    casts = False
     if maybe_autocast():
         x, casts = autocast(x)
-        return _product(x, w, bias, casts)
-    return _product(x, w, bias, False)
+    return _product(x, w, bias, ((casts,), id(w)))
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
-    """As `linear`, in the dtype that the operands have."""
-    return _product(x, w, None, False)
+    """As `linear`, in the dtype that the operands have; w is no parameter, but made for the call."""
+    return _product(x, w, None, ((False,), None))
 
 
-def _product(x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
+def _product(x: Tensor, w: Tensor, bias: Tensor | None, settings: _Settings) -> Tensor:
     if wants_gradient(x, w, bias):
         apply = _Linear.apply
-        y: Tensor = apply(x, w, casts) if bias is None else apply(x, w, casts, bias)
+        y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
-    return operate(_forward, (casts,), (x, w) if bias is None else (x, w, bias), id(w))[0]
+    casts, caller = settings
+    return operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)[0]
