@@ -339,8 +339,14 @@ class Runner:
         nbytes = max((step.plan.workspace_bytes for step in steps), default=0)
         if not nbytes:
             return enqueue
-        reserve = self._workspace.reserve
-        return lambda addresses: enqueue((*addresses, reserve(nbytes)))
+        workspace = self._workspace
+
+        def with_workspace(addresses: Sequence[Address]) -> None:
+            if workspace.nbytes < nbytes:
+                workspace.reserve(nbytes)
+            enqueue([*addresses, workspace.address])
+
+        return with_workspace
 
     def _check_own(self, plan: Plan) -> None:
         self.check_owner()

@@ -35,36 +35,35 @@ class Workspace:
     Args:
         device: Where it lies.
         stream: Whose launches use it.
+
+    Attributes:
+        address: Behind the tickets; None as long as nothing was asked for. Not kept: a larger block lies elsewhere.
+        nbytes: Held now, but those of the tickets.
     """
 
     def __init__(self, device: Device, stream: Stream) -> None:
         self._device = device
         self._stream = stream
         self._memory: Memory | None = None
-        self._address: Address = None
-        self._nbytes = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now, but those of the tickets."""
-        return self._nbytes
+        self.address: Address = None
+        self.nbytes = 0
 
     def reserve(self, nbytes: int) -> Address | None:
         """Address of at least this many bytes, contents undefined, behind the tickets; None for 0."""
         if nbytes == 0:
             return None
-        if self._nbytes < nbytes:
+        if self.nbytes < nbytes:
             self.close()
             self._memory = allocate(self._device, nbytes)
-            self._address, self._nbytes = self._memory.at(TICKET_BYTES), nbytes
-        return self._address
+            self.address, self.nbytes = self._memory.at(TICKET_BYTES), nbytes
+        return self.address
 
     def rebind(self, stream: Stream) -> None:
         """Serve another stream, which waits for what the one before was given."""
         self._stream = stream
 
     def _let_go(self) -> Memory | None:
-        memory, self._memory, self._address, self._nbytes = self._memory, None, None, 0
+        memory, self._memory, self.address, self.nbytes = self._memory, None, None, 0
         return memory
 
     def abandon(self) -> None:

@@ -47,9 +47,8 @@ class Made:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+def made(nothing_seen: None, monkeypatch: pytest.MonkeyPatch) -> Made:
     found = Made()
-    monkeypatch.setattr(bridge._thread, "seen", {})
     kinds = {getattr(module, name) for module in (descriptors, problems) for name in module.__all__}
     for kind in kinds:
         check = vars(kind).get("__post_init__") if isinstance(kind, type) else None
@@ -210,9 +209,9 @@ def test_tensors_of_two_devices_are_refused() -> None:
         dt.convolution(x.to("meta"), w)
 
 
+@pytest.mark.usefixtures("nothing_seen")
 def test_the_oldest_form_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "_MOST_OPERATIONS", 2)
-    monkeypatch.setattr(bridge._thread, "seen", {})
     seen = []
     for extent in (1, 2, 3, 1):
         x = torch.linspace(-1, 1, extent)
@@ -239,8 +238,8 @@ def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     assert bridge.fastest_way(handle, ways) == ways[1]
 
 
+@pytest.mark.usefixtures("nothing_seen")
 def test_each_problem_of_an_operation_is_chosen_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge._thread, "seen", {})
     monkeypatch.setattr(bridge._thread, "opened", {})
     chosen: Counter[Any] = Counter()
 
@@ -283,3 +282,141 @@ def test_an_activation_keeps_for_its_gradient_only_what_tells_the_slope() -> Non
         if mode == "clipped_relu":
             (dx,) = torch.autograd.grad(y.sum(), x)
             assert dx.tolist() == [0.0 < value < coefficient for value in x.tolist()]
+
+
+def _both(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return dt.convert(copy.deepcopy(layer)).model, layer
+
+
+def _checked(ours: nn.Module, theirs: nn.Module, x: Tensor) -> None:
+    """Compare a call, and its gradients where x wants one."""
+    found = []
+    for layer in (ours, theirs):
+        given = x.detach().requires_grad_(x.requires_grad)
+        y = layer(given)
+        gradients: tuple[Tensor, ...] = ()
+        if y.requires_grad:
+            wanted = [each for each in (given, *layer.parameters()) if each.requires_grad]
+            gradients = torch.autograd.grad(y, wanted, torch.linspace(-1, 1, y.numel()).to(y.dtype).reshape(y.shape))
+        found.append((y, *gradients))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
+LAST = {
+    "convolution": nn.Conv2d(4, 4, 3, padding=1, bias=False),
+    "convolution-bias": nn.Conv2d(4, 4, 3, padding=1),
+    "batch-norm": nn.BatchNorm2d(4),
+    "batch-norm-eval": nn.BatchNorm2d(4).eval(),
+    "batch-norm-plain": nn.BatchNorm2d(4, affine=False),
+    "linear": nn.Linear(6, 4),
+    "max-pool": nn.MaxPool2d(2),
+    "average-pool": nn.AvgPool2d(2),
+}
+
+
+def _forms_in_turn() -> dict[str, Tensor]:
+    x = torch.randn(2, 4, 6, 6)
+    return {
+        "plain": x,
+        "wanted": x.clone().requires_grad_(),
+        "larger": torch.randn(3, 4, 6, 6),
+        "channels-last": x.to(memory_format=torch.channels_last),
+        "channels-last-wanted": x.to(memory_format=torch.channels_last).clone().requires_grad_(),
+        "sliced": torch.randn(2, 4, 6, 12)[..., ::2],
+    }
+
+
+@pytest.mark.usefixtures("nothing_seen")
+@pytest.mark.parametrize("compares", [True, False], ids=["", "without-comparisons"])
+@pytest.mark.parametrize("layer", LAST.values(), ids=LAST)
+def test_a_layer_takes_other_forms_after_one_that_it_had_often(
+    layer: nn.Module, compares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compares:
+        monkeypatch.setattr(bridge, "_TensorGuards", None)
+    ours, theirs = _both(layer)
+    forms = list(_forms_in_turn().values())
+    for x in (*(each for form in forms for each in [form] * 4), *forms, *forms):
+        _checked(ours, theirs, x)
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_a_layer_is_computed_as_it_is_now_however_often_it_was_called_before() -> None:
+    ours, theirs = _both(nn.Conv2d(4, 4, 3, padding=1))
+    x = torch.randn(2, 4, 6, 6)
+    changes: tuple[Callable[[nn.Module], object], ...] = (
+        lambda layer: setattr(layer, "stride", (2, 1)),
+        lambda layer: layer.weight.data.mul_(2),
+        lambda layer: layer.to(memory_format=torch.channels_last),
+        lambda layer: setattr(layer.weight, "data", layer.weight.data.clone().contiguous()),
+        lambda layer: layer.requires_grad_(False),
+        lambda layer: layer.double(),
+        lambda layer: layer.register_parameter("bias", None),
+    )
+    for change in changes:
+        for _ in range(4):
+            _checked(ours, theirs, x.to(theirs.weight.dtype))
+        for layer in (ours, theirs):
+            change(layer)
+    _checked(ours, theirs, x.double())
+
+
+def test_what_was_saved_for_a_gradient_is_read_as_it_comes_back() -> None:
+    """As `save_on_cpu` gives tensors back: without the strides that they had."""
+    ours, theirs = _both(nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)).to(memory_format=torch.channels_last))
+    x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
+    for _ in range(4):
+        _checked(ours, theirs, x)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.contiguous()):
+        for _ in range(4):
+            _checked(ours, theirs, x)
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_a_form_is_known_by_a_comparison_from_the_second_call_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[int] = []
+    planned = bridge._planned
+
+    def look_up(*arguments: Any) -> Any:
+        keys.append(len(keys))
+        return planned(*arguments)
+
+    monkeypatch.setattr(bridge, "_planned", look_up)
+    pool = dt.convert(nn.MaxPool2d(2)).model
+    small, large = torch.randn(1, 2, 4, 4), torch.randn(1, 2, 6, 6)
+    calls = [(small, 1), (small, 2), (small, 2), (small, 2), (large, 3), (small, 4), (large, 5), (large, 6), (large, 6)]
+    for x, looked_up in calls:
+        assert torch.equal(pool(x), nn.functional.max_pool2d(x, 2))
+        assert len(keys) == looked_up
+
+
+def test_a_caller_on_another_stream_is_not_taken_for_the_one_before(
+    nothing_seen: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a stand-in for a CUDA device: the stream is part of what is launched."""
+    stream = 5
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    monkeypatch.setattr(bridge, "_current_stream", lambda _: stream)
+    monkeypatch.setattr(bridge._Thread, "prepare", _prepared)
+    x = torch.ones(3)
+    for stream in (5, 5, 5, 5, 6, 6, 6, 5, 6):
+        assert bridge.operate(_nothing, (), (x,), 1) == (stream,)
+
+
+def _nothing() -> Any:
+    raise AssertionError("nothing is planned here")
+
+
+def _prepared(self: Any, key: tuple[Any, ...], place: tuple[int, int | None], *_: Any) -> Any:
+    run = self.seen[key] = lambda _: (place[1],)
+    return run
+
+
+def test_autograd_calls_a_backward_itself() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = dt.activation(x, RELU)
+    node: Any = type(y.grad_fn)
+    assert node.apply is node._forward_cls.backward
+    with torch.no_grad():
+        assert torch.equal(y.grad_fn.apply(torch.full((3,), 2.0))[0], torch.full((3,), 2.0))

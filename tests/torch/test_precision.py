@@ -16,7 +16,6 @@ import dnncore.torch as dt
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.program import WiredStep
-from dnncore.torch import bridge
 
 Tensor = Any
 
@@ -186,6 +185,7 @@ class _Conversions(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
+@pytest.mark.usefixtures("nothing_seen")
 @pytest.mark.parametrize("parameters", [torch.float16, torch.float32], ids=["half", "autocast"])
 @pytest.mark.parametrize(
     "layer",
@@ -209,7 +209,6 @@ def test_a_normalisation_of_16_bits_is_one_operation(
 
         return count
 
-    monkeypatch.setattr(bridge._thread, "seen", {})
     monkeypatch.setattr(Handle, "wire", counting)
     x = torch.randn(4, 8, 6, 6).half()
     with torch.no_grad(), _Conversions() as conversions:

@@ -57,10 +57,13 @@ def _trained(
     bias: TensorDescriptor | None,
     running_mean: TensorDescriptor | None,
     running_variance: TensorDescriptor | None,
-    residual: TensorDescriptor | None,
+    *residuals: TensorDescriptor,
 ) -> Operation:
-    """(x, weight, bias, running statistics, which are updated, residual) -> y, `statistics`. An empty batch has none."""
-    draft, y, statistic = Draft(6), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    """(x, weight, bias, running statistics, which are updated, a residual where there is one) -> y, `statistics`.
+
+    An empty batch has no statistics.
+    """
+    draft, y, statistic = Draft(5 + len(residuals)), new(x.shape, x), _per_channel(x, x.dtype.compute)
     both = statistics(statistic)
     outputs = draft.make(y), *mean_and_inv_std(both, draft.make(both))
     if x.size == 0:
@@ -86,10 +89,10 @@ def _trained(
         running_variance=variance,
         new_running_mean=mean,
         new_running_variance=variance,
-        z=residual,
+        z=residuals[0] if residuals else None,
         activation=activation,
     )
-    residual_at = () if residual is None else (5,)
+    residual_at = (5,) if residuals else ()
     draft.step(problem, 0, scale_at, offset_at, *residual_at, *running_at, *outputs, *running_at)
     return draft.operation()
 
@@ -98,18 +101,19 @@ def _gradients(
     bias_is_like_x: bool,
     activation: ActivationDescriptor | None,
     has_residual: bool,
+    dy: TensorDescriptor,
     x: TensorDescriptor,
     weight: TensorDescriptor | None,
-    bias: TensorDescriptor | None,
     both: TensorDescriptor,
-    y: TensorDescriptor | None,
-    dy: TensorDescriptor,
+    y: TensorDescriptor | None = None,
+    bias: TensorDescriptor | None = None,
 ) -> Operation:
-    """(x, weight, bias, `statistics`, y, dy) -> dx, dweight, dbias in the dtypes of their parameters, and the residual's.
+    """(dy, x, weight, `statistics`, y, bias) -> dx, dweight, dbias in the dtypes of their parameters, and the residual's.
 
     y is there where an activation followed, and bias where no residual came before that. An empty batch has gradients of 0.
     """
-    draft, dx, statistic = Draft(6), new(x.shape, x), _per_channel(x, x.dtype.compute)
+    given = 4 if activation is None else 5 if has_residual else 6
+    draft, dx, statistic = Draft(given), new(x.shape, x), _per_channel(x, x.dtype.compute)
     dscale = statistic if weight is None else _per_channel(x, weight.dtype)
     dbias = _per_channel(x, x.dtype) if bias_is_like_x else statistic
     outputs = (draft.make(dx), *(draft.make(vector(each.dtype, x.shape[1])) for each in (dscale, dbias)))
@@ -119,11 +123,11 @@ def _gradients(
         for place, gradient in zip(outputs[1:3], (dscale, dbias), strict=True):
             draft.step(FillProblem(gradient), place, alpha=0.0)
         return draft.operation()
-    scale, scale_at = _parameter(draft, x, weight, 1, 1.0)
+    scale, scale_at = _parameter(draft, x, weight, 2, 1.0)
     offset: TensorDescriptor | None = None
     of_activation: tuple[int, ...] = () if y is None else (4,)
     if y is not None and not has_residual:
-        offset, offset_at = _parameter(draft, x, bias, 2, 0.0)
+        offset, offset_at = _parameter(draft, x, bias, 5, 0.0)
         of_activation = (offset_at, 4)
     problem = BatchNormBackwardProblem(
         x=x,
@@ -140,7 +144,7 @@ def _gradients(
         dz=dx if has_residual else None,
         activation=activation,
     )
-    draft.step(problem, 0, 5, scale_at, *mean_and_inv_std(both, 3), *of_activation, *outputs)
+    draft.step(problem, 1, 0, scale_at, *mean_and_inv_std(both, 3), *of_activation, *outputs)
     return draft.operation()
 
 
@@ -171,6 +175,15 @@ def _inferred(
     return draft.operation()
 
 
+_Training = tuple[float, float, ActivationDescriptor | None]
+"""momentum, eps, and the activation."""
+
+
+def _caller(weight: Tensor | None, mean: Tensor | None) -> int | None:
+    """Who calls (`operate`): None where tensors are missing, whose form nothing compares."""
+    return None if weight is None or mean is None else id(weight)
+
+
 class _BatchNormTraining(Function):
     @staticmethod
     def forward(
@@ -178,29 +191,38 @@ class _BatchNormTraining(Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        residual: Tensor | None,
         running: tuple[Tensor | None, Tensor | None],
-        settings: tuple[float, float, ActivationDescriptor | None],
+        settings: _Training,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        y, both, *_ = operate(_trained, settings, (x, weight, bias, *running, residual))
-        activation, has_residual = settings[-1], residual is not None
-        saved = (None, both, None) if activation is None else (None if has_residual else bias, both, y)
-        ctx.save_for_backward(x, weight, *saved)
-        ctx.settings = bias is not None and bias.dtype is x.dtype, activation, has_residual
+        mean, variance = running
+        given = (x, weight, bias, mean, variance) if residual is None else (x, weight, bias, mean, variance, residual)
+        caller = _caller(weight, mean)
+        found = operate(_trained, settings, given, caller)
+        y, activation = found[0], settings[2]
+        if activation is None:
+            ctx.save_for_backward(x, weight, found[1])
+        elif residual is None:
+            ctx.save_for_backward(x, weight, found[1], y, bias)
+        else:
+            ctx.save_for_backward(x, weight, found[1], y)
+        bias_is_like_x = bias is not None and bias.dtype is x.dtype
+        ctx.settings = (bias_is_like_x, activation, residual is not None), caller
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias, *rest = operate(_gradients, ctx.settings, (*ctx.saved_tensors, dy))
-        needed = ctx.needs_input_grad
+        settings, caller = ctx.settings
+        found = operate(_gradients, settings, (dy, *ctx.saved_tensors), caller)
+        _, of_weight, of_bias, *of_others = ctx.needs_input_grad
         return (
-            dx,
-            dweight if needed[1] else None,
-            dbias if needed[2] else None,
-            rest[0] if needed[3] else None,
+            found[0],
+            found[1] if of_weight else None,
+            found[2] if of_bias else None,
             None,
             None,
+            found[3] if of_others[-1] else None,
         )
 
 
@@ -215,7 +237,7 @@ class _BatchNormInference(Function):
         variance: Tensor,
         epsilon: float,
     ) -> Tensor:
-        y, *_ = operate(_inferred, (epsilon,), (x, weight, bias, mean, variance))
+        y = operate(_inferred, (epsilon,), (x, weight, bias, mean, variance), _caller(weight, mean))[0]
         ctx.save_for_backward(x, weight, mean, variance)
         ctx.epsilon = epsilon
         return y
@@ -265,7 +287,7 @@ def batch_norm(
     if wants_gradient(x, scale, offset):
         y: Tensor = _BatchNormInference.apply(x, scale, offset, mean, variance, eps)
         return y
-    return operate(_inferred, (eps,), (x, scale, offset, mean, variance))[0]
+    return operate(_inferred, (eps,), (x, scale, offset, mean, variance), _caller(scale, mean))[0]
 
 
 def batch_norm_in_training(
@@ -274,7 +296,7 @@ def batch_norm_in_training(
     running_var: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    settings: tuple[float, float, ActivationDescriptor | None],
+    settings: _Training,
     residual: Tensor | None = None,
 ) -> Tensor:
     """activation(batch_norm(x) + residual) with statistics of the batch, by which the running ones are updated.
@@ -285,12 +307,18 @@ def batch_norm_in_training(
     """
     scale, offset, mean, variance = parameters_for(x, weight, bias, running_mean, running_var)
     y: Tensor
+    running = mean, variance
     if wants_gradient(x, scale, offset, residual):
-        y = _BatchNormTraining.apply(x, scale, offset, residual, (mean, variance), settings)
+        apply = _BatchNormTraining.apply
+        given = (x, scale, offset, running, settings)
+        y = apply(*given) if residual is None else apply(*given, residual)
     else:
-        y = operate(_trained, settings, (x, scale, offset, mean, variance, residual))[0]
-    _update(running_mean, mean)
-    _update(running_var, variance)
+        plain = (x, scale, offset, mean, variance)
+        tensors = plain if residual is None else (*plain, residual)
+        y = operate(_trained, settings, tensors, _caller(scale, mean))[0]
+    if mean is not running_mean or variance is not running_var:
+        _update(running_mean, mean)
+        _update(running_var, variance)
     return y
 
 

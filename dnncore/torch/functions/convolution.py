@@ -14,7 +14,7 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, vector, wants_gradient
-from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.operation import Operation, Step
 
 __all__ = ["convolution"]
@@ -25,13 +25,13 @@ def _forward(
     casts: bool,
     x: TensorDescriptor,
     w: TensorDescriptor,
-    bias: TensorDescriptor | None,
+    bias: TensorDescriptor | None = None,
 ) -> Operation:
     """(x, w, bias) -> y, and w where it is cast.
 
     A bias is added in one launch, or written before the convolution by a launch of its own, whichever is faster.
     """
-    draft, w_at, bias_at = Draft(3), 1, 2
+    draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = new(conv.output_shape(x.shape, w.shape), x, w)
     y_at = draft.make(y)
     if casts:
@@ -52,17 +52,21 @@ def _forward(
 def _backward(
     conv: ConvolutionDescriptor,
     dtypes: tuple[torch.dtype, torch.dtype],
-    wanted: tuple[bool, bool, bool],
+    wanted: tuple[bool, ...],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+
+    Args:
+        wanted: Of x, w, the settings and, where there is one, the bias.
+    """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = new(x.shape, x, w), new(w.shape, w), vector(dy.dtype, dy.shape[1])
     results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
-    dx, dw, db = draft.make_wanted(results, wanted)
+    dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
     if dx is not None:
         draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, made[0], w, dy, conv), 1, 2)
     if dw is not None:
@@ -72,22 +76,27 @@ def _backward(
     return draft.operation()
 
 
+_Settings = tuple[ConvolutionDescriptor, bool]
+"""The convolution, and whether parameters are cast."""
+
+
 class _Convolution(Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, conv: ConvolutionDescriptor, casts: bool
-    ) -> Tensor:
-        y, *cast = operate(_forward, (conv, casts), (x, w, bias))
-        ctx.save_for_backward(x, cast[0] if w.dtype is not x.dtype else w)
-        ctx.settings = conv, (w.dtype, w.dtype if bias is None else bias.dtype)
-        return y
+    def forward(ctx: Any, x: Tensor, w: Tensor, settings: _Settings, bias: Tensor | None = None) -> Tensor:
+        given = (x, w) if bias is None else (x, w, bias)
+        found = operate(_forward, settings, given, id(w))
+        of_w = w.dtype
+        ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
+        ctx.settings = settings[0], (of_w, of_w if bias is None else bias.dtype), id(w)
+        return found[0]
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        found = iter(operate(_backward, (*ctx.settings, wanted), (*ctx.saved_tensors, dy)))
-        return *(next(found) if is_wanted else None for is_wanted in wanted), None, None
+        conv, dtypes, caller = ctx.settings
+        wanted = ctx.needs_input_grad
+        x, w = ctx.saved_tensors
+        return gradients_of(wanted)((*operate(_backward, (conv, dtypes, wanted), (x, w, dy), caller), None))
 
 
 @cache
@@ -110,6 +119,8 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
     if conv is None:
         conv = _plain(x.dim() - 2)
     if wants_gradient(x, w, bias):
-        y: Tensor = _Convolution.apply(x, w, bias, conv, casts)
+        settings = conv, casts
+        apply = _Convolution.apply
+        y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
-    return operate(_forward, (conv, casts), (x, w, bias))[0]
+    return operate(_forward, (conv, casts), (x, w) if bias is None else (x, w, bias), id(w))[0]

@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 
+_grad_is_enabled, _is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
+
+
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd is to be told of an operation on these tensors: for a gradient, or to refuse its forward mode.
 
@@ -40,14 +43,14 @@ def wants_gradient(*tensors: torch.Tensor | None) -> bool:
         RuntimeError: it would be told under a transform of `torch.func`, which takes no function that fills in a context.
     """
     if forward_ad._current_level < 0:
-        if not torch.is_grad_enabled():
+        if not _grad_is_enabled():
             return False
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 break
         else:
             return False
-    if torch._C._are_functorch_transforms_active():
+    if _is_transformed():
         raise RuntimeError(
             "dnncore.torch's functions do not run under transforms of torch.func; call backward() or torch.autograd.grad instead"
         )
@@ -80,20 +83,29 @@ def statistics_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
+_FLOAT32, _FLOAT64 = torch.float32, torch.float64
+
+
 def parameters_for(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     """Parameters as a normalisation of x takes them: in the dtype of x or in the compute type, to which any other is converted.
 
     The gradient of one that is converted comes back in its own dtype.
     """
-    dtype, compute = x.dtype, statistics_dtype(x)
+    dtype = x.dtype
+    compute = dtype if dtype is _FLOAT64 else _FLOAT32
     for parameter in parameters:
-        if parameter is not None and parameter.dtype is not dtype and parameter.dtype is not compute:
-            return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
+        if parameter is not None:
+            its = parameter.dtype
+            if its is not compute and its is not dtype:
+                return tuple(p if p is None or p.dtype in (dtype, compute) else p.to(compute) for p in parameters)
     return parameters
 
 
 maybe_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 """Whether `torch.autocast` is on for any device: quick to ask, in front of what takes longer."""
+
+
+_autocast_is_enabled, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
 
 def autocast(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -102,10 +114,13 @@ def autocast(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     These are cast by the operation itself, as `Draft.parameter` does: it costs a launch each, forward and backward, and neither a
     tensor that autograd is told of nor a node of its graph.
     """
-    if not _autocast_is_on(x):
+    device = "cuda" if x.is_cuda else "cpu"
+    if not _autocast_is_enabled(device):
         return x, False
-    dtype = torch.get_autocast_dtype("cuda" if x.is_cuda else "cpu")
-    return (x.to(dtype) if x.dtype is not dtype and _can_be_cast(x) else x), True
+    dtype = _autocast_dtype(device)
+    if x.dtype is not dtype and _can_be_cast(x):
+        return x.to(dtype), True
+    return x, True
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from operator import itemgetter
 from typing import Any
 
 import torch
 
-__all__ = ["Function", "first_derivative"]
+_grad_is_enabled = torch.is_grad_enabled
+
+__all__ = ["Function", "first_derivative", "gradients_of"]
 
 
-class Function(torch.autograd.Function):
-    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a third of the whole.
+class _WithoutFrames(type(torch.autograd.Function)):  # type: ignore[misc]
+    """Makes a class of a Function's, and of its node: autograd calls `apply` of that, which is the `backward` itself, in place of a
+    method of PyTorch's that looks for it at every call.
+    """
+
+    def __init__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> None:
+        super().__init__(name, bases, attributes)
+        if "backward" in attributes:
+            cls._backward_cls.apply = cls.backward
+
+
+class Function(torch.autograd.Function, metaclass=_WithoutFrames):
+    """A torch.autograd.Function whose `apply` is PyTorch's own in C++, without the Python around it, a third of the whole; its
+    `backward` too is called from C++.
 
     What is left out looks for tensors that outlived a transform of `torch.func`, and refuses to run under one; here
     `formats.wants_gradient` does.
@@ -35,11 +50,29 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(backward)
-    def checked(ctx: Any, *dy: torch.Tensor) -> Any:
-        if torch.is_grad_enabled():
+    def checked(ctx: Any, dy: torch.Tensor) -> Any:
+        if _grad_is_enabled():
             raise RuntimeError(
                 "dnncore.torch has first derivatives only: call backward() or grad() with create_graph=False"
             )
-        return backward(ctx, *dy)
+        return backward(ctx, dy)
 
     return checked
+
+
+@cache
+def gradients_of(
+    wanted: tuple[bool, ...],
+) -> Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]]:
+    """What puts gradients in their places among the arguments of a function.
+
+    Args:
+        wanted: For each argument, whether a gradient of it was computed.
+
+    Returns:
+        place(found): `found` are those gradients, in order, and behind them and whatever else None.
+    """
+    found = iter(range(len(wanted)))
+    places = [next(found) if is_wanted else -1 for is_wanted in wanted]
+    place: Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]] = itemgetter(*places)
+    return place

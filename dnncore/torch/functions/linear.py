@@ -13,7 +13,7 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
-from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.operation import Operation, Step
 
 __all__ = ["linear", "product"]
@@ -21,12 +21,12 @@ __all__ = ["linear", "product"]
 _POINTWISE = ConvolutionDescriptor.make(1)
 
 
-def _forward(casts: bool, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None) -> Operation:
+def _forward(casts: bool, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None = None) -> Operation:
     """(x, w, bias) -> y, and w where it is cast.
 
     A bias is added in one launch, a convolution of single places, or written before the product by a launch of its own.
     """
-    draft, w_at, bias_at = Draft(3), 1, 2
+    draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = TensorDescriptor.packed((*x.shape[:-1], w.shape[0]), x.dtype)
     output = draft.make(y)
     if casts:
@@ -56,17 +56,21 @@ def _with_a_place(matrix: TensorDescriptor) -> TensorDescriptor:
 
 def _backward(
     dtypes: tuple[torch.dtype, torch.dtype],
-    wanted: tuple[bool, bool, bool],
+    wanted: tuple[bool, ...],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes."""
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+
+    Args:
+        wanted: Of x, w, the settings and, where there is one, the bias.
+    """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape, dy.shape[-1:])]
     results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
-    dx, dw, db = draft.make_wanted(results, wanted)
+    dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
     seed, seed_at = draft.rows(dy, 2)
     if dx is not None:
         draft.step(MatmulProblem(seed, w, draft.rows(made[0], dx)[0]), seed_at, 1, dx)
@@ -78,20 +82,27 @@ def _backward(
     return draft.operation()
 
 
+_Settings = tuple[tuple[bool], int | None]
+"""Whether parameters are cast, and who calls (`operate`)."""
+
+
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
-        y, *cast = operate(_forward, (casts,), (x, w, bias))
-        ctx.save_for_backward(x, cast[0] if w.dtype is not x.dtype else w)
-        ctx.dtypes = w.dtype, w.dtype if bias is None else bias.dtype
-        return y
+    def forward(ctx: Any, x: Tensor, w: Tensor, settings: _Settings, bias: Tensor | None = None) -> Tensor:
+        casts, caller = settings
+        found = operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)
+        of_w = w.dtype
+        ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
+        ctx.settings = (of_w, of_w if bias is None else bias.dtype), caller
+        return found[0]
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        found = iter(operate(_backward, (ctx.dtypes, wanted), (*ctx.saved_tensors, dy)))
-        return *(next(found) if is_wanted else None for is_wanted in wanted), None
+        dtypes, caller = ctx.settings
+        wanted = ctx.needs_input_grad
+        x, w = ctx.saved_tensors
+        return gradients_of(wanted)((*operate(_backward, (dtypes, wanted), (x, w, dy), caller), None))
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -99,19 +110,21 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
+    casts = False
     if maybe_autocast():
         x, casts = autocast(x)
-        return _product(x, w, bias, casts)
-    return _product(x, w, bias, False)
+    return _product(x, w, bias, ((casts,), id(w)))
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
-    """As `linear`, in the dtype that the operands have."""
-    return _product(x, w, None, False)
+    """As `linear`, in the dtype that the operands have; w is no parameter, but made for the call."""
+    return _product(x, w, None, ((False,), None))
 
 
-def _product(x: Tensor, w: Tensor, bias: Tensor | None, casts: bool) -> Tensor:
+def _product(x: Tensor, w: Tensor, bias: Tensor | None, settings: _Settings) -> Tensor:
     if wants_gradient(x, w, bias):
-        y: Tensor = _Linear.apply(x, w, bias, casts)
+        apply = _Linear.apply
+        y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
-    return operate(_forward, (casts,), (x, w, bias))[0]
+    casts, caller = settings
+    return operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)[0]

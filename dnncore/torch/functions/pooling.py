@@ -51,7 +51,7 @@ def _average_gradient(pooling: PoolingDescriptor, shape: tuple[int, ...], dy: Te
 class _MaxPool(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pooling: PoolingDescriptor) -> Tensor:
-        y, indices = operate(_max_pooled, (pooling,), (x,))
+        y, indices = operate(_max_pooled, (pooling,), (x,), id(pooling))
         ctx.save_for_backward(indices)
         ctx.settings = pooling, x.shape
         return y
@@ -59,7 +59,8 @@ class _MaxPool(Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (dx,) = operate(_max_gradient, ctx.settings, (*ctx.saved_tensors, dy))
+        settings = ctx.settings
+        (dx,) = operate(_max_gradient, settings, (*ctx.saved_tensors, dy), id(settings[0]))
         return dx, None
 
 
@@ -70,20 +71,21 @@ def max_pool(x: Tensor, pooling: PoolingDescriptor) -> Tensor:
     if wants_gradient(x):
         y: Tensor = _MaxPool.apply(x, pooling)
         return y
-    return operate(_pooled, (pooling,), (x,))[0]
+    return operate(_pooled, (pooling,), (x,), id(pooling))[0]
 
 
 class _AvgPool(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pooling: PoolingDescriptor) -> Tensor:
-        (y,) = operate(_pooled, (pooling,), (x,))
+        (y,) = operate(_pooled, (pooling,), (x,), id(pooling))
         ctx.settings = pooling, x.shape
         return y
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (dx,) = operate(_average_gradient, ctx.settings, (dy,))
+        settings = ctx.settings
+        (dx,) = operate(_average_gradient, settings, (dy,), id(settings[0]))
         return dx, None
 
 
@@ -94,7 +96,7 @@ def avg_pool(x: Tensor, pooling: PoolingDescriptor) -> Tensor:
     if wants_gradient(x):
         y: Tensor = _AvgPool.apply(x, pooling)
         return y
-    return operate(_pooled, (pooling,), (x,))[0]
+    return operate(_pooled, (pooling,), (x,), id(pooling))[0]
 
 
 def adaptive_avg_pool(x: Tensor, output_size: tuple[int | None, ...]) -> Tensor:

@@ -41,10 +41,12 @@ class _Convolution(Layer):
         return None
 
     def compute(self: Any, x: Tensor) -> Tensor:
-        conv = _descriptor(self.kernel_size, self.padding, self.stride, self.dilation, self.groups)
-        if x.dim() == len(self.kernel_size) + 1:
-            return convolution(x.unsqueeze(0), *weight_and_bias(self), conv).squeeze(0)
-        return convolution(x, *weight_and_bias(self), conv)
+        kernel_size = self.kernel_size
+        conv = _descriptor(kernel_size, self.padding, self.stride, self.dilation, self.groups)
+        weight, bias = weight_and_bias(self)
+        if x.dim() == len(kernel_size) + 1:
+            return convolution(x.unsqueeze(0), weight, bias, conv).squeeze(0)
+        return convolution(x, weight, bias, conv)
 
 
 MODULES = {theirs: ours(theirs, _Convolution) for theirs in (nn.Conv1d, nn.Conv2d, nn.Conv3d)}

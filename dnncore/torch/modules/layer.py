@@ -33,12 +33,16 @@ _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torc
 """PyTorch before 2.7 does not tell an export from `torch.compile`."""
 
 
+_tracing_state = torch._C._get_tracing_state
+_Module = nn.Module
+
+
 def is_traced() -> bool:
     """Whether calls are recorded as operators of PyTorch's, for another place: by torch.export, torch.onnx or torch.jit.trace.
 
     Not by `torch.compile` (of PyTorch 2.7 or newer), which goes around what it cannot compile: our launches stay what they are.
     """
-    return torch._C._get_tracing_state() is not None or _is_exporting()
+    return _tracing_state() is not None or _is_exporting()
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -57,11 +61,12 @@ def is_watched(module: nn.Module) -> bool:
         or _global_forward_pre_hooks
         or _global_backward_hooks
         or _global_backward_pre_hooks
-        or own.get("_compiled_call_impl") is not None
+        or ("_compiled_call_impl" in own and own["_compiled_call_impl"] is not None)
         or "forward" in own
         or (made is not None and kind.forward is not made)
-        or is_traced()
-        or nn.Module.__call__ is not _MODULE_CALL
+        or _tracing_state() is not None
+        or _is_exporting()
+        or _Module.__call__ is not _MODULE_CALL
     )
 
 
@@ -82,7 +87,7 @@ class Layer:
         """As nn.Module's, in one frame in place of three where nothing hangs on a call: half a microsecond of ten."""
         if is_watched(self):
             return nn.Module.__call__(self, *args, **kwargs)
-        return self.compute(*args, **kwargs)
+        return self.compute(*args, **kwargs) if kwargs else self.compute(*args)
 
     @staticmethod
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.torch.functions import normalization
-from dnncore.torch.functions.batch_norm import batch_norm
+from dnncore.torch.functions.batch_norm import batch_norm, batch_norm_in_training
 from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
 from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES", "BatchNorm"]
+
+
+_ONE = torch.ones((), dtype=torch.int64, device="cpu")
+"""On the CPU, as PyTorch takes numbers to other devices: of a number it would make such a tensor at each call."""
 
 
 class BatchNorm(Layer):
@@ -26,7 +31,10 @@ class BatchNorm(Layer):
     def compute(self: Any, x: Tensor) -> Tensor:
         """As PyTorch's."""
         (mean, variance), training = self._prepare(x)
-        return batch_norm(x, mean, variance, *weight_and_bias(self), training, self.momentum, self.eps)
+        weight, bias = weight_and_bias(self)
+        if training:
+            return batch_norm_in_training(x, mean, variance, weight, bias, (self.momentum, self.eps, None))
+        return batch_norm(x, mean, variance, weight, bias, eps=self.eps)
 
     def forward_relu(self: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(forward(x) + residual): in one operation where the statistics are the batch's and the residual is like x."""
@@ -44,7 +52,7 @@ class BatchNorm(Layer):
         running = buffers["running_mean"], buffers["running_var"]
         if training and self.track_running_stats:
             if buffers["num_batches_tracked"] is not None:
-                buffers["num_batches_tracked"].add_(1)
+                buffers["num_batches_tracked"].add_(_ONE)
         elif training:
             running = None, None
         else:
