@@ -47,7 +47,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
-__all__ = ["WgmmaConvolution"]
+__all__ = ["WgmmaConvolution", "forward_phase", "why_not_forward"]
 
 _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
@@ -76,7 +76,7 @@ class WgmmaConvolution(Bounded):
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         given, problem = problem, with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        reason = _why_not(plain, figures) or why_not_finished(problem, why_no_matrix)
+        reason = why_not_forward(plain, figures) or why_not_finished(problem, why_no_matrix)
         if reason is not None:
             return reason
         found = _launches(plain, figures)
@@ -105,13 +105,13 @@ def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launc
     """One for each tile that suits the convolution."""
     x, w = problem.x, problem.w
     if x.dtype is DType.INT8:
-        phases = ((tile, _phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
+        phases = ((tile, forward_phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
         return [Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases]
-    phase = _phase(problem, ROW_BYTES // x.dtype.itemsize)
+    phase = forward_phase(problem, ROW_BYTES // x.dtype.itemsize)
     return launches(x, w, [phase], figures.multiprocessors, backward=False)
 
 
-def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
+def why_not_forward(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     """None where the kernel takes the convolution, else the reason."""
     x, w = problem.x, problem.w
     if problem.direction is not Direction.FORWARD:
@@ -134,7 +134,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     )
 
 
-def _phase(problem: ConvolutionProblem, slab: int) -> Phase:
+def forward_phase(problem: ConvolutionProblem, slab: int) -> Phase:
     """All of the convolution, so many channels at a time."""
     taps, dilation = problem.w.shape[2:], problem.convolution.dilation
     rows, columns = (step if count > 1 else 1 for step, count in zip(dilation, taps, strict=True))

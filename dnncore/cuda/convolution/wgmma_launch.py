@@ -188,6 +188,7 @@ class Launch:
         phases: In the order in which blocks take their tiles.
         tile: Of a block.
         backward: Whether it is backward-data: the rows of the product are channels.
+        pools: Whether the largest of each two by two outputs is stored, which are what the phase writes.
     """
 
     images: TensorDescriptor
@@ -195,6 +196,7 @@ class Launch:
     phases: tuple[Phase, ...]
     tile: Tile
     backward: bool
+    pools: bool = False
 
     @property
     def is_transposed(self) -> bool:
@@ -341,7 +343,7 @@ class Launch:
     def output_map(self, images: TensorDescriptor) -> TensorMap:
         """Images that are written, or added before, as the tile's consumers do."""
         if self.tile.patch is not None:
-            return patches_map(images, SLAB, *RECTANGLE)
+            return patches_map(images, SLAB, *(extent // 2 if self.pools else extent for extent in RECTANGLE))
         filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
         return output_map(images, filters, self.tile.box_pixels(images.dtype))
 
@@ -368,7 +370,7 @@ class Launch:
             maps["phases", i, "x"] = of_x, self._input_map(phase)
             maps["phases", i, "y"] = of_y.plus(phase.y_offset_bytes), self.output_map(phase.y)
         return kernel_call(
-            unit(self.w.dtype, tile, backward=self.backward),
+            unit(self.w.dtype, tile, backward=self.backward, pools=self.pools),
             self.blocks(figures.multiprocessors),
             tile.threads,
             params,

@@ -27,6 +27,7 @@ __all__ = [
     "MOST",
     "MOST_PHASES",
     "PATCH_TAPS",
+    "POOLED_TILE",
     "PRODUCT_BYTES",
     "RECTANGLE",
     "ROW_BYTES",
@@ -167,6 +168,7 @@ TILES = (
     Tile(64, 192, 5),
     *(Tile(64, columns, 2, patch=Patch(n)) for n, columns in ((1, 224), (2, 240))),
 )
+POOLED_TILE = next(tile for tile in TILES if tile.patch == Patch(1))
 TILES_OF_CLUSTERS = (*(Tile(64, 64, 5, cluster=blocks) for blocks in (1, 2, 4)), Tile(64, 64, 4, cluster=8))
 """Of 16 bits, forward: as many stages as two blocks on a multiprocessor have room for."""
 TILES_OF_TF32 = TILES[:3]
@@ -200,17 +202,18 @@ def params_dtype(*, backward: bool) -> np.dtype:
 
 
 @cache
-def unit(dtype: DType, tile: Tile, *, backward: bool) -> Unit:
-    """The kernel of a tile, for forward or for backward-data convolutions."""
+def unit(dtype: DType, tile: Tile, *, backward: bool, pools: bool = False) -> Unit:
+    """The kernel of a tile, for forward or for backward-data convolutions; of patches also for forward ones that are pooled."""
     params = params_dtype(backward=backward)
-    name = "convolution_wgmma_backward_data" if backward else "convolution_wgmma"
+    name = "convolution_wgmma" + ("_backward_data" if backward else "_pooled" if pools else "")
     entry = f"{name}_{c_type(dtype)}_{tile.rows}x{tile.columns}" + ("" if tile.row_bytes == ROW_BYTES else "_narrow")
     arguments = (
         f"{c_type(dtype)}, {tile.rows}, {tile.columns}, {tile.stages}, {str(backward).lower()}, {tile.row_bytes}"
     )
     header, kernel = "wgmma", f"Kernel<{arguments}>"
     if tile.patch is not None:
-        header, kernel = "wgmma_patches", f"PatchKernel<{c_type(dtype)}, {str(backward).lower()}, {tile.patch.images}>"
+        arguments = f"{c_type(dtype)}, {str(backward).lower()}, {tile.patch.images}, {str(pools).lower()}"
+        header, kernel = "wgmma_patches", f"PatchKernel<{arguments}>"
     attributes = f"__launch_bounds__({tile.threads}, 1)"
     if tile.cluster:
         header, kernel = "wgmma_clusters", f"ClusterKernel<{c_type(dtype)}, {tile.cluster}, {tile.stages}>"

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "dnncore/convolution/wgmma_ring.cuh"
+#include "dnncore/ptx/extremum.cuh"
 #include "dnncore/ptx/matrix.cuh"
 #include "dnncore/ptx/matrix_store.cuh"
 
@@ -26,9 +27,16 @@ struct Runs {
 
 // Boxes that are rectangles of 8 x 14 pixels, two of which are the output of a patch: one below the other, or the same of two images.
 // place.pixel counts the rectangles.
+struct Rectangle {
+  static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight;
+};
 template <int kPatchImages = 1>
-struct Rectangles {
-  static constexpr int kWidth = 8, kHeight = 14, kPixels = kWidth * kHeight, kImages = kPatchImages;
+struct Rectangles : Rectangle {
+  static constexpr int kImages = kPatchImages, kStoredWidth = kWidth, kStoredHeight = kHeight;
+};
+// The largest of each two by two pixels is stored.
+struct PooledRectangles : Rectangle {
+  static constexpr int kImages = 1, kStoredWidth = kWidth / 2, kStoredHeight = kHeight / 2;
 };
 
 // What one copy moves of a box is a window.
@@ -117,6 +125,59 @@ private:
 
   int first_;
   int matrices_;  // bytes of a box from its beginning
+};
+
+// Of each row of eight pixels a thread has two neighbours, and the same of the next row: what is pooled is its own. Each value is stored
+// and loaded by itself.
+template <typename T>
+class Share<T, PooledRectangles> {
+  using Box = wgmma::Box<T, PooledRectangles>;
+
+public:
+  static constexpr int kNext = 8;
+  static constexpr int kPooled = 2 * PooledRectangles::kStoredHeight;  // a row's value of both filters
+
+  __device__ __forceinline__ Share() {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+    first_ = thread / 32 * 16 + lane / 4, column_ = lane % 4;
+  }
+
+  __device__ __forceinline__ int first() const { return first_; }
+
+  // The first kPooled of the sums become the largest of them: of a row `first`, then the filter kNext behind it.
+  __device__ __forceinline__ void pool(float* sums) const {
+#pragma unroll
+    for (int row = 0; row < PooledRectangles::kStoredHeight; ++row) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float* const above = sums + 8 * row + 2 * i;  // four of each row of pixels
+        sums[2 * row + i] = larger(larger(above[0], above[1]), larger(above[4], above[5]));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add(Box& box, float factor, float* sums) const {
+#pragma unroll
+    for (int i = 0; i < kPooled; ++i) sums[i] += factor * first_of<T>(element(box, i)->bits);
+  }
+
+  __device__ __forceinline__ void write(const float* sums, Box& box) const {
+#pragma unroll
+    for (int i = 0; i < kPooled; i += 2) {
+      const uint32 pair = narrow_pair<T>(sums[i], sums[i + 1]);
+      element(box, i)->bits = static_cast<std::uint16_t>(pair), element(box, i + 1)->bits = static_cast<std::uint16_t>(pair >> 16);
+    }
+  }
+
+private:
+  // Where the swizzle puts it.
+  __device__ __forceinline__ T* element(Box& box, int index) const {
+    const int pixel = index / 2 * PooledRectangles::kStoredWidth + column_, filter = first_ + index % 2 * kNext;
+    return &box.pixels[0][pixel][(filter / 8 ^ pixel % 8) * 8 + filter % 8];
+  }
+
+  int first_;
+  int column_;
 };
 
 // Of eight pixels a thread has two neighbours, and of these the filters `first` and kNext behind it. In each of the four places, one

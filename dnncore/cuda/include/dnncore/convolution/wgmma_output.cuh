@@ -75,8 +75,8 @@ struct Pixel {
 // Of one consumer.
 template <typename T, bool kBackward, typename Shape = Runs<T>>
 class Output {
-  static constexpr bool kInRectangles = std::is_same_v<Shape, Rectangles<1>> || std::is_same_v<Shape, Rectangles<2>>;
-  static constexpr int kBoxSums = Shape::kPixels / 2;  // of a thread
+  static constexpr bool kInRectangles = std::is_base_of_v<Rectangle, Shape>, kPools = std::is_same_v<Shape, PooledRectangles>;
+  static constexpr int kBoxSums = Shape::kPixels / 2, kStored = kPools ? kBoxSums / 4 : kBoxSums;  // of a thread
   using Box = wgmma::Box<T, Shape>;
   using Share = wgmma::Share<T, Shape>;
 
@@ -110,9 +110,10 @@ public:
     const auto alpha = static_cast<float>(params_.blend.alpha);
     const bool is_linear = !kBackward && (alpha == 1.0F || (alpha > 0.0F && is_linear_beyond_zero()));
     if constexpr (!kBackward) finish(sums, parameters, is_linear ? alpha : 1.0F);
+    if constexpr (kPools) share_.pool(sums);
     if (!is_linear) {
 #pragma unroll
-      for (int i = 0; i < kBoxSums; ++i) sums[i] *= alpha;
+      for (int i = 0; i < kStored; ++i) sums[i] *= alpha;
     }
     if (params_.blend.beta != 0.0) {
       synchronize();  // all warps have read the residual
@@ -207,7 +208,7 @@ private:
     } else {
       at.row = at.row * 2 + second;
     }
-    at.row *= Shape::kHeight, at.column *= Shape::kWidth;
+    at.row *= Shape::kStoredHeight, at.column *= Shape::kStoredWidth;
     return at;
   }
 
@@ -216,7 +217,11 @@ private:
   __device__ __forceinline__ void load(const TensorMap& map, bool gathers, uint32 box, const Place& place) {
     if (!leads_) return;
     wait_for_stores_to_read<0>();
-    arrive_expecting(landed_[box], sizeof(Box));
+    if constexpr (kPools) {
+      arrive_expecting(landed_[box], Shape::kStoredHeight * Shape::kStoredWidth * kConsumerFilters * sizeof(T));
+    } else {
+      arrive_expecting(landed_[box], sizeof(Box));
+    }
     if constexpr (kInRectangles) {
       const Pixel at = rectangle(place);
       load_window(&boxes_[box], map, landed_[box], place.filter, at.column, at.row, at.image);

@@ -22,12 +22,13 @@
 
 namespace dnncore::wgmma {
 
-// Of as many images as a patch is.
-template <typename T, bool kBackward, int kImages>
+// Of as many images as a patch is; forward may store the largest of each two by two pixels alone.
+template <typename T, bool kBackward, int kImages, bool kPools>
 struct PatchKernel {
   using Params = wgmma::Params<kBackward>;
   static constexpr int kSide = 3, kTaps = kSide * kSide, kPatches = 2;
-  using Shape = Rectangles<kImages>;
+  using Shape = std::conditional_t<kPools, PooledRectangles, Rectangles<kImages>>;
+  static_assert(Shape::kImages == kImages && !(kBackward && kPools));
   static constexpr int kWidth = Shape::kWidth, kHeight = 2 / kImages * Shape::kHeight;  // of an image
   static constexpr int kPatchWidth = kWidth + kSide - 1, kPatchHeight = kHeight + kSide - 1;
   static constexpr int kPatchRows = kImages * kPatchHeight * kPatchWidth;
