@@ -343,7 +343,8 @@ class Launch:
     def output_map(self, images: TensorDescriptor) -> TensorMap:
         """Images that are written, or added before, as the tile's consumers do."""
         if self.tile.patch is not None:
-            return patches_map(images, SLAB, *(extent // 2 if self.pools else extent for extent in RECTANGLE))
+            rows, columns = RECTANGLE
+            return patches_map(images, SLAB, rows // (1 + self.pools), columns // (1 + self.pools))
         filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
         return output_map(images, filters, self.tile.box_pixels(images.dtype))
 
@@ -383,8 +384,8 @@ class Launch:
 
     def _input_map(self, phase: Phase) -> TensorMap:
         if self.tile.patch is not None:
-            count, *extents = self.tile.patch.read
-            return patches_map(self.images, SLAB, *extents, count)
+            count, rows, columns = self.tile.patch.read
+            return patches_map(self.images, SLAB, rows, columns, count)
         return _rounded(images_map(self.images, phase.window, phase.slab, self.tile.columns))
 
     def _filters_map(self) -> TensorMap:
