@@ -22,6 +22,7 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution import plain
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.images import IMAGES
+from dnncore.cuda.convolution.pooled import POOLED
 from dnncore.cuda.unit import Unit
 from dnncore.problems import (
     ActivationBackwardProblem,
@@ -42,6 +43,7 @@ from dnncore.problems import (
     ImageResizeProblem,
     InvertedResidualProblem,
     MatmulProblem,
+    PooledConvolutionProblem,
     PoolingBackwardIndicesProblem,
     PoolingBackwardProblem,
     PoolingForwardProblem,
@@ -76,6 +78,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     ImageResizeProblem: image.RESIZE,
     InvertedResidualProblem: inverted_residual.ALGORITHMS,
     MatmulProblem: matmul.ALGORITHMS,
+    PooledConvolutionProblem: POOLED,
     PoolingBackwardIndicesProblem: pooling.BACKWARD,
     PoolingBackwardProblem: pooling.BACKWARD,
     PoolingForwardProblem: pooling.FORWARD,

@@ -39,6 +39,7 @@ from dnncore.ops.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from dnncore.ops.pooled_convolution import pooled_convolution
 from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
 from dnncore.ops.tensor import add, binary, reduce, scale_tensor, set_tensor, sum_to, transform, unary, where
@@ -82,6 +83,7 @@ __all__ = [
     "lrn_backward",
     "lrn_forward",
     "matmul",
+    "pooled_convolution",
     "pooling_backward",
     "pooling_backward_indices",
     "pooling_forward",

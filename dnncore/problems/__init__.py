@@ -25,6 +25,7 @@ from dnncore.problems.normalization import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
+from dnncore.problems.pooled_convolution import PooledConvolutionProblem
 from dnncore.problems.pooling import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from dnncore.problems.problem import Problem
 from dnncore.problems.reduce import ReduceProblem
@@ -60,6 +61,7 @@ __all__ = [
     "LayerNormBackwardProblem",
     "LayerNormForwardProblem",
     "MatmulProblem",
+    "PooledConvolutionProblem",
     "PoolingBackwardIndicesProblem",
     "PoolingBackwardProblem",
     "PoolingForwardProblem",

@@ -34,6 +34,7 @@ from dnncore.problems import (
     ImageResizeProblem,
     InvertedResidualProblem,
     MatmulProblem,
+    PooledConvolutionProblem,
     PoolingBackwardIndicesProblem,
     PoolingBackwardProblem,
     PoolingForwardProblem,
@@ -58,6 +59,7 @@ from dnncore.reference import (
     image,
     inverted_residual,
     normalization,
+    pooled_convolution,
     pooling,
     softmax,
     tensor,
@@ -72,6 +74,7 @@ __all__ = ["ReferenceDevice", "info"]
 
 _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     **normalization.ALGORITHMS,
+    PooledConvolutionProblem: pooled_convolution.ALGORITHMS,
     PoolingForwardProblem: pooling.FORWARD,
     PoolingBackwardProblem: pooling.BACKWARD,
     PoolingBackwardIndicesProblem: pooling.BACKWARD_INDICES,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import cast
 
 import numpy as np
 
+from dnncore.figures import Maths
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 from dnncore.reference import blocked_convolution, convolution, depthwise_convolution
 from dnncore.reference.activation import activate
 from dnncore.reference.launch import Array, Compute, Parts, ReferenceAlgorithm
 
-__all__ = ["ALGORITHMS", "DENSE"]
+__all__ = ["ALGORITHMS", "DENSE", "able", "whole"]
 
 
 def _finished(problem: FusedConvolutionProblem, y: Array, operands: dict[str, Array]) -> Array:
@@ -77,3 +79,25 @@ DENSE = (
 """Of one group, and of more."""
 
 ALGORITHMS = (_fused(depthwise_convolution.FORWARD), *DENSE)
+
+
+def able(maths: Maths, problem: FusedConvolutionProblem) -> ReferenceAlgorithm | None:
+    """The first algorithm of these maths that supports a problem; in float32 there is none for empty tensors."""
+    return next((one for one in ALGORITHMS if one.maths is maths and one.unsupported(problem) is None), None)
+
+
+def whole(maths: Maths, problem: FusedConvolutionProblem, *arrays: Array) -> Array:
+    """Its result, not rounded: a step of a larger operation."""
+    algorithm = able(maths, problem)
+    assert algorithm is not None, "what is composed of it says so"
+    found = algorithm.compute(problem, *arrays)
+    if not isinstance(found, Iterator):
+        assert isinstance(found, np.ndarray)
+        return found
+    batch, channels, *extents = problem.y.shape
+    # Channels-last, as the layers' results lie: in which order a product is summed depends on how its operands lie.
+    y = np.moveaxis(np.empty((batch, *extents, channels), arrays[0].dtype), -1, 1)
+    for index, value in found:
+        assert isinstance(value, np.ndarray)
+        y[index] = value
+    return y

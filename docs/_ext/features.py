@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dnncore import ConvolutionDescriptor, ConvolutionMode, DType, Layout, PoolingDescriptor, TensorDescriptor
-from dnncore.problems import Problem
+from dnncore.problems import PooledConvolutionProblem, Problem
 from tests.cases.case import describe
 
 __all__ = ["FEATURES", "Feature"]
@@ -90,7 +90,7 @@ def _spatial_ndim(problem: Problem) -> int:
 
 
 def _has_fields(problem: Problem, *names: str) -> bool:
-    return all(hasattr(problem, name) for name in names)
+    return set(names) <= {field.name for field in dataclasses.fields(problem)}  # type: ignore[arg-type]
 
 
 def _is_convolution(problem: Problem) -> bool:
@@ -115,6 +115,8 @@ def _of_spatial_ndim(ndim: int) -> Feature:
 
 def _convolved(problem: Any, x: Shape, w: Shape, conv: ConvolutionDescriptor) -> Problem:
     y = conv.output_shape(x, w)
+    if isinstance(problem, PooledConvolutionProblem):
+        y = problem.pooling.pooling.output_shape(y)
     bias = (1, problem.y.shape[1], *(1,) * problem.convolution.spatial_ndim)
     others = {problem.y.shape: y, bias: (1, y[1], *(1,) * conv.spatial_ndim)}
     return _with_shapes(problem, {"x": x, "w": w, "y": y}, others, convolution=conv)

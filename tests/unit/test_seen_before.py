@@ -41,6 +41,7 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
     values, places = new(2, 4, 6, 2), new(2, 4, 6, 2, dtype="int32")
     half, narrow = (new(*IMAGES, dtype="float16", layout=Layout.NHWC) for _ in range(2))
     depthwise, project = new(4, 1, 3, 3, dtype="float16"), new(4, 4, 1, 1, dtype="float16", layout=Layout.NHWC)
+    filters, narrow_pooled = (new(*shape, dtype="float16", layout=Layout.NHWC) for shape in ((4, 4, 3, 3), POOLED))
     return {
         "activation_forward": lambda: ops.activation_forward(h, RELU, 1, x, 0, y),
         "activation_backward": lambda: ops.activation_backward(h, RELU, 1, y, dy, x, 0, dx),
@@ -103,6 +104,7 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
         "lrn_backward": lambda: ops.lrn_backward(h, LRN, 1, y, dy, x, 0, dx),
         "lrn_forward": lambda: ops.lrn_forward(h, LRN, 1, x, 0, y),
         "matmul": lambda: ops.matmul(h, 1, a, b, 0, c),
+        "pooled_convolution": lambda: ops.pooled_convolution(h, 1, half, filters, CONV, 0, narrow_pooled),
         "pooling_backward": lambda: ops.pooling_backward(h, 1, pooled, dpooled, x, MAXIMA, 0, dx),
         "pooling_backward_indices": lambda: ops.pooling_backward_indices(h, 1, dpooled, indices, MAXIMA, 0, dx),
         "pooling_forward": lambda: ops.pooling_forward(h, 1, x, MAXIMA, 0, pooled, indices),

@@ -41,6 +41,7 @@ from dnncore.nn.operators.moments import (
 )
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
+from dnncore.nn.operators.pooled_convolution import PooledConvolution
 from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
 from dnncore.nn.operators.quantization import (
     Dequantize,
@@ -100,6 +101,7 @@ __all__ = [
     "MeanCrossEntropyBackward",
     "Ones",
     "Pad",
+    "PooledConvolution",
     "Pooling",
     "Quantize",
     "QuantizedConvolution",
@@ -165,6 +167,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     MeanCrossEntropyBackward,
     Ones,
     Pad,
+    PooledConvolution,
     Pooling,
     PoolingBackward,
     Quantize,

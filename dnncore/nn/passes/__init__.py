@@ -18,6 +18,7 @@ from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.inner_products import fuse_inner_products
 from dnncore.nn.passes.layouts import channels_last
 from dnncore.nn.passes.pixels import from_pixels, fuse_pixels
+from dnncore.nn.passes.poolings import fuse_pooling
 from dnncore.nn.passes.precision import in_precision
 from dnncore.nn.passes.quantization import quantize
 from dnncore.nn.passes.ranking import rank_classes
@@ -39,6 +40,7 @@ __all__ = [
     "fuse_inner_products",
     "fuse_inverted_residuals",
     "fuse_pixels",
+    "fuse_pooling",
     "in_precision",
     "merge_siblings",
     "quantize",
@@ -67,6 +69,7 @@ CHOICES = (
     quantize.__name__,
     *(pass_.__name__ for pass_ in _NARROW),
     fuse_pixels.__name__,
+    fuse_pooling.__name__,
     rank_classes.__name__,
 )
 """Passes that can be left out."""
@@ -138,5 +141,8 @@ def applied_passes(
         if fuse_pixels.__name__ not in without:
             model = fuse_pixels(model)
             yield fuse_pixels.__name__, model
+    if precision is not DType.FLOAT32 and fuse_pooling.__name__ not in without:
+        model = fuse_pooling(model)  # behind `fuse_pixels`: a convolution that looks pixels up saves more
+        yield fuse_pooling.__name__, model
     if ranked is not None and rank_classes.__name__ not in without:
         yield rank_classes.__name__, rank_classes(model, ranked)
