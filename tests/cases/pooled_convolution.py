@@ -49,6 +49,8 @@ class Pooled:
         return Case(f"pooled-convolution-{self.name}", problem, self.alpha, self.beta)
 
 
+_SETTINGS = {"padding": 1, "stride": 2, "dilation": (1, 2), "groups": 2}
+
 POOLED = (
     Pooled("vgg", (2, 16, 6, 8), (24, 16, 3, 3)),
     Pooled("vgg-bf16", (1, 24, 8, 6), (16, 24, 3, 3), BF16),
@@ -65,8 +67,8 @@ POOLED = (
     Pooled("to-rows", (2, 8, 4, 6), (16, 8, 3, 3), BF16, layouts=("NHWC", "NCHW")),
     Pooled("from-rows", (1, 8, 4, 6), (16, 8, 3, 3), layouts=("NCHW", "NHWC")),
     Pooled("gaps", (2, 3, 4, 6), (5, 3, 3, 3), BF16, BF16, layouts=("gaps", "gaps"), beta=1.0),
-    Pooled("strides-and-groups", (1, 4, 7, 11), (6, 2, 3, 2), settings={"padding": 1, "stride": 2, "dilation": (1, 2), "groups": 2}),
+    Pooled("strides-and-groups", (1, 4, 7, 11), (6, 2, 3, 2), settings=_SETTINGS),
     Pooled("one-tap", (2, 16, 4, 2), (8, 16, 1, 1), settings={}),
-)  # fmt: skip
+)
 
 CASES = tuple(one.case for one in POOLED)

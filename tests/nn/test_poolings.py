@@ -1,4 +1,4 @@
-"""Max pooling becomes part of the convolution before it where nobody else reads what lies between, and the net computes what it did."""
+"""Max pooling becomes part of a convolution where nobody else reads what lies between, and the net computes what it did."""
 
 from __future__ import annotations
 
@@ -99,8 +99,7 @@ def net(
     builder = NetBuilder("net")
     x = builder.input("data", (BATCH, 8, *extents))
     around = dilation * (kernel - 1) // 2
-    settings = {"stride": stride, "padding": around, "dilation": dilation, "groups": groups}
-    y = builder.convolution("conv", x, 8, kernel, **settings)
+    y = builder.convolution("conv", x, 8, kernel, stride=stride, padding=around, dilation=dilation, groups=groups)
     if residual:
         y = builder.plus("sum", x, y)
     y = builder.relu("relu", y)
@@ -161,9 +160,7 @@ def test_a_first_convolution_looks_pixels_up_rather_than_pool() -> None:
 def test_an_executor_computes_it_in_parts_where_scratch_memory_is_short() -> None:
     graph = for_inference(weightless(ZOO["vgg16"]()), DType.FLOAT16).graph
     free, tight = (estimate(graph, H200, 256, limit) for limit in (1 << 40, 2_600_000_000))
-    parts = {
-        one.node.name: one.parts for one in tight.computations if one.node.operator.kind == "pooled_convolution"
-    }
+    parts = {one.node.name: one.parts for one in tight.computations if one.node.operator.kind == "pooled_convolution"}
     assert len(parts) == 5
     assert max(parts.values()) > 1
     assert all(one.parts == 1 for one in free.computations if one.node.operator.kind == "pooled_convolution")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dnncore import ConvolutionDescriptor, Handle, Preference, Tensor, TensorDescriptor, ops
+from dnncore import ConvolutionDescriptor, DType, Handle, Preference, Tensor, TensorDescriptor, ops
 from dnncore.choice import fastest
 from dnncore.cuda import algorithms, pooling
 from dnncore.cuda.convolution.fused import FUSED
@@ -38,7 +39,9 @@ def placed(handle: Handle, value: np.ndarray, descriptor: TensorDescriptor) -> T
     return tensor
 
 
-def of(batch: int = 2, channels: int = 8, rows: int = 4, columns: int = 6, filters: int = 8) -> PooledConvolutionProblem:
+def of(
+    batch: int = 2, channels: int = 8, rows: int = 4, columns: int = 6, filters: int = 8
+) -> PooledConvolutionProblem:
     x, y = half(batch, channels, rows, columns), half(batch, filters, rows // 2, columns // 2)
     return PooledConvolutionProblem(x, half(filters, channels, 3, 3), y, PADDED)
 
@@ -83,11 +86,11 @@ def test_nan_is_the_maximum_of_its_window_and_infinities_count(handle: Handle, l
         ({"w": half(8, 4, 3, 3)}, "channels"),
         ({"bias": TensorDescriptor.packed((1, 4, 1, 1))}, "bias has shape"),
         ({"bias": TensorDescriptor.packed((1, 8, 1, 1), "float64")}, "bias is float64"),
-        ({"y": TensorDescriptor("float16", (2, 8, 2, 3), (0, 1, 24, 8))}, "may share memory"),
+        ({"y": TensorDescriptor(DType.FLOAT16, (2, 8, 2, 3), (0, 1, 24, 8))}, "may share memory"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "-".join(value),
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, TensorDescriptor], message: str) -> None:
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadParamError, match=message):
         replace(of(), **changes)
 
@@ -136,6 +139,7 @@ def test_some_images_at_a_time_give_the_result(name: str, monkeypatch: pytest.Mo
     one_by_one = LayerByLayer(1e-9, "one_by_one")
     monkeypatch.setitem(algorithms._ALGORITHMS, PooledConvolutionProblem, (one_by_one,))
     case = SMALL[name]
+    assert isinstance(case.problem, PooledConvolutionProblem)
     kernels = {entry for entry, _ in launches_of(one_by_one.offer(case.problem, H200)).kernels}
     assert len(kernels) == 2
     with Handle(CUDA_DEVICES[0]) as handle:

@@ -32,7 +32,9 @@ class PooledConvolution(Activated, Convolution):
         (found,) = super().infer(inputs)
         batch, filters, *extents = found.shape
         if len(extents) != 2 or any(extent % _WINDOW for extent in extents):
-            raise BadParamError(f"a convolution that gives {found} is not pooled: [N, K, P, Q], P and Q even, is needed")
+            raise BadParamError(
+                f"a convolution that gives {found} is not pooled: [N, K, P, Q], P and Q even, is needed"
+            )
         _ = self._activation()  # which checks mode and coefficient
         return (found.with_shape(batch, filters, *(extent // _WINDOW for extent in extents)),)
 

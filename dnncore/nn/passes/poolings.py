@@ -51,7 +51,9 @@ def _pooling(graph: Graph, conv: Node) -> Node | None:
         return None
     if len(readers) != 1 or result in graph.outputs or not isinstance(readers[0].operator, Pooling):
         return None
-    windows = replace(readers[0].operator.descriptor, ceil_mode=False)  # windows of 2 over even extents leave nothing to round
+    windows = replace(
+        readers[0].operator.descriptor, ceil_mode=False
+    )  # windows of 2 over even extents leave nothing to round
     return readers[0] if windows == _WINDOWS else None
 
 
