@@ -33,6 +33,7 @@ from tests.ops.test_inverted_residual import KERNELS as KERNELS_OF_BLOCKS
 from tests.ops.test_tf32_planes import KERNELS as KERNELS_OF_PLANES
 from tests.ops.test_thin_convolution import KERNELS as THIN_KERNELS
 from tests.ops.test_wgmma_convolution import KERNELS
+from tests.ops.test_wgmma_pooled import KERNELS as POOLED_KERNELS
 from tests.ops.test_wgmma_rows import KERNELS as KERNELS_OF_ROWS
 
 pytestmark = pytest.mark.cuda
@@ -219,5 +220,5 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
     covered.update(_units_of(CASES, handles[device].device))
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))
-    elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | THIN_KERNELS | KERNELS_OF_ROWS
+    elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | THIN_KERNELS | KERNELS_OF_ROWS | POOLED_KERNELS
     assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in elsewhere) == []

@@ -9,7 +9,7 @@ import pytest
 
 from dnncore import DType, Handle
 from dnncore.errors import BadParamError
-from dnncore.figures import H200
+from dnncore.figures import A100
 from dnncore.nn import Executor, Graph, NetBuilder, Parameters
 from dnncore.nn.estimate import estimate
 from dnncore.nn.graph import BATCH
@@ -159,7 +159,7 @@ def test_a_first_convolution_looks_pixels_up_rather_than_pool() -> None:
 
 def test_an_executor_computes_it_in_parts_where_scratch_memory_is_short() -> None:
     graph = for_inference(weightless(ZOO["vgg16"]()), DType.FLOAT16).graph
-    free, tight = (estimate(graph, H200, 256, limit) for limit in (1 << 40, 2_600_000_000))
+    free, tight = (estimate(graph, A100, 256, limit) for limit in (1 << 40, 2_600_000_000))
     parts = {one.node.name: one.parts for one in tight.computations if one.node.operator.kind == "pooled_convolution"}
     assert len(parts) == 5
     assert max(parts.values()) > 1

@@ -17,6 +17,7 @@ from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.wgmma_pooled import WgmmaPooled
 from dnncore.cuda.pooling import FORWARD
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -129,5 +130,8 @@ def _calls(
     return tuple(itertools.chain.from_iterable(found))
 
 
-POOLED: tuple[CudaAlgorithm, ...] = (LayerByLayer(),)
+POOLED: tuple[CudaAlgorithm, ...] = (
+    WgmmaPooled("implicit_gemm_wgmma", LayerByLayer(LITTLE_OF_L2)),
+    LayerByLayer(),
+)
 """Of equal estimates the first is taken; the last supports everything that is legal."""
