@@ -50,6 +50,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)  # what fixtures held is let go of first
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor at what a file's tests have loaded and keep, among which each look takes up to a second in the end: garbage goes here."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m cuda` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs kernels because a device among its parameters is CUDA's; skip all such where there is no device."""

@@ -153,16 +153,28 @@ class Check {
     return known != as_.after->foreign->end() && (*known->second)[a.slot] >= a.tick;
   }
 
-  // Whether an earlier access can be passed over at a glance, as most can.
-  bool settled(const Access& a, uint8_t mask) const {
-    if (!(a.mask & mask) || !a.cluster) return true;
-    if (a.cluster == cluster_.number) return !as_.async_proxy && as_.after->seen[a.slot] >= a.tick;
-    if (target_.shared) return true;  // left by a block that had this window before
-    return a.cluster < cluster_.first_number && !cluster_.launch->programmatic;
-  }
+  // What most earlier accesses are passed over by at a glance. It is kept beside the loops over words, whose stores might change anything
+  // that they read through a pointer.
+  struct Glance {
+    const uint32_t* seen;
+    size_t num_seen;
+    uint32_t cluster, first_number;
+    bool generic_proxy, shared, programmatic;
 
-  void check_against(const Access& a, const char* what, uint8_t mask) {
-    if (!settled(a, mask)) check_closely(a, what);
+    bool settled(const Access& a, uint8_t mask) const {
+      if (!(a.mask & mask) || !a.cluster) return true;
+      if (a.cluster == cluster) return generic_proxy && knows(a);
+      if (shared) return true;  // left by a block that had this window before
+      return a.cluster < first_number && !programmatic;
+    }
+
+    // Of an access by this cluster.
+    bool knows(const Access& a) const { return (a.slot < num_seen ? seen[a.slot] : 0) >= a.tick; }
+  };
+
+  Glance glance() const {
+    const Ticks& seen = as_.after->seen;
+    return {seen.data(), seen.size(), cluster_.number, cluster_.first_number, !as_.async_proxy, target_.shared, cluster_.launch->programmatic};
   }
 
   [[gnu::noinline]] void check_closely(const Access& a, const char* what) {
@@ -185,39 +197,57 @@ class Check {
   }
 
   void check_races() {
-    const size_t end = target_.offset + bytes_;
+    if (!writes(kind_)) {
+      check_races_of<false>();
+    } else {
+      check_races_of<true>();
+    }
+  }
+
+  template <bool kWrites>
+  void check_races_of() {
+    const Glance glance = this->glance();
+    const size_t begin = target_.offset, end = begin + bytes_;
     const auto flags = static_cast<uint8_t>((strong(kind_) ? kStrongAccess : 0) | (as_.async_proxy ? kAsyncAccess : 0));
-    for (size_t word = target_.offset / 4; word * 4 < end; ++word) {
-      const size_t first = word * 4 < target_.offset ? target_.offset - word * 4 : 0, last = std::min<size_t>(4, end - word * 4);
+    Access now{cluster_.number, as_.tick, location_, static_cast<uint16_t>(as_.slot), 0, flags};
+    Cell* cell = shadow().cells + begin / 4;
+    for (size_t at = begin & ~size_t{3}; at < end; at += 4, ++cell) {
+      const size_t first = at < begin ? begin - at : 0, last = std::min<size_t>(4, end - at);
       const auto mask = static_cast<uint8_t>((0xf << first) & (0xf >> (4 - last)));
-      Cell& cell = shadow().cells[word];
-      Access now{cluster_.number, as_.tick, location_, static_cast<uint16_t>(as_.slot), mask, flags};
-      check_against(cell.write, "write", mask);
-      if (writes(kind_)) {
-        for (const Access& read : cell.reads) check_against(read, "read", mask);
-        add_bytes_of(cell.write, now);
-        cell.write = now;
-      }
-      if (kind_ == Kind::kRead || kind_ == Kind::kStrongRead) {
-        for (const Access& read : cell.reads) add_bytes_of(read, now);
-        remember_read(cell, now);
+      if (!glance.settled(cell->write, mask)) check_closely(cell->write, "write");
+      now.mask = mask;
+      if constexpr (kWrites) {
+        for (const Access& read : cell->reads) {
+          if (!glance.settled(read, mask)) check_closely(read, "read");
+        }
+        add_bytes_of(cell->write, now);
+        cell->write = now;
+      } else {
+        remember_read(*cell, now, glance);
       }
     }
   }
 
+  static bool of_the_same(const Access& a, const Access& b) { return a.cluster == b.cluster && a.slot == b.slot; }
+
   // Two halves of a word, written or read one after the other, are remembered together.
   static void add_bytes_of(const Access& old, Access& now) {
-    if (old.cluster == now.cluster && old.slot == now.slot && old.tick == now.tick && old.flags == now.flags) now.mask |= old.mask;
+    if (of_the_same(old, now) && old.tick == now.tick && old.flags == now.flags) now.mask |= old.mask;
   }
 
   // Three reads are kept: the last one, and of the others those that this one does not follow.
-  void remember_read(Cell& cell, const Access& now) {
-    auto replaces = [&](const Access& old) { return old.cluster == now.cluster && old.slot == now.slot; };
-    if (!replaces(cell.reads[0])) {
-      int victim = replaces(cell.reads[1]) || cell.reads[1].cluster < cluster_.first_number || before(cell.reads[1])   ? 1
-                   : replaces(cell.reads[2]) || cell.reads[2].cluster < cluster_.first_number || before(cell.reads[2]) ? 2
-                                                                                                                        : 0;
-      if (!victim) victim = 1 + static_cast<int>(worker().next_random() & 1);
+  void remember_read(Cell& cell, Access now, const Glance& glance) {
+    if (of_the_same(cell.reads[0], now)) {
+      add_bytes_of(cell.reads[0], now);
+    } else {
+      if (now.mask != 0xf) {
+        for (const Access& read : cell.reads) add_bytes_of(read, now);
+      }
+      auto goes = [&](const Access& old) {
+        if (old.cluster == glance.cluster) return old.slot == now.slot || glance.knows(old);
+        return old.cluster < glance.first_number || before(old);
+      };
+      const size_t victim = goes(cell.reads[1]) ? 1 : goes(cell.reads[2]) ? 2 : 1 + (worker().next_random() & 1);
       cell.reads[victim] = cell.reads[0];
     }
     cell.reads[0] = now;

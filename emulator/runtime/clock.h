@@ -31,6 +31,8 @@ class Ticks {
   }
 
   bool empty() const { return ticks_.empty(); }
+  const uint32_t* data() const { return ticks_.data(); }
+  size_t size() const { return ticks_.size(); }
   void clear() { ticks_.clear(); }  // its memory is for the next ticks
 
  private:

@@ -12,8 +12,6 @@
 namespace emu {
 namespace {
 
-// Every switch between threads reads them: without the model each read would be a call.
-[[gnu::tls_model("initial-exec")]] thread_local Worker* t_worker = nullptr;
 [[gnu::tls_model("initial-exec")]] thread_local Thread* t_current = nullptr;
 
 // Thrown where an operation fails that lands between fibers, on the launch's own stack.
@@ -39,9 +37,10 @@ Worker& hire() {
 
 }  // namespace
 
+constinit thread_local Worker* t_worker = nullptr;
+
 Worker::Worker(size_t index) : window(shadow().window(index)) {}
 
-Worker& worker() { return *t_worker; }
 Thread* current() { return t_current; }
 
 Employment::Employment() : worker(hire()) { t_worker = &worker; }

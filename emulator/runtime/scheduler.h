@@ -45,7 +45,10 @@ struct Worker {
   friend void yield(Thread&);
 };
 
-Worker& worker();      // of the calling fiber or launch
+// Every switch between threads reads it: without the model each read would be a call.
+[[gnu::visibility("hidden"), gnu::tls_model("initial-exec")]] extern constinit thread_local Worker* t_worker;
+
+inline Worker& worker() { return *t_worker; }  // of the calling fiber or launch
 Thread* current();     // null outside of fibers
 
 // Takes a worker from the pool, for the duration of a launch.

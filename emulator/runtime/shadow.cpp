@@ -38,22 +38,18 @@ void Shadow::mark_valid(size_t at, size_t bytes, bool on) {
   if (on && bytes % 8) valid[at / 8 + bytes / 8] = static_cast<uint8_t>(bytes % 8);
 }
 
-void Shadow::mark_defined(size_t at, size_t bytes, bool on) {
+void Shadow::mark_any_defined(size_t at, size_t bytes, bool on) {
   auto one = [&](size_t byte) {
     const auto bit = static_cast<uint8_t>(1 << byte % 4);
     defined[byte / 4] = static_cast<uint8_t>(on ? defined[byte / 4] | bit : defined[byte / 4] & ~bit);
   };
   for (; bytes && at % 4; ++at, --bytes) one(at);
-  if (bytes == 4) {  // what most writes are
-    defined[at / 4] = on ? 15 : 0;
-    return;
-  }
   memset(defined + at / 4, on ? 15 : 0, bytes / 4);
   at += bytes / 4 * 4;
   for (bytes %= 4; bytes; ++at, --bytes) one(at);
 }
 
-bool Shadow::all_defined(size_t at, size_t bytes) const {
+bool Shadow::all_of_any_defined(size_t at, size_t bytes) const {
   for (size_t byte = at, end = at + bytes; byte < end;) {
     if (byte % 4 == 0 && byte + 4 <= end) {
       if (defined[byte / 4] != 15) return false;

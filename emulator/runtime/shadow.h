@@ -42,8 +42,24 @@ struct Shadow {
   char* window(size_t index) const { return base + kDeviceBytes + index * kWindowBytes; }
 
   void mark_valid(size_t offset, size_t bytes, bool on);    // offset: a multiple of 8
-  void mark_defined(size_t offset, size_t bytes, bool on);
-  bool all_defined(size_t offset, size_t bytes) const;
+  void mark_defined(size_t offset, size_t bytes, bool on) {
+    if (on && of_few_words(offset, bytes)) {
+      for (size_t word = offset / 4, end = (offset + bytes) / 4; word < end; ++word) defined[word] = 15;
+    } else {
+      mark_any_defined(offset, bytes, on);
+    }
+  }
+  bool all_defined(size_t offset, size_t bytes) const {
+    if (!of_few_words(offset, bytes)) return all_of_any_defined(offset, bytes);
+    uint8_t all = 15;
+    for (size_t word = offset / 4, end = (offset + bytes) / 4; word < end; ++word) all &= defined[word];
+    return all == 15;
+  }
+
+ private:
+  static bool of_few_words(size_t offset, size_t bytes) { return (offset | bytes) % 4 == 0 && bytes <= 16; }  // as most accesses are
+  void mark_any_defined(size_t offset, size_t bytes, bool on);
+  bool all_of_any_defined(size_t offset, size_t bytes) const;
 };
 
 [[gnu::visibility("hidden")]] extern Shadow reserved_shadow;  // reserved when the library is loaded

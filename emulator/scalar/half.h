@@ -66,6 +66,12 @@ inline H half_of(f32 x) {
   }
 }
 
+// ... on registers' bits. Kernels have thousands of them, and a compiler finds these by their names alone.
+inline f32 f32_of_f16(b16 a) { return canonical(to_float(f16{a})); }
+inline f32 f32_of_bf16(b16 a) { return canonical(to_float(bf16{a})); }
+inline b16 f16_of_f32(f32 a) { return half_of<f16>(a).bits; }
+inline b16 bf16_of_f32(f32 a) { return half_of<bf16>(a).bits; }
+
 template <class H>
 inline bool half_is_nan(H x) {
   return (x.bits & 0x7fff) > FormatOf<H>::type::kInfinity;

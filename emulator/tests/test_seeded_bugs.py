@@ -189,6 +189,7 @@ BUGS = (
     bug("blocks_share_a_word", "races", "data race between blocks on global memory", simple(4, 32, 0, 32)),
     bug("missing_atomic", "races", "data race.* on global memory", simple(4, 32, 0, 1)),
     Bug("last_block_sums", "races", "data race between blocks on global memory", last_block),
+    bug("first_reader_not_waited_for", "races", "data race on shared memory .*: read by thread 0", simple(1, 96, 1, 2)),
     bug("arrive_too_early", "races", "data race on shared memory", simple(1, 64, 32, 32)),
     bug("copy_without_wait", "races", "cp.async of thread", simple(1, 32, 32, 32)),
     bug("copy_into_a_tile_in_use", "races", "cp.async of thread|data race on shared memory", simple(1, 64, 512, 64, 8)),

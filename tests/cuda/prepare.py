@@ -15,12 +15,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dnncore.cuda.runtime import driver, jit
 from dnncore.cuda.runtime.jit import Compiler
 from dnncore.cuda.unit import Unit
-from emulator.nvcc import build_module, ptx_of
+from emulator.nvcc import build_module, precompile, ptx_of
 from emulator.ptx.parts import Parts
 from tests.cuda.gates import units as gate
 
@@ -53,10 +54,10 @@ def _modules(work: tuple[Sequence[Unit], dict[str, Path], str, Compiler]) -> lis
     return [_Module(parts.module(names), paths[source]) for source, names in entries.items()]
 
 
-def _build(module: _Module) -> None:
+def _build(headers: Path, module: _Module) -> None:
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "module.cubin")
-        for warning in build_module(module.text, built, "unit.cu"):
+        for warning in build_module(module.text, built, "unit.cu", headers=headers):
             print(f"warning: {warning}", file=sys.stderr)
         jit.write_atomically(module.path, built.read_bytes())
 
@@ -79,10 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = _missing(arch, compiler, folder)
     batches = gate.batches([unit for unit in gate.units() if unit.source in missing])
-    with multiprocessing.get_context("spawn").Pool(max(options.jobs, 1)) as pool:
+    processes = multiprocessing.get_context("spawn").Pool(max(options.jobs, 1))
+    with processes as pool, tempfile.TemporaryDirectory() as headers:
+        precompile(Path(headers))
+        build = partial(_build, Path(headers))
         done = 0
         for modules in pool.imap_unordered(_modules, [(members, missing, arch, compiler) for _, members in batches]):
-            for _ in pool.imap_unordered(_build, modules):
+            for _ in pool.imap_unordered(build, modules):
                 done += 1
                 if sys.stderr.isatty():
                     print(f"\r[{done}/{len(missing)}] modules\033[K", end="", file=sys.stderr, flush=True)

@@ -29,6 +29,8 @@ RULES = (
     Rule("cvt", "9.7.9.21", "conversion of integers", f".to={_INTEGERS} .from={_INTEGERS}", "d:to a:from", "{to}({a})"),
     Rule("cvt", "9.7.9.21", "f32 to f64", ".f64 .f32", "d:f64 a:f32", "f64({a})"),
     Rule("cvt", "9.7.9.21", "f64 to f32, to nearest", ".rn .f32 .f64", "d:f32 a:f64", "canonical(f32({a}))"),
+    Rule("cvt", "9.7.9.21", "half to f32", ".f32 .from=f16|bf16", "d:f32 a:b16", "f32_of_{from}({a})"),
+    Rule("cvt", "9.7.9.21", "f32 to a half, to nearest", ".rn .to=f16|bf16 .f32", "d:b16 a:f32", "{to}_of_f32({a})"),
     Rule("cvt", "9.7.9.21", "conversion", f".round?rn=rn|rz|rm|rp .ftz? .sat? .to={_ALL} .from={_ALL}", "d:to a:from",
          _CONVERT.replace("{integral}", "false")),
     Rule("cvt", "9.7.9.21", "conversion to an integral value", f".round=rni|rzi|rmi|rpi .ftz? .sat? .to={_ALL} .from={_ALL}",

@@ -69,6 +69,22 @@ extern "C" __global__ void last_block_sums(const float* x, float* partial, unsig
   }
 }
 
+// Two warps read a word that a third writes next. It waits for the last reader alone: the first one's read is remembered too.
+extern "C" __global__ void first_reader_not_waited_for(const float* x, float* y, int bug) {
+  __shared__ float word;
+  const int warp = threadIdx.x / 32, threads = bug ? 64 : 96;
+  const bool first_lane = threadIdx.x % 32 == 0;
+  if (warp == 2 && first_lane) word = *x;
+  __syncthreads();
+  if (warp < 2) {
+    if (first_lane) y[warp] = word;
+    if (warp == 1 || !bug) asm volatile("bar.arrive 1, %0;" ::"r"(threads) : "memory");
+  } else {
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    if (first_lane) word = 1.f;
+  }
+}
+
 // One warp hands data to another through a named barrier.
 extern "C" __global__ void arrive_too_early(const float* x, float* y, int bug) {
   __shared__ float tile[32];
