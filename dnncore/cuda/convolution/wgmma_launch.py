@@ -63,7 +63,7 @@ _GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
 _SHORT_OF_CHANNELS = 1.3
 _FILLED_UP = 0.5
 _OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
-_LAUNCHES, _MEMORY_LAUNCHES = 1.4, 0.5
+_LAUNCHES, _MEMORY_LAUNCHES = 0.9, 0.5
 _LEAST_TURN = 0.2
 LEAST_ROW_BYTES = 104
 """A shorter row of a stage, or of a pixel that is read or stored, takes as long as one of so many bytes."""

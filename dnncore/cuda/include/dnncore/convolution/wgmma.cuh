@@ -113,12 +113,16 @@ private:
       const Pixel first(phase, tile.pixel);
       const int32 h = first.row * phase.stride[0] - phase.padding[0];
       const int32 w = first.column * phase.stride[1] - phase.padding[1];
-      const int32 filters = min(kFilters, params.filters - tile.filter), box = params.filter_box;
-      const uint32 nbytes = (kPixels + (filters + box - 1) / box * box) * kRowBytes;
+      // Boxes of a consumer's filters each, of which the last tile may have one alone; or one for both.
+      const int32 box = params.filter_box, boxes = (min(kFilters, params.filters - tile.filter) + box - 1) / box;
+      const uint32 nbytes = (kPixels + boxes * box) * kRowBytes;
       const auto load_taps = [&](int32 first_channel, int slabs) {
+        const int32 behind = first_channel + slabs * kSlab;
         for (int r = 0; r < phase.taps[0]; ++r) {
           for (int s = 0; s < phase.taps[1]; ++s) {
-            for (int32 channel = first_channel; channel < first_channel + slabs * kSlab; channel += kSlab) {
+            const int32 tap_r = kBackward ? phase.first_tap[0] + r * phase.next_tap[0] : r;
+            const int32 tap_s = kBackward ? phase.first_tap[1] + s * phase.next_tap[1] : s;
+            for (int32 channel = first_channel; channel < behind; channel += kSlab) {
               Mbarrier& filled = shared.ring.begin_to_fill(at, nbytes);
               if (phase.gathers) {
                 load_pixels(
@@ -127,16 +131,17 @@ private:
               } else {
                 load_window(shared.x[at.stage], phase.x, filled, channel, tile.pixel);
               }
-              const int32 tap_r = kBackward ? phase.first_tap[0] + r * phase.next_tap[0] : r;
-              const int32 tap_s = kBackward ? phase.first_tap[1] + s * phase.next_tap[1] : s;
-              for (int32 i = 0; i < filters; i += box) {
+#pragma unroll
+              for (int32 i = 0; i < kFilters / kConsumerFilters; ++i) {
+                if (i >= boxes) break;
+                auto& to = shared.w[at.stage][i * kConsumerFilters];
+                const int32 filter = tile.filter + i * kConsumerFilters;
                 if constexpr (kTransposes) {
-                  load_window(&shared.w[at.stage][i], params.w, filled, tile.filter + i, tap_s, tap_r, channel);
+                  load_window(&to, params.w, filled, filter, tap_s, tap_r, channel);
                 } else if constexpr (std::is_same_v<T, int8>) {
-                  const int32 tap = r * phase.taps[1] + s;
-                  load_groups(&shared.w[at.stage][i], params.w, filled, channel, (tile.filter + i) / 16, tap);
+                  load_groups(&to, params.w, filled, channel, filter / 16, tap_r * phase.taps[1] + tap_s);
                 } else {
-                  load_window(&shared.w[at.stage][i], params.w, filled, channel, tap_s, tap_r, tile.filter + i);
+                  load_window(&to, params.w, filled, channel, tap_s, tap_r, filter);
                 }
               }
               at.advance();
