@@ -202,18 +202,21 @@ class _Planner:
         return replace(wanted, plans=tuple(step.plan for step in program.steps))
 
     def within(self, computation: Computation, limit_bytes: int) -> Computation:
-        """The fastest way to compute a node that takes no more scratch memory; as it is, where there is none."""
+        """The fastest way to compute a node that takes no more scratch memory; where there is none, the one that takes least."""
         if computation.scratch_bytes <= limit_bytes:
             return computation
         node, feed, found = computation.node, computation.feed, []
         least = 1 if feed is None else feed.parts
-        for parts in (least, *_PARTS) if node.operator.batched else (1,):
-            if least <= parts <= self._batch:
-                try:
-                    found.append(self.plan(node, limit_bytes, parts, feed))
-                except NotSupportedError:
-                    continue
-        return min(found, key=lambda one: one.seconds, default=computation)
+        cuts = [parts for parts in (least, *_PARTS) if least <= parts <= self._batch] if node.operator.batched else [1]
+        for parts in cuts:
+            try:
+                found.append(self.plan(node, limit_bytes, parts, feed))
+            except NotSupportedError:
+                continue
+        if found:
+            return min(found, key=lambda one: one.seconds)
+        whole = (self.plan(node, parts=parts, feed=feed) for parts in cuts)
+        return min(whole, key=lambda one: (one.scratch_bytes, one.seconds), default=computation)
 
 
 def schedule(graph: Graph, handle: Handle, batch: int, limit_bytes: int | None = None) -> Schedule:

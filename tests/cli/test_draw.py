@@ -91,10 +91,12 @@ def test_passes_are_drawn_too(tmp_path: Path) -> None:
     command = ["draw", "lenet", "-o", str(tmp_path / "net.dot"), "--passes", "--precision", "fp16"]
     assert main(command) == 0
     text = (tmp_path / "net.dot").read_text()
-    assert "<B>fused convolution</B>" in text
+    assert "<B>pooled convolution</B>" in text
     assert "float16" in text
-    assert main([*command, "--without", "fuse_convolutions"]) == 0
-    assert "fused convolution" not in (tmp_path / "net.dot").read_text()
+    assert main([*command, "--without", "fuse_pooling"]) == 0
+    text = (tmp_path / "net.dot").read_text()
+    assert "pooled convolution" not in text
+    assert "<B>fused convolution</B>" in text
 
 
 def test_what_cannot_be_drawn_is_told(

@@ -82,9 +82,9 @@ def test_a_net_is_timed_as_it_is_served(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*command, "--iterations", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("lenet: batch 1, as it is served in fp16, 1 iterations, cpu\n")
-    assert "fused_convolution" in out
+    assert "pooled_convolution" in out
     assert "conv1.relu" not in out
     assert main([*command, "--device", "h200"]) == 0
-    assert "fused_convolution" in capsys.readouterr().out
+    assert "pooled_convolution" in capsys.readouterr().out
     assert main([*command, "--phase", "train"]) == 1
     assert "--precision times a net as it is served" in capsys.readouterr().err

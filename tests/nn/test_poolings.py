@@ -167,7 +167,15 @@ def test_an_executor_computes_it_in_parts_where_scratch_memory_is_short() -> Non
     assert tight.placement.nbytes <= 2_600_000_000 < free.placement.nbytes
 
 
-@pytest.mark.parametrize("limit", [0, 60_000])
+def test_where_no_part_keeps_to_a_limit_the_one_is_taken_that_is_nearest() -> None:
+    graph = for_inference(weightless(ZOO["vgg16"]()), DType.FLOAT16).graph
+    least = estimate(graph, A100, 256, 0)
+    pooled = [one for one in least.computations if one.node.operator.kind == "pooled_convolution"]
+    assert all(one.parts > 1 and one.scratch_bytes > 0 for one in pooled)
+    assert least.placement.nbytes < estimate(graph, A100, 256).placement.nbytes
+
+
+@pytest.mark.parametrize("limit", [0, 30_000], ids=["least", "some"])
 def test_parts_of_a_batch_give_what_the_batch_gives(handle: Handle, limit: int) -> None:
     fused, _ = both(stages())
     images = np.random.default_rng(2).standard_normal((5, 8, 8, 12)).astype(np.float32)
@@ -177,6 +185,8 @@ def test_parts_of_a_batch_give_what_the_batch_gives(handle: Handle, limit: int) 
         Executor(fused.graph, handle, parameters, 5, limit_bytes=limit) as executor,
     ):
         found = executor.run({"data": images})["logits"]
+        parts = [one.parts for one in executor.schedule.computations if one.node.operator.kind == "pooled_convolution"]
+        assert (max(parts) > 1) == (handle.info.name != "cpu")  # which takes no scratch memory
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-3)
 
 

@@ -211,7 +211,7 @@ def test_a_trained_net_names_the_same_digits() -> None:
     model = Model(twin.graph, {name: array.detach().numpy() for name, array in weights.items()})
     narrow = for_inference(model, I8, calibration=_calibrated(model, {"data": images[~held][:128]}))
     kinds = {node.operator.kind for node in narrow.graph.nodes}
-    assert {"quantized_convolution", "quantized_inner_product", "fused_convolution"} <= kinds
+    assert {"quantized_convolution", "quantized_inner_product", "pooled_convolution"} <= kinds
     with Handle("cpu") as handle:
         expected = _run(handle, model, {"data": images}, len(images))["logits"]
         found = _run(handle, narrow, {"data": images}, len(images))["logits"]

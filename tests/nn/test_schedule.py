@@ -87,9 +87,9 @@ def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision
 
 
 def test_vgg16_takes_no_more_than_its_two_largest_values_and_its_images() -> None:
-    """Unfused, the first convolutions' scratch memory took half as much again. In fp16 what is pooled is scratch memory."""
+    """Unfused, the first convolutions' scratch memory took half as much again. What fp16 pools is never stored."""
     model = weightless(vgg16())
-    sizes = {DType.FLOAT32: 6_730_809_344, DType.FLOAT16: 2_620_391_424}
+    sizes = {DType.FLOAT32: 6_730_809_344, DType.FLOAT16: 2_215_772_160}
     for precision, nbytes in sizes.items():
         assert estimate(for_inference(model, precision).graph, H200, 256).placement.nbytes == nbytes
 

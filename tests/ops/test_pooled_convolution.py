@@ -11,8 +11,9 @@ import pytest
 from dnncore import ConvolutionDescriptor, DType, Handle, Preference, Tensor, TensorDescriptor, ops
 from dnncore.choice import fastest
 from dnncore.cuda import algorithms, pooling
+from dnncore.cuda.convolution.batch_parts import LITTLE_OF_L2
 from dnncore.cuda.convolution.fused import FUSED
-from dnncore.cuda.convolution.pooled import LITTLE_OF_L2, LayerByLayer
+from dnncore.cuda.convolution.pooled import LayerByLayer
 from dnncore.descriptors import Layout, PoolingDescriptor
 from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.figures import H200
@@ -106,10 +107,13 @@ def test_what_lies_between_has_no_gaps_and_is_channels_last_where_an_operand_is(
         assert problem.macs == fused.macs > 0
 
 
-def test_an_operation_without_images_writes_nothing(handle: Handle) -> None:
-    x, w, y = (handle.tensor(d) for d in (half(0, 8, 4, 6), half(8, 8, 3, 3), half(0, 8, 2, 3)))
-    ops.pooled_convolution(handle, 1.0, x, w, PADDED, 0.0, y)
-    assert y.numpy().shape == (0, 8, 2, 3)
+def test_an_operation_without_images_writes_nothing_and_one_without_channels_the_bias(handle: Handle) -> None:
+    bias = handle.upload(np.full((1, 8, 1, 1), 1.5, np.float32))
+    for batch, channels in ((0, 8), (2, 0)):
+        descriptors = half(batch, channels, 4, 6), half(8, channels, 3, 3), half(batch, 8, 2, 3)
+        x, w, y = (handle.tensor(d) for d in descriptors)
+        ops.pooled_convolution(handle, 1.0, x, w, PADDED, 0.0, y, bias=bias)
+        np.testing.assert_array_equal(y.numpy(), np.full((batch, 8, 2, 3), 1.5))
 
 
 def test_an_offer_is_the_sum_of_what_both_take() -> None:

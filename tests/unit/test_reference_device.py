@@ -211,3 +211,11 @@ def test_fused_depthwise_convolutions_are_computed_in_float32() -> None:
         bias = TensorDescriptor.packed((1, 96, 1, 1))
         problem = FusedConvolutionProblem(x, w, y, convolution, bias=bias, activation=RELU)
         assert handle.plan(problem).algorithm == "depthwise"
+
+
+def test_an_inverted_residual_of_no_images_writes_nothing() -> None:
+    with Handle("cpu") as handle:
+        shapes = (0, 4, 6, 6), (4, 1, 3, 3), (5, 4, 1, 1), (0, 5, 6, 6)
+        x, depthwise, project, y = (handle.tensor(shape, "float16") for shape in shapes)
+        ops.inverted_residual(handle, 1.0, x, depthwise, project, 0.0, y)
+        assert y.numpy().shape == (0, 5, 6, 6)

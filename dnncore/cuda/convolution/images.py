@@ -1,20 +1,12 @@
 """Which algorithms there are for a convolution of images of 8 bits, a net's first layer.
 
 Where no kernel looks pixels up while it loads them, they are normalised into the workspace, some images at a time, and convolved
-from there by any algorithm:
-
-    pixels      [ 0 | 1 | 2 | 3 ]
-    workspace   [ 0 ]  [ 1 ]  [ 2 ]  [ 3 ]     one after the other, in the same place
-    y           [ 0 |    1 |    2 |    3 ]
-
-A part is still in the second-level cache when it is convolved.
+from there by any algorithm. A part is still in the second-level cache when it is convolved.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,12 +14,12 @@ from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
+from dnncore.cuda.convolution.batch_parts import LITTLE_OF_L2, Cuts, calls_of_parts, cut, images
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.image import NORMALIZATION
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ImageConvolutionProblem
 
@@ -35,9 +27,6 @@ __all__ = ["IMAGES", "NormalizedFirst"]
 
 _OF_L2 = 0.4
 """Of the second-level cache, that a part fills, normalised."""
-
-_LITTLE_OF_L2 = 1 / 30
-"""The same where hardly anybody comes by: the workspace is there for everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +43,7 @@ class NormalizedFirst:
 
     def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What both take; it computes everything that is legal."""
-        batch = problem.x.shape[0]
-        num_parts = max(min(math.ceil(problem.images.nbytes / (figures.l2_bytes * self.of_l2)), batch), 1)
-        cuts = list(itertools.pairwise(batch * i // num_parts for i in range(num_parts + 1)))
+        cuts = cut(problem.x.shape[0], problem.images.nbytes, figures.l2_bytes * self.of_l2)
         sizes = [end - begin for begin, end in cuts]  # two at most
         parts = {size: _Part.of(problem, size, figures) for size in set(sizes)}
         own_bytes = max(aligned(part.problem.images.nbytes) for part in parts.values())
@@ -92,7 +79,7 @@ class _Part:
     @classmethod
     def of(cls, whole: ImageConvolutionProblem, size: int, figures: DeviceFigures) -> _Part:
         """So many images of a problem."""
-        problem = replace(whole, x=_images(whole.x, size), y=_images(whole.y, size))
+        problem = replace(whole, x=images(whole.x, size), y=images(whole.y, size))
         normalization = fastest(NORMALIZATION, problem.normalization, figures)
         convolution = fastest(FUSED, problem.fused, figures)
         assert normalization is not None, "the last algorithm supports everything"
@@ -114,25 +101,12 @@ class _Part:
         return *lookups, *rewired(self.convolution.prepare(), (normalized, *others, Place(y)), rest)
 
 
-def _images(tensor: TensorDescriptor, size: int) -> TensorDescriptor:
-    return tensor.with_shape((size, *tensor.shape[1:]))
-
-
-def _calls(
-    problem: ImageConvolutionProblem, cuts: Sequence[tuple[int, int]], parts: Mapping[int, _Part], own_bytes: int
-) -> Calls:
-    first = {size: part.calls(own_bytes) for size, part in parts.items()}
-    x, y, places = problem.x, problem.y, [Place(i) for i in range(len(problem.inputs) + 1)]
-    found: list[Calls] = []
-    for begin, end in cuts:
-        places[0] = Place(0, begin * x.strides[0] * x.dtype.itemsize)
-        places[-1] = Place(len(problem.inputs), begin * y.strides[0] * y.dtype.itemsize)
-        found.append(rewired(first[end - begin], places))
-    return tuple(itertools.chain.from_iterable(found))
+def _calls(problem: ImageConvolutionProblem, cuts: Cuts, parts: Mapping[int, _Part], own_bytes: int) -> Calls:
+    return calls_of_parts(problem, cuts, {size: part.calls(own_bytes) for size, part in parts.items()})
 
 
 IMAGES: tuple[CudaAlgorithm, ...] = (
-    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(_LITTLE_OF_L2)),
+    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(LITTLE_OF_L2)),
     NormalizedFirst(_OF_L2),
     FUSED_DIRECT,
 )

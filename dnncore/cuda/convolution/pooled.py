@@ -1,14 +1,13 @@
 """Which algorithms there are for a convolution whose result is pooled.
 
-Where no kernel pools what it has computed before it stores it, the convolution's result lies in the workspace and is pooled from
-there: all of it at once, or some images at a time, in the same place.
+Where a kernel does not pool what it has computed before it stores it, that lies in the workspace and is pooled from there: all of
+it at once, or some images at a time, in the same place.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,18 +15,15 @@ from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
+from dnncore.cuda.convolution.batch_parts import LITTLE_OF_L2, Cuts, calls_of_parts, cut, images
 from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.wgmma_pooled import WgmmaPooled
 from dnncore.cuda.pooling import FORWARD
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import PooledConvolutionProblem
 
-__all__ = ["LITTLE_OF_L2", "POOLED", "LayerByLayer"]
-
-LITTLE_OF_L2 = 1 / 30
-"""Share of the second-level cache that a part fills where hardly anybody comes by: the workspace is there for everybody."""
+__all__ = ["POOLED", "LayerByLayer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +45,7 @@ class LayerByLayer:
 
     def offer(self, problem: PooledConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What both take."""
-        batch = problem.x.shape[0]
-        num_parts = max(min(math.ceil(problem.fused.y.nbytes / (figures.l2_bytes * self.of_l2)), batch), 1)
-        cuts = list(itertools.pairwise(batch * i // num_parts for i in range(num_parts + 1)))
+        cuts = cut(problem.x.shape[0], problem.fused.y.nbytes, figures.l2_bytes * self.of_l2)
         sizes = [end - begin for begin, end in cuts]  # two at most
         parts = {size: _Part.of(problem, size, figures) for size in set(sizes)}
         convolutions = [part.convolution for part in parts.values()]
@@ -83,7 +77,7 @@ class _Part:
     @classmethod
     def of(cls, whole: PooledConvolutionProblem, size: int, figures: DeviceFigures) -> _Part:
         """So many images of a problem."""
-        problem = replace(whole, x=_images(whole.x, size), y=_images(whole.y, size))
+        problem = replace(whole, x=images(whole.x, size), y=images(whole.y, size))
         convolution = fastest(FUSED, problem.fused, figures)
         pooling = fastest(FORWARD, problem.pooling, figures)
         assert convolution is not None, "the last algorithm supports everything"
@@ -113,21 +107,8 @@ class _Part:
         return *convolution, *rewired(self.pooling.prepare(), (pooled, y), rest)
 
 
-def _images(tensor: TensorDescriptor, size: int) -> TensorDescriptor:
-    return tensor.with_shape((size, *tensor.shape[1:]))
-
-
-def _calls(
-    problem: PooledConvolutionProblem, cuts: Sequence[tuple[int, int]], parts: Mapping[int, _Part], own_bytes: int
-) -> Calls:
-    first = {size: part.calls(own_bytes) for size, part in parts.items()}
-    x, y, places = problem.x, problem.y, [Place(i) for i in range(len(problem.inputs) + 1)]
-    found: list[Calls] = []
-    for begin, end in cuts:
-        places[0] = Place(0, begin * x.strides[0] * x.dtype.itemsize)
-        places[-1] = Place(len(problem.inputs), begin * y.strides[0] * y.dtype.itemsize)
-        found.append(rewired(first[end - begin], places))
-    return tuple(itertools.chain.from_iterable(found))
+def _calls(problem: PooledConvolutionProblem, cuts: Cuts, parts: Mapping[int, _Part], own_bytes: int) -> Calls:
+    return calls_of_parts(problem, cuts, {size: part.calls(own_bytes) for size, part in parts.items()})
 
 
 POOLED: tuple[CudaAlgorithm, ...] = (
