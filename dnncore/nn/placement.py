@@ -9,6 +9,7 @@ The pixels of such a result, if it is channels-last, are padded to whole lines o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -125,7 +126,7 @@ class _Placer:
     def _place_parts(self, node: Node) -> None:
         """Let what is put together be written where it belongs."""
         (output, *others) = node.outputs
-        padded = _with_whole_lines(self._own(output).descriptor) if self._may_be_a_part(output) else None
+        padded = _with_whole_lines(self._own(output).descriptor) if self._may_be_padded(node) else None
         whole = self.places.get(output) or (self._own(output) if padded is None else Place(output, 0, padded))
         parts = None if others else node.operator.placed(whole.descriptor, [self.specs[name] for name in node.reads])
         if parts is None:
@@ -137,6 +138,12 @@ class _Placer:
                 offset_bytes = whole.offset_bytes + offset * descriptor.dtype.itemsize
                 self.places[name] = Place(whole.storage, offset_bytes, descriptor)
         self.places[output] = whole
+
+    def _may_be_padded(self, node: Node) -> bool:
+        """Whether a node puts channels of images together, of several pixels, which nobody reads who cannot read them with gaps."""
+        whole, *others = (self.specs[name].shape for name in (node.outputs[0], *node.reads))
+        joins_channels = len(whole) == 4 and all((shape[0], *shape[2:]) == (whole[0], *whole[2:]) for shape in others)
+        return joins_channels and math.prod(whole[2:]) > 1 and self._may_be_a_part(node.outputs[0])
 
     def _may_be_a_part(self, name: str) -> bool:
         """Whether a value may have gaps: a node writes it that can, nobody reads it who cannot, and it is not handed out."""

@@ -25,7 +25,8 @@ def pooled_convolution(
 ) -> None:
     """y = alpha * maximum of every 2 x 2 places of activation(conv(x, w) + bias) + beta * y; NaN is the maximum of its window.
 
-    What is pooled is rounded to the dtype before, so that it is what a convolution and a pooling give one after the other.
+    It is what a convolution and a pooling give one after the other: what is pooled is rounded to the dtype before. With an alpha
+    other than 1, or a beta, an algorithm may scale and blend the maximum before it is rounded.
 
     Args:
         x: float16 or bfloat16 [N, C, H, W].

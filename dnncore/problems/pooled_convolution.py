@@ -24,7 +24,8 @@ class PooledConvolutionProblem(OptionalOperands):
     """y = max over windows of 2 x 2 that touch of activation(conv(x, w) + bias), where NaN is the maximum of its window.
 
     What is pooled is rounded to the dtype before, as if each were an operation of its own; since rounding keeps the order, rounding
-    the maximum gives the same bits.
+    the maximum gives the same bits. An algorithm may leave that to the end: with an alpha other than 1, or a beta, the maximum is
+    rounded before they apply or not.
 
     Args:
         x: float16 or bfloat16 [N, C, H, W].

@@ -332,6 +332,9 @@ def _planned(
     if stream is None:
         form += [t if t is None else (t.dtype, t.shape, t.stride(), t.device) for t in tensors]
     else:
+        form.append(
+            next(tensor.is_cuda for tensor in tensors if tensor is not None)
+        )  # other accelerators have indices, too
         for tensor in tensors:
             form.append(
                 tensor if tensor is None else (tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device())

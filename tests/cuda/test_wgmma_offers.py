@@ -115,6 +115,20 @@ def test_it_is_for_one_architecture() -> None:
     assert PLAIN.offer(replace(problem, direction=Direction.BACKWARD_DATA), H200) == "it has no backward_data"
 
 
+def test_of_phases_without_taps_a_slab_of_zeros_is_counted() -> None:
+    """1x1 with stride 2: three of four phases of dx are zeros."""
+    layer = Layer((64, 1024, 14, 14), (2048, 1024, 1, 1), {"stride": 2})
+    problem = replace(layer.problem, direction=Direction.BACKWARD_DATA)
+    whole, *nothing = phases(problem)
+    assert whole.summands(2048, 16) == 2048
+    assert [phase.summands(2048, 16) for phase in nothing] == [64] * 3
+
+
+def test_few_filters_of_int8_go_to_both_consumers() -> None:
+    layer = Layer((256, 256, 28, 28), (64, 256, 1, 1), {}, DType.INT8)
+    assert _kernel(PLAIN.offer(layer.problem, H200)).unit.entry == "convolution_wgmma_int8_64x192"
+
+
 def test_of_activations_it_knows_those_that_are_comparisons() -> None:
     plain = Layer().problem
     problem = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution)

@@ -63,6 +63,15 @@ def test_pixels_of_what_is_put_together_begin_where_lines_of_the_cache_do(
     assert whole.descriptor.strides == (15 * pitch, 1, 3 * pitch, pitch)
 
 
+def test_single_pixels_are_put_together_without_gaps() -> None:
+    net = NetBuilder("rows")
+    x = net.input("x", (BATCH, 8, 1, 1))
+    parts = [net.convolution(f"part{n}", x, n, 1) for n in (40, 176)]
+    graph = net.build(net.add("flat", Reshape((0, -1)), net.add("whole", Concat(1), *parts)))
+    model = channels_last(in_precision(Model(graph, graph.initialize(0)), DType.FLOAT16))
+    assert place(model.graph, 2).places["whole"].descriptor.is_row_major
+
+
 def test_results_are_handed_out_in_row_major_order() -> None:
     net = NetBuilder("pieces")
     x = net.input("x", (BATCH, 6, 2, 2))

@@ -106,7 +106,8 @@ def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launc
     x, w = problem.x, problem.w
     if x.dtype is DType.INT8:
         phases = ((tile, forward_phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
-        return [Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases]
+        made = (Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases)
+        return [launch for launch in made if launch.suits(figures.multiprocessors)]
     phase = forward_phase(problem, ROW_BYTES // x.dtype.itemsize)
     return launches(x, w, [phase], figures.multiprocessors, backward=False)
 
@@ -152,7 +153,8 @@ def forward_phase(problem: ConvolutionProblem, slab: int) -> Phase:
 def _nbytes(problem: ConvolutionProblem | FusedConvolutionProblem, plain: ConvolutionProblem, launch: Launch) -> int:
     """What is read and written: all but what lies between the pixels that strides reach; pixels of few channels count for more."""
     gathered = sum(phase.gathered_bytes(launch.tile) for phase in launch.phases)
-    return operand_bytes(problem) - max(plain.x.nbytes - gathered, 0) + _in_vain(plain.x) + _in_vain(plain.y)
+    x_bytes = plain.x.size * plain.x.dtype.itemsize
+    return operand_bytes(problem) - max(x_bytes - gathered, 0) + _in_vain(plain.x) + _in_vain(plain.y)
 
 
 def _in_vain(images: TensorDescriptor) -> int:

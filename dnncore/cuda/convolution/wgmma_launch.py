@@ -117,8 +117,13 @@ class Phase:
     slab: int = SLAB
 
     def summands(self, channels: int, product: int) -> int:
-        """Of each output, those of incomplete products included."""
-        return math.prod(self.taps) * max(-(-channels // product), 1) * product
+        """Of each output, those of incomplete products included; where no channels are left, those of a slab of zeros."""
+        first, behind = (slab * self.slab for slab in self.slabs)
+        return (
+            math.prod(self.taps)
+            * -(-(min(behind, channels) - first if first < channels else self.slab) // product)
+            * product
+        )
 
     @property
     def steps(self) -> int:
