@@ -142,7 +142,9 @@ class _Placer:
     def _may_be_padded(self, node: Node) -> bool:
         """Whether a node puts channels of images together, of several pixels, which nobody reads who cannot read them with gaps."""
         whole, *others = (self.specs[name].shape for name in (node.outputs[0], *node.reads))
-        joins_channels = len(whole) == 4 and all((shape[0], *shape[2:]) == (whole[0], *whole[2:]) for shape in others)
+        joins_channels = len(whole) == 4 and all(
+            len(shape) == 4 and (shape[0], *shape[2:]) == (whole[0], *whole[2:]) for shape in others
+        )
         return joins_channels and math.prod(whole[2:]) > 1 and self._may_be_a_part(node.outputs[0])
 
     def _may_be_a_part(self, name: str) -> bool:
