@@ -47,9 +47,11 @@ def _torch_optimizer(config: OptimizerConfig) -> Callable[[Sequence[torch.Tensor
         if config.kind == "sgd":
             return (torch.optim.SGD(parameters, config.lr, momentum=config.momentum, fused=True),)
         on_gpu = parameters[0].is_cuda  # where a graph can be captured of a step only if its number is there too
-        return (
-            torch.optim.Adam(parameters, config.lr, (config.momentum, config.momentum2), fused=True, capturable=on_gpu),
-        )
+        betas = config.momentum, config.momentum2
+        epsilon = config.epsilon / math.sqrt(
+            1 - config.momentum2
+        )  # ours is added before the root is corrected: in the first step
+        return (torch.optim.Adam(parameters, config.lr, betas, epsilon, fused=True, capturable=on_gpu),)
 
     return kept
 

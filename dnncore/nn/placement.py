@@ -10,7 +10,7 @@ The pixels of such a result, if it is channels-last, are padded to whole lines o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -126,26 +126,20 @@ class _Placer:
     def _place_parts(self, node: Node) -> None:
         """Let what is put together be written where it belongs."""
         (output, *others) = node.outputs
-        padded = _with_whole_lines(self._own(output).descriptor) if self._may_be_padded(node) else None
-        whole = self.places.get(output) or (self._own(output) if padded is None else Place(output, 0, padded))
-        parts = None if others else node.operator.placed(whole.descriptor, [self.specs[name] for name in node.reads])
+        specs, whole = [self.specs[name] for name in node.reads], self.places.get(output) or self._own(output)
+        parts = None if others else node.operator.placed(whole.descriptor, specs)
         if parts is None:
             return
-        if padded is not None:
-            self.padded[output] = padded
+        if self._may_be_a_part(output) and _are_channels(whole.descriptor, [descriptor for descriptor, _ in parts]):
+            self.padded[output] = _with_whole_lines(whole.descriptor)
+            whole = self._own(output)
+            parts = node.operator.placed(whole.descriptor, specs)
+            assert parts is not None, "gaps between pixels are no reason not to place them"
         for name, (descriptor, offset) in zip(node.reads, parts, strict=True):
             if node.reads.count(name) == 1 and self._may_be_a_part(name):
                 offset_bytes = whole.offset_bytes + offset * descriptor.dtype.itemsize
                 self.places[name] = Place(whole.storage, offset_bytes, descriptor)
         self.places[output] = whole
-
-    def _may_be_padded(self, node: Node) -> bool:
-        """Whether a node puts channels of images together, of several pixels, which nobody reads who cannot read them with gaps."""
-        whole, *others = (self.specs[name].shape for name in (node.outputs[0], *node.reads))
-        joins_channels = len(whole) == 4 and all(
-            len(shape) == 4 and (shape[0], *shape[2:]) == (whole[0], *whole[2:]) for shape in others
-        )
-        return joins_channels and math.prod(whole[2:]) > 1 and self._may_be_a_part(node.outputs[0])
 
     def _may_be_a_part(self, name: str) -> bool:
         """Whether a value may have gaps: a node writes it that can, nobody reads it who cannot, and it is not handed out."""
@@ -234,18 +228,24 @@ class _Placer:
                 )
 
 
-def _with_whole_lines(whole: TensorDescriptor) -> TensorDescriptor | None:
-    """A whole of channels-last images whose pixels begin where lines of the cache do, so that no part's rows meet one line more.
+def _are_channels(whole: TensorDescriptor, parts: Sequence[TensorDescriptor]) -> bool:
+    """Whether parts are channels of channels-last images of several pixels."""
+    if whole.ndim != 4 or whole != TensorDescriptor.packed(whole.shape, whole.dtype, Layout.NHWC):
+        return False
+    (batch, _, *places) = whole.shape
+    return math.prod(places) > 1 and all((part.shape[0], *part.shape[2:]) == (batch, *places) for part in parts)
 
-    None where they do already, or that would take much more memory.
+
+def _with_whole_lines(whole: TensorDescriptor) -> TensorDescriptor:
+    """Channels-last images whose pixels begin where lines of the cache do, so that no part's rows meet one line more.
+
+    As they are where that takes much more memory.
     """
-    if whole.ndim != 4 or not whole.size or whole != TensorDescriptor.packed(whole.shape, whole.dtype, Layout.NHWC):
-        return None
     _, channels, rows, columns = whole.shape
     nbytes = channels * whole.dtype.itemsize
     padded = -(-nbytes // _LINE_BYTES) * _LINE_BYTES
-    if not nbytes < padded <= nbytes * _MOST_PADDED:
-        return None
+    if padded > nbytes * _MOST_PADDED:
+        return whole
     pitch = padded // whole.dtype.itemsize
     return TensorDescriptor(whole.dtype, whole.shape, (rows * columns * pitch, 1, columns * pitch, pitch))
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import kernels, memory_bound
 from benchmarks.kernels import __main__ as of_kernels
 from benchmarks.layers import LAYERS
+from benchmarks.measurement import Operations
 from benchmarks.memory_bound import __main__ as of_memory
+from benchmarks.memory_bound.optimizers import optimizers
 from benchmarks.net_layers import GROUPED, convolutions, linear_layers
 from benchmarks.race import METHOD
+from dnncore import DType, Handle
 from dnncore.nn.zoo import ZOO
 from dnncore.problems import Direction
 from tests.conftest import DEVICES, GPU
@@ -58,6 +62,22 @@ def test_every_family_of_memory_bound_operations_runs_dry(
     assert of_memory.main([*arguments, dtype, "--only", only]) == 0
     assert "FAILED" not in capsys.readouterr().out
     assert rows(tmp_path / f"dry-run-memory_bound-{dtype}.json")
+
+
+def test_both_sides_of_an_optimizers_step_mean_the_same_where_gradients_are_as_small_as_epsilon() -> None:
+    gradient, weight = torch.full((2, 8), 1e-7), torch.ones(2, 8)
+    for measurement in optimizers(DType.FLOAT32, lambda shape: tuple(min(extent, 8) for extent in shape)):
+        assert isinstance(measurement.problem, Operations)
+        count = len(measurement.problem.outputs)
+        values = [*[gradient[0]] * count, *[weight[0]] * count]
+        assert measurement.torch is not None
+        wide = [one.double().clone() for one in values]
+        expected = measurement.torch(*wide, *measurement.kept(wide))
+        with Handle("cpu") as handle:
+            tensors = [handle.upload(one.numpy().copy()) for one in values]
+            measurement.problem.enqueue(handle, tensors)()
+            moved = tensors[count].numpy() - 1.0
+        np.testing.assert_allclose(moved, expected.numpy() - 1.0, rtol=1e-3, atol=1e-9, err_msg=measurement.name)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch has a GPU here")
