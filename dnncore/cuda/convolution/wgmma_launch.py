@@ -1,7 +1,7 @@
 """Launches of the kernels of `convolution/wgmma.cuh` and `wgmma_patches.cuh`: parameters, how long they take, calls. Pure.
 
 A launch computes phases: dense convolutions that read the same images and filters. A forward convolution is one. Patches are for
-one phase by filters of 3 x 3 over few channels.
+one phase by filters of 3 x 3 without strides.
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ LONGEST_SUM = 2**16
 """As of the pipelines of `gemm`, whose matrix units round alike."""
 
 PATCH_TAPS = (3, 3)
-"""Of the filters for which there are patches: rows and columns, as are the next three."""
+"""Of the filters for which there are patches: rows and columns, as is the next."""
 
 RECTANGLE = (14, 8)
-"""A box."""
+"""Of outputs, that a box holds."""
 
 
 class Patch(NamedTuple):
