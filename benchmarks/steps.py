@@ -22,7 +22,7 @@ import dnncore.torch
 from benchmarks.document import Document
 from benchmarks.twins import twin
 
-__all__ = ["enqueue_ms", "kernel_ms", "training_step", "wall_ms"]
+__all__ = ["captured_step", "enqueue_ms", "kernel_ms", "training_step", "wall_ms"]
 
 _ROUNDS = 7
 _CALLS = 5
@@ -49,6 +49,14 @@ def training_step(
         return loss.detach()
 
     return step
+
+
+def captured_step(net: nn.Module, batch: int) -> Callable[[], torch.Tensor]:
+    """`training_step` under autocast of a net on the device whose forward and backward are CUDA graphs, as PyTorch makes them."""
+    x = torch.randn(batch, 3, 224, 224, device="cuda")
+    with torch.autocast("cuda", torch.float16, cache_enabled=False):
+        captured: nn.Module = torch.cuda.make_graphed_callables(net, (x,))
+    return training_step(captured, batch)
 
 
 def wall_ms(contestants: Sequence[Callable[[], Any]], calls: int = _CALLS) -> list[float]:

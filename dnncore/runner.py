@@ -320,7 +320,11 @@ class Runner:
         nbytes = plan.offer.workspace_bytes
         plan.launch(self._stream, alpha, beta, (*addresses, self._workspace.reserve(nbytes) if nbytes else None))
 
-    def wire(self, steps: Sequence[WiredStep]) -> Enqueue:
+    def reserve(self, nbytes: int) -> Address:
+        """Scratch memory of the handle's stream, at least so many bytes, until more is asked for: what a plan is launched with."""
+        return self._workspace.reserve(nbytes)
+
+    def wire(self, steps: Sequence[WiredStep], reserve: Callable[[int], Address] | None = None) -> Enqueue:
         """Make one function of plans that are launched in a row, with the same factors always: what costs the host least.
 
         It runs on the stream that the handle has now, whatever it is given later. The caller answers for it being called in the
@@ -328,6 +332,8 @@ class Runner:
 
         Args:
             steps: The plans, with their operands' places among the addresses that the function will be called with.
+            reserve: Asked at each call for scratch memory, where the plans need any, of so many bytes behind `TICKET_BYTES` of
+                zeros, that no other stream uses meanwhile; None for the handle's own `reserve`.
 
         Raises:
             BadParamError: a plan belongs to another handle.
@@ -339,12 +345,10 @@ class Runner:
         nbytes = max((step.plan.workspace_bytes for step in steps), default=0)
         if not nbytes:
             return enqueue
-        workspace = self._workspace
+        take = reserve or self._workspace.reserve
 
         def with_workspace(addresses: Sequence[Address]) -> None:
-            if workspace.nbytes < nbytes:
-                workspace.reserve(nbytes)
-            enqueue([*addresses, workspace.address])
+            enqueue([*addresses, take(nbytes)])
 
         return with_workspace
 

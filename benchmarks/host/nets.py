@@ -9,7 +9,7 @@ import torch
 
 import dnncore.torch
 from benchmarks.host.row import Row
-from benchmarks.steps import enqueue_ms, kernel_ms, training_step, wall_ms
+from benchmarks.steps import captured_step, enqueue_ms, kernel_ms, training_step, wall_ms
 
 __all__ = ["rows"]
 
@@ -39,6 +39,15 @@ def rows() -> Iterator[Row]:
                 yield Row(f"{what}: host", enqueue_ms(ours_step), "ms", enqueue_ms(theirs_step))
                 yield Row(f"{what}: kernels", kernel_ms(ours_step), "ms", kernel_ms(theirs_step))
             torch.cuda.empty_cache()
+        what = f"{name} training step, batch 64, autocast fp16, forward and backward captured"
+        theirs_step = captured_step(make().cuda(), 64)
+        ours_step = captured_step(dnncore.torch.convert(make().cuda(), fuse=True).model, 64)
+        ours, theirs = wall_ms([ours_step, theirs_step])
+        kernels = kernel_ms(ours_step)
+        yield Row(what, ours, "ms", theirs)
+        yield Row(f"{what}: host", enqueue_ms(ours_step), "ms", enqueue_ms(theirs_step), most=kernels)
+        yield Row(f"{what}: kernels", kernels, "ms", kernel_ms(theirs_step))
+        torch.cuda.empty_cache()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -5,7 +5,8 @@ the results and what to launch, and is found by that form from then on. A layer 
 then one comparison in C++ takes the place of a key that Python puts together, in a third of the time.
 
 Work is enqueued on PyTorch's current stream, and PyTorch's allocator hands memory out in the order of that stream: so a tensor may
-be freed as soon as its launch is enqueued.
+be freed as soon as its launch is enqueued. While that stream is being captured (`torch.cuda.graph`), the launches become part of a
+graph, and their scratch memory the graph's, as results are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dnncore.backend import Address, Enqueue
+from dnncore.backend import TICKET_BYTES, Address, Enqueue
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
@@ -54,6 +55,7 @@ class Door:
     def __init__(self, device: torch.device, handle: Handle) -> None:
         self.handle = handle
         self._device = device
+        self._reserve = _reserve_on(device, handle)
         self._address: Callable[[torch.Tensor], Address] = _bytes if device.type == "cpu" else torch.Tensor.data_ptr
         self._empty = _empty_on(device)
 
@@ -68,7 +70,7 @@ class Door:
             if tensor is not None and tensor.device != self._device:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
-        enqueue = self.handle.wire(_wired(self.handle, described, tensors))
+        enqueue = self.handle.wire(_wired(self.handle, described, tensors), self._reserve)
         formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in described.results]
         return _run(enqueue, formats, self._empty, self._address)
 
@@ -166,6 +168,28 @@ def _empty_on(device: torch.device) -> _Empty:
         return quick(shape, strides, dtype) if current() == index else empty(shape, strides, dtype)
 
     return quick_on_current
+
+
+def _reserve_on(device: torch.device, handle: Handle) -> Callable[[int], Address] | None:
+    """Where launches on a device have scratch memory: the handle's, but in a graph memory that the graph keeps.
+
+    The handle's may be given back for a larger block while a graph is still replayed, and be used by other launches meanwhile.
+    """
+    if device.type != "cuda" or not torch.cuda._is_compiled():
+        return None
+    own, is_captured = handle.reserve, torch._C._cuda_isCurrentStreamCapturing
+
+    def reserve(nbytes: int) -> Address:
+        return _reserve_in_graph(device, nbytes) if is_captured() else own(nbytes)
+
+    return reserve
+
+
+def _reserve_in_graph(device: torch.device, nbytes: int) -> Address:
+    """Scratch memory of the graph that is being captured: its pool hands it out again to what is captured behind this launch."""
+    block = torch.empty(TICKET_BYTES + nbytes, dtype=torch.uint8, device=device)
+    block[:TICKET_BYTES].zero_()
+    return block.data_ptr() + TICKET_BYTES
 
 
 class _Thread(PerThread[tuple[int, int | None], Door]):

@@ -55,6 +55,60 @@ def test_values_and_gradients_are_those_of_pytorch(
         torch.testing.assert_close(a, b)
 
 
+def _residual_net() -> nn.Module:
+    """Layers whose launches want scratch memory at batch 1, 3x3 convolutions of few places and batch normalisation among them."""
+    torch.manual_seed(3)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)),
+        *(nn.Conv2d(64, 256, 3, 2, 1), nn.ReLU(), nn.Conv2d(256, 256, 3, padding=1), nn.Dropout(0.0)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)),
+    ).cuda()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_graph_of_a_converted_net_has_scratch_memory_of_its_own(dtype: torch.dtype) -> None:
+    net = dt.convert(_residual_net()).model.eval().to(dtype)
+    first, second, large = (torch.randn(n, 3, 64, 64, device=_CUDA, dtype=dtype) for n in (1, 1, 16))
+    with torch.no_grad():
+        expected, of_large = [net(x) for x in (first, second)], net(large)
+        stream, graph, x = torch.cuda.Stream(), torch.cuda.CUDAGraph(), first.clone()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            net(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, stream=stream):
+            y = net(x)
+        with torch.cuda.stream(stream):
+            torch.testing.assert_close(net(large), of_large)  # a larger block takes the place of the one that the stream had
+        for given, wanted in zip((second, first, second), (expected[1], expected[0], expected[1]), strict=True):
+            x.copy_(given)
+            graph.replay()
+            torch.testing.assert_close(y, wanted)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "autocast"])
+@pytest.mark.parametrize("fuse", [False, True], ids=["converted", "fused"])
+def test_a_captured_training_step_is_that_of_the_net(autocast: bool, fuse: bool) -> None:
+    nets = [dt.convert(_residual_net(), fuse=fuse).model.train() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    example = torch.randn(4, 3, 64, 64, device=_CUDA)
+    with torch.autocast("cuda", torch.float16, enabled=autocast, cache_enabled=False):
+        captured = torch.cuda.make_graphed_callables(nets[1], (example,))
+    nets[1].load_state_dict(nets[0].state_dict())  # warming up has moved the running statistics
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1, momentum=0.9) for net in nets]
+    for _ in range(3):
+        x, losses = torch.randn_like(example), []
+        for run, optimizer in zip((nets[0], captured), optimizers, strict=True):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16, enabled=autocast, cache_enabled=False):
+                losses.append(run(x).float().square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        torch.testing.assert_close(losses[1], losses[0])
+    for name, value in nets[0].state_dict().items():
+        torch.testing.assert_close(nets[1].state_dict()[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("module", "shape"), LAYERS, ids=lambda value: str(value))
 def test_a_converted_layer_agrees_with_cudnn(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore.backend import TICKET_BYTES, Address
 from dnncore.cuda.runtime.context import retained
 from dnncore.errors import BadParamError
 from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
@@ -68,6 +69,27 @@ def test_a_workspace_that_grows_is_followed(handle: Handle) -> None:
             enqueues[index]([tensor.address for tensor in (*tensors, y)])
             own.run(step.plan, 1.0, tensors, 0.0, [expected])
             np.testing.assert_array_equal(y.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[:1])
+def test_scratch_memory_comes_from_whoever_is_asked_for_it(name: str) -> None:
+    with Handle(name) as handle:
+        x, w, y, expected = handle.upload(X), handle.upload(W), handle.tensor(Y), handle.tensor(Y)
+        problem = ConvolutionProblem(Direction.FORWARD, x.descriptor, w.descriptor, Y, CONV)
+        plan = handle.plan(problem, algorithm="implicit_precomp_gemm")
+        block = handle.upload(np.zeros(TICKET_BYTES + plan.workspace_bytes, np.uint8))
+        asked: list[int] = []
+
+        def reserve(nbytes: int) -> Address:
+            asked.append(nbytes)
+            return block.address + TICKET_BYTES
+
+        handle.wire([WiredStep(plan, 1.0, 0.0, ((0, 0), (1, 0), (2, 0)))], reserve)([x.address, w.address, y.address])
+        assert asked == [plan.workspace_bytes] != [0]
+        assert handle.workspace_bytes == 0
+        assert block.numpy()[TICKET_BYTES:].any()
+        handle.run(plan, 1.0, (x, w), 0.0, [expected])
+        np.testing.assert_array_equal(y.numpy(), expected.numpy())
 
 
 def test_another_handles_plan_is_refused(handle: Handle) -> None:
