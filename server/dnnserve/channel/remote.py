@@ -70,8 +70,12 @@ class RemoteScheduler:
         """A model is gone; no request for it comes any more."""
         self._models.pop(model, None)
 
-    def submit(self, request: InferenceRequest) -> None:
-        """Queue a request, whose completion goes to its sink; a full arena refuses it at once."""
+    def submit(self, *requests: InferenceRequest) -> None:
+        """Queue requests, whose completions go to their sinks; a full arena refuses them at once."""
+        for request in requests:
+            self._submit(request)
+
+    def _submit(self, request: InferenceRequest) -> None:
         own = request.block
         rows, pixels, wanted = len(own), own.pixels, own.wanted
         model, signature = self._models[request.model]

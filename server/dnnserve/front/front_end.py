@@ -13,10 +13,11 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.front.decoding import DecodePool, PixelLimits
 from dnnserve.front.inference import inference_methods
+from dnnserve.front.intake import Queue
 from dnnserve.front.rest.connection import Calls
 from dnnserve.front.rest.server import RestServer
 from dnnserve.front.server import GrpcServer
-from dnnserve.front.service import CallsObserver, Counters, Queue, Service
+from dnnserve.front.service import CallsObserver, Counters, Service
 from dnnserve.front.tracing import open_tracing
 from dnnserve.front.writing import WritePool
 from dnnserve.questions import Control

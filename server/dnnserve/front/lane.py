@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -39,7 +39,21 @@ _log = logging.getLogger(__name__)
 _PROBE_PATH = "/dnnserve.Probe/Echo"
 _PROBE_S = 5.0
 _CLOSE_S = 2.0
+_PAST = 0.0  # a deadline: only what has come already
 _ACCEPTING = 64  # calls of a method that the core may hand over before it is asked for more
+
+
+class Gathering(Protocol):
+    """What is used here of `intake.Intake`.
+
+    Attributes:
+        holds: Whether something has been gathered.
+    """
+
+    holds: bool
+
+    def flush(self) -> None:
+        """Let it go; what the calling thread submits from now on is gathered."""
 
 
 class Lane:
@@ -53,6 +67,7 @@ class Lane:
         answers: Through which answers are sent.
         refuse: Ends a call for which there is no room, or that may not pass.
         objection: What is said against a call before its request is read.
+        gathering: What handlers gather in the lane's thread, and let go when all that has come has been handled.
         max_calls: Calls that may be open at the same time, those included whose request has not come.
         clock: Monotonic nanoseconds.
     """
@@ -65,6 +80,7 @@ class Lane:
         answers: Answers,
         refuse: Callable[[Call, Exception], None],
         objection: Objection,
+        gathering: Gathering,
         max_calls: int,
         clock: Callable[[], int],
     ) -> None:
@@ -75,6 +91,7 @@ class Lane:
         self.objection = objection
         self.max_calls = max_calls
         self.open = 0
+        self._gathering = gathering
         self.queue = cygrpc.CompletionQueue()
         self.core = server._state.server  # type: ignore[attr-defined]
         self.core.register_completion_queue(self.queue)
@@ -97,10 +114,16 @@ class Lane:
         return not self._thread.is_alive()
 
     def _poll(self) -> None:
-        poll, ended = self.queue.poll, cygrpc.CompletionType.queue_shutdown
+        poll, gathering = self.queue.poll, self._gathering
+        ended, nothing = cygrpc.CompletionType.queue_shutdown, cygrpc.CompletionType.queue_timeout
+        gathering.flush()
         while True:
-            event = poll(None)
+            event = poll(_PAST if gathering.holds else None)
+            if event.completion_type == nothing:
+                gathering.flush()
+                continue
             if event.completion_type == ended:
+                gathering.flush()
                 return
             try:
                 event.tag(event)
@@ -273,6 +296,15 @@ def probe() -> str | None:
     return None if answer == b"ping" else f"grpcio {grpc.__version__} carried {answer!r} over the fast lane for b'ping'"
 
 
+class _Nothing:
+    """A `Gathering` of handlers that answer themselves. Immutable."""
+
+    holds = False
+
+    def flush(self) -> None:
+        """There is nothing."""
+
+
 def _fail(call: Call, _error: Exception) -> None:
     call.fail(grpc.StatusCode.INTERNAL, "")
 
@@ -281,7 +313,8 @@ def _echo(message: bytes) -> bytes:
     server = grpc.server(ThreadPoolExecutor(1))
     methods: Mapping[str, Handler] = {_PROBE_PATH: lambda call, request: call.finish(request)}
     port = server.add_insecure_port("127.0.0.1:0")
-    lane = Lane(server, methods, Gate(), Answers(), _fail, lambda _path, _metadata: None, 1, time.monotonic_ns)
+    passes: Objection = lambda _path, _metadata: None  # noqa: E731
+    lane = Lane(server, methods, Gate(), Answers(), _fail, passes, _Nothing(), 1, time.monotonic_ns)
     server.start()
     lane.start()
     try:

@@ -134,6 +134,7 @@ class GrpcServer:
                 self._answers,
                 service.refuse,
                 self.objection,
+                service.intake,
                 self._config.max_calls,
                 self._clock,
             )

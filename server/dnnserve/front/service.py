@@ -23,6 +23,7 @@ from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, Request
 from dnnserve.front.areas import SharedImages, SharedRows, bytes_to_write, release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
+from dnnserve.front.intake import Intake, Queue
 from dnnserve.front.parameters import Wanted, numbers_of
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Checkpoint, Images
@@ -35,7 +36,7 @@ from dnnserve.questions import Question as ControlQuestion
 from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.statistics import ModelSnapshot
 
-__all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Queue", "Service"]
+__all__ = ["CallsObserver", "Counters", "Encoder", "Exchange", "Question", "Service"]
 
 _log = logging.getLogger(__name__)
 _access = logging.getLogger("dnnserve.access")
@@ -75,18 +76,6 @@ class Question(Protocol):
         Raises:
             InvalidRequestError: it does not fit.
         """
-        ...
-
-
-class Queue(Protocol):
-    """What is used here of the scheduler."""
-
-    def submit(self, request: InferenceRequest) -> None:
-        """Queue a request, whose completion goes to its sink."""
-        ...
-
-    def cancel(self, ticket: int) -> None:
-        """Complete a request as cancelled, if it has not been completed."""
         ...
 
 
@@ -153,6 +142,9 @@ class Service:
         regions: Of shared memory, that requests may speak of.
         clock: The scheduler's clock.
         tracer: Told of each call's end with its stages; None: nobody is.
+
+    Attributes:
+        intake: By which requests come to the queue.
     """
 
     def __init__(
@@ -174,7 +166,7 @@ class Service:
         self.statistics = statistics
         self.regions = Regions() if regions is None else regions
         self.ready = ready
-        self._queue = queue
+        self.intake = Intake(queue, self._take_back)
         self._decoder = decoder
         self._writer = writer
         self._on_calls_end = on_calls_end
@@ -296,10 +288,13 @@ class Service:
         self._waiting[ticket] = exchange, block
         self._asking.discard(exchange)
         exchange.submitted = True
-        self._queue.submit(request)
-        # After submit: a cancellation by a ticket that the scheduler does not know yet would be lost. One that comes after the
-        # completion meets an unknown ticket again.
-        call.on_cancel(partial(self._queue.cancel, ticket))
+        self.intake.submit(request, call)
+
+    def _take_back(self, request: InferenceRequest, error: Exception) -> None:
+        """End the call of a request that the queue did not take."""
+        exchange, _ = self._waiting.pop(request.ticket)
+        exchange.submitted = False
+        self._refuse(exchange, error)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         """End the calls of these completions; the sink of every request. Those that were answered are counted together."""
