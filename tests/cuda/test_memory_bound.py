@@ -13,7 +13,14 @@ from dnncore.cuda.calls import KernelCall
 from dnncore.descriptors import PoolingDescriptor, PoolingMode, ReduceOperator
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
-from dnncore.problems import AddProblem, PoolingBackwardProblem, PoolingForwardProblem, ReduceProblem, SumProblem
+from dnncore.problems import (
+    AddProblem,
+    PoolingBackwardProblem,
+    PoolingForwardProblem,
+    ReduceProblem,
+    SumProblem,
+    WhereProblem,
+)
 
 LARGE = (64, 64, 112, 112)
 
@@ -118,3 +125,54 @@ def test_pooling_is_estimated_as_it_was_measured(direction: str, window: int, pl
     )
     assert times["planar"] == pytest.approx(planar, rel=0.5)
     assert times["spatial"] == pytest.approx(spatial, rel=0.5)
+
+
+# Measured on an H200 with channels innermost, in microseconds: maxima with their indices.
+@pytest.mark.parametrize(("dtype", "window", "planar"), [("float16", 2, 76), ("float16", 3, 96), ("float32", 3, 95)])
+def test_pooling_with_indices_is_estimated_as_it_was_measured(dtype: str, window: int, planar: float) -> None:
+    problem = _with_indices(dtype, window)
+    assert first(pooling.FORWARD, problem) == "planar"
+    assert microseconds(pooling.FORWARD, problem)["planar"] == pytest.approx(planar, rel=0.35)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("window", [2, 3])
+def test_pooling_with_indices_never_goes_element_by_element_where_windows_are_unrolled(dtype: str, window: int) -> None:
+    assert first(pooling.FORWARD, _with_indices(dtype, window)) == "planar"
+
+
+def _with_indices(dtype: str, window: int) -> PoolingForwardProblem:
+    pads = ((window // 2, window // 2),) * 2 if window == 3 else ((0, 0),) * 2
+    descriptor = PoolingDescriptor(PoolingMode.MAX, window=(window,) * 2, stride=(2, 2), padding=pads)
+    pooled = descriptor.output_shape(LARGE)
+    indices = packed(pooled, "int32", "NHWC")
+    return PoolingForwardProblem(packed(LARGE, dtype, "NHWC"), packed(pooled, dtype, "NHWC"), descriptor, indices)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("mode", "window"), [("max", 2), ("max", 3), ("average_include_padding", 2), ("average_include_padding", 3)]
+)
+def test_without_indices_vectors_of_channels_go_before_single_ones(dtype: str, mode: str, window: int) -> None:
+    descriptor = PoolingDescriptor.make(mode, window, stride=2, padding=window // 2 if window == 3 else 0)
+    x, y = packed(LARGE, dtype, "NHWC"), packed(descriptor.output_shape(LARGE), dtype, "NHWC")
+    expected = "rolling" if window == 3 and dtype == "float16" else "channels"
+    assert first(pooling.FORWARD, PoolingForwardProblem(x, y, descriptor)) == expected
+
+
+# condition, a, b; the fastest
+CHOICES = (
+    (packed(LARGE, "bool"), packed(LARGE, "float16"), packed(LARGE, "float16"), "contiguous"),
+    (packed(LARGE, "bool"), packed(LARGE), packed(LARGE), "contiguous"),
+    (packed(LARGE, "bool"), packed(LARGE, "int32"), packed(LARGE, "int32"), "contiguous"),
+    (packed((64, 1, 112, 112), "bool"), packed((1, 1, 1, 1), "float16"), packed(LARGE, "float16"), "rows"),
+    (packed(LARGE, "bool"), packed(LARGE, "bool"), packed(LARGE, "bool"), "pointwise"),
+)
+
+
+@pytest.mark.parametrize(("condition", "a", "b", "fastest"), CHOICES, ids=lambda value: str(value))
+def test_a_choice_by_conditions_takes_sixteen_bytes_at_a_time(
+    condition: TensorDescriptor, a: TensorDescriptor, b: TensorDescriptor, fastest: str
+) -> None:
+    problem = WhereProblem(condition, a, b, packed(LARGE, b.dtype.value))
+    assert first(tensor.WHERE, problem) == fastest

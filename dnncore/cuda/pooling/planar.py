@@ -46,13 +46,17 @@ _PLACE_BYTES = 4
 _OF_MEMORY_RATE = {"forward": 0.7, "backward": 0.5}
 """Of the memory rate [measured on an H200: windows of 2 x 2 and 3 x 3 over 64 x 64 x 112 x 112, fp32]."""
 
-_OF_MEMORY_RATE_INTERLEAVED = 0.06
-"""Forward where channels are innermost, of which it takes one at a time [measured likewise: averages of 7 x 7 over 2048 channels,
+_UNROLLED = (((2, 2), (2, 2)), ((3, 3), (2, 2)))
+"""Windows and strides of those that the kernel unrolls, with all loads under way at once; PlanarWindow in pooling_tiles.cuh."""
+
+_OF_MEMORY_RATE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE = 0.59, 0.06
+"""Forward where channels are innermost, of which a thread takes one: by windows that are unrolled [measured likewise: 2 x 2 with
+indices, fp16; 3 x 3 in fp32 reach 0.79], and by others, whose loads wait for each other [averages of 7 x 7 over 2048 channels,
 fp16]."""
 
-_WINDOW_PLACE, _GRADIENT = 20, 130
-"""Multiply-adds in whose time a place of a window is looked at forward, and an element of dx gathered backward [measured likewise,
-fp16]."""
+_WINDOW_PLACE, _WINDOW_PLACE_INTERLEAVED, _GRADIENT = 20, 27, 130
+"""Multiply-adds in whose time a place of a window is looked at forward, also where channels are innermost, and an element of dx
+gathered backward [measured likewise, fp16; 3 x 3 with indices in both fp16 and fp32]."""
 
 _PLANE_VIEW = struct(("image", "<i8"), ("channel", "<i8"), ("row", "<i4"), ("column", "<i4"))
 _TILE_SHAPE = struct(("strips", "<i4"), ("fastest", SMALL_DIVISOR), ("middle", SMALL_DIVISOR))
@@ -155,6 +159,16 @@ def _planar(values: tuple[int, ...], fill: int) -> tuple[int, int]:
     return rows, columns
 
 
+def _pace(problem: PoolingProblem) -> tuple[int, float]:
+    """Of a forward pass: multiply-adds in whose time it looks at a place of a window, and its share of the memory rate."""
+    x, pooling = problem.inputs[0], problem.pooling
+    if x.strides[1] != 1 or min(x.shape[1], math.prod(x.shape[2:])) == 1:
+        return _WINDOW_PLACE, _OF_MEMORY_RATE["forward"]
+    if (pooling.window, pooling.stride) in _UNROLLED:
+        return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED
+    return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE
+
+
 @dataclass(frozen=True, slots=True)
 class PlanarPooling:
     """One direction of pooling. Immutable.
@@ -182,10 +196,10 @@ class PlanarPooling:
                 f"the windows over a strip need {tiling.shared_bytes} B of shared memory; {_SHARED_BYTES} B are there"
             )
         is_forward = self.direction == "forward"
-        products = window_places(problem) * _WINDOW_PLACE if is_forward else problem.outputs[0].size * _GRADIENT
-        x = problem.inputs[0]
-        is_interleaved = is_forward and x.strides[1] == 1 and min(x.shape[1], math.prod(x.shape[2:])) > 1
-        rate = _OF_MEMORY_RATE_INTERLEAVED if is_interleaved else _OF_MEMORY_RATE[self.direction]
+        products, rate = problem.outputs[0].size * _GRADIENT, _OF_MEMORY_RATE[self.direction]
+        if is_forward:
+            place, rate = _pace(problem)
+            products = window_places(problem) * place
         seconds = max(
             operand_bytes(problem) / (figures.bytes_per_second * rate),
             products / figures.products_per_second(Maths.FP32),
