@@ -113,12 +113,14 @@ class Function:
         dtypes: Element types that it is compiled for.
         settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
         refuses: The reason why it does not solve a problem; None where it does.
+        is_conditional: Whether its first input is BOOL, whatever the others are.
     """
 
     name: str
     dtypes: tuple[DType, ...] = FLOATING
     settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
     refuses: Callable[[Any], str | None] = lambda _: None
+    is_conditional: bool = False
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
@@ -157,7 +159,8 @@ class Elementwise:
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
-        dtypes = {tensor.dtype for tensor in (*problem.inputs, *problem.outputs)}
+        inputs = problem.inputs[1:] if self.function.is_conditional else problem.inputs
+        dtypes = {tensor.dtype for tensor in (*inputs, *problem.outputs)}
         if len(dtypes) > 1 or not dtypes <= set(self.function.dtypes):
             return f"{', '.join(sorted(dtype.value for dtype in dtypes))}: it takes one of " + ", ".join(
                 dtype.value for dtype in self.function.dtypes

@@ -47,4 +47,7 @@ BINARY: tuple[CudaAlgorithm, ...] = (
     *elementwise(Function("Binary", settings=_binary, refuses=_not_compiled)),
     POINTWISE,
 )
-WHERE: tuple[CudaAlgorithm, ...] = (POINTWISE,)
+WHERE: tuple[CudaAlgorithm, ...] = (
+    *elementwise(Function("Where", dtypes=ELEMENT_TYPES, is_conditional=True)),
+    POINTWISE,
+)

@@ -79,7 +79,9 @@ def test_a_graph_of_a_converted_net_has_scratch_memory_of_its_own(dtype: torch.d
         with torch.cuda.graph(graph, stream=stream):
             y = net(x)
         with torch.cuda.stream(stream):
-            torch.testing.assert_close(net(large), of_large)  # a larger block takes the place of the one that the stream had
+            torch.testing.assert_close(
+                net(large), of_large
+            )  # a larger block takes the place of the one that the stream had
         for given, wanted in zip((second, first, second), (expected[1], expected[0], expected[1]), strict=True):
             x.copy_(given)
             graph.replay()

@@ -11,10 +11,12 @@
 //    strided       .    .    .    .    .                            divisions for each element
 //
 // A function is an object made of the launch's settings. It takes all elements of a pack at once, so that it makes its
-// run-time choices once per pack.
+// run-time choices once per pack. The first input of Where is a condition, a byte each: as many bytes as a pack of the
+// others has lanes.
 #pragma once
 
 #include "dnncore/activation.cuh"
+#include "dnncore/common/loaded.cuh"
 #include "dnncore/common/pack.cuh"
 #include "dnncore/common/tensor.cuh"
 
@@ -146,6 +148,18 @@ struct Binary {
   }
 };
 
+// The second input where the first, a condition, is not 0, else the third.
+struct Where {
+  static constexpr int kInputs = 3;
+  explicit __device__ Where(const Settings&) {}
+  __device__ __forceinline__ bool needs(int) const { return true; }
+  template <typename C, int kLanes>
+  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&b)[kLanes], const C (&c)[kLanes], C (&out)[kLanes]) const {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i) out[i] = a[i] != C(0) ? b[i] : c[i];
+  }
+};
+
 struct ActivationForward {
   static constexpr int kInputs = 1;
   Activation activation;
@@ -185,6 +199,22 @@ struct ActivationBackward {
   }
 };
 
+// The storage type of a function's first input: that of the others, but for a condition.
+template <typename T, typename Function>
+struct FirstInput {
+  using Type = T;
+};
+template <typename T>
+struct FirstInput<T, Where> {
+  using Type = uint8;
+};
+template <typename T, typename Function>
+using First = typename FirstInput<T, Function>::Type;
+
+// Of the first input, what belongs to a pack of the others.
+template <typename T, typename Function>
+using FirstPack = Vector<First<T, Function>, Pack<T>::kWidth>;
+
 // Where the same element of every tensor is.
 struct Offsets {
   int64 inputs[kMaxInputs];
@@ -211,11 +241,15 @@ __device__ __forceinline__ Offsets offsets_of(const ElementwiseParams& params, i
 // The function's values for one pack of each input.
 template <typename T, typename Function, int kLanes>
 __device__ __forceinline__ void evaluate(
-    const Function& function, const T (&a)[kLanes], const T (&b)[kLanes], const T (&c)[kLanes], Compute<T> (&out)[kLanes]) {
+    const Function& function,
+    const First<T, Function> (&a)[kLanes],
+    const T (&b)[kLanes],
+    const T (&c)[kLanes],
+    Compute<T> (&out)[kLanes]) {
   Compute<T> wide[kMaxInputs][kLanes] = {};
 #pragma unroll
   for (int i = 0; i < kLanes; ++i) {
-    if (Function::kInputs > 0) wide[0][i] = widen(a[i]);
+    if (Function::kInputs > 0) wide[0][i] = static_cast<Compute<T>>(widen(a[i]));
     if (Function::kInputs > 1) wide[1][i] = widen(b[i]);
     if (Function::kInputs > 2) wide[2][i] = widen(c[i]);
   }
@@ -225,8 +259,9 @@ __device__ __forceinline__ void evaluate(
 // One element; only the inputs that the function takes are read.
 template <typename T, typename Function>
 __device__ __forceinline__ void evaluate_at(
-    const ElementwiseParams& params, const Function& function, const T* a, const T* b, const T* c, T* output) {
-  T first[1] = {}, second[1] = {}, third[1] = {};
+    const ElementwiseParams& params, const Function& function, const First<T, Function>* a, const T* b, const T* c, T* output) {
+  First<T, Function> first[1] = {};
+  T second[1] = {}, third[1] = {};
   if (Function::kInputs > 0) first[0] = *a;
   if (Function::kInputs > 1) second[0] = *b;
   if (Function::kInputs > 2) third[0] = *c;
@@ -238,7 +273,7 @@ __device__ __forceinline__ void evaluate_at(
 // Any strides; an input's stride may be 0.
 template <typename T, typename Function>
 __device__ void elementwise_strided(const ElementwiseParams& params) {
-  const auto* a = static_cast<const T*>(params.inputs[0]);
+  const auto* a = static_cast<const First<T, Function>*>(params.inputs[0]);
   const auto* b = static_cast<const T*>(params.inputs[1]);
   const auto* c = static_cast<const T*>(params.inputs[2]);
   const Function function(params.settings);
@@ -247,6 +282,20 @@ __device__ void elementwise_strided(const ElementwiseParams& params) {
     T* const output = static_cast<T*>(params.output) + at.output;
     evaluate_at<T>(params, function, a + at.inputs[0], b + at.inputs[1], c + at.inputs[2], output);
   }
+}
+
+// The lanes of the first input that exist, each `step` elements behind the one before; zeros in place of the others.
+template <typename T, typename Function>
+__device__ __forceinline__ FirstPack<T, Function> load_first(const First<T, Function>* place, int64 step, int64 lanes) {
+  using Whole = FirstPack<T, Function>;
+  const bool is_aligned = reinterpret_cast<uint64>(place) % sizeof(Whole) == 0;
+  if (step == 1 && is_aligned && lanes >= Pack<T>::kWidth) return *reinterpret_cast<const Whole*>(place);
+  Whole pack{};
+#pragma unroll
+  for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
+    if (lane < lanes) pack.at[lane] = place[lane * step];
+  }
+  return pack;
 }
 
 // Any strides, a last dimension long enough to be cut into packs.
@@ -268,13 +317,18 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
       return load_pack(static_cast<const T*>(params.inputs[input]) + at.inputs[input] + first * step, step, lanes);
     };
     T* output = static_cast<T*>(params.output) + at.output + first * output_step;
-    Pack<T> a{}, b{}, c{}, result{};
-    if (Function::kInputs > 0 && function.needs(0)) a = load(0);
+    FirstPack<T, Function> a{};
+    Pack<T> b{}, c{}, result{};
+    if (Function::kInputs > 0 && function.needs(0)) {
+      const int64 step = params.views[0].strides[last];
+      const auto* place = static_cast<const First<T, Function>*>(params.inputs[0]) + at.inputs[0] + first * step;
+      a = load_first<T, Function>(place, step, lanes);
+    }
     if (Function::kInputs > 1 && function.needs(1)) b = load(1);
     if (Function::kInputs > 2 && function.needs(2)) c = load(2);
     if (reads_output) result = load_pack<T>(output, output_step, lanes);
     Compute<T> values[Pack<T>::kWidth];
-    evaluate<T>(function, a.lanes, b.lanes, c.lanes, values);
+    evaluate<T>(function, a.at, b.lanes, c.lanes, values);
 #pragma unroll
     for (int lane = 0; lane < Pack<T>::kWidth; ++lane) blend_into(params.blend, values[lane], &result.lanes[lane]);
     store_pack(result, output, output_step, lanes);
@@ -285,26 +339,28 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
 template <typename T, typename Function>
 __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   constexpr int kWidth = Pack<T>::kWidth;
-  const auto* a = static_cast<const T*>(params.inputs[0]);
+  const auto* a = static_cast<const First<T, Function>*>(params.inputs[0]);
   const auto* b = static_cast<const T*>(params.inputs[1]);
   const auto* c = static_cast<const T*>(params.inputs[2]);
   auto* output = static_cast<T*>(params.output);
   uint64 addresses = reinterpret_cast<uint64>(output);
-  if (Function::kInputs > 0) addresses |= reinterpret_cast<uint64>(a);
   if (Function::kInputs > 1) addresses |= reinterpret_cast<uint64>(b);
   if (Function::kInputs > 2) addresses |= reinterpret_cast<uint64>(c);
-  const int64 packs = addresses % sizeof(Pack<T>) == 0 ? params.size / kWidth : 0;
+  bool is_aligned = addresses % sizeof(Pack<T>) == 0;
+  if (Function::kInputs > 0) is_aligned = is_aligned && reinterpret_cast<uint64>(a) % sizeof(FirstPack<T, Function>) == 0;
+  const int64 packs = is_aligned ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
   const Function function(params.settings);
   // The inputs of the next pack are on their way while this one is computed; they lie elsewhere even where an input is
   // the output.
   struct Taken {
-    Pack<T> first{}, second{}, third{}, result{};
+    FirstPack<T, Function> first{};
+    Pack<T> second{}, third{}, result{};
   };
   const auto take = [&](int64 pack) {
     Taken taken;
     if (pack >= packs) return taken;
-    if (Function::kInputs > 0 && function.needs(0)) taken.first = reinterpret_cast<const Pack<T>*>(a)[pack];
+    if (Function::kInputs > 0 && function.needs(0)) taken.first = reinterpret_cast<const FirstPack<T, Function>*>(a)[pack];
     if (Function::kInputs > 1 && function.needs(1)) taken.second = reinterpret_cast<const Pack<T>*>(b)[pack];
     if (Function::kInputs > 2 && function.needs(2)) taken.third = reinterpret_cast<const Pack<T>*>(c)[pack];
     if (reads_output) taken.result = reinterpret_cast<const Pack<T>*>(output)[pack];
@@ -315,7 +371,7 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
     Taken now = next;
     next = take(pack + grid_size());
     Compute<T> values[kWidth];
-    evaluate<T>(function, now.first.lanes, now.second.lanes, now.third.lanes, values);
+    evaluate<T>(function, now.first.at, now.second.lanes, now.third.lanes, values);
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &now.result.lanes[lane]);
     reinterpret_cast<Pack<T>*>(output)[pack] = now.result;
