@@ -90,7 +90,8 @@ class Statistic:
 
 BLENDED = (0.5, -2.0)
 
-# What is normalised in parts needs, for each thread of a block, four packs of 16 bytes in each of four parts.
+# What is normalised in parts needs, for each thread of a block, four packs of 16 bytes in each of four parts; two where not all are
+# whole.
 BATCHES = (
     (SPATIAL, Statistic("images", (3, 5, 4, 6))),
     (SPATIAL, Statistic("odd-planes", (2, 7, 5, 5), alpha=2.0, beta=-0.5, parameters=BLENDED)),
@@ -104,6 +105,7 @@ BATCHES = (
     (SPATIAL, Statistic("fp16", (2, 5, 6, 8), F16)),
     (SPATIAL, Statistic("fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", alpha=1.0, beta=1.0)),
     (SPATIAL, Statistic("bf16-odd", (3, 4, 5, 5), BF16)),
+    (SPATIAL, Statistic("halves-fp16", (5, 3, 2, 6), F16, alpha=0.5, beta=1.0, parameters=BLENDED)),
     (SPATIAL, Statistic("all-fp16", (2, 5, 6, 8), F16, parameters=BLENDED, narrow=True)),
     (SPATIAL, Statistic("all-fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", narrow=True)),
     (SPATIAL, Statistic("all-fp16-odd-nhwc", (2, 13, 5, 3), F16, "NHWC", beta=1.0, parameters=BLENDED, narrow=True)),
@@ -116,6 +118,7 @@ BATCHES = (
     (SPATIAL, Statistic("parts-of-planes-fp16", (4, 1, 88, 96), F16)),
     (SPATIAL, Statistic("parts-of-planes-bf16", (4, 1, 88, 96), BF16)),
     (SPATIAL, Statistic("parts-of-planes-all-bf16", (4, 1, 88, 96), BF16, parameters=BLENDED, narrow=True)),
+    (SPATIAL, Statistic("parts-of-halves-fp16", (41, 1, 14, 14), F16)),
     (SPATIAL, Statistic("parts-of-rows", (3, 40, 10, 11), layout="NHWC", parameters=BLENDED)),
     (SPATIAL, Statistic("parts-of-rows-bf16", (3, 70, 10, 12), BF16, "NHWC")),
     (SPATIAL, Statistic("parts-of-rows-all-fp16", (3, 72, 10, 12), F16, "NHWC", narrow=True)),
@@ -140,6 +143,7 @@ ACTIVATED = (
     "images",
     "odd-planes",
     "gaps",
+    "halves-fp16",
     "fp16-nhwc",
     "all-fp16-odd-nhwc",
     "no-channels",

@@ -41,9 +41,10 @@ under way."""
 _WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
 """What the kernels of channels do not know."""
 
-_STATISTICS_PACKS = 4
+_STATISTICS_PACKS, _BROKEN_STATISTICS_PACKS = 4, 2
 _APPLY_PACKS = 16
-"""Least that a thread has of a part; when the output is written, of as many parts as there may be."""
+"""Least that a thread has of a part, also where packs are not whole, whose loads are several; when the output is written, of as many
+parts as there may be."""
 
 _OF_ACTIVATION = frozenset({Operand.BIAS, Operand.Y, Operand.Z})
 """Which a gradient goes by where an activation followed."""
@@ -180,7 +181,7 @@ class PassSequence:
 
     def _most_parts(self, partition: Partition, switches: Switch, sharing: int = 1) -> int:
         """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
-        per_multiprocessor, packs = _BLOCKS, _STATISTICS_PACKS
+        per_multiprocessor, packs = _BLOCKS, _STATISTICS_PACKS if partition.is_aligned else _BROKEN_STATISTICS_PACKS
         if self._goes_by_channels(partition, switches, sharing):
             there = operands_of(self._problem)
             masks = Operand.Y in there and not (Switch.REDUCES not in switches and Operand.Z in there)

@@ -38,12 +38,12 @@ __device__ __forceinline__ void visit_packs(const NormalizationParams& params, c
       if (element < task.end) {
         int64 at[kOperands];
         lanes[k] = task.template place<kX, kDy, kOutput>(params, element, at);
-        x[k] = load_pack(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
-        dy[k] = load_pack(static_cast<const T*>(params.operands[kDy]) + at[kDy], params.steps[kDy], lanes[k]);
+        x[k] = load_anywhere(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
+        dy[k] = load_anywhere(static_cast<const T*>(params.operands[kDy]) + at[kDy], params.steps[kDy], lanes[k]);
         outputs[k] = at[kOutput];
         if (y != nullptr) {
           task.template place_parameters<kY>(params, element, at);
-          mask(dy[k], load_pack(y + at[kY], params.steps[kY], lanes[k]));
+          mask(dy[k], load_anywhere(y + at[kY], params.steps[kY], lanes[k]));
         }
       }
     }
@@ -80,7 +80,7 @@ __device__ __forceinline__ void collect_sums(
     if (dz != nullptr) {
       int64 at[kOperands];
       task.template place_parameters<kZ>(params, element, at);
-      store_pack(dy, dz + at[kZ], params.steps[kZ], lanes);
+      store_anywhere(dy, dz + at[kZ], params.steps[kZ], lanes);
     }
     if (is_on(params, kVaryingStatistics)) {
       int64 at[kOperands];

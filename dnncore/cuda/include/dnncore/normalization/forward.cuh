@@ -63,7 +63,7 @@ __device__ __forceinline__ void collect_moments(
       if (element < task.end) {
         int64 at[kOperands];
         const int lanes = task.template place<kX>(params, element, at);
-        packs[k] = load_pack(x + at[kX], params.steps[kX], lanes);
+        packs[k] = load_anywhere(x + at[kX], params.steps[kX], lanes);
         there[k] = team.packs_groups ? kWidth : lanes;  // lanes without a group are never written
       }
       whole = whole && there[k] == kWidth;
@@ -190,7 +190,7 @@ __device__ __forceinline__ void apply(
       lanes[k] = 0;
       if (element < task.end) {
         lanes[k] = task.template place<kX, kOutput>(params, element, at);
-        packs[k] = load_pack(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
+        packs[k] = load_anywhere(static_cast<const T*>(params.operands[kX]) + at[kX], params.steps[kX], lanes[k]);
         outputs[k] = at[kOutput];
       }
     }
@@ -207,7 +207,7 @@ __device__ __forceinline__ void apply(
       for (int lane = 0; lane < kWidth; ++lane) values[lane] = (widen(packs[0].lanes[lane]) - mean[lane]) * values[lane] + bias[lane];
       if (params.operands[kZ] != nullptr) {
         task.template place_parameters<kZ>(params, element, at);
-        const Pack<T> z = load_pack(static_cast<const T*>(params.operands[kZ]) + at[kZ], params.steps[kZ], lanes[0]);
+        const Pack<T> z = load_anywhere(static_cast<const T*>(params.operands[kZ]) + at[kZ], params.steps[kZ], lanes[0]);
 #pragma unroll
         for (int lane = 0; lane < kWidth; ++lane) values[lane] += widen(z.lanes[lane]);
       }

@@ -115,6 +115,38 @@ __device__ __forceinline__ void mask(Pack<T>& dy, const Pack<T>& y) {
   for (int lane = 0; lane < Pack<T>::kWidth; ++lane) dy.lanes[lane] = widen(y.lanes[lane]) > Compute<T>(0) ? dy.lanes[lane] : T{};
 }
 
+// As load_pack and store_pack, for packs that lie anywhere: elements of 16 bits in two halves where these are whole, neighbours
+// and aligned, as in planes of 14 x 14, of which every other begins in the middle of a pack and all end there.
+struct alignas(8) Half {
+  uint32 words[2];
+};
+
+template <typename T>
+__device__ __forceinline__ bool comes_in_halves(const T* place, int64 step, int64 lanes) {
+  if constexpr (sizeof(T) != 2) return false;
+  return step == 1 && lanes % (Pack<T>::kWidth / 2) == 0 && reinterpret_cast<uint64>(place) % sizeof(Half) == 0;
+}
+
+template <typename T>
+__device__ __forceinline__ Pack<T> load_anywhere(const T* place, int64 step, int64 lanes) {
+  if (!comes_in_halves(place, step, lanes)) return load_pack(place, step, lanes);
+  Pack<T> pack{};
+  const auto* from = reinterpret_cast<const Half*>(place);
+  auto* to = reinterpret_cast<Half*>(&pack);
+  if (lanes > 0) to[0] = from[0];
+  if (lanes == Pack<T>::kWidth) to[1] = from[1];
+  return pack;
+}
+
+template <typename T>
+__device__ __forceinline__ void store_anywhere(const Pack<T>& pack, T* place, int64 step, int64 lanes) {
+  if (!comes_in_halves(place, step, lanes)) return store_pack(pack, place, step, lanes);
+  const auto* from = reinterpret_cast<const Half*>(&pack);
+  auto* to = reinterpret_cast<Half*>(place);
+  if (lanes > 0) to[0] = from[0];
+  if (lanes == Pack<T>::kWidth) to[1] = from[1];
+}
+
 // The place of this thread in its block: which of the tile's groups it works for, and as which of how many threads.
 struct Team {
   bool packs_groups;
@@ -301,10 +333,10 @@ __device__ __forceinline__ void store_lanes(
   T* place = static_cast<T*>(params.operands[kOutput]) + offset;
   const int64 step = params.steps[kOutput];
   Pack<T> pack{};
-  if (params.blend.beta != 0.0) pack = load_pack(place, step, lanes);
+  if (params.blend.beta != 0.0) pack = load_anywhere(place, step, lanes);
 #pragma unroll
   for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &pack.lanes[lane]);
-  store_pack(pack, place, step, lanes);
+  store_anywhere(pack, place, step, lanes);
 }
 
 }  // namespace dnncore
