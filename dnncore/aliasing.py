@@ -25,6 +25,9 @@ def check_apart(problem: Problem, pointers: Sequence[int], nbytes: Sequence[int]
     Raises:
         BadParamError: two operands share an element; the message names both.
     """
+    if len(pointers) > _FEW:
+        _check_many_apart(problem, pointers, nbytes, num_inputs)
+        return
     for index in range(num_inputs, len(pointers)):
         start = pointers[index]
         end = start + nbytes[index]
@@ -32,15 +35,40 @@ def check_apart(problem: Problem, pointers: Sequence[int], nbytes: Sequence[int]
             other_start = pointers[other_index]
             # An empty operand begins where it ends, and meets nothing.
             if start < other_start + nbytes[other_index] and other_start < end and start != end and nbytes[other_index]:
-                _check_pair(problem, index, other_index, other_start - start)
+                _check_pair(_Named(problem), index, other_index, other_start - start)
 
 
-def _check_pair(problem: Problem, index: int, other_index: int, distance: int) -> None:
+_FEW = 32
+"""Operands, of which every pair is compared."""
+
+
+class _Named:
+    """What a problem says of its operands, worked out once for all pairs that meet. Immutable."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.operands = (*problem.inputs, *problem.outputs)
+        self.names = (*problem.input_names, *problem.output_names)
+        self.in_place = problem.in_place
+
+
+def _check_many_apart(problem: Problem, pointers: Sequence[int], nbytes: Sequence[int], num_inputs: int) -> None:
+    """The same in the order of their addresses, so that an operand is compared with those alone that have not ended before it."""
+    named = _Named(problem)
+    reaching: list[int] = []
+    for index in sorted((i for i, size in enumerate(nbytes) if size), key=pointers.__getitem__):
+        start = pointers[index]
+        reaching = [other for other in reaching if pointers[other] + nbytes[other] > start]
+        for other in reaching:
+            first, last = min(index, other), max(index, other)
+            if last >= num_inputs:
+                _check_pair(named, last, first, pointers[first] - pointers[last])
+        reaching.append(index)
+
+
+def _check_pair(named: _Named, index: int, other_index: int, distance: int) -> None:
     """Refuse an output that shares elements with another operand, which begins `distance` bytes behind it and meets its span."""
-    operands = (*problem.inputs, *problem.outputs)
-    names = (*problem.input_names, *problem.output_names)
-    (name, output), (other_name, other) = ((names[i], operands[i]) for i in (index, other_index))
-    paired = (other_name, name) in problem.in_place
+    (name, output), (other_name, other) = ((named.names[i], named.operands[i]) for i in (index, other_index))
+    paired = (other_name, name) in named.in_place
     if paired and distance == 0 and output == other:
         return
     if not _interleaved(output, other, distance):

@@ -1,10 +1,11 @@
 """The operations, in cuDNN's words.
 
 Each one blends: ``out = alpha * operation(inputs) + beta * out``; with beta 0 `out` is written without being read, so it may hold
-NaN. alpha and beta act in the compute type: float64 for float64 tensors, float32 for all others. Each operation is enqueued on the
-handle's stream and returns before it has run. Tensors may have any strides; an output's elements must not overlap. Shapes use the
-letters N batch, C in-channels, K out-channels, G groups. All raise BadParamError when descriptors disagree (the message names the
-two that do) and NotSupportedError when no algorithm fits the handle's workspace preference.
+NaN. An optimizer's step does so with every weight. alpha and beta act in the compute type: float64 for float64 tensors, float32 for
+all others. Each operation is enqueued on the handle's stream and returns before it has run. Tensors may have any strides (those of
+an optimizer's step lie in one piece); an output's elements must not overlap. Shapes use the letters N batch, C in-channels, K
+out-channels, G groups. All raise BadParamError when descriptors disagree (the message names the two that do) and NotSupportedError
+when no algorithm fits the handle's workspace preference.
 """
 
 from dnncore.ops.activation import RELU, SIGMOID, TANH, activation_backward, activation_forward
@@ -39,6 +40,7 @@ from dnncore.ops.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from dnncore.ops.optimizer import adam_step, momentum_step
 from dnncore.ops.pooled_convolution import pooled_convolution
 from dnncore.ops.pooling import pooling_backward, pooling_backward_indices, pooling_forward
 from dnncore.ops.softmax import softmax_backward, softmax_forward
@@ -51,6 +53,7 @@ __all__ = [
     "TANH",
     "activation_backward",
     "activation_forward",
+    "adam_step",
     "add",
     "batch_norm_backward",
     "batch_norm_forward",
@@ -83,6 +86,7 @@ __all__ = [
     "lrn_backward",
     "lrn_forward",
     "matmul",
+    "momentum_step",
     "pooled_convolution",
     "pooling_backward",
     "pooling_backward_indices",

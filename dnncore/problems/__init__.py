@@ -1,8 +1,9 @@
 """Operations as frozen values: the key of every cache, the unit of every test case and of every benchmark.
 
 The first output of every operation is blended: it becomes ``alpha * operation(inputs) + beta * output``, and with beta 0 it is
-written without being read. Further outputs (saved statistics, indices) are overwritten, unless the problem says otherwise. A
-problem names the descriptors of its inputs and outputs, in the order in which launches take them.
+written without being read. Further outputs (saved statistics, indices) are overwritten, unless the problem says otherwise, as an
+optimizer's step does, which blends all weights. A problem names the descriptors of its inputs and outputs, in the order in which
+launches take them.
 """
 
 from dnncore.problems.activation import ActivationBackwardProblem, ActivationForwardProblem
@@ -25,6 +26,7 @@ from dnncore.problems.normalization import (
     LRNBackwardProblem,
     LRNForwardProblem,
 )
+from dnncore.problems.optimizer import AdamProblem, MomentumProblem
 from dnncore.problems.pooled_convolution import PooledConvolutionProblem
 from dnncore.problems.pooling import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from dnncore.problems.problem import Problem
@@ -36,6 +38,7 @@ from dnncore.problems.top_k import TopKProblem
 __all__ = [
     "ActivationBackwardProblem",
     "ActivationForwardProblem",
+    "AdamProblem",
     "AddProblem",
     "BatchNormBackwardProblem",
     "BatchNormForwardProblem",
@@ -61,6 +64,7 @@ __all__ = [
     "LayerNormBackwardProblem",
     "LayerNormForwardProblem",
     "MatmulProblem",
+    "MomentumProblem",
     "PooledConvolutionProblem",
     "PoolingBackwardIndicesProblem",
     "PoolingBackwardProblem",

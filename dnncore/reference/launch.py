@@ -19,6 +19,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
+from dnncore.problems.optimizer import num_blended
 
 __all__ = [
     "BLOCK_ELEMENTS",
@@ -93,13 +94,13 @@ class ReferenceWork:
         """The launch; none has a workspace."""
         problem, dtype = self.problem, _NUMPY[self.maths]
         places = [Placed(descriptor) for descriptor in (*problem.inputs, *problem.outputs)]
-        num_inputs = len(problem.inputs)
+        num_inputs, blended = len(problem.inputs), num_blended(problem)
 
         def launch(_stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
             views = [place.over(address) for place, address in zip(places, addresses[:-1], strict=True)]
-            arrays, (target, *others) = [_widen(view, dtype) for view in views[:num_inputs]], views[num_inputs:]
+            arrays, targets = [_widen(view, dtype) for view in views[:num_inputs]], views[num_inputs:]
 
-            def blend(index: Index, value: Array) -> None:
+            def blend(target: np.ndarray, index: Index, value: Array) -> None:
                 # A product with beta 0 would carry a NaN over from memory that nobody has written yet.
                 scaled = value if alpha == 1 else alpha * value
                 _store(target[index], scaled if beta == 0 else scaled + beta * _widen(target[index], dtype))
@@ -107,10 +108,13 @@ class ReferenceWork:
             with np.errstate(all="ignore"):
                 found = self.compute(problem, *arrays)
                 for index, value in found if isinstance(found, Iterator) else [((), found)]:
-                    first, *rest = value if isinstance(value, tuple) else (value,)
-                    blend(index, first)
-                    for other, further in zip(others, rest, strict=True):
-                        _store(other[index], further)
+                    for place, (target, one) in enumerate(
+                        zip(targets, value if isinstance(value, tuple) else (value,), strict=True)
+                    ):
+                        if place < blended:
+                            blend(target, index, one)
+                        else:
+                            _store(target[index], one)
 
         return launch
 

@@ -15,9 +15,29 @@ from dnncore.errors import CheckpointError
 from dnncore.nn.trainable import Multipliers
 from dnncore.train.config import OptimizerConfig
 
-__all__ = ["Move", "Optimizer"]
+__all__ = ["Move", "Moves", "OneByOne", "Optimizer"]
 
 _ONE = Multipliers()
+
+
+class Moves(NamedTuple):
+    """The step of parameters that share a learning rate and a decay. Immutable.
+
+    Args:
+        weights: The parameters.
+        gradients: One for each, described alike; may be overwritten.
+        buffers: Of each slot of the optimizer, likewise.
+        lr: Their learning rate.
+        decay: What the weights are multiplied by before they are added to the gradients.
+        number: Of the step, from 1.
+    """
+
+    weights: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]
+    buffers: tuple[tuple[Tensor, ...], ...]
+    lr: float
+    decay: float
+    number: int
 
 
 class Move(NamedTuple):
@@ -58,9 +78,6 @@ class Optimizer(ABC):
         CheckpointError: the buffers are not those of the parameters.
     """
 
-    scratch: ClassVar[int] = 0
-    """Tensors of a parameter's shape that `_move` may write to."""
-
     def __init__(
         self,
         handle: Handle,
@@ -74,7 +91,7 @@ class Optimizer(ABC):
         self._parameters = parameters
         self._multipliers = multipliers or {}
         self._buffers: dict[str, tuple[Tensor, ...]] = {}
-        self._shared: list[Tensor] = []
+        self._relaid: dict[str, Tensor] = {}
         shapes = {key: w.shape for name, w in parameters.items() for key in self._keys(name)}
         if state is not None and {key: array.shape for key, array in state.items()} != shapes:
             raise CheckpointError(f"momentum of {sorted(state)} does not fit the parameters {shapes}")
@@ -82,8 +99,6 @@ class Optimizer(ABC):
             self._buffers[name] = tuple(handle.tensor(w.descriptor) for _ in self._slots())
             for key, buffer in zip(self._keys(name), self._buffers[name], strict=True):
                 buffer.assign(np.zeros(w.shape, w.dtype.numpy) if state is None else state[key])
-        largest = max((w.descriptor.size for w in parameters.values()), default=0)
-        self._shared = [handle.tensor((largest,)) for _ in range(self.scratch)]
         self._norms = handle.tensor((len(parameters),)) if config.clip_norm and parameters else None
 
     @abstractmethod
@@ -91,8 +106,8 @@ class Optimizer(ABC):
         """Names of a parameter's buffers; "" for one that checkpoints name as the parameter."""
 
     @abstractmethod
-    def _move(self, one: Move) -> None:
-        """Enqueue the step of one parameter."""
+    def _move(self, moves: Moves) -> None:
+        """Enqueue the step of parameters that have all in common but themselves."""
 
     def update(self, gradients: Mapping[str, Tensor], base_lr: float, step: int) -> None:
         """Enqueue one step.
@@ -103,17 +118,33 @@ class Optimizer(ABC):
             step: Which one it is, from 1.
         """
         self._clip([gradients[name] for name in self._parameters])
-        config = self.config
+        groups: dict[tuple[float, float], list[str]] = {}
+        alike = {name: self._alike(name, gradients[name]) for name in self._parameters}
         for name, w in self._parameters.items():
-            g, own = gradients[name], self._multipliers.get(name, _ONE)
-            decay = config.weight_decay * own.decay
-            if decay and (config.decay_biases or len(w.shape) > 1):
-                if config.penalty == "l1":
-                    ops.unary(self.handle, "sign", decay, w, 1.0, g)
-                else:
-                    ops.add(self.handle, decay, w, 1.0, g)
-            scratch = tuple(tensor.view(w.descriptor) for tensor in self._shared)
-            self._move(Move(w, g, self._buffers[name], scratch, base_lr * own.lr, step))
+            decay = self._decay(name)
+            if decay and self.config.penalty == "l1":
+                ops.unary(self.handle, "sign", decay, w, 1.0, alike[name])
+                decay = 0.0
+            groups.setdefault((base_lr * self._multipliers.get(name, _ONE).lr, decay), []).append(name)
+        for (lr, decay), names in groups.items():
+            weights, found = tuple(self._parameters[name] for name in names), tuple(alike[name] for name in names)
+            buffers = tuple(zip(*(self._buffers[name] for name in names), strict=True))
+            self._move(Moves(weights, found, buffers, lr, decay, step))
+
+    def _decay(self, name: str) -> float:
+        """What a parameter's penalty is multiplied by; 0 for none."""
+        has_one = self.config.decay_biases or len(self._parameters[name].shape) > 1
+        return self.config.weight_decay * self._multipliers.get(name, _ONE).decay if has_one else 0.0
+
+    def _alike(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient in the layout of its parameter."""
+        descriptor = self._parameters[name].descriptor
+        if gradient.descriptor == descriptor:
+            return gradient
+        if name not in self._relaid:
+            self._relaid[name] = self.handle.tensor(descriptor)
+        ops.transform(self.handle, 1.0, gradient, 0.0, self._relaid[name])
+        return self._relaid[name]
 
     def _clip(self, gradients: Sequence[Tensor]) -> None:
         """Make all gradients shorter by one factor where their norm together is above the limit; waits for it."""
@@ -140,10 +171,50 @@ class Optimizer(ABC):
 
     def close(self) -> None:
         """Give the buffers back; a second call does nothing."""
-        for buffer in (*self._shared, *(one for buffers in self._buffers.values() for one in buffers)):
+        for buffer in (*self._relaid.values(), *(one for buffers in self._buffers.values() for one in buffers)):
             buffer.close()
         if self._norms is not None:
             self._norms.close()
         self._buffers.clear()
-        self._shared.clear()
+        self._relaid.clear()
         self._norms = None
+
+
+class OneByOne(Optimizer):
+    """Moves one parameter after the other, by operations on tensors. Owned by one thread; checked. Its arguments are an
+    `Optimizer`'s.
+    """
+
+    scratch: ClassVar[int] = 0
+    """Tensors of a parameter's shape that `_move_one` may write to."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        parameters: Mapping[str, Tensor],
+        config: OptimizerConfig,
+        state: Mapping[str, np.ndarray] | None = None,
+        multipliers: Mapping[str, Multipliers] | None = None,
+    ) -> None:
+        super().__init__(handle, parameters, config, state, multipliers)
+        largest = max((w.descriptor.size for w in parameters.values()), default=0)
+        self._shared = [handle.tensor((largest,)) for _ in range(self.scratch)]
+
+    @abstractmethod
+    def _move_one(self, one: Move) -> None:
+        """Enqueue the step of one parameter."""
+
+    def _move(self, moves: Moves) -> None:
+        for place, (w, g) in enumerate(zip(moves.weights, moves.gradients, strict=True)):
+            if moves.decay:
+                ops.add(self.handle, moves.decay, w, 1.0, g)
+            scratch = tuple(tensor.view(w.descriptor) for tensor in self._shared)
+            buffers = tuple(slot[place] for slot in moves.buffers)
+            self._move_one(Move(w, g, buffers, scratch, moves.lr, moves.number))
+
+    def close(self) -> None:
+        """Give the buffers back; a second call does nothing."""
+        super().close()
+        for tensor in self._shared:
+            tensor.close()
+        self._shared.clear()

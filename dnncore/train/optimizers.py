@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dnncore import Tensor, ops
-from dnncore.train.optimizer import Move, Optimizer
+from dnncore.train.optimizer import Move, Moves, OneByOne, Optimizer
 
 __all__ = ["OPTIMIZERS", "SGD", "AdaDelta", "AdaGrad", "Adam", "RMSProp"]
 
 
-class SGD(Optimizer):
-    """SGD with momentum and Nesterov's variant, as PyTorch defines them. Owned by one thread; checked.
+class SGD(OneByOne):
+    """SGD with momentum and Nesterov's variant, as PyTorch defines them, all parameters at once. Owned by one thread; checked.
 
         v = momentum * v + g;  w = w - lr * v,  or with Nesterov  w = w - lr * (g + momentum * v)
 
-    or as Caffe defines them, with the learning rate within v:
+    or, one by one, as Caffe defines them, with the learning rate within v:
 
         v' = momentum * v + lr * g;  w = w - v',  or with Nesterov  w = w - ((1 + momentum) * v' - momentum * v)
     """
@@ -24,44 +24,36 @@ class SGD(Optimizer):
     def _slots(self) -> Sequence[str]:
         return ("",) if self.config.momentum else ()
 
-    def _move(self, one: Move) -> None:
-        w, g, buffers, _, lr, _ = one
-        handle, momentum, nesterov = self.handle, self.config.momentum, self.config.nesterov
-        if not buffers:
-            ops.add(handle, -lr, g, 1.0, w)
+    def _move(self, moves: Moves) -> None:
+        config = self.config
+        if config.momentum and config.momentum_style == "caffe":
+            super()._move(moves)
             return
-        (v,) = buffers
-        if self.config.momentum_style == "caffe":
-            ahead = momentum if nesterov else 0.0
-            if ahead:
-                ops.add(handle, ahead, v, 1.0, w)
-            ops.add(handle, lr, g, momentum, v)
-            ops.add(handle, -1.0 - ahead, v, 1.0, w)
-            return
-        ops.add(handle, 1.0, g, momentum, v)
-        if nesterov:
-            ops.add(handle, -lr, g, 1.0, w)
-            ops.add(handle, -lr * momentum, v, 1.0, w)
-        else:
-            ops.add(handle, -lr, v, 1.0, w)
+        velocities = moves.buffers[0] if moves.buffers else ()
+        ops.momentum_step(
+            self.handle,
+            -moves.lr,
+            moves.gradients,
+            velocities,
+            1.0,
+            moves.weights,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            decay=moves.decay,
+        )
+
+    def _move_one(self, one: Move) -> None:
+        """As Caffe defines it."""
+        w, g, (v,), _, lr, _ = one
+        ahead = self.config.momentum if self.config.nesterov else 0.0
+        if ahead:
+            ops.add(self.handle, ahead, v, 1.0, w)
+        ops.add(self.handle, lr, g, self.config.momentum, v)
+        ops.add(self.handle, -1.0 - ahead, v, 1.0, w)
 
 
-class _Adaptive(Optimizer):
-    """A method with averages of squares. Owned by one thread; checked."""
-
-    def _average_squares(self, x: Tensor, keep: float, take: float, average: Tensor) -> None:
-        """average = keep * average + take * x^2."""
-        ops.binary(self.handle, "mul", take, x, 1.0, x, keep, average)
-
-    def _scaled(self, x: Tensor, squares: Tensor, root: Tensor, out: Tensor) -> None:
-        """out = x / (sqrt(squares) + epsilon); overwrites root, which neither may be."""
-        ops.set_tensor(self.handle, self.config.epsilon, root)
-        ops.unary(self.handle, "sqrt", 1.0, squares, 1.0, root)
-        ops.binary(self.handle, "div", 1.0, x, 1.0, root, 0.0, out)
-
-
-class Adam(_Adaptive):
-    """Adam. Owned by one thread; checked.
+class Adam(Optimizer):
+    """Adam, all parameters at once. Owned by one thread; checked.
 
         m = momentum * m + (1 - momentum) * g;  v = momentum2 * v + (1 - momentum2) * g^2
         w = w - lr * sqrt(1 - momentum2^t) / (1 - momentum^t) * m / (sqrt(v) + epsilon)
@@ -71,18 +63,34 @@ class Adam(_Adaptive):
     Source: arXiv 1412.6980, section 2, last paragraph, and Caffe's solver.
     """
 
-    scratch = 1
-
     def _slots(self) -> Sequence[str]:
         return ("mean", "square")
 
-    def _move(self, one: Move) -> None:
-        w, g, (m, v), (root,), lr, step = one
+    def _move(self, moves: Moves) -> None:
         first, second = self.config.momentum, self.config.momentum2
-        ops.add(self.handle, 1 - first, g, first, m)
-        self._average_squares(g, second, 1 - second, v)
-        self._scaled(m, v, root, g)
-        ops.add(self.handle, -lr * math.sqrt(1 - second**step) / (1 - first**step), g, 1.0, w)
+        means, squares = moves.buffers
+        correction = math.sqrt(1 - second**moves.number) / (1 - first**moves.number)
+        ops.adam_step(
+            self.handle,
+            -moves.lr * correction,
+            moves.gradients,
+            means,
+            squares,
+            1.0,
+            moves.weights,
+            momentum=first,
+            momentum2=second,
+            epsilon=self.config.epsilon,
+            decay=moves.decay,
+        )
+
+
+class _Adaptive(OneByOne):
+    """A method with averages of squares. Owned by one thread; checked."""
+
+    def _average_squares(self, x: Tensor, keep: float, take: float, average: Tensor) -> None:
+        """average = keep * average + take * x^2."""
+        ops.binary(self.handle, "mul", take, x, 1.0, x, keep, average)
 
 
 class AdaGrad(_Adaptive):
@@ -93,11 +101,13 @@ class AdaGrad(_Adaptive):
     def _slots(self) -> Sequence[str]:
         return ("square",)
 
-    def _move(self, one: Move) -> None:
+    def _move_one(self, one: Move) -> None:
         w, g, (h,), (root,), lr, _ = one
         keep, take = self._shares()
         self._average_squares(g, keep, take, h)
-        self._scaled(g, h, root, g)
+        ops.set_tensor(self.handle, self.config.epsilon, root)
+        ops.unary(self.handle, "sqrt", 1.0, h, 1.0, root)
+        ops.binary(self.handle, "div", 1.0, g, 1.0, root, 0.0, g)
         ops.add(self.handle, -lr, g, 1.0, w)
 
     def _shares(self) -> tuple[float, float]:
@@ -126,7 +136,7 @@ class AdaDelta(_Adaptive):
     def _slots(self) -> Sequence[str]:
         return ("square", "update")
 
-    def _move(self, one: Move) -> None:
+    def _move_one(self, one: Move) -> None:
         w, g, (h, d), (above, below), lr, _ = one
         handle = self.handle
         keep = self.config.momentum

@@ -17,6 +17,7 @@ from tests.cases import (
     inverted_residual,
     matmul,
     normalization,
+    optimizer,
     pooled_convolution,
     pooling,
     reduce,
@@ -53,4 +54,5 @@ CASES: tuple[Case, ...] = (
     *dropout.CASES,
     *cross_entropy.CASES,
     *normalization.CASES,
+    *optimizer.CASES,
 )

@@ -8,13 +8,15 @@ import pytest
 
 from dnncore import TensorDescriptor
 from dnncore.backend import Offer
-from dnncore.cuda import pooling, reduction, summation, tensor
+from dnncore.cuda import optimizer, pooling, reduction, summation, tensor
 from dnncore.cuda.calls import KernelCall
 from dnncore.descriptors import PoolingDescriptor, PoolingMode, ReduceOperator
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import (
+    AdamProblem,
     AddProblem,
+    MomentumProblem,
     PoolingBackwardProblem,
     PoolingForwardProblem,
     ReduceProblem,
@@ -176,3 +178,23 @@ def test_a_choice_by_conditions_takes_sixteen_bytes_at_a_time(
 ) -> None:
     problem = WhereProblem(condition, a, b, packed(LARGE, b.dtype.value))
     assert first(tensor.WHERE, problem) == fastest
+
+
+def test_a_step_takes_as_few_launches_as_their_parameters_hold_tensors() -> None:
+    weights = tuple(packed((size,)) for size in (64, 0, 2048 * 1000, *(4097,) * 111))
+    for algorithms, problem in (
+        (optimizer.MOMENTUM, MomentumProblem(weights, 0.9, decay=0.1)),
+        (optimizer.ADAM, AdamProblem(weights, 0.9, 0.99, 1e-8)),
+    ):
+        calls = offers(algorithms, problem)["chunks"].prepare()
+        launches = [call for call in calls if isinstance(call, KernelCall)]
+        assert len(launches) == len(calls) == 3
+        assert [call.grid[0] for call in launches] == [1 + 500 + 54 * 2, 56 * 2, 2]
+        assert all(len(call.params) <= 4096 for call in launches)
+        read = [slot.place.operand for call in launches for slot in call.slots]
+        assert sorted(read) == [i for i in range(len(problem.inputs) + len(problem.outputs)) if i % len(weights) != 1]
+
+
+def test_a_step_of_parameters_without_elements_launches_nothing() -> None:
+    for weights in ((), (packed((0, 3)),)):
+        assert offers(optimizer.MOMENTUM, MomentumProblem(weights, 0.9))["chunks"].prepare() == ()

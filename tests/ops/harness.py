@@ -7,6 +7,7 @@ import numpy as np
 from dnncore import Handle, MathType, Tensor, TensorDescriptor
 from dnncore.backend import TICKET_BYTES
 from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems.optimizer import num_blended
 from dnncore.testing import assert_close
 from tests.cases import Case
 from tests.ops.oracle import Answer, make_inputs, solve
@@ -90,14 +91,15 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
     problem, alpha, beta = case.problem, case.alpha, case.beta
     rng = np.random.default_rng(list(case.name.encode()))
     values = make_inputs(problem, rng)
-    blended, *others = solve(problem, values)
-    output = problem.outputs[0]
-    spread = 1 if output.dtype.is_floating else 100  # of integers, fractions would all be 0
-    before = rng.uniform(-spread, spread, output.shape).astype(output.dtype.numpy) if beta else None
+    answers, blended = solve(problem, values), num_blended(problem)
+    before: list[np.ndarray | None] = [None] * len(problem.outputs)
+    for i, output in enumerate(problem.outputs[:blended] if beta else ()):
+        spread = 1 if output.dtype.is_floating else 100  # of integers, fractions would all be 0
+        before[i] = rng.uniform(-spread, spread, output.shape).astype(output.dtype.numpy)
 
     plan = handle.plan(problem, algorithm=algorithm)
     inputs = [Guarded(handle, d, v, guard) for d, v in zip(problem.inputs, values, strict=True)]
-    targets = [Guarded(handle, d, before if i == 0 else None, guard) for i, d in enumerate(problem.outputs)]
+    targets = [Guarded(handle, d, old, guard) for d, old in zip(problem.outputs, before, strict=True)]
     workspace = _workspace(handle, plan.workspace_bytes)
     try:
         if plan.workspace_bytes:
@@ -115,15 +117,12 @@ def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> Non
         for guarded in (*inputs, *targets, workspace):
             guarded.close()
 
-    old = np.zeros(output.shape) if before is None else before.astype(np.float64)
-    expected = [
-        Answer(
-            alpha * blended.value + beta * old,
-            abs(alpha) * _magnitude(handle, case, algorithm, blended, values) + abs(beta) * np.abs(old),
-            blended.length,
-        ),
-        *others,
-    ]
+    expected = list(answers)
+    for i, answer in enumerate(answers[:blended]):
+        given = before[i]
+        old = np.zeros(problem.outputs[i].shape) if given is None else given.astype(np.float64)
+        magnitude = abs(alpha) * _magnitude(handle, case, algorithm, answer, values) + abs(beta) * np.abs(old)
+        expected[i] = Answer(alpha * answer.value + beta * old, magnitude, answer.length)
     if plan.math == "tf32":  # which widens what is allowed
         assert isinstance(problem, ConvolutionProblem | FusedConvolutionProblem)
         assert problem.convolution.math is MathType.TF32, f"{case.name} by {algorithm} rounds what is not to be rounded"

@@ -15,9 +15,11 @@ from tests.ops.launches import cover, emulated, kernels_of, launches
 VECTORS = (
     "activation-forward-relu-vector",
     "activation-backward-relu-vector-blend",
+    "adam-float16",
     "add-same",
     "convolution-forward-1x1",
     "convolution-forward-nhwc",
+    "momentum-float32",
     "winograd-forward-pairs",
 )
 """Cases whose kernels read or write 16 bytes at a time where they can."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dnncore import Handle
+from dnncore import Handle, TensorDescriptor
 from dnncore.errors import CheckpointError, ConfigError
 from dnncore.nn.trainable import Multipliers
 from dnncore.train.config import OptimizerConfig
@@ -180,3 +180,23 @@ def test_buffers_of_another_method_are_refused(handle: Handle) -> None:
 def test_what_a_method_does_not_have_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OptimizerConfig(**values)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adagrad"])
+def test_a_gradient_that_lies_otherwise_than_its_parameter_is_taken_by_place(handle: Handle, kind: str) -> None:
+    shape = (4, 3, 2, 5)
+    rng = np.random.default_rng(3)
+    w, g = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    config = OptimizerConfig(kind=kind, momentum=0.0 if kind == "adagrad" else 0.9, weight_decay=0.0)  # type: ignore[arg-type]
+    found = []
+    for layout in ("NCHW", "NHWC"):
+        with handle.upload(w) as weight, handle.tensor(TensorDescriptor.packed(shape, "float32", layout)) as gradient:
+            gradient.assign(g)
+            optimizer = OPTIMIZERS[kind](handle, {"w": weight}, config)
+            for step in (1, 2):
+                gradient.assign(g)
+                optimizer.update({"w": gradient}, 0.1, step)
+            optimizer.close()
+            found.append(weight.numpy())
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], w)

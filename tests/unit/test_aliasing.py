@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,24 @@ def test_a_broadcast_operand_is_not_overwritten_while_it_is_read(handle: Handle)
         row = c.view(TensorDescriptor.packed((1, 4)))
         with pytest.raises(BadParamError, match=r"^c .* shares memory with a "):
             ops.add(handle, 1.0, row, 1.0, c)
+
+
+def test_many_operands_are_kept_apart_by_their_addresses(handle: Handle) -> None:
+    count = 40
+    with handle.upload(np.ones((3 * count, 4), np.float32)) as memory:
+        row = TensorDescriptor.packed((4,))
+        rows = [memory.view(row, 4 * place) for place in range(3 * count)]
+        gradients, velocities, weights = (rows[start::3] for start in range(3))
+        step = partial(ops.momentum_step, handle, -0.5, momentum=0.5)
+        step(gradients, velocities, 1.0, weights)
+        assert memory.numpy()[:3].tolist() == [[1.0] * 4, [1.5] * 4, [0.25] * 4]
+        shifted = memory.view(row, 4 * (3 * 7 + 2) + 1)  # the weight that comes behind, but for an element
+        with pytest.raises(BadParamError, match=r"^new_weight_9 .* shares memory with new_weight_7"):
+            step(gradients, velocities, 1.0, [*weights[:9], shifted, *weights[10:]])
+        with pytest.raises(BadParamError, match=r"^new_weight_3 .* shares memory with gradient_3"):
+            step([*gradients[:3], weights[3], *gradients[4:]], velocities, 1.0, weights)
+        with pytest.raises(BadParamError, match=r"^new_velocity_4 .* shares memory with velocity_5"):
+            step(gradients, [*velocities[:5], velocities[4], *velocities[6:]], 1.0, weights)
 
 
 def test_outputs_are_kept_apart(handle: Handle) -> None:
@@ -104,16 +123,25 @@ def test_what_is_called_interleaved_has_no_common_element(seed: int) -> None:
 
 def _in_place(kind: Any) -> frozenset[tuple[str, str]]:
     """What some problem of a kind may have in place."""
-    found: frozenset[tuple[str, str]] = getattr(kind, "possible_in_place", None) or kind.in_place
+    found: frozenset[tuple[str, str]] = getattr(kind, "possible_in_place", None) or _OF_MANY.get(kind, kind).in_place
     return found
+
+
+_WEIGHTS = (TensorDescriptor.packed((2, 4, 5, 3)), TensorDescriptor.packed((1, 4, 1, 1)))
+_OF_MANY: dict[Any, Any] = {
+    problems.MomentumProblem: problems.MomentumProblem(_WEIGHTS, 0.75, True, 0.5),
+    problems.AdamProblem: problems.AdamProblem(_WEIGHTS, 0.75, 0.5, 1e-2, 0.5),
+}
+"""An example of each kind whose operands are as many as it is made for."""
 
 
 @pytest.mark.parametrize(
     "problem", [getattr(problems, name) for name in problems.__all__ if name not in ("Direction", "Problem")]
 )
 def test_what_may_be_in_place_are_operands(problem: Any) -> None:
-    inputs: Any = getattr(problem, "possible_inputs", None) or problem.input_names
-    outputs: Any = getattr(problem, "possible_outputs", None) or problem.output_names
+    example = _OF_MANY.get(problem, problem)
+    inputs: Any = getattr(problem, "possible_inputs", None) or example.input_names
+    outputs: Any = getattr(problem, "possible_outputs", None) or example.output_names
     for source, target in _in_place(problem):
         assert source in inputs
         assert target in outputs
@@ -150,6 +178,7 @@ IN_PLACE: tuple[Problem, ...] = (
     problems.FusedConvolutionProblem(
         IMAGE, FILTER, IMAGE, CONVOLUTION, bias=CHANNELS, z=IMAGE, activation=RELU, alpha2=0.5
     ),
+    *_OF_MANY.values(),
 )
 
 

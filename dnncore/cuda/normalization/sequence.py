@@ -43,8 +43,8 @@ _WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_ST
 
 _STATISTICS_PACKS, _BROKEN_STATISTICS_PACKS = 4, 2
 _APPLY_PACKS = 16
-"""Least that a thread has of a part, also where packs are not whole, whose loads are several; when the output is written, of as many
-parts as there may be."""
+"""Least that a thread has of a part, also where packs are not whole, whose loads are several; when the output is written, of as
+many parts as there may be."""
 
 _OF_ACTIVATION = frozenset({Operand.BIAS, Operand.Y, Operand.Z})
 """Which a gradient goes by where an activation followed."""

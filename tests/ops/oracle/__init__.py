@@ -17,6 +17,7 @@ from tests.ops.oracle import (
     image,
     inverted_residual,
     normalization,
+    optimizer,
     pooled_convolution,
     pooling,
     softmax,
