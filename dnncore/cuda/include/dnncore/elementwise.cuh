@@ -15,7 +15,7 @@
 // others has lanes.
 #pragma once
 
-#include "dnncore/activation.cuh"
+#include "dnncore/activation_narrow.cuh"
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/common/pack.cuh"
 #include "dnncore/common/tensor.cuh"
@@ -66,13 +66,19 @@ enum class UnaryOperator : int32 {
 // Mirrored by _OPERATORS in dnncore/cuda/tensor.py.
 enum class BinaryOperator : int32 { kAdd, kSub, kMul, kDiv, kMin, kMax };
 
+// The storage type of a function's values, for what need not be more accurate than that.
+template <typename T>
+struct Stored {};
+
 // Functions. Each says how many inputs it takes, and which of them its settings need; the others are zeros.
 struct One {
   static constexpr int kInputs = 0;
   explicit __device__ One(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]
+  ) const {
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) out[i] = C(1);
   }
@@ -82,8 +88,10 @@ struct Copy {
   static constexpr int kInputs = 1;
   explicit __device__ Copy(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]
+  ) const {
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) out[i] = a[i];
   }
@@ -96,8 +104,10 @@ struct Unary {
   explicit __device__ Unary(const Settings& given) : chosen(static_cast<UnaryOperator>(given.mode)) {}
 
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&a)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]
+  ) const {
     const auto each = [&](auto function) {
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) out[i] = function(a[i]);
@@ -130,8 +140,10 @@ struct Binary {
   explicit __device__ Binary(const Settings& given) : settings(given) {}
 
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&b)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&a)[kLanes], const C (&b)[kLanes], const C (&)[kLanes], C (&out)[kLanes]
+  ) const {
     const C first = static_cast<C>(settings.first), second = static_cast<C>(settings.second);
     const auto each = [&](auto function) {
 #pragma unroll
@@ -153,8 +165,10 @@ struct Where {
   static constexpr int kInputs = 3;
   explicit __device__ Where(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&a)[kLanes], const C (&b)[kLanes], const C (&c)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&a)[kLanes], const C (&b)[kLanes], const C (&c)[kLanes], C (&out)[kLanes]
+  ) const {
 #pragma unroll
     for (int i = 0; i < kLanes; ++i) out[i] = a[i] != C(0) ? b[i] : c[i];
   }
@@ -167,11 +181,13 @@ struct ActivationForward {
       : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
 
   __device__ __forceinline__ bool needs(int) const { return true; }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&x)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&x)[kLanes], const C (&)[kLanes], const C (&)[kLanes], C (&out)[kLanes]
+  ) const {
     with_mode(activation, [&](auto chosen) {
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) out[i] = activate<chosen.kMode>(activation, x[i]);
+      for (int i = 0; i < kLanes; ++i) out[i] = activate_stored<T, chosen.kMode>(activation, x[i]);
     });
   }
 };
@@ -187,12 +203,14 @@ struct ActivationBackward {
     const bool has_slope_of_y = activation.mode == ActivationMode::kSigmoid || activation.mode == ActivationMode::kTanh;
     return input == 1 || (input == 0) == has_slope_of_y;
   }
-  template <typename C, int kLanes>
-  __device__ __forceinline__ void operator()(const C (&y)[kLanes], const C (&dy)[kLanes], const C (&x)[kLanes], C (&out)[kLanes]) const {
+  template <typename T, typename C, int kLanes>
+  __device__ __forceinline__ void operator()(
+      Stored<T>, const C (&y)[kLanes], const C (&dy)[kLanes], const C (&x)[kLanes], C (&out)[kLanes]
+  ) const {
     with_mode(activation, [&](auto chosen) {
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) {
-        const C rise = slope<chosen.kMode>(activation, y[i], x[i]);
+        const C rise = slope_stored<T, chosen.kMode>(activation, y[i], x[i]);
         out[i] = rise == C(0) ? C(0) : rise * dy[i];
       }
     });
@@ -253,7 +271,7 @@ __device__ __forceinline__ void evaluate(
     if (Function::kInputs > 1) wide[1][i] = widen(b[i]);
     if (Function::kInputs > 2) wide[2][i] = widen(c[i]);
   }
-  function(wide[0], wide[1], wide[2], out);
+  function(Stored<T>{}, wide[0], wide[1], wide[2], out);
 }
 
 // One element; only the inputs that the function takes are read.
