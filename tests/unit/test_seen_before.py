@@ -26,7 +26,7 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
 
     h = handle
     x, y, z, dx, dy, gradient = (new(*IMAGES) for _ in range(6))
-    w, dw = (new(4, 4, 3, 3) for _ in range(2))
+    w, dw, velocity, square = (new(4, 4, 3, 3) for _ in range(4))
     scale, bias, dscale, dbias, mean, inv_std = (new(*CHANNELS) for _ in range(6))
     scale_of_rows, dscale_of_rows, dbias_of_rows = (new(1, 1, 6, 8) for _ in range(3))
     mean_of_rows, inv_std_of_rows = (new(2, 4, 1, 1) for _ in range(2))
@@ -45,6 +45,12 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
     return {
         "activation_forward": lambda: ops.activation_forward(h, RELU, 1, x, 0, y),
         "activation_backward": lambda: ops.activation_backward(h, RELU, 1, y, dy, x, 0, dx),
+        "adam_step": lambda: ops.adam_step(
+            *(h, -1, [dw, dbias], [velocity, mean], [square, inv_std], 1, [w, bias]),
+            momentum=0.9,
+            momentum2=0.99,
+            epsilon=1e-8,
+        ),
         "add": lambda: ops.add(h, 1, bias, 1, y),
         "batch_norm_forward": lambda: ops.batch_norm_forward(h, "spatial", 1, x, 0, y, scale, bias, mean, inv_std),
         "batch_norm_backward": lambda: ops.batch_norm_backward(
@@ -104,6 +110,9 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
         "lrn_backward": lambda: ops.lrn_backward(h, LRN, 1, y, dy, x, 0, dx),
         "lrn_forward": lambda: ops.lrn_forward(h, LRN, 1, x, 0, y),
         "matmul": lambda: ops.matmul(h, 1, a, b, 0, c),
+        "momentum_step": lambda: ops.momentum_step(
+            h, -1, [dw, dbias], [velocity, mean], 1, [w, bias], momentum=0.9, decay=0.1
+        ),
         "pooled_convolution": lambda: ops.pooled_convolution(h, 1, half, filters, CONV, 0, narrow_pooled),
         "pooling_backward": lambda: ops.pooling_backward(h, 1, pooled, dpooled, x, MAXIMA, 0, dx),
         "pooling_backward_indices": lambda: ops.pooling_backward_indices(h, 1, dpooled, indices, MAXIMA, 0, dx),
