@@ -3,6 +3,7 @@
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
+from dnncore.cuda.normalization.row_gradients import RowGradients
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
 from dnncore.problems import (
     BatchNormBackwardProblem,
@@ -25,7 +26,7 @@ ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormInferenceProblem: INFERENCE,
     GroupNormBackwardProblem: BACKWARD,
     GroupNormForwardProblem: FORWARD,
-    LayerNormBackwardProblem: BACKWARD,
+    LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
     LayerNormForwardProblem: FORWARD,
     LRNBackwardProblem: _LRN_BACKWARD,
     LRNForwardProblem: _LRN_FORWARD,
