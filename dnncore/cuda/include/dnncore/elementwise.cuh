@@ -116,7 +116,7 @@ struct Unary {
       case UnaryOperator::kAbs: return each([](C x) { return fabs(x); });
       case UnaryOperator::kCeil: return each([](C x) { return ceil(x); });
       case UnaryOperator::kCos: return each([](C x) { return cos(x); });
-      case UnaryOperator::kErf: return each([](C x) { return erf(x); });
+      case UnaryOperator::kErf: return each([](C x) { return erf_stored<T>(x); });
       case UnaryOperator::kExp: return each([](C x) { return exp(x); });
       case UnaryOperator::kFloor: return each([](C x) { return floor(x); });
       case UnaryOperator::kLog: return each([](C x) { return log(x); });
