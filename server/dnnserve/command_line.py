@@ -276,6 +276,13 @@ def _parser() -> argparse.ArgumentParser:
         "--warm-up-seconds", type=float, default=1.0, metavar="S", help="for timing batches before a device serves"
     )
     work.add_argument(
+        "--save-costs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep what batches take from one start to the next, in the folder of compiled kernels (DNNCORE_CACHE_DIR, else "
+        "~/.cache/dnncore)",
+    )
+    work.add_argument(
         "--deadline-margin-ms", type=float, default=1.0, metavar="MS", help="kept of each deadline for the way back"
     )
     life = parser.add_argument_group("operation")

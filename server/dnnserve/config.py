@@ -138,6 +138,7 @@ class ServerConfig:
         default_deadline_ms: For requests that bring none; 0: none.
         models: What is set for single models, by their names.
         warm_up_seconds: How long the batches of a device's models are timed before it takes requests; 0: not at all.
+        save_costs: Whether what batches take is kept from one start to the next, in the folder of compiled kernels.
         deadline_margin_ms: Answers are due so long before the deadlines of their requests: they still have to reach the client.
         log_format: "text" or "json".
         log_level: One of `LOG_LEVELS`, from which on lines are logged.
@@ -201,6 +202,7 @@ class ServerConfig:
     default_deadline_ms: float = 0.0
     models: Mapping[str, ModelSection] = field(default_factory=dict)
     warm_up_seconds: float = 1.0
+    save_costs: bool = True
     deadline_margin_ms: float = 1.0
     log_format: str = "text"
     log_level: str = "info"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.admission import Refusal, Rejection, admit
-from dnnserve.scheduling.costs import Costs
+from dnnserve.scheduling.costs import Costs, Recall
 from dnnserve.scheduling.entry import Entry, Limits
 from dnnserve.scheduling.policy import Decision, choose
 from dnnserve.scheduling.queue import ModelQueue
@@ -24,9 +24,13 @@ class Dispatcher:
 
     A device that is lost may be expected back. Where no other has a model, requests for it wait for that device, if they can be
     answered in time behind its return; where another has it, nobody counts on the one that is away.
+
+    Args:
+        recall: What was learned earlier of batches; None: nothing was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recall: Recall | None = None) -> None:
+        self._recall = recall
         self._queues: dict[ModelKey, ModelQueue] = {}
         self._costs = Costs()
         self._free_ns: dict[str, int] = {}  # healthy devices, with the expected end of what they run
@@ -293,7 +297,9 @@ class Dispatcher:
         if had is not None and model not in had:
             return
         timings_ns = {} if had is None else had[model]
-        self._costs.seed(device, model, self._queues[model].limits.max_batch_rows, timings_ns, now_ns)
+        rows = self._queues[model].limits.max_batch_rows
+        learned = None if self._recall is None else self._recall(device, model, rows, timings_ns)
+        self._costs.seed(device, model, rows, timings_ns, now_ns, learned)
 
     def _least_cost_ns(self, model: ModelKey) -> int:
         curves = self._costs[model] or self._away[model]
