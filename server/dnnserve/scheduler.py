@@ -139,7 +139,7 @@ class Scheduler:
             back_ns: When it is expected to be added again; None: never.
         """
         with self._lock:
-            self._dispatcher.lose_device(device, back_ns)
+            self._dispatcher.lose_device(device, self._clock(), back_ns)
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
             completions = self._abandon(stranded=True) + self._expire()
             self._sweeper.wake()
