@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from dnnserve.engine.runner import Runner
 from dnnserve.envelope import InferenceRequest, ModelKey
 from dnnserve.processes.restarts import Restarts
@@ -20,8 +23,14 @@ NEXT = ModelKey("toy", 2)
 class Fleet:
     """Runners over a lab's fake devices, behind one scheduler."""
 
-    def __init__(self, lab: Lab, *devices: str, restarts: Restarts | None = None) -> None:
-        self.inbox, self.scheduler = Inbox(), Scheduler()
+    def __init__(
+        self,
+        lab: Lab,
+        *devices: str,
+        restarts: Restarts | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.inbox, self.scheduler = Inbox(), Scheduler(clock)
         self.changes: list[tuple[str, str | None]] = []
         models = {SPEC.key: SPEC.max_batch_rows}
         self.runners = [
@@ -29,6 +38,7 @@ class Fleet:
                 *(device, device, models, lab.open_host, self.scheduler),
                 on_change=lambda *change: self.changes.append(change),
                 restarts=restarts,
+                clock=clock,
             )
             for device in devices
         ]
@@ -42,10 +52,12 @@ class Fleet:
         self.scheduler.add_model(SPEC.key, Limits(**{"max_batch_rows": 8, "max_queue_requests": 100, **limits}))
         return self
 
-    def submit(self, value: float, rows: int = 1, model: ModelKey = SPEC.key) -> InferenceRequest:
-        request = InferenceRequest(
-            model, block_of(make_rows(value, rows)), self.scheduler._clock(), None, self.inbox.deliver
-        )
+    def submit(
+        self, value: float, rows: int = 1, model: ModelKey = SPEC.key, deadline_ms: int | None = None
+    ) -> InferenceRequest:
+        now_ns = self.scheduler._clock()
+        deadline_ns = None if deadline_ms is None else now_ns + deadline_ms * 1_000_000
+        request = InferenceRequest(model, block_of(make_rows(value, rows)), now_ns, deadline_ns, self.inbox.deliver)
         self.scheduler.submit(request)
         return request
 
