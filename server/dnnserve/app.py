@@ -165,7 +165,7 @@ class Server:
         tls = None if context is None else lambda: context.current
         gpus = sum(name != "cpu" for name in device_names)
         engines, own_gpus = (len(device_names), 0) if restartable else (0, gpus)
-        self._connections = of_server(config, engines, own_gpus)
+        self._connections = of_server(config, engines, own_gpus, len(specs))
         log_connections(self._connections, "this process")
         if config.front_ends:
             log_connections(of_front_end(config), "each front end's process")
