@@ -167,7 +167,7 @@ class Server:
         engines, own_gpus = (len(device_names), 0) if restartable else (0, gpus)
         self._connections = of_server(config, engines, own_gpus, len(specs))
         log_connections(self._connections, "this process")
-        if config.front_ends:
+        if config.num_front_ends:
             log_connections(of_front_end(config), "each front end's process")
         self._web = WebServer(
             *(config.host, config.metrics_port, page.render, lambda: self.ready, tls),
@@ -335,7 +335,7 @@ class Server:
         return self._control.index()
 
     def _front_end(self, begun: Children | None) -> FrontEnd:
-        if self._config.front_ends:
+        if self._config.num_front_ends:
             of_calls, of_connections = self._metrics.record_calls, self._metrics.record_refused_connections
             behind_processes = self.scheduler, self.statistics, of_calls, of_connections, self
             return FrontProcesses(self._config, *behind_processes, begun)

@@ -123,9 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     net.add_argument(
         "--front-ends",
         type=int,
-        default=0,
         metavar="N",
-        help="processes that take calls, all on one port; 0: the server's own process does",
+        help="processes that take calls, all on one port; 0: the server's own process does; without it four for each GPU, "
+        "but no more than one for each four cores",
     )
     net.add_argument(
         "--front-memory-mib",

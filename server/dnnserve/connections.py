@@ -81,12 +81,12 @@ def of_server(config: ServerConfig, engines: int, gpus: int, models: int) -> Con
     Raises:
         StartError: there are too few descriptors.
     """
-    kept = _OWN + _PER_PROCESS * (engines + config.front_ends) + _PER_GPU * gpus
+    kept = _OWN + _PER_PROCESS * (engines + config.num_front_ends) + _PER_GPU * gpus
     if engines:
         if config.repository_mode != "none":
             models += max(models, _LEAST_TO_COME)
-        kept += models * (_PER_MODEL + (0 if config.front_ends else _PER_MODEL_AND_ENGINE * engines))
-    return share_out(config, _descriptors(), kept, calls=not config.front_ends, pages=True)
+        kept += models * (_PER_MODEL + (0 if config.num_front_ends else _PER_MODEL_AND_ENGINE * engines))
+    return share_out(config, _descriptors(), kept, calls=not config.num_front_ends, pages=True)
 
 
 def of_front_end(config: ServerConfig) -> Connections:
