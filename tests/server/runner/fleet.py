@@ -64,6 +64,9 @@ class Fleet:
     def close(self) -> None:
         self.scheduler.stop()
         assert all(runner.join(PATIENCE_S) for runner in self.runners)
+        for runner in self.runners:  # also one that was given up, whose test must have let it go on
+            runner._thread.join(PATIENCE_S)
+            assert not runner._thread.is_alive(), f"the thread of {runner.label} is left"
 
 
 class Ends:

@@ -90,6 +90,7 @@ def test_what_was_taken_ahead_and_has_no_time_left_when_its_device_is_given_up_i
         outcome = fleet.inbox.of(request).outcome
         expired = request.ticket in given_up and request.deadline_ns < clock()  # type: ignore[operator]
         assert isinstance(outcome, DeadlineExpiredError if expired else Answer), outcome
+    lab.resume()
 
 
 def test_a_batch_that_fails_to_begin_after_its_device_was_given_up_is_answered_by_the_other_alone(
