@@ -28,15 +28,8 @@ SHAPES = {"alexnet": (3, 63, 63), "lenet": (1, 8, 8)}
 """Of others than 32 x 32: the least that they take."""
 
 _EVERYWHERE = {
-    "fuse_convolutions",
-    "fuse_inner_products",
-    "quantize",
-    "in_precision",
-    "channels_last",
-    "from_pixels",
-} | {
-    "fuse_pixels",
-    "rank_classes",
+    *("fuse_convolutions", "fuse_inner_products", "quantize", "in_precision", "channels_last"),
+    *("from_pixels", "fuse_pixels", "rank_classes"),
 }
 CHANGED = {
     "alexnet": _EVERYWHERE | {"drop_identities"},
@@ -87,9 +80,9 @@ def _model(name: str) -> Model:
 
 
 def _preprocessing(graph: Graph) -> Preprocessing:
-    _, channels, height, width = (int(str(extent)) if extent != "N" else 0 for extent in graph.inputs[0].shape)
-    order = "gray" if channels == 1 else "rgb"
-    return Preprocessing.squash(order, width, height, 1 / 255, (0.5,) * channels, (0.25,) * channels)
+    _, channels, height, width = graph.inputs[0].spec(1).shape
+    middle, spread = (0.5,) * channels, (0.25,) * channels
+    return Preprocessing.squash("gray" if channels == 1 else "rgb", width, height, 1 / 255, middle, spread)
 
 
 def _steps(model: Model, images: np.ndarray, handle: Handle, preprocessing: Preprocessing) -> Iterator[Step]:
