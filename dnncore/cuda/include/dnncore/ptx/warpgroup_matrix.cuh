@@ -140,20 +140,27 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
   constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
-      kSums == 48 || kSums == 96 ||
-      (sizeof(T) == 2 &&
-       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 ||
-        kSums == 120 || kSums == 128)));
+      kSums == 48 || kSums == 56 || kSums == 96 ||
+      (sizeof(T) == 2 && (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 32 || kSums == 64 || kSums == 112 ||
+                          kSums == 120 || kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
+  } else if constexpr (kIsInteger && kSums == 56) {
+    DNNCORE_MULTIPLY(
+        "112", "k32.s32.s8.s8", DNNCORE_NAMES_56, "%56", "%57", "%58", "", DNNCORE_SUMS_48("+r", 0),
+        DNNCORE_SUMS_8("+r", 48));
   } else if constexpr (kIsInteger) {
     DNNCORE_MULTIPLY(
         "192", "k32.s32.s8.s8", DNNCORE_NAMES_96, "%96", "%97", "%98", "", DNNCORE_SUMS_48("+r", 0),
         DNNCORE_SUMS_48("+r", 48));
   } else if constexpr (kIsFloat && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k8.f32.tf32.tf32", DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1", DNNCORE_SUMS_48("+f", 0));
+  } else if constexpr (kIsFloat && kSums == 56) {
+    DNNCORE_MULTIPLY(
+        "112", "k8.f32.tf32.tf32", DNNCORE_NAMES_56, "%56", "%57", "%58", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
+        DNNCORE_SUMS_8("+f", 48));
   } else if constexpr (kIsFloat) {
     DNNCORE_MULTIPLY(
         "192", "k8.f32.tf32.tf32", DNNCORE_NAMES_96, "%96", "%97", "%98", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
