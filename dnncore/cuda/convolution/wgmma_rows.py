@@ -79,9 +79,9 @@ _MOST_STEP_BYTES = (2**14 - 1) * 16
 """From eight columns of an operand to the next eight."""
 
 # Of the estimate, fitted to first layers of 16 bits on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a
-# rectangle, for products and stores, if laying out its chunks does not take longer. A step of any dtype is as many bytes, and by the
-# rates of the units takes as long; outputs of 32 bits are more bytes through shared memory, in and out. Then the share of the memory's
-# rate, and what it takes until the first products: in launches, and for the filters, as fitted for the 8 values of a chunk of 16 bits.
+# rectangle, for products and stores, if laying out its chunks does not take longer. A step of any dtype has as many bytes, and by
+# the units' rates takes as long; outputs of 32 bits are more bytes through shared memory, in and out. Then the share of the memory's
+# rate, and what it takes until the first products: in launches, and for the filters, whose chunks had 8 values.
 _RECTANGLE_CLOCKS, _STEP_CLOCKS = 1142, 56
 _SHARED_BYTES = 128
 """That shared memory moves in a clock."""
@@ -313,7 +313,7 @@ class _Rows:
         """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""
         chunks = self.stage_rows * self.chunks * RECTANGLE[1]
         if self.problem.w.dtype is _HALVED:
-            # Assumed that threads without a chunk wait as long as the others, of 9 chunks 7 of 16; of 16 bits at most one of 16 has none.
+            # Threads without a chunk, 7 of 16 where a row has 9 chunks, are assumed to wait as long as the others.
             chunks = -(-self.stage_rows // self.rows_at_once) * WARPGROUP
         wider = max(self.problem.y.dtype.itemsize - 2, 0) * math.prod(RECTANGLE) * BOX_FILTERS
         finishing = _RECTANGLE_CLOCKS + 2 * wider / _SHARED_BYTES

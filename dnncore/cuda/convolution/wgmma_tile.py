@@ -170,7 +170,7 @@ TILES = (
 )
 POOLED_TILE = next(tile for tile in TILES if tile.patch == Patch(1))
 TILES_OF_CLUSTERS = (*(Tile(64, 64, 5, cluster=blocks) for blocks in (1, 2, 4)), Tile(64, 64, 4, cluster=8))
-"""Of 16 bits, forward: as many stages as two blocks on a multiprocessor have room for."""
+"""Forward, of every dtype: as many stages as two blocks on a multiprocessor have room for."""
 TILES_OF_TF32 = TILES[:3]
 TILES_OF_INT8 = (Tile(128, 192, 5), Tile(128, 96, 7), Tile(64, 192, 6), Tile(64, 192, 12, row_bytes=64))
 

@@ -269,6 +269,7 @@ private:
       commit_products();
     }
     wait_for_products<0>();
+    settle_sums(sums);
   }
 };
 
