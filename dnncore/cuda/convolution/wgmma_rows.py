@@ -80,8 +80,8 @@ _MOST_STEP_BYTES = (2**14 - 1) * 16
 
 # Of the estimate, fitted to first layers of 16 bits on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a
 # rectangle, for products and stores, if laying out its chunks does not take longer. A step of any dtype has as many bytes, and by
-# the units' rates takes as long; outputs of 32 bits are more bytes through shared memory, in and out. Then the share of the memory's
-# rate, and what it takes until the first products: in launches, and for the filters, whose chunks had 8 values.
+# the units' rates takes as long; outputs of 32 bits are more bytes through shared memory, in and out. Then the share of the
+# memory's rate, and what it takes until the first products: in launches, and for the filters, whose chunks had 8 values.
 _RECTANGLE_CLOCKS, _STEP_CLOCKS = 1142, 56
 _SHARED_BYTES = 128
 """That shared memory moves in a clock."""
