@@ -59,7 +59,7 @@ _LAUNCHES_OF_A_PART = 3
 _OF_MEMORY_RATE = 0.2066
 _OF_RATE = 1.0761
 
-# Tiles go channel by channel through all images of a part. Where these lie pixel by pixel, a channel touches a sector of every pixel.
+# Tiles go channel by channel through all images of a part. Where these lie pixel by pixel, a channel touches a sector of each.
 # Unless the second-level cache keeps them until the next channel [assumed: in half of it], each element costs memory so many bytes
 # more: cudnn-paper-1 forward in fp32 on an H200 took 10.7 ms in NHWC, and 1.9 in NCHW.
 _SECTOR_BYTES = 32

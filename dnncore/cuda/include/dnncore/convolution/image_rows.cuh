@@ -1,8 +1,8 @@
 // Rows of channels-last images of few channels, laid out for the matrix units of sm_90 by threads: a network's first layer, whose
-// pixels of 3 channels are 6 bytes, which no copy of the engine begins at. But the values that a row of a filter meets are neighbours
-// in a row of x: 7 taps of 3 channels are 21, or 3 chunks of 8 (of 32 bits: 6 of 4; of int8: 2 of 16). Threads load these chunks from
-// wherever they begin, and lay them out as the units read operands that are not swizzled: a place is one chunk of 8 neighbouring
-// outputs, 8 rows of 16 bytes. What is float becomes tf32 on the way.
+// pixels of 3 channels are 6 bytes, which no copy of the engine begins at. But the values that a row of a filter meets are
+// neighbours in a row of x: 7 taps of 3 channels are 21, or 3 chunks of 8 (of 32 bits: 6 of 4; of int8: 2 of 16). Threads load
+// these chunks from wherever they begin, and lay them out as the units read operands that are not swizzled: a place is one chunk of 8
+// neighbouring outputs, 8 rows of 16 bytes. What is float becomes tf32 on the way.
 //
 //       x, rows that some rows of outputs meet        stage: a place is 8 outputs x 16 bytes
 //
@@ -25,23 +25,23 @@ namespace dnncore::wgmma {
 template <typename T>
 inline constexpr int kChunk = static_cast<int>(sizeof(uint4) / sizeof(T));  // values
 inline constexpr int kChunkWords = sizeof(uint4) / sizeof(uint32);
-inline constexpr int kChunkOutputs = 8;                                      // of a place
+inline constexpr int kChunkOutputs = 8;  // of a place
 inline constexpr uint32 kPlaceBytes = kChunkOutputs * sizeof(uint4);
 
 // x and its stages; IMAGE_ROWS of convolution/image_rows.py.
 struct ImageRows {
   const void* images;
-  int64 strides[2];         // from image to image and from row to row
-  int64 step;               // from a row to the next that a thread loads
-  int32 chunks;             // of a row of a filter
-  int32 pitch;              // places from a row of the stage to the next
+  int64 strides[2];          // from image to image and from row to row
+  int64 step;                // from a row to the next that a thread loads
+  int32 chunks;              // of a row of a filter
+  int32 pitch;               // places from a row of the stage to the next
   int32 stage_rows;
-  int32 rows_at_once;       // of a stage, that a warpgroup lays out
-  int32 height;             // of x, and the values of its rows
+  int32 rows_at_once;        // of a stage, that a warpgroup lays out
+  int32 height;              // of x, and the values of its rows
   int32 row_values;
-  int32 row_step;           // of x, from an output to the next one below, and beside it in values
+  int32 row_step;            // of x, from an output to the next one below, and beside it in values
   int32 value_step;
-  int32 rows_before;        // padding, and the same in values
+  int32 rows_before;         // padding, and the same in values
   int32 values_before;
   uint32 tail[kChunkWords];  // bits of the last chunk that are values
   uint32 in_words;           // whether rows begin and end at words of 4 bytes

@@ -7,9 +7,9 @@
 //             elements are pairs of filters, both of which one thread must have: the even filters are the first eight rows of
 //             the product, the odd ones the others.
 //
-// Of 32 bits each element is stored by itself. A row is as long as the swizzle goes, 32 filters, so that a box is two windows, one for
-// each half of the filters; it has half as many pixels, and so as many bytes as one of 16 bits: of a rectangle the upper or the lower
-// half.
+// Of 32 bits each element is stored by itself. A row is as long as the swizzle goes, 32 filters, so that a box is two windows, one
+// for each half of the filters; it has half as many pixels, and so as many bytes as one of 16 bits: of a rectangle the upper or the
+// lower half.
 #pragma once
 
 #include <type_traits>
@@ -101,7 +101,9 @@ public:
   __device__ __forceinline__ void write(const float* sums, Box& box) const {
     const auto narrow_into = [&](int group, auto& elements) {
 #pragma unroll
-      for (int i = 0; i < kCount<decltype(elements)>; ++i) elements[i] = narrow_all(sums + (4 * group + i) * kOfRegister);
+      for (int i = 0; i < kCount<decltype(elements)>; ++i) {
+        elements[i] = narrow_all(sums + (4 * group + i) * kOfRegister);
+      }
     };
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {

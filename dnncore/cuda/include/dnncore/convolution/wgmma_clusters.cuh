@@ -1,6 +1,6 @@
 // Forward convolution as in wgmma.cuh where there are few outputs: a batch of one image has so few tiles that most of the
-// multiprocessors would be idle, and what a tile takes is one block's way through all of its sum. Here tiles are small, 64 filters x
-// 64 pixels, and the blocks of a cluster share out the steps of the sum:
+// multiprocessors would be idle, and what a tile takes is one block's way through all of its sum. Here tiles are small, 64 filters
+// x 64 pixels, and the blocks of a cluster share out the steps of the sum:
 //
 //     block 0      steps 0...4      sums of 64 pixels  ---+--+--+--> pixels  0...15  of all blocks: add, finish, store
 //     block 1      steps 5...8      sums of 64 pixels  ---+--+--+--> pixels 16...31

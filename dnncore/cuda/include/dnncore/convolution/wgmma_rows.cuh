@@ -1,18 +1,20 @@
-// Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, of 16 bits, or
-// of fp32 as tf32, sums in fp32, or of int8, sums in int32, and whatever follows. What a row of a filter meets is laid out in chunks
-// of 16 bytes, 8 values (of fp32: 4, of int8: 16), the last of them filled up with zeros, as image_rows.cuh draws it: 8 rows of 16
-// bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are looked up in a table while they are laid out.
+// Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, of 16 bits,
+// or of fp32 as tf32, sums in fp32, or of int8, sums in int32, and whatever follows. What a row of a filter meets is laid out in
+// chunks of 16 bytes, 8 values (of fp32: 4, of int8: 16), the last of them filled up with zeros, as image_rows.cuh draws it: 8 rows
+// of 16 bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are looked up in a table while they are laid
+// out.
 //
 //       stage   rows of x that 8 x 14 outputs meet: [chunk 0] [chunk 1] [chunk 2] [zeros]
 //       w       all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
 //
-// One product of 32 bytes of summands takes two chunks, of which the second may be in the next row; where the number of chunks is odd,
-// that of the last is zeros.
+// One product of 32 bytes of summands takes two chunks, of which the second may be in the next row; where the number of chunks is
+// odd, that of the last is zeros.
 //
 //       producers 0, 1    load, lay out  --->  stage 0, stage 1, ...  --->  multiply, finish, store    consumers 0, 1
 //
-// A rectangle has one producer and one consumer, warpgroups that take turns with the other two. Of fp32 its upper and its lower half
-// are stored by themselves, so that boxes take no more memory (wgmma_box.cuh); filters of int8 are in the order that is drawn there.
+// A rectangle has one producer and one consumer, warpgroups that take turns with the other two. Of fp32 its upper and its lower
+// half are stored by themselves, so that boxes take no more memory (wgmma_box.cuh); filters of int8 are in the order that is told
+// there.
 #pragma once
 
 #include "dnncore/convolution/image_rows.cuh"

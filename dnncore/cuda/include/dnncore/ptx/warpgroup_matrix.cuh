@@ -155,7 +155,8 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
       kSums == 32 || kSums == 48 || kSums == 56 || kSums == 96 ||
-      (sizeof(T) == 2 && (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
+      (sizeof(T) == 2 &&
+       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 32) {
