@@ -1,5 +1,5 @@
-// The way back of load_transposed_matrices and load_transposed_pair in matrix.cuh, from registers to shared memory (stmatrix, sm_90;
-// PTX ISA, 9.7.14.5.16), and the pairs of 16 bits that its registers hold.
+// The way back of load_transposed_matrices and load_transposed_pair in matrix.cuh, from registers to shared memory (stmatrix,
+// sm_90; PTX ISA, 9.7.14.5.16), and the pairs of 16 bits that its registers hold.
 #pragma once
 
 #include <type_traits>
