@@ -17,8 +17,8 @@
 #include <type_traits>
 
 #include "dnncore/common/tensor.cuh"
-#include "dnncore/ptx/convert.cuh"
 #include "dnncore/ptx/warpgroup.cuh"
+#include "dnncore/ptx/warpgroup_matrix.cuh"
 
 namespace dnncore::wgmma {
 

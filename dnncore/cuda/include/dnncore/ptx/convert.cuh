@@ -1,4 +1,4 @@
-// Conversions between float and the 16-bit floating-point types, held as bits, and to tf32 (PTX ISA, 9.7.9.21 cvt). Written in PTX
+// Conversions between float and the 16-bit floating-point types, held as bits (PTX ISA, 9.7.9.21 cvt). Written in PTX
 // because the toolkit's own header takes longer to read than most kernels take to compile.
 #pragma once
 
@@ -26,13 +26,6 @@ __device__ __forceinline__ float float_from_bf16(std::uint16_t bits) {
 __device__ __forceinline__ std::uint16_t bf16_from_float(float value) {
   std::uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-
-// To the nearest, ties to even, as copies of the engine round (sm_90): a float whose lowest 13 bits are zeros.
-__device__ __forceinline__ std::uint32_t tf32_from_float(float value) {
-  std::uint32_t bits;
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 }
 

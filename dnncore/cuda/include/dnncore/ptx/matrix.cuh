@@ -37,15 +37,6 @@ __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&fragmen
                : "memory");
 }
 
-// The first two of them, at the addresses of lanes 0 to 15.
-__device__ __forceinline__ void load_transposed_pair(std::uint32_t (&fragments)[2], const void* shared) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(fragments[0]), "=r"(fragments[1])
-               : "r"(address)
-               : "memory");
-}
-
 // c += a * b, where a has 16 rows of 32 bytes and b has 8 columns of 32 bytes; T is the element type of both. Lane l
 // holds columns 2 (l % 4) and 2 (l % 4) + 1 of c, in rows l / 4 and l / 4 + 8. Sums of int8 are exact while int32 holds
 // them, and wrap around beyond.

@@ -49,6 +49,13 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The bits of tf32: to the nearest, ties to even, as copies of the engine round (9.7.9.21).
+__device__ __forceinline__ uint32 tf32_from_float(float value) {
+  uint32 bits;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+
 // What products of a type add up in.
 template <typename T>
 using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
@@ -154,7 +161,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
   constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
-      kSums == 32 || kSums == 48 || kSums == 56 || kSums == 96 ||
+      kSums == 32 || kSums == 48 || kSums == 56 || kSums == 96 || (kIsInteger && kSums == 112) ||
       (sizeof(T) == 2 &&
        (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
   static_assert(
@@ -167,6 +174,10 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY(
         "112", "k32.s32.s8.s8", DNNCORE_NAMES_56, "%56", "%57", "%58", "", DNNCORE_SUMS_48("+r", 0),
         DNNCORE_SUMS_8("+r", 48));
+  } else if constexpr (kIsInteger && kSums == 112) {
+    DNNCORE_MULTIPLY(
+        "224", "k32.s32.s8.s8", DNNCORE_NAMES_112, "%112", "%113", "%114", "", DNNCORE_SUMS_48("+r", 0),
+        DNNCORE_SUMS_32("+r", 48), DNNCORE_SUMS_32("+r", 80));
   } else if constexpr (kIsInteger) {
     DNNCORE_MULTIPLY(
         "192", "k32.s32.s8.s8", DNNCORE_NAMES_96, "%96", "%97", "%98", "", DNNCORE_SUMS_48("+r", 0),
