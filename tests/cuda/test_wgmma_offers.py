@@ -180,6 +180,18 @@ def test_few_outputs_are_shared_out_by_clusters_in_every_dtype(
     assert (found.seconds > in_16_bits.seconds) == (dtype is DType.FLOAT32)
 
 
+@pytest.mark.parametrize("layer", [((32, 64, 224, 224), (64, 64, 3, 3)), ((64, 64, 56, 56), (64, 64, 3, 3))])
+def test_pixels_of_few_channels_of_int8_are_loaded_once_for_all_taps(
+    layer: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    """Tap by tap they took an H200 longer than those of 16 bits, whose patches were loaded once."""
+    in_int8, in_16_bits = (
+        best_offer(Layer(*layer, dtype=dtype).problem, H200) for dtype in (DType.INT8, DType.FLOAT16)
+    )
+    assert _kernel(in_int8).unit.entry == "convolution_wgmma_int8_64x224"
+    assert in_int8.seconds < in_16_bits.seconds
+
+
 def test_tf32_is_for_those_alone_who_ask_for_it() -> None:
     """Nothing, plain or fused, is offered in tf32 to a convolution whose math is strict."""
     asked = Layer((64, 256, 14, 14), (256, 256, 3, 3), TF32, DType.FLOAT32).problem

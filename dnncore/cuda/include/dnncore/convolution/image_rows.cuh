@@ -1,8 +1,8 @@
 // Rows of channels-last images of few channels, laid out for the matrix units of sm_90 by threads: a network's first layer, whose
 // pixels of 3 channels are 6 bytes, which no copy of the engine begins at. But the values that a row of a filter meets are
 // neighbours in a row of x: 7 taps of 3 channels are 21, or 3 chunks of 8 (of 32 bits: 6 of 4; of int8: 2 of 16). Threads load
-// these chunks from wherever they begin, and lay them out as the units read operands that are not swizzled: a place is one chunk of 8
-// neighbouring outputs, 8 rows of 16 bytes. What is float becomes tf32 on the way.
+// these chunks from wherever they begin, and lay them out as the units read operands that are not swizzled: a place is one chunk
+// of 8 neighbouring outputs, 8 rows of 16 bytes. What is float becomes tf32 on the way.
 //
 //       x, rows that some rows of outputs meet        stage: a place is 8 outputs x 16 bytes
 //
