@@ -12,8 +12,8 @@
 //                    v down     t20 t21 t22 t23                                rows of a part
 //                                  results of `down` threads are put together in shared memory
 //
-// Sums and products are in double precision; extrema are compared in the compute type, which loses nothing. The order is
-// fixed.
+// Sums and products are in double precision, but for the few elements of float16 that a thread has at hand; extrema are
+// compared in the compute type, which loses nothing. The order is fixed.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
@@ -43,14 +43,34 @@ struct Preparation {
         negated(operation == ReduceOperator::kMin) {}
 };
 
-// What a thread has of the elements that it took, in the order of their indices, by the kind of operator.
+// What a thread has of the elements that it took, in the order of their indices, by the kind of operator; `pause` is
+// called after each few of them.
+template <typename T>
 struct Summing {
   double sum = 0.0;
 
-  template <typename C>
-  __device__ __forceinline__ void take(const Preparation& with, C x, int64) {
+  __device__ __forceinline__ void take(const Preparation& with, Compute<T> x, int64) {
     const double value = with.absolute ? fabs(static_cast<double>(x)) : static_cast<double>(x);
     sum = fma(value, with.squares ? value : 1.0, sum);
+  }
+  __device__ __forceinline__ void pause() {}
+  __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
+};
+
+// A few elements of float16, or their squares, are added in float32, which has 13 bits more and room for their largest:
+// to widen each to float64 would take longer than to load it.
+template <>
+struct Summing<float16> {
+  double sum = 0.0;
+  float few = 0.0f;
+
+  __device__ __forceinline__ void take(const Preparation& with, float x, int64) {
+    const float value = with.absolute ? fabsf(x) : x;
+    few = fmaf(value, with.squares ? value : 1.0f, few);
+  }
+  __device__ __forceinline__ void pause() {
+    sum += static_cast<double>(few);
+    few = 0.0f;
   }
   __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
 };
@@ -62,6 +82,7 @@ struct Multiplying {
   __device__ __forceinline__ void take(const Preparation& with, C x, int64) {
     product *= with.skips_zeros && x == C(0) ? 1.0 : static_cast<double>(x);
   }
+  __device__ __forceinline__ void pause() {}
   __device__ __forceinline__ Reduced result(const Preparation&) const { return {product, -1}; }
 };
 
@@ -78,17 +99,18 @@ struct Finding {
       index = i;
     }
   }
+  __device__ __forceinline__ void pause() {}
   __device__ __forceinline__ Reduced result(const Preparation& with) const {
     return {static_cast<double>(with.negated ? -best : best), index};
   }
 };
 
 // Call `reduce` with what takes elements for an operator.
-template <typename C, typename Reduce>
+template <typename T, typename Reduce>
 __device__ __forceinline__ Reduced by_operator(ReduceOperator operation, Reduce reduce) {
-  if (finds_an_element(operation)) return reduce(Finding<C>{});
+  if (finds_an_element(operation)) return reduce(Finding<Compute<T>>{});
   if (multiplies(operation)) return reduce(Multiplying{});
-  return reduce(Summing{});
+  return reduce(Summing<T>{});
 }
 
 // Where the vector with this number is, from an output's first element on.
@@ -118,6 +140,7 @@ __device__ __forceinline__ Reduced reduce_line_vectors(
       ahead[i].widen_into(values);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) taking.take(with, values[j], vector * kVector + j);
+      taking.pause();
     }
   }
   return taking.result(with);
@@ -135,7 +158,7 @@ __device__ void reduce_lines(const ReduceVectorsParams& params) {
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * (params.part / kVector);
     const int64 end = min(begin + params.part / kVector, params.length / kVector);
-    Reduced result = by_operator<Compute<T>>(params.operation, [&](auto taking) {
+    Reduced result = by_operator<T>(params.operation, [&](auto taking) {
       return reduce_line_vectors<T, kVector>(params, x, begin + rank, end, team, taking);
     });
     result = reduce_warp(params.operation, result);
@@ -166,6 +189,8 @@ __device__ __forceinline__ void reduce_column_vectors(
 #pragma unroll
       for (int j = 0; j < kVector; ++j) taking[j].take(with, values[j], row);
     }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) taking[j].pause();
   }
 #pragma unroll
   for (int j = 0; j < kVector; ++j) results[j] = taking[j].result(with);
@@ -186,7 +211,7 @@ __device__ void reduce_columns(const ReduceVectorsParams& params) {
     if (vector < params.vectors.value) {
       const T* const x = static_cast<const T*>(params.x) + offset_of(params.lines, line) + vector * kVector;
       Reduced* const mine = results + threadIdx.x * kVector;
-      by_operator<Compute<T>>(params.operation, [&](auto empty) {
+      by_operator<T>(params.operation, [&](auto empty) {
         reduce_column_vectors<T, kVector>(params, x, begin + row, end, down, empty, mine);
         return Reduced{};
       });
