@@ -113,35 +113,43 @@ __device__ __forceinline__ Reduced by_operator(ReduceOperator operation, Reduce 
   return reduce(Summing<T>{});
 }
 
-// Where the vector with this number is, from an output's first element on.
-template <int kVector>
-__device__ __forceinline__ int64 offset_of_vector(const ReduceVectorsParams& params, int64 vector) {
-  const QuotientRemainder line = divide(vector, params.vectors);
-  return offset_of(params.lines, line.quotient) + line.remainder * kVector;
+// Give `taking` the vectors from `begin` to `end`, every step-th; `at(n)` is where the n-th begins, `take(loaded, n)` takes it.
+template <typename T, int kVector, typename At, typename Take>
+__device__ __forceinline__ void for_vectors(const T* x, int64 begin, int64 end, int64 step, At at, Take take) {
+  int64 first = begin;
+  for (; first + (kAhead - 1) * step < end; first += kAhead * step) {
+    Loaded<T, kVector> ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ahead[i].load_if(true, x + at(first + i * step));
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) take(ahead[i], first + i * step);
+  }
+  for (; first < end; first += step) {
+    Loaded<T, kVector> one;
+    one.load_if(true, x + at(first));
+    take(one, first);
+  }
 }
 
 template <typename T, int kVector, typename Taking>
 __device__ __forceinline__ Reduced reduce_line_vectors(
     const ReduceVectorsParams& params, const T* x, int64 begin, int64 end, int64 step, Taking taking) {
   const Preparation with(params.operation);
-  for (int64 first = begin; first < end; first += kAhead * step) {
-    Loaded<T, kVector> ahead[kAhead];
+  const auto take = [&](const Loaded<T, kVector>& loaded, int64 vector) {
+    Compute<T> values[kVector];
+    loaded.widen_into(values);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int64 vector = first + i * step;
-      const bool there = vector < end;
-      ahead[i].load_if(there, x + (there ? offset_of_vector<kVector>(params, vector) : 0));
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int64 vector = first + i * step;
-      if (vector >= end) break;
-      Compute<T> values[kVector];
-      ahead[i].widen_into(values);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) taking.take(with, values[j], vector * kVector + j);
-      taking.pause();
-    }
+    for (int j = 0; j < kVector; ++j) taking.take(with, values[j], vector * kVector + j);
+    taking.pause();
+  };
+  if (params.vectors.value * kVector == params.length) {  // one line: nothing has to be divided
+    for_vectors<T, kVector>(x, begin, end, step, [](int64 vector) { return vector * kVector; }, take);
+  } else {
+    const auto at = [&](int64 vector) {
+      const QuotientRemainder line = divide(vector, params.vectors);
+      return offset_of(params.lines, line.quotient) + line.remainder * kVector;
+    };
+    for_vectors<T, kVector>(x, begin, end, step, at, take);
   }
   return taking.result(with);
 }
@@ -172,28 +180,23 @@ __device__ __forceinline__ void reduce_column_vectors(
     const ReduceVectorsParams& params, const T* x, int64 begin, int64 end, int64 step, Taking, Reduced* results) {
   const Preparation with(params.operation);
   Taking taking[kVector];
-  for (int64 first = begin; first < end; first += kAhead * step) {
-    Loaded<T, kVector> ahead[kAhead];
+  int taken = 0;
+  const auto at = [&](int64 row) { return offset_of(params.reduced_view, row); };
+  for_vectors<T, kVector>(x, begin, end, step, at, [&](const Loaded<T, kVector>& loaded, int64 row) {
+    Compute<T> values[kVector];
+    loaded.widen_into(values);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int64 row = first + i * step;
-      const bool there = row < end;
-      ahead[i].load_if(there, x + (there ? offset_of(params.reduced_view, row) : 0));
+    for (int j = 0; j < kVector; ++j) taking[j].take(with, values[j], row);
+    if (++taken % kAhead == 0) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) taking[j].pause();
     }
+  });
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int64 row = first + i * step;
-      if (row >= end) break;
-      Compute<T> values[kVector];
-      ahead[i].widen_into(values);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) taking[j].take(with, values[j], row);
-    }
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) taking[j].pause();
+  for (int j = 0; j < kVector; ++j) {
+    taking[j].pause();
+    results[j] = taking[j].result(with);
   }
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) results[j] = taking[j].result(with);
 }
 
 // Neighbours become neighbouring outputs.
