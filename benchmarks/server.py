@@ -48,7 +48,8 @@ class RunningServer:
     def __init__(self, package: Path, scratch: Path, *arguments: str) -> None:
         self._ready_file = scratch / f"ready-{time.monotonic_ns()}.json"
         ports = ("--grpc-port", "0", "--metrics-port", "0", "--ready-file", str(self._ready_file))
-        alone = ("--lame-duck-seconds", "0")  # there is no load balancer that would have to notice
+        # There is no load balancer that would have to notice, and no run may depend on one before, nor on the machine's cores.
+        alone = ("--lame-duck-seconds", "0", "--no-save-costs", "--front-ends", "0")
         self._command = _command("dnnserve", "--model", str(package), *ports, *alone, *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self.grpc = self.metrics = ""

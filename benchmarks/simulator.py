@@ -195,7 +195,7 @@ class Simulation:
                     heapq.heappush(returns, (now_ns + device.away_ns, name))
                     expected_ns = device.away_ns if device.expected_away_ns is None else device.expected_away_ns
                     back_ns = now_ns + expected_ns
-                policy.lose_device(name, back_ns)
+                policy.lose_device(name, now_ns, back_ns)
                 sweep_at_ns = now_ns
                 idle.pop(name, None)
                 for end in [end for end in ends if end[1] == name]:

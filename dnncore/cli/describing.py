@@ -16,7 +16,7 @@ from dnncore.nn.estimate import estimate
 from dnncore.nn.footprint import footprint
 from dnncore.nn.graph import Graph
 from dnncore.nn.model import Model
-from dnncore.nn.passes import CHOICES, applied_passes, for_inference
+from dnncore.nn.passes import CHOICES, REGISTRY, applied_passes, for_inference
 from dnncore.nn.placement import place
 
 __all__ = ["add_command", "add_memory_arguments", "add_pass_arguments", "summary", "wants_passes"]
@@ -83,7 +83,7 @@ def _describe(options: argparse.Namespace) -> int:
     changed = model
     known = calibration_of(options), normalization_of(options), options.rank
     for name, behind in applied_passes(model, PRECISIONS[options.precision], options.without, *known):
-        print(f"  pass    {name}: {_change(changed, behind)}")
+        print(f"  pass    {name}: {_change(changed, behind)}{_moves(name, changed, behind)}")
         changed = behind
     for name in options.without:
         print(f"  pass    {name}: left out")
@@ -103,6 +103,15 @@ def _change(before: Model, after: Model) -> str:
     if laid := len(after.graph.layouts) - len(before.graph.layouts):
         text += f", {laid} tensors lie channels-last"
     return text
+
+
+def _moves(name: str, before: Model, after: Model) -> str:
+    """How far outputs may move by a pass; nothing where it left all as it was."""
+    weights = before.weights
+    if after.graph == before.graph and all(array is weights[one] for one, array in after.weights.items()):
+        return ""
+    relative = REGISTRY[name].tolerance.relative(before.graph, after.graph)
+    return f"; within {relative:.1g} of the largest output" if relative else "; to the bit"
 
 
 def summary(model: Model, device: str | None = None, batches: Sequence[int] = _BATCHES) -> str:

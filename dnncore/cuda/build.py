@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dnncore.cache import write_atomically
 from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.runtime import jit
 from dnncore.cuda.runtime.jit import Compiler
@@ -60,7 +61,7 @@ def build(units: Sequence[Unit], architectures: Sequence[str], folder: Path, job
             image = jit.packed(image)
         else:
             _check_machine(image, unit, compiler)
-        jit.write_atomically(folder / name, image)
+        write_atomically(folder / name, image)
         built[name] = {"file": name, "entry": unit.entry, "arch": arch, "nbytes": len(image)}
         return built[name]
 
@@ -92,7 +93,7 @@ def _built_before(folder: Path, compiler: Compiler) -> dict[str, _Entry]:
 
 def _write_index(folder: Path, compiler: Compiler, entries: dict[str, _Entry]) -> None:
     index = {"compiler": compiler.version, "flags": compiler.flags, "images": list(entries.values())}
-    jit.write_atomically(folder / jit.INDEX, json.dumps(index, indent=1).encode())
+    write_atomically(folder / jit.INDEX, json.dumps(index, indent=1).encode())
 
 
 def _check_machine(image: bytes, unit: Unit, compiler: Compiler) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "FULL_PRECISION",
     "SMALL_DIVISOR",
     "TENSOR_VIEW",
+    "Field",
     "c_type",
     "collapse",
     "divisor",

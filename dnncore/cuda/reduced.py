@@ -20,15 +20,15 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["BLOCK", "THREAD", "Geometry", "InParts", "Pace", "Partition", "Team"]
+__all__ = ["BLOCK", "NEXT_LAUNCH", "OF_MEMORY_RATE", "THREAD", "Geometry", "InParts", "Pace", "Partition", "Team"]
 
 _SHORT = 32
 """Reductions of up to this many elements would leave most of a block idle."""
 
-_OF_MEMORY_RATE = 0.83
+OF_MEMORY_RATE = 0.83
 """Of the memory rate [measured on an H200: sums of 2^26 elements and bias gradients]."""
 
-_NEXT_LAUNCH = 0.4
+NEXT_LAUNCH = 0.4
 """Launches that a kernel costs right behind another one [measured on an H200, in a CUDA graph: 1.6 us]."""
 
 _Views = tuple[tuple[int, ...], ...]
@@ -154,12 +154,12 @@ class Partition:
         kept, reduced = (views[1][-1] for views in (self.geometry.kept, self.geometry.reduced))
         nbytes = touched_bytes(elements, itemsize, min(kept, reduced) if self.team is THREAD else reduced)
         seconds = figures.launch_seconds + max(
-            nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            nbytes / (figures.bytes_per_second * OF_MEMORY_RATE),
             elements * pace.products / figures.products_per_second(Maths.FP32),
             self._stepping(figures, pace),
         )
         if self.splits > 1:
-            seconds += _NEXT_LAUNCH * figures.launch_seconds + self.of_parts(pace.finisher)._stepping(figures, pace)
+            seconds += NEXT_LAUNCH * figures.launch_seconds + self.of_parts(pace.finisher)._stepping(figures, pace)
         return seconds
 
     def _stepping(self, figures: DeviceFigures, pace: Pace) -> float:

@@ -226,14 +226,15 @@ class Graph:
         outputs: tuple[str, ...] | None = None,
         inputs: tuple[Value, ...] | None = None,
     ) -> Graph:
-        """This graph with other nodes, and without the constants that none of them reads."""
+        """This graph with other nodes, without the constants that none of them reads, and the layouts of what is gone."""
         nodes = tuple(nodes)
         outputs = self.outputs if outputs is None else outputs
         read = {name for node in nodes for name in node.reads} | set(outputs)
         kept = tuple(one for one in (self.constants if constants is None else constants) if one.name in read)
-        return replace(
-            self, nodes=nodes, constants=kept, outputs=outputs, inputs=self.inputs if inputs is None else inputs
-        )
+        left = read.union(*(node.outputs for node in nodes))
+        layouts = {name: layout for name, layout in self.layouts.items() if name in left}
+        inputs = self.inputs if inputs is None else inputs
+        return replace(self, nodes=nodes, constants=kept, outputs=outputs, inputs=inputs, layouts=layouts)
 
     def without_unused(self) -> Graph:
         """This graph without the nodes and constants on which neither an output nor an update depends."""

@@ -110,11 +110,22 @@ _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
 
 
 @cache
+@cache
+def _processor() -> str:
+    """What the processor calls itself; where it does not say, its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
 def info() -> DeviceInfo:
     """What the CPU is."""
     return DeviceInfo(
         name="cpu",
-        model=platform.processor() or platform.machine(),
+        model=_processor(),
         total_memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
 from dnncore.torch.modules import MODULES
 from dnncore.torch.modules.layer import is_watched
 from dnncore.torch.modules.normalization import BatchNorm
@@ -151,6 +152,7 @@ class _Tracer(fx.Tracer):
         return super().create_arg(a)
 
 
+@breaks_graph
 def _trace(module: nn.Module) -> _Forward:
     mode = module.training
     module.training = True
@@ -233,6 +235,7 @@ def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
             graph.erase_node(node)
 
 
+@runs_untraced
 def _norm_relu(norm: Any, relu: Any, x: Tensor, residual: Tensor | None) -> Tensor:
     """relu(norm(x) + residual), one after the other where a module has been replaced or is watched since."""
     if (
@@ -251,6 +254,7 @@ def _norm_relu(norm: Any, relu: Any, x: Tensor, residual: Tensor | None) -> Tens
 def _fused_class(theirs: Any) -> type[nn.Module]:
     """A subclass of a module's class that looks like it."""
 
+    @traced_from_within
     @wraps(theirs.forward)  # torch.export looks at its parameters
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.training:

@@ -23,6 +23,7 @@ from dnncore.errors import ConfigError, DnncoreError
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
+from dnnserve.front_ends import decided
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
 from dnnserve.processes.child import FRONT_END, Child, Children, can_fork
@@ -52,17 +53,20 @@ _SERVER_PACKAGES = frozenset(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `dnnserve` and return its exit code."""
     try:
-        config = parse_arguments(arguments)
+        asked = parse_arguments(arguments)
     except ModuleNotFoundError as error:
         return _refuse_without(error)
+    config = decided(asked)
     configure_logging(config.log_format, config.log_level)
+    if config.num_front_ends and asked.front_ends is None:
+        _log.info("%d processes take calls; --front-ends 0 leaves it to this one", config.num_front_ends)
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
     fronts = Children(FRONT_END)
     try:
-        if config.front_ends:
-            fronts = _begin_front_ends(config.front_ends)
+        if config.num_front_ends:
+            fronts = _begin_front_ends(config.num_front_ends)
         from dnnserve.assembly import make_server
     except ModuleNotFoundError as error:
         fronts.close()
@@ -112,7 +116,7 @@ def _begin_front_ends(count: int) -> Children:
 def _read_again(server: Server, arguments: Sequence[str] | None) -> None:
     """SIGHUP: apply the configuration as it is now. Certificates and tokens are read again by themselves when they change."""
     try:
-        config = read_again(arguments)
+        config = decided(read_again(arguments))
     except (ConfigError, OSError) as error:
         _log.error("SIGHUP: the configuration cannot be used, so the old holds: %s", error)
         return

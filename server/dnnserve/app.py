@@ -34,8 +34,10 @@ from dnnserve.logs import set_log_level
 from dnnserve.metrics import Metrics, MetricsPage, StateCollector
 from dnnserve.processes.child import Children
 from dnnserve.processes.restarts import Restarts
+from dnnserve.processes.signs_of_life import Regularly
 from dnnserve.questions import Answer, Question
 from dnnserve.repository import see_repository
+from dnnserve.saved_costs import SavedCosts
 from dnnserve.scheduler import Scheduler
 from dnnserve.security.doors import open_doors, shows_tokens
 from dnnserve.shared_memory.registry import Registry
@@ -50,6 +52,8 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.05
 _LAST_ANSWERS_S = 0.25  # for answers that are on their way when the port closes; an open Watch makes us wait it out
 _CLOSE_S = 5.0
+_SAVE_S = 60.0
+"""From one time that costs are saved to the next: as much is lost of what was learned where the server is killed."""
 
 RELOADED = frozenset(
     {
@@ -90,6 +94,7 @@ class Server:
         set_log_level: Called when the level changes; for processes of devices.
         origin: What the models were made of, and how others are read; None: no others will come.
         fronts: Processes of front ends that were begun; None: none were.
+        costs: What batches took at earlier starts, and where this one leaves it; None: it is not saved.
 
     Raises:
         StartError: a port cannot be had, or certificates or tokens cannot be used.
@@ -107,8 +112,11 @@ class Server:
         set_log_level: Callable[[str], None] = lambda _level: None,
         origin: Origin | None = None,
         fronts: Children | None = None,
+        costs: SavedCosts | None = None,
     ) -> None:
         self._config = config
+        self._costs = costs
+        self._saving = Regularly("dnnserve-costs", _SAVE_S, self._save_costs)
         self._close_engines = close
         self._set_engines_log_level = set_log_level
         self._specs = tuple(specs)
@@ -130,6 +138,7 @@ class Server:
             [self.statistics.record, self._metrics.record],
             [self._metrics.observe_batch],
             int(config.deadline_margin_ms * 1e6),
+            None if costs is None else costs.recall,
         )
         labels = dict(labelled(device_names))
         self._recipes = {
@@ -156,9 +165,9 @@ class Server:
         tls = None if context is None else lambda: context.current
         gpus = sum(name != "cpu" for name in device_names)
         engines, own_gpus = (len(device_names), 0) if restartable else (0, gpus)
-        self._connections = of_server(config, engines, own_gpus)
+        self._connections = of_server(config, engines, own_gpus, len(specs))
         log_connections(self._connections, "this process")
-        if config.front_ends:
+        if config.num_front_ends:
             log_connections(of_front_end(config), "each front end's process")
         self._web = WebServer(
             *(config.host, config.metrics_port, page.render, lambda: self.ready, tls),
@@ -178,6 +187,7 @@ class Server:
             self.statistics,
             self._metrics,
             self._front,
+            costs,
         )
         self._control = ModelControl(config, labels, self._stage, self._see)
         self._registry = Registry(config, self._front)
@@ -234,6 +244,7 @@ class Server:
         if specs is None:
             return False
         self._watchdog.start()
+        self._saving.start()
         self._stage.open(specs)
         self._control.start(self._recipes)
         _log.info("calls come over the %s front end", self._front.kind)
@@ -324,7 +335,7 @@ class Server:
         return self._control.index()
 
     def _front_end(self, begun: Children | None) -> FrontEnd:
-        if self._config.front_ends:
+        if self._config.num_front_ends:
             of_calls, of_connections = self._metrics.record_calls, self._metrics.record_refused_connections
             behind_processes = self.scheduler, self.statistics, of_calls, of_connections, self
             return FrontProcesses(self._config, *behind_processes, begun)
@@ -360,9 +371,14 @@ class Server:
                 return False
         return True
 
+    def _save_costs(self) -> None:
+        if self._costs is not None:
+            self._costs.save(self.scheduler.costs())
+
     def _close(self) -> bool:
         """Answer what is left, and close devices and ports; False: a device did not end in time."""
         self._watchdog.stop()
+        self._saving.stop()
         self.scheduler.stop()
         self._registry.close()
         self._front.wait_empty(_LAST_ANSWERS_S)
@@ -373,6 +389,7 @@ class Server:
             if not runner.join(max(0, deadline_ns - self._clock()) / 1e9):
                 _log.error("device %s did not finish its batch within %g s", runner.label, _CLOSE_S)
                 closed = False
+        self._save_costs()
         self._close_engines()
         self._web.close()
         return closed

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dnncore import devices
+from dnncore.cache import cache_folder
 from dnncore.nn import Package
 from dnnserve.app import Origin, Server, labelled
 from dnnserve.config import ServerConfig
@@ -30,6 +31,7 @@ from dnnserve.repository import (
     see_repository,
     stamp_of,
 )
+from dnnserve.saved_costs import FILE_NAME, SavedCosts
 
 __all__ = ["make_server"]
 
@@ -62,11 +64,14 @@ def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
     try:
         recipes, specs = {}, []
         labels = dict(labelled(names))
+        costs = _saved_costs(config, labels, in_processes=in_processes)
         for key, (path, package) in _packages(config).items():
             recipes[key] = recipe_of(config, key.name, path, stamp_of(path), labels)
             spec, served = read_model(key, package, config.of_model(key.name), recipes[key].devices)
             specs.append(spec)
             engines.put(key, served)
+            if costs is not None:
+                costs.enter(key, served.digest)
         origin = Origin(recipes, engines, partial(_read, config))
         return Server(
             *(config, names, specs, engines),
@@ -75,10 +80,25 @@ def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
             set_log_level=engines.set_log_level,
             origin=origin,
             fronts=fronts,
+            costs=costs,
         )
     except BaseException:
         engines.close()
         raise
+
+
+def _saved_costs(config: ServerConfig, labels: Mapping[str, str], *, in_processes: bool) -> SavedCosts | None:
+    """What batches took at earlier starts; None: it is not kept."""
+    if not config.save_costs:
+        return None
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:
+        _log.warning("what batches take is not saved: %s; set DNNCORE_CACHE_DIR, or --no-save-costs", error)
+        return None
+    terms = f"in a {'process' if in_processes else 'thread'}" + (", one by one" if config.batch_invariant else "")
+    hardware = {label: devices.info(name).model for label, name in labels.items()}
+    return SavedCosts(folder / FILE_NAME, hardware, terms)
 
 
 def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:

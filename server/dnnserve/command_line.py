@@ -123,9 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     net.add_argument(
         "--front-ends",
         type=int,
-        default=0,
         metavar="N",
-        help="processes that take calls, all on one port; 0: the server's own process does",
+        help="processes that take calls, all on one port; 0: the server's own process does; without it four for each GPU, "
+        "but no more than one for each four cores",
     )
     net.add_argument(
         "--front-memory-mib",
@@ -274,6 +274,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     work.add_argument(
         "--warm-up-seconds", type=float, default=1.0, metavar="S", help="for timing batches before a device serves"
+    )
+    work.add_argument(
+        "--save-costs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep what batches take from one start to the next, in the folder of compiled kernels (DNNCORE_CACHE_DIR, else "
+        "~/.cache/dnncore)",
     )
     work.add_argument(
         "--deadline-margin-ms", type=float, default=1.0, metavar="MS", help="kept of each deadline for the way back"

@@ -13,6 +13,7 @@ __all__ = [
     "ENGINES",
     "FRONT_ENDS",
     "LOG_LEVELS",
+    "MOST_FRONT_ENDS",
     "PRECISIONS",
     "REPOSITORY_MODES",
     "ModelConfig",
@@ -24,6 +25,9 @@ _MAX_PORT = 65535
 _MAX_BATCH_ROWS = 4096
 _MAX_DEADLINE_MS = 86_400_000
 _LAST_PRIORITY = 8
+
+MOST_FRONT_ENDS = 64
+"""Processes that may take calls."""
 
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16, "int8": DType.INT8}
 """What a model may be computed in, by the name that users give."""
@@ -117,7 +121,8 @@ class ServerConfig:
         max_queue_requests: Requests that may wait for a model.
         max_queue_delay_us: How long a request waits for company while a device is idle.
         hold_until_requests: The first batch waits for so many requests; for tests.
-        front_ends: Processes that take calls, all on one port; 0: the server's own process does.
+        front_ends: Processes that take calls, all on one port; 0: the server's own process does; None: so, unless
+            `front_ends.decided` has looked at the machine, as the command does.
         front_memory_mib: Shared memory of each for requests that wait or run, a power of two.
         front_end: What takes calls: "fast", "public", or "auto" for the fast lane where it runs and the public API elsewhere.
         grpc_threads: Handler threads of the public front end: the requests that can be decoded, queued or running at once there.
@@ -138,6 +143,7 @@ class ServerConfig:
         default_deadline_ms: For requests that bring none; 0: none.
         models: What is set for single models, by their names.
         warm_up_seconds: How long the batches of a device's models are timed before it takes requests; 0: not at all.
+        save_costs: Whether what batches take is kept from one start to the next, in the folder of compiled kernels.
         deadline_margin_ms: Answers are due so long before the deadlines of their requests: they still have to reach the client.
         log_format: "text" or "json".
         log_level: One of `LOG_LEVELS`, from which on lines are logged.
@@ -181,7 +187,7 @@ class ServerConfig:
     max_queue_delay_us: int = 0
     hold_until_requests: int = 0
     front_end: str = "auto"
-    front_ends: int = 0
+    front_ends: int | None = None
     front_memory_mib: int = 256
     grpc_threads: int = 64
     max_calls: int = 16_384
@@ -201,6 +207,7 @@ class ServerConfig:
     default_deadline_ms: float = 0.0
     models: Mapping[str, ModelSection] = field(default_factory=dict)
     warm_up_seconds: float = 1.0
+    save_costs: bool = True
     deadline_margin_ms: float = 1.0
     log_format: str = "text"
     log_level: str = "info"
@@ -258,7 +265,7 @@ class ServerConfig:
             ("--max-connections", self.max_connections, 0, 1_000_000),
             ("--max-connection-age-seconds", self.max_connection_age_seconds, 0, 86_400),
             ("--max-connection-idle-seconds", self.max_connection_idle_seconds, 0, 86_400),
-            ("--front-ends", self.front_ends, 0, 64),
+            ("--front-ends", self.front_ends or 0, 0, MOST_FRONT_ENDS),
             ("--front-memory-mib", self.front_memory_mib, 1, 65_536),
             ("--max-shared-memory-regions", self.max_shared_memory_regions, 1, 1024),
             ("--max-shared-memory-mib", self.max_shared_memory_mib, 1, 1 << 20),
@@ -286,6 +293,11 @@ class ServerConfig:
             section.devices or self.devices,
             section.priority or 0,
         )
+
+    @property
+    def num_front_ends(self) -> int:
+        """Processes that take calls beside the server's own; 0: that one does."""
+        return self.front_ends or 0
 
     @property
     def file_arguments(self) -> tuple[str, ...]:

@@ -24,6 +24,15 @@ _OWN = 32
 _PER_PROCESS = 8
 """Link and shared memory of an engine or a front end, and what is on its way to it; a second one's while it is started anew."""
 
+_PER_MODEL = 1
+"""The file with a model's weights that engines map."""
+
+_PER_MODEL_AND_ENGINE = 6
+"""Where calls come to this process: arenas of three batches on their way to an engine, each open as a file and as a mapping."""
+
+_LEAST_TO_COME = 16
+"""Models that room is kept for where they come and go; as many as there are at the start, where that is more. An assumption."""
+
 _PER_GPU = 64
 """What a driver opens for a device that runs in this process. An assumption: most GPUs run in processes of their own."""
 
@@ -60,19 +69,24 @@ class Connections:
     needed: int | None = None
 
 
-def of_server(config: ServerConfig, engines: int, gpus: int) -> Connections:
+def of_server(config: ServerConfig, engines: int, gpus: int, models: int) -> Connections:
     """The bounds of the server's own process.
 
     Args:
         config: Its.
         engines: Processes of devices.
         gpus: That run in this process.
+        models: That it begins with.
 
     Raises:
         StartError: there are too few descriptors.
     """
-    kept = _OWN + _PER_PROCESS * (engines + config.front_ends) + _PER_GPU * gpus
-    return share_out(config, _descriptors(), kept, calls=not config.front_ends, pages=True)
+    kept = _OWN + _PER_PROCESS * (engines + config.num_front_ends) + _PER_GPU * gpus
+    if engines:
+        if config.repository_mode != "none":
+            models += max(models, _LEAST_TO_COME)
+        kept += models * (_PER_MODEL + (0 if config.num_front_ends else _PER_MODEL_AND_ENGINE * engines))
+    return share_out(config, _descriptors(), kept, calls=not config.num_front_ends, pages=True)
 
 
 def of_front_end(config: ServerConfig) -> Connections:

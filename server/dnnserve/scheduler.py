@@ -16,7 +16,7 @@ from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey
 from dnnserve.errors import RequestError, UnavailableError
 from dnnserve.ledger import Ledger
 from dnnserve.refusals import cancelled_error, expired_error, refusal_error, restarting_error
-from dnnserve.scheduling.costs import Curve
+from dnnserve.scheduling.costs import Curve, Recall
 from dnnserve.scheduling.dispatcher import Dispatcher
 from dnnserve.scheduling.entry import Entry, Limits
 from dnnserve.sweeper import Sweeper, seconds_until
@@ -38,6 +38,7 @@ class Scheduler:
         recorders: Called in this order with every completion.
         observers: Called in this order with every batch that was answered.
         margin_ns: Answers are due so long before the deadlines of their requests: the way back to the client takes time too.
+        recall: What was learned earlier of batches; called with the lock held. None: nothing was.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Scheduler:
         recorders: Iterable[Recorder] = (),
         observers: Iterable[BatchObserver] = (),
         margin_ns: int = 0,
+        recall: Recall | None = None,
     ) -> None:
         self._clock = clock
         self._deliver = Delivery(recorders)
@@ -56,7 +58,7 @@ class Scheduler:
         self._full = threading.Condition(
             self._lock
         )  # runners whose devices run a batch: there is a full one, or it has ended
-        self._dispatcher = Dispatcher()
+        self._dispatcher = Dispatcher(recall)
         self._ledger = Ledger()
         self._no_device_reason = "no device has started"
         self._stopped = False
@@ -137,7 +139,7 @@ class Scheduler:
             back_ns: When it is expected to be added again; None: never.
         """
         with self._lock:
-            self._dispatcher.lose_device(device, back_ns)
+            self._dispatcher.lose_device(device, self._clock(), back_ns)
             self._no_device_reason = f"no healthy device is left; {device}: {reason}"
             completions = self._abandon(stranded=True) + self._expire()
             self._sweeper.wake()

@@ -20,6 +20,13 @@ SHAPES = (
     ("fp16", (1, 5, 1), (3, 5, 2), F16, "NCHW", 1.0, 0.0),
     ("bf16-nhwc", (2, 1, 1, 3), (2, 7, 2, 3), BF16, "NHWC", 1.0, 1.0),
     ("eight-dimensions", (1,) * 8, (2,) * 8, F32, "NCHW", 1.0, 0.0),
+    ("lines-fp16", (4, 1), (4, 40), F16, "NCHW", 0.5, 2.0),
+    ("half-lines-bf16", (1, 5, 1), (3, 5, 12), BF16, "NCHW", 1.0, 0.0),
+    ("lines-fp64", (1, 3, 1), (5, 3, 6), F64, "NCHW", 1.0, 1.0),
+    ("lines-nhwc", (2, 1, 5, 3), (2, 16, 5, 3), F32, "NHWC", 1.0, 0.0),
+    ("column-vectors", (3, 1, 36), (3, 7, 36), F32, "NCHW", 2.0, 1.0),
+    ("column-vectors-fp16-nhwc", (2, 24, 1, 1), (2, 24, 5, 7), F16, "NHWC", 1.0, 0.0),
+    ("lines-of-images", (2, 1, 1, 1), (2, 3, 4, 6), F32, "NCHW", 1.0, 0.0),
     ("no-elements", (1, 3), (0, 3), F32, "NCHW", 1.0, 0.0),
     ("no-outputs", (0, 1), (0, 3), F32, "NCHW", 1.0, 0.0),
 )
@@ -34,6 +41,10 @@ LONG = (
     ("parts-of-columns-bf16", (1, 40), (131, 40), BF16, "NCHW"),
     ("parts-of-a-row-bf16", (1,), (33001,), BF16, "NCHW"),
     ("parts-of-columns-fp64", (1, 40), (131, 40), F64, "NCHW"),
+    ("parts-of-lines-fp16", (1, 2, 1), (3, 2, 20000), F16, "NCHW"),
+    ("parts-of-lines", (2, 1), (2, 28000), F32, "NCHW"),
+    ("parts-of-column-vectors-bf16", (1, 72), (900, 72), BF16, "NCHW"),
+    ("parts-of-column-vectors-fp64", (2, 1, 2), (2, 2000, 2), F64, "NCHW"),
 )
 
 

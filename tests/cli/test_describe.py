@@ -84,9 +84,10 @@ def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture
     passes = [line.removeprefix("  pass    ") for line in said.splitlines() if line.startswith("  pass")]
     assert passes == [
         "drop_unused: 4 nodes -> 4",
-        "drop_identities: 4 nodes -> 3 (-1 identity)",
-        "fold_batch_norms: 3 nodes -> 2 (-1 batch_norm)",
-        "fuse_convolutions: 2 nodes -> 1 (-1 activation, -1 convolution, +1 fused_convolution)",
+        "drop_identities: 4 nodes -> 3 (-1 identity); to the bit",
+        "fold_batch_norms: 3 nodes -> 2 (-1 batch_norm); within 7e-07 of the largest output",
+        "fuse_convolutions: 2 nodes -> 1 (-1 activation, -1 convolution, +1 fused_convolution); "
+        "within 5e-07 of the largest output",
         "fuse_inner_products: 1 nodes -> 1",
         "merge_siblings: 1 nodes -> 1",
     ]
@@ -98,7 +99,7 @@ def test_a_pass_can_be_left_out(net: str, capsys: pytest.CaptureFixture[str]) ->
     assert main([*command, "--without", "fuse_convolutions"]) == 0
     said = capsys.readouterr().out
     assert "pass    fuse_convolutions: left out" in said
-    assert "pass    in_precision: 2 nodes -> 4 (+2 cast)" in said
+    assert "pass    in_precision: 2 nodes -> 4 (+2 cast); within 0.004 of the largest output" in said
     assert "pass    channels_last: 4 nodes -> 4, " in said
     assert "fused_convolution" not in said
     assert main([*command, "--without", "channels_last"]) == 0
@@ -111,7 +112,7 @@ def test_a_net_that_ranks_its_classes_is_shown(capsys: pytest.CaptureFixture[str
     command = ["describe", "lenet", "--passes", "--rank", "3"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "  pass    rank_classes: 7 nodes -> 9 (+1 flatten, +1 top_k)\n" in said
+    assert "  pass    rank_classes: 7 nodes -> 9 (+1 flatten, +1 top_k); to the bit\n" in said
     assert "  output  logits.classes: int32[N, 3]" in said
     assert main([*command, "--without", "rank_classes"]) == 0
     said = capsys.readouterr().out

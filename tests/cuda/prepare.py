@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dnncore.cache import cache_folder, write_atomically
 from dnncore.cuda.runtime import driver, jit
 from dnncore.cuda.runtime.jit import Compiler
 from dnncore.cuda.unit import Unit
@@ -59,7 +60,7 @@ def _build(headers: Path, module: _Module) -> None:
         built = Path(folder, "module.cubin")
         for warning in build_module(module.text, built, "unit.cu", headers=headers):
             print(f"warning: {warning}", file=sys.stderr)
-        jit.write_atomically(module.path, built.read_bytes())
+        write_atomically(module.path, built.read_bytes())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if compiler is None or "nvcc-emu" not in compiler.version:
         parser.error("nvcc on PATH is not the emulator's")
     arch = jit.architecture(driver.compute_capability(0))
-    folder = jit.cache_folder() / "cubins"
+    folder = cache_folder() / "cubins"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = _missing(arch, compiler, folder)
     batches = gate.batches([unit for unit in gate.units() if unit.source in missing])

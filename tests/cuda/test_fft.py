@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ def _problem(
     conv = conv or ConvolutionDescriptor.make(len(x) - 2)
     tx, tw, ty = (TensorDescriptor.packed(shape, "float32") for shape in (x, w, conv.output_shape(x, w)))
     return ConvolutionProblem(direction, tx, tw, ty, conv)
+
+
+def _channels_last(problem: ConvolutionProblem) -> ConvolutionProblem:
+    x, w, y = (TensorDescriptor.packed(each.shape, each.dtype, "NHWC") for each in (problem.x, problem.w, problem.y))
+    return replace(problem, x=x, w=w, y=y)
 
 
 def _offer(problem: ConvolutionProblem) -> Offer:
@@ -128,3 +134,24 @@ def test_a_nan_makes_nan_of_its_tiles_and_of_nothing_else(fresh_handle: Handle) 
     expected = np.zeros_like(found)
     expected[1, :, 14:28, 14:28] = True
     assert np.array_equal(found, expected)
+
+
+def test_channels_whose_sectors_the_cache_loses_between_them_are_estimated_to_take_longer() -> None:
+    """The cuDNN paper's first layer took 10.7 ms on an H200 channels-last and 1.9 as planes; its second one's outputs stay."""
+    first, second = ((128, 3, 128, 128), (96, 3, 11, 11)), ((128, 64, 64, 64), (128, 64, 9, 9))
+    for layer, direction, least, most in (
+        (first, Direction.FORWARD, 4.0, 6.0),
+        (first, Direction.BACKWARD_FILTER, 1.0, 2.0),
+        (second, Direction.FORWARD, 1.0, 2.0),
+    ):
+        planes = _problem(direction, *layer)
+        found = _offer(_channels_last(planes)).seconds / _offer(planes).seconds
+        assert least < found < most, (layer, direction)
+        assert FFT_TILING.least_seconds(_channels_last(planes), H200) <= _offer(_channels_last(planes)).seconds
+
+
+def test_a_part_of_a_batch_that_stays_in_the_cache_is_not_estimated_to_take_longer() -> None:
+    """Whatever the batch: of 1024 images of the cuDNN paper's second layer a channel's sectors are more than the cache."""
+    few, many = (_channels_last(_problem(Direction.FORWARD, (n, 64, 64, 64), (128, 64, 9, 9))) for n in (128, 1024))
+    assert many.y.size // many.y.shape[1] * 32 > H200.l2_bytes
+    assert _offer(many).seconds < 8.5 * _offer(few).seconds

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dnncore.cache import cache_folder, write_atomically
 from dnncore.cuda import build
 from dnncore.cuda.algorithms import all_units
 from dnncore.cuda.runtime import jit
@@ -175,7 +176,7 @@ def test_a_write_that_fails_leaves_neither_the_file_nor_a_part_of_it(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        jit.write_atomically(tmp_path / "file", b"data")
+        write_atomically(tmp_path / "file", b"data")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -366,7 +367,7 @@ def test_a_net_runs_on_cubins_that_were_built_ahead_without_a_compiler_or_a_cach
     prebuilt = tmp_path / "prebuilt"
     prebuilt.mkdir()
     for unit in all_units("sm_90a"):
-        compiled = jit.cache_folder() / "cubins" / f"{compiler.key(unit, 'sm_90a')}.cubin"
+        compiled = cache_folder() / "cubins" / f"{compiler.key(unit, 'sm_90a')}.cubin"
         if compiled.is_file():
             shutil.copy(compiled, prebuilt / f"{jit.prebuilt_key(unit, 'sm_90a')}.cubin")
     code = """

@@ -8,7 +8,7 @@ import pytest
 
 from dnncore import TensorDescriptor
 from dnncore.backend import Offer
-from dnncore.cuda import optimizer, pooling, reduction, summation, tensor
+from dnncore.cuda import optimizer, pooling, reduction_vectors, summation, tensor
 from dnncore.cuda.calls import KernelCall
 from dnncore.descriptors import PoolingDescriptor, PoolingMode, ReduceOperator
 from dnncore.dtypes import DType
@@ -47,17 +47,17 @@ def packed(shape: tuple[int, ...], dtype: str = "float32", layout: str = "NCHW")
 
 # name, shape of x, shape of y, dtype, layout, the fastest sum, the fastest norm
 REDUCTIONS = (
-    ("few columns", (131, 40), (1, 40), "float32", "NCHW", "block_per_output", "block_per_output"),
-    ("columns", (65536, 64), (1, 64), "float32", "NCHW", "thread_per_output", "block_per_output"),
-    ("many columns", (65536, 1024), (1, 1024), "float64", "NCHW", "thread_per_output", "thread_per_output"),
-    ("short columns", (40, 65536), (1, 65536), "float16", "NCHW", "thread_per_output", "thread_per_output"),
+    ("few columns", (131, 40), (1, 40), "float32", "NCHW", "block_per_output", "columns"),
+    ("columns", (65536, 64), (1, 64), "float32", "NCHW", "thread_per_output", "columns"),
+    ("many columns", (65536, 1024), (1, 1024), "float64", "NCHW", "thread_per_output", "columns"),
+    ("short columns", (40, 65536), (1, 65536), "float16", "NCHW", "thread_per_output", "columns"),
     ("short rows", (1 << 20, 20), (1 << 20, 1), "float32", "NCHW", "thread_per_output", "thread_per_output"),
-    ("few short rows", (64, 20), (64, 1), "float32", "NCHW", "thread_per_output", "block_per_output"),
-    ("everything", (1 << 26,), (1,), "float16", "NCHW", "block_per_output", "block_per_output"),
-    ("rows", (256, 32768), (256, 1), "float32", "NCHW", "block_per_output_whole", "block_per_output"),
-    ("many rows", (1024, 32768), (1024, 1), "float32", "NCHW", "block_per_output_whole", "block_per_output_whole"),
-    ("bias gradient", LARGE, (1, 64, 1, 1), "float32", "NCHW", "block_per_output", "block_per_output"),
-    ("bias gradient NHWC", LARGE, (1, 64, 1, 1), "float32", "NHWC", "thread_per_output", "block_per_output"),
+    ("few short rows", (64, 20), (64, 1), "float32", "NCHW", "thread_per_output", "lines"),
+    ("everything", (1 << 26,), (1,), "float16", "NCHW", "block_per_output", "lines"),
+    ("rows", (256, 32768), (256, 1), "float32", "NCHW", "block_per_output_whole", "lines"),
+    ("many rows", (1024, 32768), (1024, 1), "float32", "NCHW", "block_per_output_whole", "lines"),
+    ("bias gradient", LARGE, (1, 64, 1, 1), "float32", "NCHW", "block_per_output", "lines"),
+    ("bias gradient NHWC", LARGE, (1, 64, 1, 1), "float32", "NHWC", "thread_per_output", "columns"),
 )
 
 
@@ -68,7 +68,7 @@ def test_reductions_take_the_team_that_is_fastest(
     _, large, small, dtype, layout, fastest_sum, fastest_norm = case
     x, y = packed(large, dtype, layout), packed(small, dtype, layout)
     assert first(summation.SUM, SumProblem(x, y)) == fastest_sum
-    assert first(reduction.ALGORITHMS, ReduceProblem(x, y, ReduceOperator.NORM2)) == fastest_norm
+    assert first(reduction_vectors.ALGORITHMS, ReduceProblem(x, y, ReduceOperator.NORM2)) == fastest_norm
 
 
 def test_parts_are_a_function_of_the_problem_and_the_multiprocessors() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.layers import LAYERS
-from dnncore import RELU, DType, TensorDescriptor
+from dnncore import RELU, DType, MathType, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
@@ -56,9 +56,18 @@ def test_phases_are_estimated_to_be_the_fastest_for_the_gradient_of_a_strided_fi
     assert min(seconds, key=lambda name: seconds[name]) == "space_to_depth"
 
 
-def test_a_first_layer_of_16_bits_is_computed_without_phases() -> None:
-    for layer in ("r50-conv1", "alexnet-conv1"):
-        problem = _LAYERS[layer].problem(Direction.FORWARD, DType.FLOAT16, Layout.NHWC)
+@pytest.mark.parametrize(
+    ("dtype", "layers"),
+    [
+        (DType.FLOAT16, ("r50-conv1", "alexnet-conv1")),
+        (DType.FLOAT32, ("r50-conv1", "cudnn-paper-1")),
+        (DType.INT8, ("r50-conv1", "alexnet-conv1", "cudnn-paper-1")),
+    ],
+    ids=["float16", "tf32", "int8"],
+)
+def test_a_first_layer_is_computed_without_phases(dtype: DType, layers: tuple[str, ...]) -> None:
+    for layer in layers:
+        problem = _LAYERS[layer].problem(Direction.FORWARD, dtype, Layout.NHWC, MathType.TF32)
         assert _first(problem) == "implicit_gemm_wgmma_rows"
 
 

@@ -164,6 +164,34 @@ def test_the_tile_is_the_one_that_an_h200_was_seen_to_be_fastest_with(layer: Lay
     assert _kernel(PLAIN.offer(layer.problem, H200)).unit.entry == f"convolution_wgmma_float16_{tile}"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "settings", "kernel"),
+    [(DType.FLOAT32, TF32, "float_64x64_by_8"), (DType.INT8, {"padding": 1}, "int8_64x64_by_4")],
+    ids=["tf32", "int8"],
+)
+def test_few_outputs_are_shared_out_by_clusters_in_every_dtype(
+    dtype: DType, settings: dict[str, Any], kernel: str
+) -> None:
+    """A step has as many bytes of each: half as many channels of tf32 as of 16 bits, twice as many of int8."""
+    x, w = (1, 256, 14, 14), (256, 256, 3, 3)
+    problem = Layer(x, w, settings, dtype).problem
+    found, in_16_bits = best_offer(problem, H200), best_offer(Layer(x, w).problem, H200)
+    assert _kernel(found).unit.entry == f"convolution_wgmma_{kernel}"
+    assert (found.seconds > in_16_bits.seconds) == (dtype is DType.FLOAT32)
+
+
+@pytest.mark.parametrize("layer", [((32, 64, 224, 224), (64, 64, 3, 3)), ((64, 64, 56, 56), (64, 64, 3, 3))])
+def test_pixels_of_few_channels_of_int8_are_loaded_once_for_all_taps(
+    layer: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    """Tap by tap they took an H200 longer than those of 16 bits, whose patches were loaded once."""
+    in_int8, in_16_bits = (
+        best_offer(Layer(*layer, dtype=dtype).problem, H200) for dtype in (DType.INT8, DType.FLOAT16)
+    )
+    assert _kernel(in_int8).unit.entry == "convolution_wgmma_int8_64x224"
+    assert in_int8.seconds < in_16_bits.seconds
+
+
 def test_tf32_is_for_those_alone_who_ask_for_it() -> None:
     """Nothing, plain or fused, is offered in tf32 to a convolution whose math is strict."""
     asked = Layer((64, 256, 14, 14), (256, 256, 3, 3), TF32, DType.FLOAT32).problem

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dnncore import ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore import ConvolutionDescriptor, DType, MathType, TensorDescriptor
 from dnncore.choice import fastest
 from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.cuda.convolution.fused import FUSED
@@ -35,8 +35,9 @@ def _layer(
     stride: int = 2,
     dilation: int = 1,
     direction: Direction = Direction.FORWARD,
+    math: MathType = MathType.STRICT,
 ) -> ConvolutionProblem:
-    conv = ConvolutionDescriptor.make(padding=padding, stride=stride, dilation=dilation)
+    conv = ConvolutionDescriptor.make(padding=padding, stride=stride, dilation=dilation, math=math)
     of_x, filters = TensorDescriptor.packed(x, dtype, layout), TensorDescriptor.packed(w, dtype, "NHWC")
     y = TensorDescriptor.packed(conv.output_shape(x, w), dtype, of_y)
     return ConvolutionProblem(direction, of_x, filters, y, conv)
@@ -45,13 +46,19 @@ def _layer(
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (_layer(dtype=DType.FLOAT32), "x is float32; it takes float16, bfloat16"),
+        (_layer(dtype=DType.FLOAT64), "x is float64; it takes float16, bfloat16, int8, float32"),
+        (_layer(dtype=DType.FLOAT32), "x is float32 and math strict: it would round x and w, which tf32 permits"),
         (_layer(layout="NCHW"), "x .* does not have its channels innermost, pixel behind pixel"),
         (_layer(of_y="NCHW"), "y .* needs neighbouring channels"),
         (_layer(w=(60, 3, 7, 7)), "y .* strides that are multiples of 8"),
+        (_layer(w=(72, 3, 7, 7), dtype=DType.INT8), "y .* strides that are multiples of 16"),
         (_layer(dilation=2), r"dilation \(2, 2\); the values of a row are neighbours"),
-        (_layer((2, 19, 40, 40), (64, 19, 7, 7)), "7 rows of 133 values; at most 128 in a row, 80 eights in all"),
-        (_layer((2, 12, 40, 40), (64, 12, 9, 9)), "9 rows of 108 values; at most 128 in a row, 80 eights in all"),
+        (_layer((2, 19, 40, 40), (64, 19, 7, 7)), "7 rows of 133 values; at most 128 in a row, 100 times 8 in all"),
+        (_layer((2, 12, 40, 40), (64, 12, 9, 9)), "9 rows of 108 values; at most 128 in a row, 100 times 8 in all"),
+        (
+            _layer((2, 11, 40, 40), (64, 11, 1, 6), dtype=DType.FLOAT32, math=MathType.TF32),
+            "1 rows of 66 values; at most 64 in a row, 100 times 4 in all",
+        ),
         (_layer((2, 8, 40, 40), (64, 8, 8, 8), stride=8), "B of shared memory; at most 232448"),
         (replace(_layer(), direction=Direction.BACKWARD_DATA), "it has no backward_data"),
     ],
@@ -116,6 +123,31 @@ def test_first_layers_of_known_nets_with_what_follows_are_computed_by_it(
     gradient = fastest(algorithms(Direction.BACKWARD_FILTER), replace(plain, direction=Direction.BACKWARD_FILTER), H200)
     assert gradient is not None
     assert gradient[0].name == NAME
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT8])
+@pytest.mark.parametrize(
+    ("batch", "size", "filters", "taps", "padding", "stride"),
+    [(64, 224, 64, 7, 3, 2), (32, 224, 64, 3, 1, 1), (128, 128, 96, 11, 0, 1)],
+    ids=["resnet", "vgg", "the cuDNN paper"],
+)
+def test_first_layers_in_tf32_and_int8_are_computed_by_it(
+    dtype: DType, batch: int, size: int, filters: int, taps: int, padding: int, stride: int
+) -> None:
+    math = MathType.TF32 if dtype is DType.FLOAT32 else MathType.STRICT
+    plain = _layer((batch, 3, size, size), (filters, 3, taps, taps), dtype, padding=padding, stride=stride, math=math)
+    bias, relu = TensorDescriptor.packed((1, filters, 1, 1)), ActivationDescriptor.make("relu")
+    fused = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=relu)
+    for found in (fastest(algorithms(Direction.FORWARD), plain, H200), fastest(FUSED, fused, H200)):
+        assert found is not None
+        assert (found[0].name, found[1].math) == (NAME, "tf32" if dtype is DType.FLOAT32 else "dtype")
+
+
+def test_pixels_become_16_bits_alone() -> None:
+    plain = _layer(dtype=DType.FLOAT32, math=MathType.TF32)
+    pixels, table = TensorDescriptor.packed(plain.x.shape, DType.UINT8, "NHWC"), TensorDescriptor.packed((3, 256))
+    reason = IMAGES[0].offer(ImageConvolutionProblem(pixels, plain.w, plain.y, table, plain.convolution), H200)
+    assert reason == "pixels become float32; it looks up float16, bfloat16"
 
 
 def test_pixels_are_normalised_before_where_it_does_not_suit_a_part_of_the_batch_at_a_time() -> None:

@@ -72,7 +72,9 @@ STRIDED = ConvolutionDescriptor.make(padding=((2, 1), (0, 3)), stride=(2, 1), di
 HALVED = ConvolutionDescriptor.make(padding=1, stride=2)
 SAME = ConvolutionDescriptor.make(padding=1)
 ONE_TAP, ROWS = ConvolutionDescriptor.make(), ConvolutionDescriptor.make(padding=(1, 0))
-TF32_ONE_TAP, TF32_ROWS, TF32_STRIDED = (replace(conv, math=MathType.TF32) for conv in (ONE_TAP, ROWS, STRIDED))
+TF32_ONE_TAP, TF32_ROWS, TF32_STRIDED, TF32_SAME = (
+    replace(conv, math=MathType.TF32) for conv in (ONE_TAP, ROWS, STRIDED, SAME)
+)
 FORWARD = (
     Layer(F16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_float16_128x192"),
     Layer(F16, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_float16_64x192", True),
@@ -106,6 +108,34 @@ FORWARD = (
         filters=144,
         activation=RELU,
     ),
+    Layer(
+        I8,
+        2,
+        (30, 13),
+        (3, 3),
+        SAME,
+        "convolution_wgmma_int8_64x224",
+        True,
+        2.0,
+        -1.0,
+        channels=48,
+        filters=64,
+        blocks=3,
+    ),
+    Layer(
+        I8,
+        1,
+        (30, 18),
+        (3, 3),
+        ONE_TAP,
+        "convolution_wgmma_int8_64x224",
+        alpha=2.0**-9,
+        beta=0.5,
+        channels=272,
+        filters=80,
+        blocks=2,
+    ),
+    Layer(I8, 2, (28, 9), (3, 3), SAME, "convolution_wgmma_int8_64x224", True, channels=128, filters=144, blocks=3),
     Layer(F32, 2, (13, 11), (1, 1), TF32_ONE_TAP, "convolution_wgmma_float_128x192", True, 1.0, -2.0),
     Layer(F32, 3, (7, 14), (3, 1), TF32_ROWS, "convolution_wgmma_float_64x192"),
     Layer(F32, 2, (16, 14), (3, 2), TF32_STRIDED, "convolution_wgmma_float_128x96", True, -0.5),
@@ -119,6 +149,41 @@ FORWARD = (
     Layer(BF16, 2, (13, 11), (1, 1), ONE_TAP, "convolution_wgmma_bfloat16_64x64_by_2", filters=72, blocks=132),
     Layer(BF16, 1, (16, 14), (3, 2), STRIDED, "convolution_wgmma_bfloat16_64x64_by_4", True, filters=72, blocks=132),
     Layer(BF16, 2, (7, 5), (3, 3), HALVED, "convolution_wgmma_bfloat16_64x64_by_8", beta=-1.0, filters=72, blocks=132),
+    Layer(F32, 2, (16, 14), (3, 2), TF32_STRIDED, "convolution_wgmma_float_64x64_by_1", True, -0.5, 2.0, blocks=132),
+    Layer(F32, 3, (7, 14), (3, 1), TF32_ROWS, "convolution_wgmma_float_64x64_by_2", True, filters=72, blocks=132),
+    Layer(F32, 2, (9, 7), (3, 3), TF32_SAME, "convolution_wgmma_float_64x64_by_4", beta=2.0, filters=72, blocks=132),
+    Layer(F32, 1, (9, 7), (3, 3), TF32_SAME, "convolution_wgmma_float_64x64_by_8", True, filters=72, blocks=132),
+    Layer(
+        I8,
+        2,
+        (16, 14),
+        (3, 2),
+        STRIDED,
+        "convolution_wgmma_int8_64x64_by_1",
+        True,
+        -0.5,
+        2.0,
+        channels=144,
+        filters=144,
+        blocks=132,
+    ),
+    Layer(
+        I8, 3, (7, 14), (3, 1), ROWS, "convolution_wgmma_int8_64x64_by_2", True, channels=144, filters=80, blocks=132
+    ),
+    Layer(
+        I8,
+        2,
+        (9, 7),
+        (3, 3),
+        SAME,
+        "convolution_wgmma_int8_64x64_by_4",
+        alpha=2.0**-9,
+        beta=2.0,
+        channels=144,
+        filters=80,
+        blocks=132,
+    ),
+    Layer(I8, 1, (9, 7), (3, 3), SAME, "convolution_wgmma_int8_64x64_by_8", True, channels=80, filters=16, blocks=132),
 )
 """One for each kernel."""
 

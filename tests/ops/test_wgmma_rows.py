@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from dnncore import ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore import ConvolutionDescriptor, DType, Handle, MathType, TensorDescriptor, ops
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.wgmma_rows import _PARAMS, WgmmaRows
 from dnncore.descriptors import ActivationDescriptor
@@ -27,7 +27,7 @@ from tests.ops.harness import GUARD, check
 pytestmark = pytest.mark.cuda  # wgmma is an instruction of GPUs
 
 ALGORITHM = "implicit_gemm_wgmma_rows"
-F16, BF16 = DType.FLOAT16, DType.BFLOAT16
+F16, BF16, I8, F32 = DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.FLOAT32
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,17 @@ class Layer:
         x = TensorDescriptor(DType.UINT8 if self.pixels else self.dtype, self.x, (pitch * h, 1, pitch, c))
         filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, self.layout)
         y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
+        conv = replace(self.convolution, math=MathType.TF32) if self.dtype is F32 else self.convolution
         row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
         problem: Problem
         if self.pixels:
             table = TensorDescriptor.packed((c, 256))
-            problem = ImageConvolutionProblem(x, filters, y, table, self.convolution, row, leaky)
+            problem = ImageConvolutionProblem(x, filters, y, table, conv, row, leaky)
         elif not self.fused:
-            problem = ConvolutionProblem(self.direction, x, filters, y, self.convolution)
+            problem = ConvolutionProblem(self.direction, x, filters, y, conv)
         else:
-            problem = FusedConvolutionProblem(x, filters, y, self.convolution, row, row, y, leaky, 0.5, alpha2=-2.0)
+            alpha1 = 2.0**-9 if self.dtype is I8 else 0.5
+            problem = FusedConvolutionProblem(x, filters, y, conv, row, row, y, leaky, alpha1, alpha2=-2.0)
         return Case(self.name, problem, self.alpha, self.beta)
 
 
@@ -80,6 +82,19 @@ LAYERS = (
     Layer("pixels, 11x11 by 4, one by one", (1, 3, 71, 43), (72, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4),
           BF16, gap=1, pixels=True, alpha=-0.5, beta=2.0),
     Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
+    Layer("tf32, 7x7 halved, two tiles of filters", (2, 3, 58, 22), (72, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
+          F32, fused=True, alpha=-0.5, beta=2.0),
+    Layer("tf32, 11x11, rows one by one, upper halves alone", (1, 3, 27, 27), (36, 11, 11), ConvolutionDescriptor.make(), F32),
+    Layer("tf32, gray, uneven", (3, 1, 15, 13), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
+          F32, gap=3, beta=-1.0),
+    Layer("tf32, more padding than image", (1, 4, 3, 2), (4, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3), F32),
+    Layer("int8, 7x7 halved, two tiles of filters", (2, 3, 58, 24), (80, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
+          I8, fused=True, alpha=2.0, beta=-1.0),
+    Layer("int8, 11x11 by 4, rows of odd length", (1, 3, 71, 43), (16, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4),
+          I8, alpha=2.0**-9),
+    Layer("int8, gray, uneven", (3, 1, 15, 12), (32, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
+          I8, gap=4, alpha=2.0**-9, beta=0.5),
+    Layer("int8, more padding than image", (1, 4, 3, 2), (16, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3), I8),
 )  # fmt: skip
 
 BACKWARD_FILTER = tuple(
@@ -149,20 +164,35 @@ def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkey
         check(few, BACKWARD_FILTER[-1].case(), ALGORITHM, guard=GUARD + 1)
 
 
-def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it() -> None:
+@pytest.mark.parametrize("dtype", [F16, F32], ids=str)
+def test_infinity_reaches_those_outputs_alone_whose_taps_meet_it(dtype: DType) -> None:
     """Chunks are filled up with zeros: of neighbours in x, infinity times a weight of zero would be NaN."""
-    x, w = np.ones((1, 3, 24, 20), np.float16), np.ones((8, 3, 7, 7), np.float16)
+    x, w = np.ones((1, 3, 24, 20), dtype.numpy), np.ones((8, 3, 7, 7), dtype.numpy)
     x[0, 1, 9, 10] = np.inf
-    conv = ConvolutionDescriptor.make(padding=3, stride=2)
+    conv = ConvolutionDescriptor.make(padding=3, stride=2, math=MathType.TF32)
     padded = np.pad(np.isinf(x[0]).any(axis=0), 3)
     meets = [[padded[2 * p : 2 * p + 7, 2 * q : 2 * q + 7].any() for q in range(10)] for p in range(12)]
     with Handle(CUDA_DEVICES[0]) as own:
         images, filters = own.upload(x, "NHWC"), own.upload(w, "NHWC")
-        y = own.tensor(TensorDescriptor.packed((1, 8, 12, 10), F16, "NHWC"))
+        y = own.tensor(TensorDescriptor.packed((1, 8, 12, 10), dtype, "NHWC"))
         ops.convolution_forward(own, 1.0, images, filters, conv, 0.0, y, algorithm=ALGORITHM)
         found = y.numpy()
     np.testing.assert_array_equal(np.isposinf(found), np.broadcast_to(meets, found.shape))
     assert not np.isnan(found).any()
+
+
+def test_float32_is_rounded_to_the_nearest_of_tf32() -> None:
+    """Which would be 1 for all of x if its last bits were cut off; a NaN whose last bits alone say so stays one."""
+    x, w = np.full((1, 1, 4, 6), 1 + 2**-10 - 2**-12, np.float32), np.ones((4, 1, 1, 1), np.float32)
+    x[0, 0, 1, 2] = np.uint32(0x7F800001).view(np.float32)
+    expected = np.broadcast_to(np.where(np.isnan(x), np.nan, np.float32(1 + 2**-10)), (1, 4, 4, 6))
+    conv = ConvolutionDescriptor.make(math=MathType.TF32)
+    with Handle(CUDA_DEVICES[0]) as own:
+        y = own.tensor(TensorDescriptor.packed((1, 4, 4, 6), F32, "NHWC"))
+        ops.convolution_forward(
+            own, 1.0, own.upload(x, "NHWC"), own.upload(w, "NHWC"), conv, 0.0, y, algorithm=ALGORITHM
+        )
+        np.testing.assert_array_equal(y.numpy(), expected)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(20, 7), (24, 9)], ids=["loaded", "copied"])

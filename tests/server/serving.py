@@ -39,7 +39,16 @@ def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def make_config(**settings: Any) -> ServerConfig:
     defaults = {"grpc_port": 0, "metrics_port": 0, "front_end": FrontEnd.default, "lame_duck_seconds": 0}
-    return ServerConfig(**{"model": Path("unused"), "drain_seconds": 10, "warm_up_seconds": 0, **defaults, **settings})
+    return ServerConfig(
+        **{
+            "model": Path("unused"),
+            "drain_seconds": 10,
+            "warm_up_seconds": 0,
+            "save_costs": False,
+            **defaults,
+            **settings,
+        }
+    )
 
 
 def infer_request(value: float = 1.0, count: int = 1, model: str = "toy", version: str = "") -> Any:

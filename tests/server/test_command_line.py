@@ -73,6 +73,7 @@ def started(
         "0",
         "--lame-duck-seconds",
         "0",
+        "--no-save-costs",  # no test depends on one before
         "--ready-file",
         str(ready_file),
     ]
@@ -320,7 +321,7 @@ def test_every_flag_reaches_the_configuration() -> None:
             "--default-deadline-ms 10 --log-format json --ready-file r --all-versions --skip-bad-models --front-end public "
             "--max-calls 11 --max-connections 12 --max-connection-age-seconds 13 --max-connection-idle-seconds 14 "
             "--max-request-megapixels 15 --max-decoding-megapixels 16 --lame-duck-seconds 17 --access-log "
-            "--max-shared-memory-input-mib 18"
+            "--max-shared-memory-input-mib 18 --no-save-costs"
         )
     )
     assert parse_arguments(arguments.split()) == ServerConfig(
@@ -352,6 +353,7 @@ def test_every_flag_reaches_the_configuration() -> None:
         lame_duck_seconds=17,
         access_log=True,
         max_shared_memory_input_mib=18,
+        save_costs=False,
     )
 
 

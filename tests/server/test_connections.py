@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import grpc
 import pytest
-from dnnserve.connections import share_out
+from dnnapi.inference import grpc_service_pb2 as inference
+from dnnapi.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from dnnserve.connections import of_server, share_out
 from dnnserve.errors import StartError
 
 from tests.server.fakes import PATIENCE_S, Lab, wait_until
@@ -61,6 +64,27 @@ def test_where_calls_come_to_other_processes_the_metrics_port_has_what_is_left()
 def test_regions_of_shared_memory_are_kept_descriptors_for() -> None:
     config = make_config(shared_memory=True, max_shared_memory_regions=500)
     assert share_out(config, 1024, 24, calls=True, pages=False).grpc == 500
+
+
+@pytest.mark.parametrize(
+    ("settings", "engines", "models", "kept"),
+    [
+        ({}, 0, 10, 32),  # in threads models have no files
+        ({}, 1, 10, 32 + 8 + 10 * 7),
+        ({}, 2, 10, 32 + 16 + 10 * 13),
+        ({"front_ends": 3}, 2, 10, 32 + 40 + 10),
+        ({"front_ends": 3, "model": None, "model_repository": Path("x"), "repository_mode": "poll"}, 2, 10, 72 + 26),
+        ({"front_ends": 3, "model": None, "model_repository": Path("x"), "repository_mode": "poll"}, 2, 20, 72 + 40),
+    ],
+)
+def test_models_of_engine_processes_are_kept_descriptors_for(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], engines: int, models: int, kept: int
+) -> None:
+    monkeypatch.setattr("dnnserve.connections._descriptors", lambda: kept + 8)
+    of_server(make_config(**settings), engines, 0, models)
+    monkeypatch.setattr("dnnserve.connections._descriptors", lambda: kept + 7)
+    with pytest.raises(StartError, match=f"and {kept} are kept"):
+        of_server(make_config(**settings), engines, 0, models)
 
 
 def test_too_few_descriptors_are_said_at_the_start_with_how_many_there_must_be() -> None:
@@ -222,3 +246,36 @@ def test_idle_connections_to_the_metrics_port_take_none_from_grpc(tmp_path: Path
     assert "fewer connections than --max-connections asks for may be open in this process: gRPC 84, metrics 12" in log
     assert "it may have 128 files open and needs 261" in log
     assert "connections of the metrics port that were closed again: 1, because 12 are open, as many as may" in log
+
+
+def full_batch(model: str) -> inference.ModelInferRequest:
+    """Four images."""
+    request = inference.ModelInferRequest(model_name=model, raw_input_contents=[bytes(4 * 64 * 4)])
+    request.inputs.add(name="data", datatype="FP32", shape=(4, 1, 8, 8))
+    return request
+
+
+def test_connections_leave_what_many_models_need_on_their_way_to_an_engine(tmp_path: Path) -> None:
+    names = [f"digits{number}" for number in range(8)]
+    for name in names:
+        make_package(name).save(tmp_path / "models" / name / "1")
+    arguments = (
+        "--model-repository",
+        tmp_path / "models",
+        "--devices",
+        "cpu",
+        "--engines",
+        "process",
+        "--max-batch",
+        "4",
+    )
+    requests = [full_batch(name) for name in names for _ in range(50)]
+    with started(tmp_path / "ready", *arguments, shell="ulimit -n 128") as (process, ready):
+        address, page = str(ready["grpc"]), urlsplit(str(ready["metrics"])).netloc
+        with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            infer = GRPCInferenceServiceStub(channel).ModelInfer
+            infer(requests[0], timeout=PATIENCE_S)
+            with idle(address, 128), idle(page, 64):
+                calls = [infer.future(request, timeout=PATIENCE_S) for request in requests]
+                assert [status(call) for call in calls if status(call)[0] is not CODE.OK] == []
+            assert len(list(Path(f"/proc/{process.pid}/fd").iterdir())) < 128

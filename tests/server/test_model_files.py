@@ -108,7 +108,17 @@ def test_a_detector_whose_output_is_a_map_is_served() -> None:
     drawn = Image.new("L", (96, 64), 255)
     ImageDraw.Draw(drawn).text((12, 36), "tensors", fill=0, font_size=20)
     x = np.ascontiguousarray(np.broadcast_to(np.asarray(drawn, np.float32) / 127.5 - 1, (1, 3, 64, 96)))
-    arguments = ["--model", str(path), "--name", "detector", "--shape", "x=N,3,64,96", "--max-batch", "1"]
+    arguments = [
+        "--model",
+        str(path),
+        "--name",
+        "detector",
+        "--shape",
+        "x=N,3,64,96",
+        "--max-batch",
+        "1",
+        "--no-save-costs",
+    ]
     server = make_server(parse_arguments([*arguments, "--devices", "cpu", "--grpc-port", "0", "--metrics-port", "0"]))
     server.start()
     with Client(server.addresses.grpc, model="detector") as client:

@@ -249,6 +249,29 @@ def test_while_the_only_device_is_away_requests_wait_if_there_is_time_and_are_to
     assert {running, queued, waiting} <= set(again.requests)
 
 
+def test_while_a_device_is_overdue_requests_without_the_time_are_refused_at_once_and_told_when_to_come_back() -> None:
+    bench = Bench(cost_ms=10)
+    bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)
+    bench.clock.advance_ms(1000)
+    for late_ms, patience_ms in ((0, 250), (200, 250), (600, 600)):  # a quarter of what was expected, or as long again
+        bench.clock.advance_ms(late_ms)
+        refused, waiting = bench.submit(deadline_ms=patience_ms), bench.submit(deadline_ms=patience_ms + 20)
+        error = bench.inbox.of(refused).outcome
+        assert isinstance(error, RestartingError)
+        assert error.retry_after_ms is not None
+        assert 0 < error.retry_after_ms < 50  # about so much more time it must bring
+        assert waiting not in [completion.request for completion in bench.inbox.completions]
+        bench.scheduler.cancel(waiting.ticket)
+        bench.clock.advance_ms(-late_ms)
+    for _ in range(4):
+        bench.submit()
+    bench.clock.advance_ms(600)
+    full = bench.inbox.of(bench.submit()).outcome
+    assert isinstance(full, QueueFullError)
+    assert full.retry_after_ms is not None
+    assert full.retry_after_ms >= 600
+
+
 def test_what_waits_for_a_device_that_will_not_be_back_is_unavailable() -> None:
     bench = Bench()
     bench.scheduler.lose_device("cpu", "gone", bench.clock() + 1_000_000_000)

@@ -296,7 +296,14 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     apart = ["--front-ends", "1"] if request.param == "process" else []
     arguments = ["--devices", "cpu", "--max-batch", "8", "--grpc-port", "0", "--metrics-port", "0", *apart]
     config = parse_arguments(
-        ["--model", str(write_mixed(tmp_path / "mixed.onnx")), "--engines", request.param, *arguments]
+        [
+            "--model",
+            str(write_mixed(tmp_path / "mixed.onnx")),
+            "--engines",
+            request.param,
+            "--no-save-costs",
+            *arguments,
+        ]
     )
     server = make_server(config)
     server.start()

@@ -187,13 +187,6 @@ def test_what_calls_our_functions_itself_cannot_be_exported_and_hears_what_can()
         dt.compile(_CallsOurs(), _inputs(1))
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-def test_torch_compile_goes_around_our_launches() -> None:
-    """It is no export: a model that is compiled where it is computes with our kernels still."""
-    net = torch.compile(dt.convert(nn.Sequential(nn.Conv2d(3, 4, 3))).model, backend="eager")
-    assert type(net(_inputs(1)).grad_fn).__name__ == "_ConvolutionBackward"
-
-
 def test_labels_that_do_not_fit_are_refused(residual: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="package 'net': 2 labels, but the net's output has shape"):
         dt.save_package(residual, _inputs(1), tmp_path / "net", labels=["yes", "no"])

@@ -1,4 +1,4 @@
-"""Rows of channels-last images of few channels as chunks of 8 values, which threads lay out for the matrix units. Pure.
+"""Rows of channels-last images of few channels as chunks of 16 bytes, which threads lay out for the matrix units. Pure.
 
 What a row of a filter meets of a row of x are neighbours in memory, wherever they begin, and as many as there are taps times
 channels: a network's first layer has 21 or 33 of them. The picture is in `convolution/image_rows.cuh`. What is read is
@@ -16,10 +16,10 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem
 
 __all__ = [
-    "CHUNK",
     "IMAGE_ROWS",
     "PLACE_BYTES",
     "PLACE_OUTPUTS",
+    "chunk_values",
     "image_rows",
     "laying_out_clocks",
     "row_values",
@@ -27,14 +27,13 @@ __all__ = [
     "why_no_rows",
 ]
 
-CHUNK = 8
-"""Values of a filter's row that are laid out together: 16 bytes."""
+_CHUNK_BYTES = 16
 
 _WORD_BYTES = 4
 """What threads load at a time where they can."""
 
 PLACE_OUTPUTS = 8
-PLACE_BYTES = 16 * PLACE_OUTPUTS
+PLACE_BYTES = _CHUNK_BYTES * PLACE_OUTPUTS
 """Of a stage: a chunk of each of the outputs that are neighbours in a row."""
 
 IMAGE_ROWS = struct(
@@ -43,7 +42,7 @@ IMAGE_ROWS = struct(
     ("step", "<i8"),
     *((name, "<i4") for name in ("chunks", "pitch", "stage_rows", "rows_at_once", "height", "row_values")),
     *((name, "<i4") for name in ("row_step", "value_step", "rows_before", "values_before")),
-    ("tail", "<u4", CHUNK // 2),
+    ("tail", "<u4", _CHUNK_BYTES // _WORD_BYTES),
     ("in_words", "<u4"),
 )
 """`wgmma::ImageRows`."""
@@ -51,12 +50,17 @@ IMAGE_ROWS = struct(
 _MOST_OF_BOX = 256
 """Along each dimension."""
 
-# Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers on an H200
-# (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole words are read value by value,
-# and of pixels each is looked up [assumed].
+# Of a multiprocessor that lays out the rows of one rectangle of outputs, fitted to first layers of 16 bits on an H200
+# (docs/worklog-convolution.md): clocks, and clocks for 32 outputs' chunks. Rows that are no whole words are read value by value, as
+# fitted for the 8 of a chunk of 16 bits, and of pixels each is looked up [assumed].
 _LAYING_OUT_CLOCKS, _CHUNK_CLOCKS = 219, 68
-_SINGLE_VALUES = 2.0
+_EIGHT_SINGLE_VALUES = 2.0
 _LOOKUPS = 1.25
+
+
+def chunk_values(dtype: DType) -> int:
+    """Values of a filter's row that are laid out together, if they are of a dtype when they are multiplied."""
+    return _CHUNK_BYTES // dtype.itemsize
 
 
 def why_no_rows(problem: ConvolutionProblem, x: TensorDescriptor) -> str | None:
@@ -96,8 +100,10 @@ def image_rows(
         used: Values of these chunks; what follows in the last one is filled up with zeros. None for all values.
     """
     conv, (_, channels, height, width) = problem.convolution, x.shape
-    left_over = (chunks * CHUNK if used is None else used) - (chunks - 1) * CHUNK
-    steps = _steps(x)
+    chunk, steps = chunk_values(problem.w.dtype), _steps(x)
+    left_over = (chunks * chunk if used is None else used) - (chunks - 1) * chunk
+    word_bits = _WORD_BYTES * 8
+    left_over_bits = left_over * problem.w.dtype.itemsize * 8
     return record(
         IMAGE_ROWS,
         strides=steps,
@@ -112,7 +118,10 @@ def image_rows(
         value_step=conv.stride[1] * channels,
         rows_before=conv.padding[0][0],
         values_before=conv.padding[1][0] * channels,
-        tail=[(1 << 16 * min(max(left_over - 2 * i, 0), 2)) - 1 for i in range(CHUNK // 2)],
+        tail=[
+            (1 << min(max(left_over_bits - word_bits * i, 0), word_bits)) - 1
+            for i in range(_CHUNK_BYTES // _WORD_BYTES)
+        ],
         in_words=_is_in_words(x),
     )
 
@@ -122,25 +131,24 @@ def runs_map(x: TensorDescriptor, values: int, rows: int) -> BoxMap | None:
 
     Args:
         x: Whose channels are innermost, pixel behind pixel.
-        values: Neighbours in a row, a multiple of 8.
+        values: Neighbours in a row, whole chunks.
         rows: Of an image.
     """
     n, channels, height, width = x.shape
-    length, itemsize = width * channels, x.dtype.itemsize
-    of_row = x.strides[2] if height > 1 else -(-length // CHUNK) * CHUNK
+    length, itemsize, chunk = width * channels, x.dtype.itemsize, chunk_values(x.dtype)
+    of_row = x.strides[2] if height > 1 else -(-length // chunk) * chunk
     of_image = x.strides[0] if n > 1 else of_row * height
-    takes = all(0 < step * itemsize < FARTHEST_BYTES and step % CHUNK == 0 for step in (of_row, of_image))
+    takes = all(0 < step * itemsize < FARTHEST_BYTES and step % chunk == 0 for step in (of_row, of_image))
     if not takes or max(values, rows) > _MOST_OF_BOX:
         return None
     steps_bytes = of_row * itemsize, of_image * itemsize
     return BoxMap(x.dtype, (length, height, n), steps_bytes, (values, rows, 1), swizzles=False)
 
 
-def laying_out_clocks(x: TensorDescriptor, chunks: int) -> float:
-    """Of a multiprocessor that reads x and lays out so many chunks, those of a rectangle of outputs."""
-    clocks = (
-        _CHUNK_CLOCKS * (1.0 if _is_in_words(x) else _SINGLE_VALUES) * (_LOOKUPS if x.dtype is DType.UINT8 else 1.0)
-    )
+def laying_out_clocks(problem: ConvolutionProblem, x: TensorDescriptor, chunks: float) -> float:
+    """Of a multiprocessor that reads x and lays out so many chunks for a problem, those of a rectangle of outputs."""
+    singles = _EIGHT_SINGLE_VALUES * chunk_values(problem.w.dtype) / 8
+    clocks = _CHUNK_CLOCKS * (1.0 if _is_in_words(x) else singles) * (_LOOKUPS if x.dtype is DType.UINT8 else 1.0)
     return _LAYING_OUT_CLOCKS + chunks / 32 * clocks
 
 

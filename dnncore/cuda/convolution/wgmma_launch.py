@@ -59,6 +59,8 @@ _NO_PHASE = 2**31 - 1
 _OF_PRODUCTS, _OF_PRODUCTS_IN_PATCHES = 0.8, 0.87
 _TILE_CLOCKS, _SCATTERED_TILE_CLOCKS, _PATCH_CLOCKS = 500, 2500, 650
 _OUTPUT_CLOCKS = 0.12
+_INT8_OUTPUT_CLOCKS = 0.33
+"""Of one consumer of patches, which finishes outputs alone: a tile of 128 x 192 took two of them 4100."""
 _GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
 _SHORT_OF_CHANNELS = 1.3
 _FILLED_UP = 0.5
@@ -70,7 +72,8 @@ LEAST_ROW_BYTES = 104
 
 # Of clusters, fitted to the layers of ResNet-50, GoogLeNet and MobileNetV2 at batch 1 on an H200: clocks of a launch, of a step, of
 # one block on every multiprocessor, and of exchanging sums with so many blocks. And how many blocks a multiprocessor has at most:
-# with more of clusters than these, no room is left for the next kernel's.
+# with more of clusters than these, no room is left for the next kernel's. All are of 16 bits: a step of other dtypes has as many
+# bytes, and by the units' rates takes as long.
 _CLUSTER_CLOCKS, _CLUSTER_STEP_CLOCKS, _CLUSTER_WAVE_CLOCKS = 2470, 380, 2200
 _EXCHANGE_CLOCKS = {1: 0, 2: 1070, 4: 1410, 8: 1750}
 _MOST_BLOCKS_ALONE, _MOST_BLOCKS = 2.0, 1.6
@@ -291,7 +294,12 @@ class Launch:
         busy = turns = turn = gathered = arriving = 0.0
         for phase in self.phases:
             summands = phase.summands(self.images.shape[1], self.product)
-            turn = tile.columns * rows * summands / rate + tile_clocks / figures.clock_hz
+            products = tile.columns * rows * summands / rate
+            turn = products + tile_clocks / figures.clock_hz
+            if tile.patch is not None and maths is Maths.INT8:
+                # Of two patches each consumer multiplies one and finishes it, while the other multiplies at most.
+                finishing = tile.columns * rows * _INT8_OUTPUT_CLOCKS / figures.clock_hz
+                turn = max(turn, (products + finishing) / 2)
             shares = phase.tiles(tile) * self.filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
@@ -349,7 +357,7 @@ class Launch:
         """Images that are written, or added before, as the tile's consumers do."""
         if self.tile.patch is not None:
             rows, columns = RECTANGLE
-            return patches_map(images, SLAB, rows // (1 + self.pools), columns // (1 + self.pools))
+            return patches_map(images, BOX_FILTERS, rows // (1 + self.pools), columns // (1 + self.pools))
         filters = min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize)
         return output_map(images, filters, self.tile.box_pixels(images.dtype))
 
@@ -390,7 +398,7 @@ class Launch:
     def _input_map(self, phase: Phase) -> TensorMap:
         if self.tile.patch is not None:
             count, rows, columns = self.tile.patch.read
-            return patches_map(self.images, SLAB, rows, columns, count)
+            return patches_map(self.images, self.phases[0].slab, rows, columns, count)
         return _rounded(images_map(self.images, phase.window, phase.slab, self.tile.columns))
 
     def _filters_map(self) -> TensorMap:
@@ -407,11 +415,8 @@ def _rounded(operand: TensorMap) -> TensorMap:
 
 def tiles(dtype: DType, *, backward: bool) -> tuple[Tile, ...]:
     """Those that there are kernels for."""
-    if dtype is DType.INT8:
-        return TILES_OF_INT8
-    if dtype is DType.FLOAT32:
-        return TILES_OF_TF32
-    return TILES if backward else (*TILES, *TILES_OF_CLUSTERS)
+    found = {DType.INT8: TILES_OF_INT8, DType.FLOAT32: TILES_OF_TF32}.get(dtype, TILES)
+    return found if backward else (*found, *TILES_OF_CLUSTERS)
 
 
 def launches(

@@ -1,7 +1,9 @@
 """Forward convolution of channels-last images of few channels by the matrix units of sm_90: implicit_gemm_wgmma_rows.
 
-Rows of x are laid out in chunks (`image_rows`); the picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, sums are in
-fp32, padding is zeros that are multiplied. Where x is pixels of 8 bits, they are looked up on their way into shared memory.
+Rows of x are laid out in chunks (`image_rows`); the picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, or are
+float32 where the caller permits tf32, to which threads round them, and sums are in fp32; or they are int8, whose sums are exact.
+Padding is zeros that are multiplied. Where x is pixels of 8 bits, they are looked up on their way into shared memory and become 16
+bits.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.image_rows import (
-    CHUNK,
     IMAGE_ROWS,
     PLACE_BYTES,
     PLACE_OUTPUTS,
+    chunk_values,
     image_rows,
     laying_out_clocks,
     row_values,
@@ -33,6 +35,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
     MOST,
     RECTANGLE,
+    ROW_BYTES,
     WARPGROUP,
     least_of_wgmma,
     params_dtype,
@@ -55,8 +58,12 @@ assert RECTANGLE[1] == PLACE_OUTPUTS
 _MOST_CHUNKS = WARPGROUP // PLACE_OUTPUTS
 """Of a filter's row: of eight outputs, as many as a warpgroup lays out at once."""
 
-_MOST_STEPS = 40
-"""Products of two chunks; kMostSteps in convolution/wgmma_rows.cuh."""
+_MOST_STEPS = 50
+"""Products of two chunks; kMostSteps in convolution/wgmma_rows.cuh. 11 rows of 33 values in 32 bits are 99 chunks."""
+
+_DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
+_HALVED = DType.FLOAT32
+"""Whose rectangles are stored half by half."""
 
 _CONSUMERS = _PRODUCERS = 2
 _THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
@@ -68,14 +75,16 @@ _TABLE_BYTES = 256 * 4 * 4
 """Of a channel, for pixels: 4 copies of a word each; PixelTable of convolution/pixel_table.cuh."""
 
 _BOXES = 2
-_BOX_BYTES = math.prod(RECTANGLE) * BOX_FILTERS * 2
 _MOST_STEP_BYTES = (2**14 - 1) * 16
 """From eight columns of an operand to the next eight."""
 
-# Of the estimate, fitted to first layers on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a rectangle, for
-# products and stores, if laying out its chunks does not take longer. Then the share of the memory's rate, and what it takes until
-# the first products: in launches, and for the filters.
+# Of the estimate, fitted to first layers of 16 bits on an H200 (docs/worklog-convolution.md): a multiprocessor's clocks of a
+# rectangle, for products and stores, if laying out its chunks does not take longer. A step of any dtype has as many bytes, and by
+# the units' rates takes as long; outputs of 32 bits are more bytes through shared memory, in and out. Then the share of the
+# memory's rate, and what it takes until the first products: in launches, and for the filters, whose chunks had 8 values.
 _RECTANGLE_CLOCKS, _STEP_CLOCKS = 1142, 56
+_SHARED_BYTES = 128
+"""That shared memory moves in a clock."""
 _OF_MEMORY_RATE = 0.85
 _LAUNCHES = 1.25
 _FILTER_CLOCKS = 376
@@ -141,12 +150,12 @@ class WgmmaRows(Bounded):
     elsewhere: CudaAlgorithm
 
     def units(self) -> tuple[Unit, ...]:
-        """For each dtype one that reads it, and one that reads pixels."""
-        return tuple(_unit(dtype, read) for dtype in DTYPES for read in (dtype, DType.UINT8))
+        """For each dtype one that reads it, and for those of 16 bits one that reads pixels."""
+        return (*(_unit(dtype, dtype) for dtype in _DTYPES), *(_unit(dtype, DType.UINT8) for dtype in DTYPES))
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
         """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures)
+        return least_of_wgmma(problem, figures, _DTYPES)
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""
@@ -162,7 +171,12 @@ class WgmmaRows(Bounded):
         if isinstance(elsewhere, str):
             return elsewhere
         calls = partial(_calls, problem, finished, rows, figures, elsewhere)
-        return Offer(rows.seconds(operand_bytes(problem), figures), calls, elsewhere.workspace_bytes)
+        return Offer(
+            rows.seconds(operand_bytes(problem), figures),
+            calls,
+            elsewhere.workspace_bytes,
+            math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
+        )
 
 
 def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
@@ -171,9 +185,11 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     y, w = problem.y, problem.w
     if problem.direction is not Direction.FORWARD:
         return f"it has no {problem.direction.value}"
-    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], DTYPES[0]))
+    reason = why_no_wgmma(problem, figures.architecture, _unit(DTYPES[0], DTYPES[0]), _DTYPES)
     if reason is not None:
         return reason
+    if rows.looks_up and w.dtype not in DTYPES:
+        return f"pixels become {w.dtype.value}; it looks up {', '.join(dtype.value for dtype in DTYPES)}"
     if y.dtype is not w.dtype:
         return f"y is {y.dtype.value}; it stores {w.dtype.value}, as w is"
     reason = why_no_rows(problem, x)
@@ -183,7 +199,7 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     if rows.chunks > _MOST_CHUNKS or rows.steps > _MOST_STEPS:
         return (
             f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
-            f"at most {_MOST_CHUNKS * CHUNK} in a row, {_MOST_STEPS * 2} eights in all"
+            f"at most {_MOST_CHUNKS * rows.chunk} in a row, {_MOST_STEPS * 2} times {rows.chunk} in all"
         )
     if rows.filter_tiles > figures.multiprocessors:
         return f"{w.shape[0]} filters; a multiprocessor keeps {BOX_FILTERS} of them"
@@ -219,9 +235,19 @@ class _Rows:
         return row_values(self.problem)
 
     @property
+    def chunk(self) -> int:
+        """Values of a chunk."""
+        return chunk_values(self.problem.w.dtype)
+
+    @property
     def chunks(self) -> int:
         """Of a row of a filter."""
-        return -(-self.filter_values // CHUNK)
+        return -(-self.filter_values // self.chunk)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Of a stage, that a warpgroup lays out."""
+        return _MOST_CHUNKS // self.chunks
 
     @property
     def steps(self) -> int:
@@ -264,12 +290,17 @@ class _Rows:
         """Of all images."""
         return self.problem.y.shape[0] * math.prod(self.rectangles_of_image)
 
+    @property
+    def box_bytes(self) -> int:
+        """Of the outputs that are stored at a time."""
+        return math.prod(_box(self.problem.y)) * BOX_FILTERS * self.problem.y.dtype.itemsize
+
     def shared_bytes(self, stages: int) -> int:
         """The consumers' boxes, filters, a table, stages; a barrier for each box and two for each stage."""
         stage_bytes = self.stage_rows * self.pitch * PLACE_BYTES + 2 * 8
         filter_bytes = 2 * self.steps * BOX_FILTERS * 16
         table_bytes = self.x.shape[1] * _TABLE_BYTES if self.looks_up else 0
-        return _CONSUMERS * _BOXES * (_BOX_BYTES + 8) + filter_bytes + table_bytes + stages * stage_bytes
+        return _CONSUMERS * _BOXES * (self.box_bytes + 8) + filter_bytes + table_bytes + stages * stage_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
         """As many as fit; 0 where they are too few."""
@@ -281,10 +312,16 @@ class _Rows:
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of so many bytes of operands, and until its filters are there."""
         chunks = self.stage_rows * self.chunks * RECTANGLE[1]
-        clocks = max(_RECTANGLE_CLOCKS + self.steps * _STEP_CLOCKS, laying_out_clocks(self.x, chunks))
+        if self.problem.w.dtype is _HALVED:
+            # Threads without a chunk, 7 of 16 where a row has 9 chunks, are assumed to wait as long as the others.
+            chunks = -(-self.stage_rows // self.rows_at_once) * WARPGROUP
+        wider = max(self.problem.y.dtype.itemsize - 2, 0) * math.prod(RECTANGLE) * BOX_FILTERS
+        finishing = _RECTANGLE_CLOCKS + 2 * wider / _SHARED_BYTES
+        clocks = max(finishing + self.steps * _STEP_CLOCKS, laying_out_clocks(self.problem, self.x, chunks))
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        start = _LAUNCHES * figures.launch_seconds + self.steps * _FILTER_CLOCKS / figures.clock_hz
+        filter_clocks = self.steps * _FILTER_CLOCKS * self.chunk / 8
+        start = _LAUNCHES * figures.launch_seconds + filter_clocks / figures.clock_hz
         return max(turns * clocks / figures.clock_hz, memory) + start
 
     def descriptor_steps(self) -> list[int]:
@@ -321,10 +358,11 @@ class _Rows:
             chunks=self.chunks,
             pitch=self.pitch,
             stage_rows=self.stage_rows,
-            rows_at_once=_MOST_CHUNKS // self.chunks,
+            rows_at_once=self.rows_at_once,
             used=self.filter_values,
         )
-        params["phases"][0]["output"] = -(-down // 2), across  # patches: two rectangles, one below the other
+        # Patches: two boxes, one below the other.
+        params["phases"][0]["output"] = -(-down * RECTANGLE[0] // (2 * _box(self.problem.y)[0])), across
         params["places"][: self.steps] = self.descriptor_steps()
         return params
 
@@ -360,6 +398,11 @@ def _calls(
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)
 
 
+def _box(images: TensorDescriptor) -> tuple[int, int]:
+    """Rows and columns of outputs that are stored at a time: a rectangle or its half."""
+    return RECTANGLE[0] // (2 if images.dtype is _HALVED else 1), RECTANGLE[1]
+
+
 def _output_map(images: TensorDescriptor) -> TensorMap:
-    """Images that are written, or added before, a rectangle at a time."""
-    return patches_map(images, BOX_FILTERS, *RECTANGLE)
+    """Images that are written, or added before, a box at a time; of 32 bits, half of its filters."""
+    return patches_map(images, min(BOX_FILTERS, ROW_BYTES // images.dtype.itemsize), *_box(images))

@@ -19,10 +19,10 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
 from dnncore.cuda.convolution.image_rows import (
-    CHUNK,
     IMAGE_ROWS,
     PLACE_BYTES,
     PLACE_OUTPUTS,
+    chunk_values,
     image_rows,
     laying_out_clocks,
     row_values,
@@ -59,6 +59,8 @@ _RUNS = 2
 _GROUPS = 2
 _COLUMNS = _GROUPS * PLACE_OUTPUTS
 """Of a rectangle of outputs, which are the summands of a product."""
+
+_CHUNK = chunk_values(DTYPES[0])
 
 _OUTPUTS_DOWN = (14, 7)
 """Rows of a rectangle; fewer where long strides leave no memory for stages."""
@@ -121,7 +123,7 @@ _SUM_PARAMS = struct(
 
 @cache
 def _unit(dtype: DType, kernel: _Kernel) -> Unit:
-    entry = f"convolution_wgmma_rows_backward_filter_{c_type(dtype)}_{kernel.filter_rows}x{kernel.chunks * CHUNK}"
+    entry = f"convolution_wgmma_rows_backward_filter_{c_type(dtype)}_{kernel.filter_rows}x{kernel.chunks * _CHUNK}"
     return generate(
         header="dnncore/convolution/wgmma_rows_filter.cuh",
         entry=entry,
@@ -224,7 +226,7 @@ class _Schedule:
         kernel, down = self.kernel, self.outputs_down
         chunks = _stage_rows(self.problem, kernel, down) * kernel.chunks * _COLUMNS
         products = down * kernel.filter_rows * (_DY_CLOCKS + kernel.chunks * _CHUNK_CLOCKS)
-        clocks = max(products + _RECTANGLE_CLOCKS, laying_out_clocks(self.problem.x, chunks))
+        clocks = max(products + _RECTANGLE_CLOCKS, laying_out_clocks(self.problem, self.problem.x, chunks))
         waves = math.ceil(self.filter_tiles * self.blocks / figures.multiprocessors)
         clocks *= math.ceil(self.rectangles / self.blocks) * waves
         memory = operand_bytes(self.problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -258,12 +260,12 @@ def _runs(problem: ConvolutionProblem, kernel: _Kernel, outputs_down: int) -> Bo
     """How the copy engine sees what a rectangle meets of x: rows of values from whole 16 bytes on, and one beyond the last pair."""
     before = problem.convolution.padding[1][0] * problem.x.shape[1]
     reach = (
-        -before % CHUNK
+        -before % _CHUNK
         + (_COLUMNS - 1) * problem.convolution.stride[1] * problem.x.shape[1]
-        + kernel.chunks * CHUNK
+        + kernel.chunks * _CHUNK
         + 2
     )
-    return runs_map(problem.x, -(-reach // CHUNK) * CHUNK, _stage_rows(problem, kernel, outputs_down))
+    return runs_map(problem.x, -(-reach // _CHUNK) * _CHUNK, _stage_rows(problem, kernel, outputs_down))
 
 
 def _runs_bytes(runs: BoxMap | None) -> int:
@@ -281,11 +283,11 @@ def _schedule(problem: ConvolutionProblem, figures: DeviceFigures) -> _Schedule 
     if reason is not None:
         return reason
     rows, values = problem.w.shape[2], row_values(problem)
-    suiting = (each for each in KERNELS if rows <= each.filter_rows and values <= each.chunks * CHUNK)
+    suiting = (each for each in KERNELS if rows <= each.filter_rows and values <= each.chunks * _CHUNK)
     kernel = next(suiting, None)
     if kernel is None:
         last = KERNELS[-1]
-        return f"filters of {rows} rows of {values} values; at most {last.filter_rows} of {last.chunks * CHUNK}"
+        return f"filters of {rows} rows of {values} values; at most {last.filter_rows} of {last.chunks * _CHUNK}"
     ways = [
         *((down, runs) for down in _OUTPUTS_DOWN if (runs := _runs(problem, kernel, down)) is not None),
         *((down, None) for down in _OUTPUTS_DOWN),

@@ -157,8 +157,10 @@ class Tile:
         boxes = _CONSUMERS * _BOXES
         if self.patch is not None:
             patch = -(-math.prod(self.patch.read) // 8) * 8
-            rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows + boxes * math.prod(RECTANGLE)
-            return rows * ROW_BYTES + (2 * (self.stages + math.prod(PATCH_TAPS)) + _CONSUMERS + boxes) * 8
+            rows = self.stages * patch + math.prod(PATCH_TAPS) * self.rows
+            rectangle_bytes = math.prod(RECTANGLE) * BOX_FILTERS * dtype.itemsize
+            barriers = 2 * (self.stages + math.prod(PATCH_TAPS)) + _CONSUMERS + boxes
+            return rows * ROW_BYTES + boxes * rectangle_bytes + barriers * 8
         return self.stages * (stage_bytes + 2 * 8) + boxes * (box_bytes + 8)
 
 
@@ -170,9 +172,15 @@ TILES = (
 )
 POOLED_TILE = next(tile for tile in TILES if tile.patch == Patch(1))
 TILES_OF_CLUSTERS = (*(Tile(64, 64, 5, cluster=blocks) for blocks in (1, 2, 4)), Tile(64, 64, 4, cluster=8))
-"""Of 16 bits, forward: as many stages as two blocks on a multiprocessor have room for."""
+"""Forward, of every dtype: as many stages as two blocks on a multiprocessor have room for."""
 TILES_OF_TF32 = TILES[:3]
-TILES_OF_INT8 = (Tile(128, 192, 5), Tile(128, 96, 7), Tile(64, 192, 6), Tile(64, 192, 12, row_bytes=64))
+TILES_OF_INT8 = (
+    Tile(128, 192, 5),
+    Tile(128, 96, 7),
+    Tile(64, 192, 6),
+    Tile(64, 192, 12, row_bytes=64),
+    Tile(64, 224, 2, patch=Patch(1)),
+)
 
 _PHASE = struct(
     *((name, TENSOR_MAP) for name in "xy"),

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dnncore.cache import cache_folder, write_atomically
 from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, CompilationError
 
@@ -36,7 +37,6 @@ __all__ = [
     "STRICT_FLAGS",
     "Compiler",
     "architecture",
-    "cache_folder",
     "compiler_at",
     "cubin",
     "find_compiler",
@@ -47,7 +47,6 @@ __all__ = [
     "prebuilt_name",
     "ptx",
     "target",
-    "write_atomically",
 ]
 
 OLDEST = (8, 0)
@@ -81,12 +80,6 @@ def architecture(compute_capability: tuple[int, int]) -> str:
 def is_ptx(arch: str) -> bool:
     """Whether what is compiled for an architecture is PTX, "compute_80", and no machine code, "sm_80"."""
     return arch.startswith("compute_")
-
-
-def cache_folder() -> Path:
-    """Where compiled units are kept."""
-    folder = os.environ.get("DNNCORE_CACHE_DIR")
-    return Path(folder) if folder else Path.home() / ".cache" / "dnncore"
 
 
 def prebuilt_folder() -> Path:
@@ -322,17 +315,3 @@ def _cached(compiler: Compiler, unit: Unit, arch: str) -> bytes:
         raise CompilationError(
             f"the cache {folder} cannot be used ({error}); set DNNCORE_CACHE_DIR to a folder of your own with room"
         ) from error
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that appears complete or not at all."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink()
-            raise

@@ -1,11 +1,13 @@
 """From a net as somebody made it to the net that is run: each pass takes a model and gives one that computes the same.
 
 A pass is a function, so it can be tried alone; `for_inference` runs those that make a net faster, in the order of `PASSES`.
+`REGISTRY` has all of them, each with the tolerance within which its net computes the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
@@ -23,12 +25,16 @@ from dnncore.nn.passes.precision import in_precision
 from dnncore.nn.passes.quantization import quantize
 from dnncore.nn.passes.ranking import rank_classes
 from dnncore.nn.passes.siblings import merge_siblings
+from dnncore.nn.passes.tolerance import EXACT, LAST_BITS, Tolerance
 from dnncore.nn.passes.unused import drop_unused
 from dnncore.preprocessing import Normalization
 
 __all__ = [
     "CHOICES",
     "PASSES",
+    "REGISTRY",
+    "Pass",
+    "Tolerance",
     "applied_passes",
     "channels_last",
     "drop_identities",
@@ -47,17 +53,48 @@ __all__ = [
     "rank_classes",
 ]
 
-PASSES: dict[str, Callable[[Model], Model]] = {
-    pass_.__name__: pass_
-    for pass_ in (
-        drop_unused,
-        drop_identities,
-        fold_batch_norms,
-        fuse_convolutions,
-        fuse_inner_products,
-        merge_siblings,
-    )
-}
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass in the registry. Immutable.
+
+    Args:
+        run: run(model, what else it takes) -> the model that computes the same.
+        tolerance: Within which it does.
+    """
+
+    run: Callable[..., Model]
+    tolerance: Tolerance
+
+    @property
+    def name(self) -> str:
+        """That of the function."""
+        return self.run.__name__
+
+
+_ALWAYS = (
+    Pass(drop_unused, EXACT),
+    Pass(drop_identities, EXACT),
+    Pass(fold_batch_norms, LAST_BITS),
+    Pass(fuse_convolutions, LAST_BITS),
+    Pass(fuse_inner_products, LAST_BITS),
+    Pass(merge_siblings, LAST_BITS),
+)
+_WHERE_ASKED_FOR = (
+    Pass(quantize, LAST_BITS),  # of 8, on inputs like those that it was calibrated on
+    Pass(in_precision, LAST_BITS),
+    Pass(channels_last, LAST_BITS),
+    Pass(fuse_inverted_residuals, LAST_BITS),
+    Pass(from_pixels, LAST_BITS),  # no bit without a mean image
+    Pass(fuse_pixels, EXACT),
+    Pass(fuse_pooling, LAST_BITS),
+    Pass(rank_classes, EXACT),  # of what the net gives without it
+)
+
+REGISTRY: dict[str, Pass] = {each.name: each for each in (*_ALWAYS, *_WHERE_ASKED_FOR)}
+"""Every pass by name, in the order in which they are run."""
+
+PASSES: dict[str, Callable[[Model], Model]] = {each.name: each.run for each in _ALWAYS}
 """What every net that is run goes through, by name and in this order."""
 
 

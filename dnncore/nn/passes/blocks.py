@@ -5,8 +5,6 @@ conv 1x1, clipped --> depthwise 3x3, clipped --> conv 1x1 [+ x]          inverte
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dnncore.dtypes import DType
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.model import Model
@@ -36,9 +34,7 @@ def fuse_inverted_residuals(model: Model) -> Model:
             found[layers[-1].name] = _block(layers)
             gone |= {layer.name for layer in layers}
     nodes = [found.get(node.name, node) for node in graph.nodes if node.name in found or node.name not in gone]
-    left = {name for node in nodes for name in (*node.reads, *node.outputs)}
-    layouts = {name: layout for name, layout in graph.layouts.items() if name in left}
-    return Model(replace(graph.rewritten(nodes), layouts=layouts), model.weights)
+    return Model(graph.rewritten(nodes), model.weights)
 
 
 def _layers(graph: Graph, depthwise: Node) -> tuple[Node, ...]:

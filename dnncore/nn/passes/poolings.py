@@ -35,9 +35,7 @@ def fuse_pooling(model: Model) -> Model:
             pooled[pooling.name] = Node(conv.name, operator, conv.inputs[:3], pooling.outputs)
             gone.add(conv.name)
     nodes = [pooled.get(node.name, node) for node in graph.nodes if node.name not in gone]
-    left = {name for node in nodes for name in (*node.reads, *node.outputs)}
-    layouts = {name: layout for name, layout in graph.layouts.items() if name in left}
-    return Model(replace(graph.rewritten(nodes), layouts=layouts), model.weights)
+    return Model(graph.rewritten(nodes), model.weights)
 
 
 def _pooling(graph: Graph, conv: Node) -> Node | None:

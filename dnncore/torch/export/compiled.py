@@ -18,6 +18,7 @@ from dnncore.nn.passes import for_inference
 from dnncore.torch.dtypes import TORCH_DTYPES
 from dnncore.torch.export.model import Imported, import_model
 from dnncore.torch.export.program import as_inputs
+from dnncore.torch.graph_breaks import breaks_graph
 
 __all__ = ["CompiledModel", "compile_model"]
 
@@ -71,6 +72,7 @@ class CompiledModel:
             self._handle.close()
             raise
 
+    @breaks_graph
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Compute what the model would have returned: a tensor, a tuple, a dictionary, ... No gradients.
 

@@ -28,6 +28,7 @@ from dnncore.torch.functions.formats import (
     wants_gradient,
 )
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["batch_norm", "batch_norm_in_training"]
@@ -261,6 +262,7 @@ class _BatchNormInference(Function):
         return dx, dweight, dbias, None, None, None
 
 
+@breaks_graph
 def batch_norm(
     x: Tensor,
     running_mean: Tensor | None,

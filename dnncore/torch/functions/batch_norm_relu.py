@@ -7,12 +7,14 @@ from torch import Tensor
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.errors import BadParamError
 from dnncore.torch.functions.batch_norm import batch_norm_in_training
+from dnncore.torch.graph_breaks import breaks_graph
 
 __all__ = ["batch_norm_relu"]
 
 _RELU = ActivationDescriptor(ActivationMode.RELU)
 
 
+@breaks_graph
 def batch_norm_relu(
     x: Tensor,
     running_mean: Tensor | None,

@@ -15,6 +15,7 @@ from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, vector, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step
 
 __all__ = ["convolution"]
@@ -104,6 +105,7 @@ def _plain(spatial_ndim: int) -> ConvolutionDescriptor:
     return ConvolutionDescriptor.make(spatial_ndim)
 
 
+@breaks_graph
 def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: ConvolutionDescriptor | None = None) -> Tensor:
     """y [N, K, *output] = x [N, C, *input] convolved with w [K, C/G, *filter], plus bias [K].
 

@@ -15,6 +15,7 @@ from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import wants_gradient, widened
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.softmax import log_softmax
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["as_classes", "counted", "cross_entropy"]
@@ -86,6 +87,7 @@ class _CrossEntropy(Function):
         return dx, None, None
 
 
+@breaks_graph
 def cross_entropy(
     x: Tensor,
     labels: Tensor,

@@ -13,6 +13,7 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.formats import like, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["activation", "dropout"]
@@ -53,6 +54,7 @@ def _activated_in_place(activation: ActivationDescriptor, x: TensorDescriptor) -
     return Operation.of(ActivationForwardProblem(x, x, activation), (0, 0))
 
 
+@breaks_graph
 def activation(x: Tensor, activation: ActivationDescriptor, in_place: bool = False) -> Tensor:
     """f(x), element by element; x has up to 8 dimensions.
 
@@ -95,6 +97,7 @@ class _Dropout(Function):
         return dx, None, None
 
 
+@breaks_graph
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | None = None) -> Tensor:
     """x / (1 - p), or 0 with probability p; x outside training.
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from dnncore.torch.graph_breaks import breaks_graph
+
 _grad_is_enabled = torch.is_grad_enabled
 
 __all__ = ["Function", "first_derivative", "gradients_of"]
@@ -49,6 +51,7 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
         RuntimeError: by the returned function, under `create_graph=True`.
     """
 
+    @breaks_graph
     @wraps(backward)
     def checked(ctx: Any, dy: torch.Tensor) -> Any:
         if _grad_is_enabled():

@@ -14,6 +14,7 @@ from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step
 
 __all__ = ["linear", "product"]
@@ -105,6 +106,7 @@ class _Linear(Function):
         return gradients_of(wanted)((*operate(_backward, (dtypes, wanted), (x, w, dy), caller), None))
 
 
+@breaks_graph
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K].
 

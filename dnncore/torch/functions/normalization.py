@@ -30,6 +30,7 @@ from dnncore.torch.functions.formats import (
     wants_gradient,
 )
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm"]
@@ -204,6 +205,7 @@ def _normalize(
     return operate(directions[0], (cut, epsilon), (x, weight, bias))[0]
 
 
+@breaks_graph
 def layer_norm(
     x: Tensor,
     normalized_shape: Sequence[int],
@@ -215,6 +217,7 @@ def layer_norm(
     return _normalize(x, weight, bias, _LAYER, tuple(normalized_shape), eps)
 
 
+@breaks_graph
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -249,6 +252,7 @@ class _LRN(Function):
         return dx, None
 
 
+@breaks_graph
 def local_response_norm(x: Tensor, lrn: LRNDescriptor) -> Tensor:
     """y = x / (k + alpha / n * sum of x^2 over a window)^beta of x [N, C, *spatial]."""
     if wants_gradient(x):

@@ -16,6 +16,7 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.linear import product
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
@@ -64,6 +65,7 @@ class _MaxPool(Function):
         return dx, None
 
 
+@breaks_graph
 def max_pool(x: Tensor, pooling: PoolingDescriptor) -> Tensor:
     """The maximum of x [N, C, *input] under each window; the gradient goes to the first of equal maxima."""
     if pooling.mode is not PoolingMode.MAX:
@@ -89,6 +91,7 @@ class _AvgPool(Function):
         return dx, None
 
 
+@breaks_graph
 def avg_pool(x: Tensor, pooling: PoolingDescriptor) -> Tensor:
     """The average of x [N, C, *input] under each window, with or without the padding in the divisor."""
     if pooling.mode is PoolingMode.MAX:

@@ -12,6 +12,7 @@ from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import wants_gradient, widened
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
 __all__ = ["log_softmax", "softmax"]
@@ -68,11 +69,13 @@ def _softmax(x: Tensor, dim: int, algorithm: SoftmaxAlgorithm) -> Tensor:
     return y.reshape(()) if scalar else y
 
 
+@breaks_graph
 def softmax(x: Tensor, dim: int) -> Tensor:
     """exp(x) over its sum along a dimension, computed so that it does not overflow; in float32 under `torch.autocast`."""
     return _softmax(x, dim, SoftmaxAlgorithm.ACCURATE)
 
 
+@breaks_graph
 def log_softmax(x: Tensor, dim: int) -> Tensor:
     """The logarithm of softmax; in float32 under `torch.autocast`."""
     return _softmax(x, dim, SoftmaxAlgorithm.LOG)

@@ -11,6 +11,7 @@ from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.torch.functions import normalization
 from dnncore.torch.functions.batch_norm import batch_norm, batch_norm_in_training
 from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
+from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES", "BatchNorm"]
@@ -36,6 +37,7 @@ class BatchNorm(Layer):
             return batch_norm_in_training(x, mean, variance, weight, bias, (self.momentum, self.eps, None))
         return batch_norm(x, mean, variance, weight, bias, eps=self.eps)
 
+    @breaks_graph
     def forward_relu(self: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(forward(x) + residual): in one operation where the statistics are the batch's and the residual is like x."""
         (mean, variance), training = self._prepare(x)

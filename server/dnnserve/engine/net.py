@@ -41,10 +41,12 @@ class ServedModel:
     Args:
         model: Its inputs and outputs begin with the batch.
         preprocessing: Of its only input; None where nobody has said it.
+        digest: Of all that says, with the device, what its batches take; empty: nobody has made it, and nothing is kept of them.
     """
 
     model: Model
     preprocessing: Preprocessing | None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class _Flight:
 
 
 class Runner:
-    """Runs batches on one device. Thread-safe: `_lock` guards `_running`, `_hung`, `_lost_host` and `_given_up`; the device itself
-    is touched by its own thread alone.
+    """Runs batches on one device. Thread-safe: `_lock` guards `_flights`, `_alone_ns`, `_hung`, `_lost_host` and `_given_up`; the
+    device itself is touched by its own thread alone, which alone changes `_flights` and may read them without the lock.
 
     Models come and go between batches: what is loaded meanwhile is made beside them by the host.
 
@@ -101,9 +101,8 @@ class Runner:
         self._host: Host | None = None
         self._lost_host: Host | None = None
         self._lock = threading.Lock()
-        self._running: tuple[Batch, int] | None = (
-            None  # the batch on the device, and since when it has been alone there
-        )
+        self._flights: deque[_Flight] = deque()  # what the device runs, and behind it what was taken ahead
+        self._alone_ns: int | None = None  # since when the first has had the device to itself; None: it has ended
         self._hung = ""
         self._given_up = False
         self._entered_ns = 0  # when it went into service, or failed to; this, too, and what follows
@@ -192,20 +191,21 @@ class Runner:
     def give_up_when_stuck(self, limit_ns: int) -> bool:
         """Take the device out of service if its batch has run for longer than this: a kernel that never ends raises no error.
 
-        The batch goes to other devices. A host that can be killed is, and opened again; else the runner's thread stays where it
-        is, and should it ever come back, it ends.
+        Its batch and those that were taken ahead go to other devices. A host that can be killed is, and opened again; else the
+        runner's thread stays where it is, and should it ever come back, it ends.
         """
         with self._lock:
-            if self._running is None or self._given_up or self._clock() - self._running[1] < limit_ns:
+            since_ns, now_ns = self._alone_ns, self._clock()
+            if since_ns is None or self._given_up or now_ns - since_ns < limit_ns:
                 return False
-            batch, since_ns = self._running
-            seconds = (self._clock() - since_ns) / 1e9
-            self._hung = f"a batch of {batch.model} with {batch.rows} rows has not ended for {seconds:.1f} s"
-            self._running = None
+            batches = [flight.batch for flight in self._flights]
+            hung, seconds = batches[0], (now_ns - since_ns) / 1e9
+            self._hung = f"a batch of {hung.model} with {hung.rows} rows has not ended for {seconds:.1f} s"
+            self._alone_ns = None
             if self._host is not None and self._host.kill():
                 return True  # the runner's thread wakes up and finds out
             self._given_up = True
-        self._hand_over([batch], self._hung, None)
+        self._hand_over(batches, self._hung, None)
         self._inventory.leave_service()
         return True
 
@@ -319,12 +319,12 @@ class Runner:
 
     def _serve(self) -> bool:
         """Run batches until the scheduler has stopped, or the device was left alone (False), or it is lost (True)."""
-        flights: deque[_Flight] = deque()
+        flights = self._flights
         while True:
             try:
                 if not flights and self._interrupted() and not self._gone():
                     self._inventory.obey()
-                batch = self._next(flights)
+                batch = self._next()
                 if batch is None and not flights:
                     if self._gone():
                         self._lose("it ended while nothing ran on it", self._expected_ns())
@@ -333,32 +333,32 @@ class Runner:
                         return False
                     continue
                 if batch is not None:
-                    flights.append(_Flight(batch, self._inventory.pipelines[batch.model]))
-                    self._begin(flights)
+                    if not self._begin(batch):
+                        return False
                     continue
                 ended = self._finish(flights[0])
+                done = self._pass_on(0 if isinstance(ended, Exception) else ended.computed_ns)
+                if done is None:
+                    return False
                 if isinstance(ended, Exception):
-                    failed = flights.popleft()
-                    if not self._pass_on(0, flights[0] if flights else None):
-                        return False
-                    self._fail(failed.batch, ended, flights)
+                    self._fail(done.batch, ended)
                     continue
             except DeviceFaultError as error:
                 with self._lock:
-                    reason, self._hung, self._running = self._hung or str(error), "", None
                     if self._given_up:
                         return False
+                    reason, self._hung, self._alone_ns = self._hung or str(error), "", None
+                    batches = [flight.batch for flight in flights]
+                    flights.clear()
                 _log.error("device %s is lost: %s", self.label, reason)
-                self._hand_over([flight.batch for flight in flights], reason, self._expected_ns())
+                self._hand_over(batches, reason, self._expected_ns())
                 return True
-            done = flights.popleft()
-            if not self._pass_on(ended.computed_ns, flights[0] if flights else None):
-                return False
             self._shortages = 0
             self._scheduler.complete(done.batch, self._answers(done, ended))
 
-    def _next(self, flights: deque[_Flight]) -> Batch | None:
+    def _next(self) -> Batch | None:
         """Wait for the batch to run next; None: what runs has ended, or there is something else to do before."""
+        flights = self._flights
         if not flights:
             return self._scheduler.take(self.label, self._interrupted)
         oldest = flights[0].pipeline
@@ -366,24 +366,35 @@ class Runner:
             return None  # of a device that has no memory for one batch, none is taken ahead: it would never pause
         return self._scheduler.take_ahead(self.label, lambda: oldest.ended, self._interrupted)
 
-    def _begin(self, flights: deque[_Flight]) -> None:
-        """Stage the last batch and begin to run it; where that fails, it is answered so."""
-        flight = flights[-1]
-        batch = flight.batch
-        if len(flights) == 1:
-            with self._lock:
-                self._running = batch, batch.taken_ns
+    def _begin(self, batch: Batch) -> bool:
+        """Stage a batch and begin to run it, behind those that are there; where that fails, it is answered so.
+
+        Returns:
+            Whether the device goes on; False: it was given up meanwhile.
+        """
+        with self._lock:
+            given_up = self._given_up
+            if not given_up:
+                self._flights.append(flight := _Flight(batch, self._inventory.pipelines[batch.model]))
+                if len(self._flights) == 1:
+                    self._alone_ns = batch.taken_ns
+        if given_up:  # between the moment in which it was taken and this one
+            self._put_back([batch])
+            return False
         try:
             flight.pipeline.stage([request.block for request in batch.requests])
             flight.pipeline.begin()
         except DeviceFaultError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-            flights.pop()
-            if not flights:
-                with self._lock:
-                    self._running = None
-            self._fail(batch, error, flights)
+            with self._lock:
+                if self._given_up:
+                    return False
+                self._flights.pop()
+                if not self._flights:
+                    self._alone_ns = None
+            self._fail(batch, error)
+        return True
 
     def _finish(self, flight: _Flight) -> Timing | Exception:
         """Wait for a batch; why it failed, where it did."""
@@ -401,16 +412,16 @@ class Runner:
         times = BatchTimes(batch.taken_ns, timing.staged_ns, inferred_ns, self._clock())
         return [Answer(self.label, batch.rows, times)] * len(batch.requests)
 
-    def _fail(self, batch: Batch, error: Exception, flights: deque[_Flight]) -> None:
+    def _fail(self, batch: Batch, error: Exception) -> None:
         """Answer a batch that failed alone, or have it repeated."""
         if isinstance(error, OutOfMemoryError):
-            self._repeat(batch, error, flights)
+            self._repeat(batch, error)
             return
         _log.error("a batch of %s with %d rows failed on %s", batch.model, batch.rows, self.label, exc_info=error)
         failed = f"the batch of model {batch.model} failed on {self.label}; the server's log has the cause"
         self._scheduler.complete(batch, [ExecutionError(failed) for _ in batch.requests])
 
-    def _repeat(self, batch: Batch, error: OutOfMemoryError, flights: deque[_Flight]) -> None:
+    def _repeat(self, batch: Batch, error: OutOfMemoryError) -> None:
         """Queue a batch again for which there was no memory: that says nothing about its requests.
 
         Raises:
@@ -425,23 +436,29 @@ class Runner:
             in_a_row, self._shortages = self._shortages, 0
             self._close()  # first: it may be at work on the next batch, whose blocks go to others
             raise DeviceFaultError(f"it had no memory for {in_a_row} batches in a row: {error}")
-        if not flights:
+        if not self._flights:
             doubled = min(self._shortages - 1, _DOUBLINGS)
             self._ending.wait(min(_SHORTAGE_S * 2**doubled, _LONGEST_SHORTAGE_S))
 
-    def _pass_on(self, computed_ns: int, following: _Flight | None) -> bool:
-        """Let the next batch be the one that runs; False: the device was given up meanwhile, and others answer."""
+    def _pass_on(self, computed_ns: int) -> _Flight | None:
+        """Let the next batch be the one that runs; the one that has ended, or None: the device was given up meanwhile, and others
+        answer.
+        """
         now_ns = self._clock()
         with self._lock:
             if self._given_up:
-                return False
+                return None
             self._busy_ns += computed_ns
-            self._running = None if following is None else (following.batch, now_ns)
-        return True
+            done = self._flights.popleft()
+            self._alone_ns = now_ns if self._flights else None
+        return done
 
     def _hand_over(self, batches: Sequence[Batch], reason: str, back_ns: int | None) -> None:
         """Let other devices run what this one could not, or this one when it is back."""
         self._lose(reason, back_ns)  # first: neither the batches nor a client that retries must meet this device again
+        self._put_back(batches)
+
+    def _put_back(self, batches: Sequence[Batch]) -> None:
         lost = f"device {self.label} failed while it ran the batch; retry: other devices and replicas go on"
         for batch in reversed(batches):  # each goes to the head of its queue
             again = self._scheduler.put_back(batch, DeviceLostError(lost))

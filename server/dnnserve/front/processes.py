@@ -93,11 +93,11 @@ class FrontProcesses:
         self._models: messages.Models | None = None
         self._announced = messages.Announce(False, False)
         self._stopping = False
-        self._restarts = [Restarts() for _ in range(config.front_ends)]
+        self._restarts = [Restarts() for _ in range(config.num_front_ends)]
         self._fronts: list[FrontProcess] = []
         self._watch = Regularly("dnnserve-front-watch", LOOK_S, self.look)
         try:
-            for number in range(config.front_ends):
+            for number in range(config.num_front_ends):
                 self._fronts.append(self._begin(number))
         except BaseException:
             self.stop(0.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn import Model, Package
+from dnncore.nn.graph_json import to_document
 from dnncore.nn.passes import for_inference, rank_classes
 from dnnserve.catalog import ModelSpec
 from dnnserve.config import PRECISIONS, ModelConfig
@@ -41,11 +44,25 @@ def read_model(
     """
     ranking = not any(label.startswith("cpu") for label in devices)
     spec = configured(model_spec(key, package, settings.max_batch_rows, ranking=ranking), settings)
-    model = _model_to_run(key, package, _precision(package, settings), spec.ranked)
+    precision = _precision(package, settings)
+    model = _model_to_run(key, package, precision, spec.ranked)
     assert _extents(signature_of(model.graph)) == _extents(spec.signature), (
         "passes leave what is read and given as it is"
     )
-    return spec, ServedModel(model, package.preprocessing)
+    return spec, ServedModel(model, package.preprocessing, _digest(package, precision, spec.ranked))
+
+
+def _digest(package: Package, precision: DType, ranked: int) -> str:
+    """SHA-256 of what the time of a batch depends on, but for the device: the net's structure and what is made of it. Weights are
+    not in it.
+    """
+    parts = {
+        "graph": to_document(package.serving_graph),
+        "preprocessing": None if package.preprocessing is None else package.preprocessing.to_dict(),
+        "precision": precision.value,
+        "ranked": ranked,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def configured(spec: ModelSpec, settings: ModelConfig) -> ModelSpec:

@@ -20,6 +20,7 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.lifecycle.reading import configured, read_model
 from dnnserve.lifecycle.versions import Recipe
+from dnnserve.saved_costs import SavedCosts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 from dnnserve.statistics import Statistics
@@ -109,6 +110,7 @@ class Stage:
         statistics: Counters of the models.
         metrics: These too.
         front: Takes calls.
+        costs: Told which models there are; None: what batches take is not saved.
     """
 
     def __init__(
@@ -121,7 +123,9 @@ class Stage:
         statistics: Statistics,
         metrics: LoadCounters,
         front: Door,
+        costs: SavedCosts | None = None,
     ) -> None:
+        self._costs = costs
         self._store = store
         self._read = read
         self._runners = {runner.label: runner for runner in runners}
@@ -164,12 +168,14 @@ class Stage:
         spec, served = read_model(key, self._read(recipe.path), settings, recipe.devices)
         runners = [self._runners[label] for label in sorted(recipe.devices)]
         _log.info("model %s: loading it on %s", key, ", ".join(runner.label for runner in runners))
+        if self._costs is not None:
+            self._costs.enter(key, served.digest)
         self._store.put(key, served)
         try:
             self._load_on(runners, key, recipe.max_batch_rows)
         except BaseException:
             self._unload_from(runners, key)
-            self._store.drop(key)
+            self._drop(key)
             raise
         self._scheduler.add_model(key, limits_of(self._config, recipe.max_batch_rows))
         with self._lock:  # together: an earlier load may go in this moment, and the version's counters with the last
@@ -224,8 +230,13 @@ class Stage:
         """Let what waits for a version go without waiting for company: no more is coming."""
         self._scheduler.drain_model(key)
 
-    def _forget(self, key: ModelKey, freed: Callable[[], None]) -> None:
+    def _drop(self, key: ModelKey) -> None:
         self._store.drop(key)
+        if self._costs is not None:
+            self._costs.leave(key)
+
+    def _forget(self, key: ModelKey, freed: Callable[[], None]) -> None:
+        self._drop(key)
         with self._lock:
             again = any(other[:2] == key[:2] for other in self._specs)
         _log.info("%s %s is unloaded", "the earlier load of model" if again else "model", key)

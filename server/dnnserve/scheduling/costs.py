@@ -1,4 +1,5 @@
-"""What a batch takes, by device, model and rows: timed at warm-up, corrected by every batch that runs.
+"""What a batch takes, by device, model and rows: timed at warm-up, corrected by every batch that runs, and known from earlier
+where such batches ran before on such a device.
 
 A device pads a batch to a size that it was prepared for and copies the rows that are there, so a curve has points at powers of two
 and halfway between them, and a batch costs what the next larger point says. Each point holds a mean, exponentially weighted, and
@@ -11,15 +12,17 @@ for long. What decides about deadlines is the bound; what is charged and planned
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from dnnserve.envelope import ModelKey
 
-__all__ = ["Cost", "Costs", "Curve", "cost_sizes"]
+__all__ = ["Cost", "Costs", "Curve", "Learned", "Recall", "cost_sizes"]
 
-_MEAN_GAIN = 1 / 8
+_SETTLED = 8
+"""Batches after which one more counts for as much as any later one."""
+_MEAN_GAIN = 1 / _SETTLED
 _SCATTER_GAIN = 1 / 16
 _DEVIATIONS = 4
 _LEAST_MARGIN = 0.02
@@ -61,7 +64,7 @@ class Cost(NamedTuple):
     def error(self, took_ns: int) -> float:
         """How much more than the mean a batch took, as a part of it."""
         error = took_ns / self.mean_ns - 1
-        settled = self.batches * _MEAN_GAIN >= 1
+        settled = self.batches >= _SETTLED
         return _SURPRISE - 1 if settled and error > _SURPRISE - 1 else error
 
     def measured(self, took_ns: int, now_ns: int) -> Cost:
@@ -71,6 +74,31 @@ class Cost(NamedTuple):
         weight = 1 / (self.batches + 1)  # the mean of the first few is their plain mean
         gain = weight if weight > _MEAN_GAIN else _MEAN_GAIN
         return Cost(self.mean_ns * (1 + gain * self.error(took_ns)), self.batches + 1, now_ns)
+
+
+class Learned(NamedTuple):
+    """What is worth keeping of a curve: that which batches in service have said. Immutable.
+
+    Args:
+        points: (rows, mean in nanoseconds, batches that said so), ascending.
+        scatter: As the curve has it.
+    """
+
+    points: tuple[tuple[int, float, int], ...]
+    scatter: float
+
+    def contradicted(self, timings_ns: Mapping[int, int]) -> bool:
+        """Whether a warm-up took twice as long, or more, as batches in service have.
+
+        It is the least of two runs on an idle device, without the delivery of answers, and so it takes less: what says otherwise
+        was learned in other circumstances. What is too high is no contradiction; where it keeps requests out it fades.
+        """
+        return any(timings_ns.get(rows, 0) > _SURPRISE * mean_ns for rows, mean_ns, _ in self.points)
+
+
+Recall = Callable[[str, ModelKey, int, Mapping[int, int]], Learned | None]
+"""Says what was learned earlier of a model's batches on a device, given the most rows that they have and what a warm-up has just
+taken; None: nothing, or nothing that still holds."""
 
 
 class Curve(NamedTuple):
@@ -97,14 +125,30 @@ class Curve(NamedTuple):
         return cls(sizes, costs, scatter, doubted_ns, means_ns)
 
     @classmethod
-    def seeded(cls, max_batch_rows: int, timings_ns: Mapping[int, int], now_ns: int) -> Curve:
-        """A curve from what batches of some sizes took."""
+    def seeded(
+        cls, max_batch_rows: int, timings_ns: Mapping[int, int], now_ns: int, learned: Learned | None = None
+    ) -> Curve:
+        """A curve from what batches of some sizes took, just now and, which counts for more, in earlier service."""
         sizes = cost_sizes(max_batch_rows)
         costs: list[Cost | None] = [None] * len(sizes)
         for rows, took_ns in timings_ns.items():
             if rows <= max_batch_rows:
                 costs[bisect_left(sizes, rows)] = Cost(max(1, took_ns), 1, now_ns)
-        return cls.of(sizes, tuple(costs), _FIRST_SCATTER)
+        if learned is None:
+            return cls.of(sizes, tuple(costs), _FIRST_SCATTER)
+        for rows, mean_ns, batches in learned.points:
+            if rows in sizes:
+                costs[sizes.index(rows)] = Cost(mean_ns, min(batches, _SETTLED), now_ns)
+        return cls.of(sizes, tuple(costs), learned.scatter)
+
+    def learned(self) -> Learned | None:
+        """What batches in service have said; None: nothing yet."""
+        points = tuple(
+            (size, cost.mean_ns, cost.batches)
+            for size, cost in zip(self.sizes, self.costs, strict=True)
+            if cost is not None and cost.batches > 1  # the first may be the warm-up's
+        )
+        return Learned(points, self.scatter) if points else None
 
     def mean_ns(self, rows: int) -> int:
         """What a batch of so many rows takes on average."""
@@ -175,10 +219,18 @@ class Costs:
         del self._curves[model], self._steps_ns[model]
 
     def seed(
-        self, device: str, model: ModelKey, max_batch_rows: int, timings_ns: Mapping[int, int], now_ns: int
+        self,
+        device: str,
+        model: ModelKey,
+        max_batch_rows: int,
+        timings_ns: Mapping[int, int],
+        now_ns: int,
+        learned: Learned | None = None,
     ) -> None:
-        """Begin with what warm-up took, by rows; without any, batches cost nothing until one has run, and nothing is refused."""
-        self._set(device, model, Curve.seeded(max_batch_rows, timings_ns, now_ns))
+        """Begin with what warm-up took, by rows, and what was learned earlier; without either, batches cost nothing until one has
+        run, and nothing is refused.
+        """
+        self._set(device, model, Curve.seeded(max_batch_rows, timings_ns, now_ns, learned))
 
     def measure(self, device: str, model: ModelKey, rows: int, took_ns: int, now_ns: int) -> None:
         """Learn from a batch."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.admission import Refusal, Rejection, admit
-from dnnserve.scheduling.costs import Costs
+from dnnserve.scheduling.costs import Costs, Recall
 from dnnserve.scheduling.entry import Entry, Limits
 from dnnserve.scheduling.policy import Decision, choose
 from dnnserve.scheduling.queue import ModelQueue
@@ -19,18 +20,46 @@ from dnnserve.scheduling.queue import ModelQueue
 __all__ = ["Dispatcher"]
 
 
+_LEAST_LATE = 4
+"""A device that is overdue takes this part of what it was expected to take in any case: starts scatter by as much."""
+
+
+class _Return(NamedTuple):
+    """When a lost device is expected back. Immutable.
+
+    Args:
+        expected_ns: The moment.
+        told_ns: When that was said.
+    """
+
+    expected_ns: int
+    told_ns: int
+
+    def after(self, now_ns: int) -> int:
+        """When it is expected by what is known now: one that is overdue will take as long again as it is late, and not less than a
+        part of the whole."""
+        if now_ns < self.expected_ns:
+            return self.expected_ns
+        late_ns = now_ns - self.expected_ns
+        return now_ns + max(late_ns, (self.expected_ns - self.told_ns) // _LEAST_LATE)
+
+
 class Dispatcher:
     """Requests of all models and the devices that run them. Owned by one thread; not checked: the scheduler's lock sees to it.
 
     A device that is lost may be expected back. Where no other has a model, requests for it wait for that device, if they can be
     answered in time behind its return; where another has it, nobody counts on the one that is away.
+
+    Args:
+        recall: What was learned earlier of batches; None: nothing was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recall: Recall | None = None) -> None:
+        self._recall = recall
         self._queues: dict[ModelKey, ModelQueue] = {}
         self._costs = Costs()
         self._free_ns: dict[str, int] = {}  # healthy devices, with the expected end of what they run
-        self._back_ns: dict[str, int] = {}  # those that are away, with the expected moment of their return
+        self._returns: dict[str, _Return] = {}  # of those that are away
         self._away = Costs()  # what batches took on them
         self._running: dict[str, list[Decision]] = {}
         self._ended_ns: dict[str, int] = {}  # when each device ended its last batch
@@ -107,7 +136,7 @@ class Dispatcher:
                 come, and nothing is known.
             now_ns: The moment.
         """
-        self._back_ns.pop(device, None)
+        self._returns.pop(device, None)
         self._away.forget(device)
         self._free_ns[device] = self._ended_ns[device] = now_ns
         self._running[device] = []
@@ -115,18 +144,19 @@ class Dispatcher:
         for model in self._queues:
             self._seed(device, model, now_ns)
 
-    def lose_device(self, device: str, back_ns: int | None = None) -> None:
+    def lose_device(self, device: str, now_ns: int, back_ns: int | None = None) -> None:
         """Count a device out; what it runs is the caller's to put back.
 
         Args:
             device: Which; it may have been counted out before, and be expected at another moment.
+            now_ns: The moment.
             back_ns: When it is expected back, with the models that it had; None: never.
         """
         if back_ns is None:
-            self._back_ns.pop(device, None)
+            self._returns.pop(device, None)
             self._away.forget(device)
         else:
-            self._back_ns[device] = back_ns
+            self._returns[device] = _Return(back_ns, now_ns)
             for model in self._queues:
                 if (curve := self._costs[model].get(device)) is not None:
                     self._away.keep(device, model, curve)
@@ -147,10 +177,10 @@ class Dispatcher:
         return self.runs(model) or bool(self._away[model])
 
     def back_ns(self, model: ModelKey) -> int | None:
-        """When a device that has the model is expected back; None: one is there, or none is expected."""
+        """When a device that has the model was said to be back; None: one is there, or none is expected."""
         if self.runs(model):
             return None
-        return min((self._back_ns[device] for device in self._away[model]), default=None)
+        return min((self._returns[device].expected_ns for device in self._away[model]), default=None)
 
     @property
     def uniform(self) -> bool:
@@ -271,14 +301,18 @@ class Dispatcher:
         return [entry for queue in queues for entry in queue.clear()]
 
     def _submit_ahead(self, model: ModelKey, entry: Entry, now_ns: int) -> Refusal | None:
-        """Queue a request for a device that is expected back, or say why not."""
-        refusal = admit(now_ns, model, entry, self._queues, self._away, self._back_ns, idle=False)
+        """Queue a request for a device that is expected back, or say why not.
+
+        One that is overdue is expected later than that, so that requests without the time do not wait for it in vain.
+        """
+        back_ns = {device: self._returns[device].after(now_ns) for device in self._returns}
+        refusal = admit(now_ns, model, entry, self._queues, self._away, back_ns, idle=False)
         if refusal is None:
             self._add(self._queues[model], entry)
         elif refusal.reason is Rejection.OVERLOADED:
             return replace(refusal, reason=Rejection.RESTARTING)
         elif refusal.reason is Rejection.QUEUE_FULL:
-            away_ns = max(0, (self.back_ns(model) or now_ns) - now_ns)
+            away_ns = min(back_ns[device] for device in self._away[model]) - now_ns
             return replace(refusal, retry_after_ns=away_ns + refusal.retry_after_ns)
         return refusal
 
@@ -293,7 +327,9 @@ class Dispatcher:
         if had is not None and model not in had:
             return
         timings_ns = {} if had is None else had[model]
-        self._costs.seed(device, model, self._queues[model].limits.max_batch_rows, timings_ns, now_ns)
+        rows = self._queues[model].limits.max_batch_rows
+        learned = None if self._recall is None else self._recall(device, model, rows, timings_ns)
+        self._costs.seed(device, model, rows, timings_ns, now_ns, learned)
 
     def _least_cost_ns(self, model: ModelKey) -> int:
         curves = self._costs[model] or self._away[model]

@@ -74,7 +74,14 @@ def live(root: Path, **settings: Any) -> Iterator[tuple[Server, LiveClient]]:
     """Start a server over a repository."""
     defaults = {"grpc_port": 0, "metrics_port": 0, "http_port": 0, "devices": "cpu", "lame_duck_seconds": 0}
     config = ServerConfig(
-        **{"model_repository": root, "warm_up_seconds": 0, "drain_seconds": 10, **defaults, **settings}
+        **{
+            "model_repository": root,
+            "warm_up_seconds": 0,
+            "save_costs": False,
+            "drain_seconds": 10,
+            **defaults,
+            **settings,
+        }
     )
     server = make_server(config)
     server.start()

@@ -55,7 +55,7 @@ class Placement(RuleBasedStateMachine):
 
     @rule(device=_devices)
     def lose(self, device: str) -> None:
-        self.dispatcher.lose_device(device)
+        self.dispatcher.lose_device(device, self.now)
         self.placed.pop(device, None)
         self.running.pop(device, None)
         self.strand()

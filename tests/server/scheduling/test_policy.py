@@ -204,7 +204,7 @@ def test_what_a_lost_device_ran_goes_first_elsewhere() -> None:
     bench.fill(2)
     taken = bench.take()
     bench.submit(due=30)
-    bench.dispatcher.lose_device("a")
+    bench.dispatcher.lose_device("a", 0)
     bench.dispatcher.put_back(TOY, taken.batch)
     assert [bench.run(device="b"), bench.run(device="b")] == [[1, 2], [3]]
 

@@ -103,6 +103,14 @@ def test_while_the_only_device_is_away_requests_wait_for_it_within_their_deadlin
         and o.arrival.at_ns + o.arrival.slack_ns <= told_ns
     ]
     assert all((o.end, o.latency_ns) == ("refused", 0) for o in hopeless), "they are told at once"
+    overdue = [
+        o
+        for o in outcomes
+        if told_ns <= o.arrival.at_ns < back_ns
+        and o.arrival.slack_ns is not None
+        and o.arrival.slack_ns <= max(o.arrival.at_ns - told_ns, (told_ns - lost_ns) // 4)
+    ]
+    assert all((o.end, o.latency_ns) == ("refused", 0) for o in overdue), "so are those that come when it is overdue"
 
 
 def test_a_request_that_comes_while_the_only_device_is_away_is_let_in_if_there_is_time_after_its_return() -> None:

@@ -5,7 +5,7 @@
 //
 //    elements of an output    |   part 0   |   part 1   |   part 2   |     first level: a block, or a thread, per part
 //    workspace                [splits][outputs]
-//    output                   part 0, part 1, part 2 together              second level: a thread per output
+//    output                   part 0, part 1, part 2 together              second level: 32 threads per output
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
@@ -113,27 +113,39 @@ __device__ __forceinline__ Reduced reduce_warp(ReduceOperator operation, Reduced
   return mine;
 }
 
+// What the warps of a block have, in every thread of the first of them. All threads must take part.
+__device__ __forceinline__ Reduced reduce_warps(ReduceOperator operation, Reduced of_warp, Reduced* warps) {
+  const int lane = threadIdx.x % kWarpSize;
+  __syncthreads();  // readers of a previous reduction are done
+  if (lane == 0) warps[threadIdx.x / kWarpSize] = of_warp;
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize) return of_warp;
+  const bool there = lane < static_cast<int>(blockDim.x) / kWarpSize;
+  return reduce_warp(operation, there ? warps[lane] : nothing(operation));
+}
+
+// Keep what became of a part, or write it where it is all of an output.
+template <typename T>
+__device__ __forceinline__ void settle(const ReduceParams& params, int64 part, int64 output, Reduced result) {
+  if (params.parts) {
+    params.parts[part] = result;
+  } else {
+    write<T>(params, output, result);
+  }
+}
+
 // A block reduces a part: for few outputs of many elements.
 template <typename T>
 __device__ void reduce_block(const ReduceParams& params) {
   __shared__ Reduced warps[kMaxWarps];
-  const int lane = threadIdx.x % kWarpSize;
   for (int64 item = blockIdx.x; item < params.outputs.value * params.splits; item += gridDim.x) {
     const QuotientRemainder split = divide(item, params.outputs);
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * params.part;
     const int64 end = min(begin + params.part, params.length);
     const Reduced mine = reduce_elements(params, x, begin + threadIdx.x, end, blockDim.x);
-    const Reduced of_warp = reduce_warp(params.operation, mine);
-    if (lane == 0) warps[threadIdx.x / kWarpSize] = of_warp;
-    __syncthreads();
-    if (threadIdx.x < kWarpSize) {
-      const bool there = lane < static_cast<int>(blockDim.x) / kWarpSize;
-      const Reduced result = reduce_warp(params.operation, there ? warps[lane] : nothing(params.operation));
-      if (lane == 0 && params.parts) params.parts[item] = result;
-      if (lane == 0 && !params.parts) write<T>(params, split.remainder, result);
-    }
-    __syncthreads();  // before the next item overwrites what the first warp reads
+    const Reduced result = reduce_warps(params.operation, reduce_warp(params.operation, mine), warps);
+    if (threadIdx.x == 0) settle<T>(params, item, split.remainder, result);
   }
 }
 
@@ -146,23 +158,37 @@ __device__ void reduce_thread(const ReduceParams& params) {
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * params.part;
     const Reduced result = reduce_elements(params, x, begin, min(begin + params.part, params.length), 1);
-    if (params.parts) {
-      params.parts[item] = result;
-    } else {
-      write<T>(params, split.remainder, result);
-    }
+    settle<T>(params, item, split.remainder, result);
   }
 }
 
-// The second level: a thread per output.
+// The second level: a warp's worth of threads for an output, in a block for eight neighbouring ones.
+constexpr int kOutputsAbreast = 8;
+constexpr int kPartsThreads = 256;  // _THREADS of dnncore/cuda/reduction.py
+
 template <typename T>
 __device__ void reduce_parts(const ReduceParams& params) {
-  for (int64 output = grid_index(); output < params.outputs.value; output += grid_size()) {
+  __shared__ Reduced results[kPartsThreads];
+  const int column = threadIdx.x % kOutputsAbreast, row = threadIdx.x / kOutputsAbreast;
+  const int down = blockDim.x / kOutputsAbreast;
+  for (int64 first = blockIdx.x * kOutputsAbreast; first < params.outputs.value; first += gridDim.x * kOutputsAbreast) {
+    const int64 output = first + column;
     Reduced result = nothing(params.operation);
-    for (int64 i = 0; i < params.splits; ++i) {
-      result = together(params.operation, result, params.parts[i * params.outputs.value + output]);
+    if (output < params.outputs.value) {
+#pragma unroll 4
+      for (int64 i = row; i < params.splits; i += down) {
+        result = together(params.operation, result, params.parts[i * params.outputs.value + output]);
+      }
     }
-    write<T>(params, output, result);
+    results[threadIdx.x] = result;
+    __syncthreads();
+    if (row == 0 && output < params.outputs.value) {
+      for (int j = 1; j < down; ++j) {
+        result = together(params.operation, result, results[j * kOutputsAbreast + column]);
+      }
+      write<T>(params, output, result);
+    }
+    __syncthreads();  // before the next outputs overwrite what the first row reads
   }
 }
 

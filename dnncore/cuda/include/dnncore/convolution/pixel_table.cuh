@@ -12,7 +12,7 @@ namespace dnncore::wgmma {
 
 template <typename T>
 class PixelTable {
-  static constexpr int kPixelValues = 256, kCopies = 4;
+  static constexpr int kPixelValues = 256, kCopies = 4, kChunk = wgmma::kChunk<T>;
   static constexpr int kEntryBits = 4;  // of an address, within an entry: all copies
   static_assert(kCopies * sizeof(uint32) == 1 << kEntryBits);
 
@@ -33,6 +33,8 @@ public:
 
   // Of a thread's chunks.
   class Lookups {
+    static_assert(sizeof(T) == 2);
+
   public:
     __device__ __forceinline__ Lookups(const uint32* table, int channel, int32 channels)
         : table_(reinterpret_cast<const unsigned char*>(table)) {
@@ -44,14 +46,14 @@ public:
     }
 
     // Whatever is not in x is looked up too, as a pixel of 0, so that no load waits for a branch.
-    __device__ __forceinline__ void convert(const uint32 (&words)[kChunk / 4], uint32 (&chunk)[kChunk / 2]) const {
+    __device__ __forceinline__ void convert(const uint32 (&words)[kChunk / 4], uint32 (&chunk)[kChunkWords]) const {
       uint32 found[kChunk];
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         found[i] = *reinterpret_cast<const uint32*>(table_ + (entry_of(words[i / 4], i % 4) | columns_[i]));
       }
 #pragma unroll
-      for (int j = 0; j < kChunk / 2; ++j) chunk[j] = __byte_perm(found[2 * j], found[2 * j + 1], 0x5410);
+      for (int j = 0; j < kChunkWords; ++j) chunk[j] = __byte_perm(found[2 * j], found[2 * j + 1], 0x5410);
     }
 
   private:

@@ -231,6 +231,7 @@ private:
       if (phase.short_products == 3) multiply_more(Products<3>{}, taps, phase.short_first, whole > 0);
     }
     shared.ring.end_products(at);
+    settle_sums(sums);
   }
 };
 

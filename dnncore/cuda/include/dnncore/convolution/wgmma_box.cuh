@@ -3,11 +3,13 @@
 // stores and loads those of 16 and 8 bits as four matrices of 8 x 8 elements of 16 bits at a time, transposed:
 //
 //   16 bits   a warp's row is two chunks of 16 bytes, and four matrices are both chunks of 16 pixels;
-//   8 bits    it is one chunk, and four matrices are that of 32 pixels. Their elements are pairs of filters, both of which
-//             one thread must have: the even filters are the first eight rows of the product, the odd ones the others.
+//   8 bits    it is one chunk, and four matrices are that of 32 pixels; of a rectangle the last two are that of 16. Their
+//             elements are pairs of filters, both of which one thread must have: the even filters are the first eight rows of
+//             the product, the odd ones the others.
 //
-// Of 32 bits each element is stored by itself. A row is as long as the swizzle goes, 32 filters, so that a box is two windows, one for
-// each half of the filters; it has half as many pixels, and so as many bytes as one of 16 bits.
+// Of 32 bits each element is stored by itself. A row is as long as the swizzle goes, 32 filters, so that a box is two windows, one
+// for each half of the filters; it has half as many pixels, and so as many bytes as one of 16 bits: of a rectangle the upper or the
+// lower half.
 #pragma once
 
 #include <type_traits>
@@ -33,6 +35,10 @@ struct Rectangle {
 template <int kPatchImages = 1>
 struct Rectangles : Rectangle {
   static constexpr int kImages = kPatchImages, kStoredWidth = kWidth, kStoredHeight = kHeight;
+};
+// Of 32 bits.
+struct HalfRectangles : Rectangle {
+  static constexpr int kImages = 1, kStoredWidth = kWidth, kStoredHeight = kHeight / 2, kPixels = kStoredWidth * kStoredHeight;
 };
 // The largest of each two by two pixels is stored.
 struct PooledRectangles : Rectangle {
@@ -70,34 +76,56 @@ public:
 
   // Add what lies in a box, times a factor.
   __device__ __forceinline__ void add(Box& box, float factor, float* sums) const {
+    const auto add_of = [&](int group, const auto& elements) {
 #pragma unroll
-    for (int group = 0; group < Shape::kPixels / kGroupPixels; ++group) {
-      uint32 elements[4];
-      load_transposed_matrices(elements, matrices(box, group));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kCount<decltype(elements)>; ++i) {
         float values[kOfRegister];
         widen_all(elements[i], values);
 #pragma unroll
         for (int j = 0; j < kOfRegister; ++j) sums[(4 * group + i) * kOfRegister + j] += factor * values[j];
       }
+    };
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      uint32 elements[4];
+      load_transposed_matrices(elements, matrices(box, group));
+      add_of(group, elements);
+    }
+    if constexpr (kHasPair) {
+      uint32 elements[2];
+      load_transposed_pair(elements, matrices(box, kGroups));
+      add_of(kGroups, elements);
     }
   }
 
   __device__ __forceinline__ void write(const float* sums, Box& box) const {
+    const auto narrow_into = [&](int group, auto& elements) {
 #pragma unroll
-    for (int group = 0; group < Shape::kPixels / kGroupPixels; ++group) {
+      for (int i = 0; i < kCount<decltype(elements)>; ++i) {
+        elements[i] = narrow_all(sums + (4 * group + i) * kOfRegister);
+      }
+    };
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
       uint32 elements[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) elements[i] = narrow_all(sums + (4 * group + i) * kOfRegister);
+      narrow_into(group, elements);
       store_transposed_matrices(matrices(box, group), elements);
+    }
+    if constexpr (kHasPair) {
+      uint32 elements[2];
+      narrow_into(kGroups, elements);
+      store_transposed_pair(matrices(box, kGroups), elements);
     }
   }
 
 private:
   static constexpr int kGroupPixels = kPairsFilters ? 32 : 16;  // of four matrices
+  static constexpr int kGroups = Shape::kPixels / kGroupPixels;
+  static constexpr bool kHasPair = Shape::kPixels % kGroupPixels != 0;  // of matrices
   static constexpr int kOfRegister = 4 / sizeof(T);
-  static_assert(Shape::kPixels % kGroupPixels == 0);
+  static_assert(Shape::kPixels % kGroupPixels == 0 || Shape::kPixels % kGroupPixels == kGroupPixels / 2);
+  template <typename Array>
+  static constexpr int kCount = std::extent_v<std::remove_reference_t<Array>>;
 
   __device__ __forceinline__ void* matrices(Box& box, int group) const {
     return reinterpret_cast<unsigned char*>(box.pixels[0][group * kGroupPixels]) + matrices_;

@@ -1,6 +1,6 @@
-// Convolution of 16 bits as in wgmma.cuh where there are few outputs: a batch of one image has so few tiles that most of the
-// multiprocessors would be idle, and what a tile takes is one block's way through all of its sum. Here tiles are small, 64 filters x
-// 64 pixels, and the blocks of a cluster share out the steps of the sum:
+// Forward convolution as in wgmma.cuh where there are few outputs: a batch of one image has so few tiles that most of the
+// multiprocessors would be idle, and what a tile takes is one block's way through all of its sum. Here tiles are small, 64 filters
+// x 64 pixels, and the blocks of a cluster share out the steps of the sum:
 //
 //     block 0      steps 0...4      sums of 64 pixels  ---+--+--+--> pixels  0...15  of all blocks: add, finish, store
 //     block 1      steps 5...8      sums of 64 pixels  ---+--+--+--> pixels 16...31
@@ -38,11 +38,12 @@ struct ClusterKernel {
   using Part = Parts<(kPixels / kBlocks > kLeastPart ? kPixels / kBlocks : kLeastPart)>;
   static constexpr int kParts = kPixels / Part::kPixels;   // the first so many blocks have one
   static constexpr int kGroups = Part::kPixels / 8;        // of eight pixels, four sums of a thread
+  static constexpr int kSlab = kMatrixRowBytes / sizeof(T);  // channels of a step
   static constexpr uint32 kStageBytes = (kPixels + kConsumerFilters) * kMatrixRowBytes;
-  static_assert(sizeof(T) == 2);
+  using Sum = MatrixSum<T>;
 
-  // Of a part: the sums of each block as its threads have them.
-  using Exchanged = float4[kGroups][kWarpgroup];
+  // Of a part: the bits of each block's sums as its threads have them.
+  using Exchanged = uint4[kGroups][kWarpgroup];
 
   struct Shared {
     Row x[kStages][kPixels];
@@ -111,7 +112,13 @@ private:
     const Phase& phase = params.phases[0];
     const Place tile = work.place(params);
     const auto load_filters = [&](int stage, const Step& step) {
-      load_window(shared.w[stage], params.w, shared.ring.filled[stage], step.slab * kSlab, step.s, step.r, tile.filter);
+      Mbarrier& filled = shared.ring.filled[stage];
+      const int32 channel = step.slab * kSlab;
+      if constexpr (std::is_same_v<T, int8>) {
+        load_groups(shared.w[stage], params.w, filled, channel, tile.filter / 16, step.r * phase.taps[1] + step.s);
+      } else {
+        load_window(shared.w[stage], params.w, filled, channel, step.s, step.r, tile.filter);
+      }
     };
     auto early = Ring<kStages, 1>::first_free();
     int32 num_early = 0;
@@ -152,7 +159,7 @@ private:
     part.pixel += static_cast<int32>(rank) * Part::kPixels;
     const auto parameters = output.parameters(part.filter);
     if (rank < kParts) output.begin(part);
-    float sums[kSums];
+    Sum sums[kSums];
     multiply(sums, work.steps, shared);
     if constexpr (kBlocks > 1) {
       wait_for_cluster();
@@ -164,7 +171,7 @@ private:
     output.end();
   }
 
-  static __device__ __forceinline__ void multiply(float (&sums)[kSums], int32 steps, Shared& shared) {
+  static __device__ __forceinline__ void multiply(Sum (&sums)[kSums], int32 steps, Shared& shared) {
     Position<kStages> at;
     shared.ring.multiply_each(at, steps, [&](int stage, bool is_first) {
       const uint64 w = matrix_descriptor(shared_address(shared.w[stage]));
@@ -174,33 +181,44 @@ private:
         multiply_matrices<T, Major::kK>(sums, w + k * kMatrixStep<Major::kK>, x + k * kMatrixStep<Major::kK>, !is_first || k > 0);
       }
     });
+    settle_sums(sums);
   }
 
   // To each block that has a part of the pixels, this one's sums of it.
-  static __device__ __forceinline__ void send(const float (&sums)[kSums], uint32 rank, Shared& shared) {
+  static __device__ __forceinline__ void send(const Sum (&sums)[kSums], uint32 rank, Shared& shared) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        const float* four = sums + 4 * (part * kGroups + group);
+        const Sum* four = sums + 4 * (part * kGroups + group);
         store_in_block(
-            part, shared.sums[rank][group][threadIdx.x], make_float4(four[0], four[1], four[2], four[3]), shared.exchanged);
+            part, shared.sums[rank][group][threadIdx.x], {bits(four[0]), bits(four[1]), bits(four[2]), bits(four[3])},
+            shared.exchanged);
       }
+    }
+  }
+  static __device__ __forceinline__ uint32 bits(float sum) { return __float_as_uint(sum); }
+  static __device__ __forceinline__ uint32 bits(int32 sum) { return static_cast<uint32>(sum); }
+  static __device__ __forceinline__ Sum sum_of(uint32 bits) {
+    if constexpr (std::is_same_v<Sum, float>) {
+      return __uint_as_float(bits);
+    } else {
+      return static_cast<Sum>(bits);
     }
   }
 
   // The first sums become those of this block's part.
-  static __device__ __forceinline__ void add_all(float (&sums)[kSums], Shared& shared) {
+  static __device__ __forceinline__ void add_all(Sum (&sums)[kSums], Shared& shared) {
     wait(shared.exchanged, 0);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
-      float4 sum = shared.sums[0][group][threadIdx.x];
 #pragma unroll
-      for (int block = 1; block < kBlocks; ++block) {
-        const float4 more = shared.sums[block][group][threadIdx.x];
-        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+      for (int block = 0; block < kBlocks; ++block) {
+        const uint4 found = shared.sums[block][group][threadIdx.x];
+        const Sum more[4] = {sum_of(found.x), sum_of(found.y), sum_of(found.z), sum_of(found.w)};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[4 * group + i] = block == 0 ? more[i] : sums[4 * group + i] + more[i];
       }
-      sums[4 * group] = sum.x, sums[4 * group + 1] = sum.y, sums[4 * group + 2] = sum.z, sums[4 * group + 3] = sum.w;
     }
   }
 };

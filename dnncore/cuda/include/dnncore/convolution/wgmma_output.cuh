@@ -128,7 +128,11 @@ public:
     if (leads_) {
       if constexpr (kInRectangles) {
         const Pixel at = rectangle(place);
-        store_window(phase.y, &boxes_[current_], place.filter, at.column, at.row, at.image);
+#pragma unroll
+        for (int i = 0; i < Box::kWindows; ++i) {
+          const int32 filter = place.filter + i * Box::kWindowFilters;
+          store_window(phase.y, boxes_[current_].pixels[i], filter, at.column, at.row, at.image);
+        }
       } else if (kBackward && phase.scatters) {
         const Pixel at(phase, place.pixel);
 #pragma unroll
@@ -224,7 +228,11 @@ private:
     }
     if constexpr (kInRectangles) {
       const Pixel at = rectangle(place);
-      load_window(&boxes_[box], map, landed_[box], place.filter, at.column, at.row, at.image);
+#pragma unroll
+      for (int i = 0; i < Box::kWindows; ++i) {
+        const int32 filter = place.filter + i * Box::kWindowFilters;
+        load_window(boxes_[box].pixels[i], map, landed_[box], filter, at.column, at.row, at.image);
+      }
     } else if (gathers) {
       const Pixel at(params_.phases[place.phase], place.pixel);
 #pragma unroll

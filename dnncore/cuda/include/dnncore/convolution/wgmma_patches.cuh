@@ -14,7 +14,7 @@
 //                |      |      |      |
 //     consumer   0      1      0      1              one stores its outputs while the other multiplies
 //
-// Pixels beyond the borders of y are computed and not stored.
+// Pixels beyond the borders of y are computed and not stored. Of int8, which is forward alone, a slab is 128 channels.
 #pragma once
 
 #include "dnncore/convolution/wgmma_output.cuh"
@@ -34,7 +34,8 @@ struct PatchKernel {
   static constexpr int kPatchRows = kImages * kPatchHeight * kPatchWidth;
   static constexpr int kSecond = (kImages == 2 ? kPatchHeight : Shape::kHeight) * kWidth / 2;  // sums of the second rectangle
   static constexpr int kSums = kSecond + Shape::kPixels / 2;                                   // of a thread
-  static constexpr int kProducts = kSlab / 16;        // of a slab
+  static constexpr int kSlab = kMatrixRowBytes / sizeof(T);
+  static constexpr int kProducts = kMatrixRowBytes / 32;               // of a slab
   static constexpr Major kMajor = kBackward ? Major::kMN : Major::kK;  // of w
 
   struct Shared {
@@ -100,6 +101,8 @@ private:
           if constexpr (kBackward) {
             const int32 tap_r = phase.first_tap[0] + r * phase.next_tap[0], tap_s = phase.first_tap[1] + s * phase.next_tap[1];
             load_window(shared.w[tap], params.w, filled, filter(params, tile), tap_s, tap_r, channel);
+          } else if constexpr (std::is_same_v<T, int8>) {
+            load_groups(shared.w[tap], params.w, filled, channel, filter(params, tile) / 16, tap);
           } else {
             load_window(shared.w[tap], params.w, filled, channel, s, r, filter(params, tile));
           }
@@ -122,7 +125,7 @@ private:
     uint32 turn = consumer == 0;
     for (int number = consumer * all; tile < tiles(params); tile += step, number += kConsumers * all, turn ^= 1) {
       wait(shared.turns[consumer], turn);
-      float sums[kSums];
+      MatrixSum<T> sums[kSums];
       multiply(sums, phase, shared, number, shared.turns[1 - consumer]);
       const Place first = place(params, tile), second{first.pixel + 1, first.filter, 0};
       const auto now = parameters;
@@ -137,7 +140,7 @@ private:
 
   // The sums of a tile, whose first slab is the block's of that number; then it is the other's turn.
   static __device__ __forceinline__ void multiply(
-      float (&sums)[kSums], const Phase& phase, Shared& shared, int number, Mbarrier& turn) {
+      MatrixSum<T> (&sums)[kSums], const Phase& phase, Shared& shared, int number, Mbarrier& turn) {
     const int whole = phase.slabs[1] - phase.slabs[0], last = number + slabs(phase) - 1;
     const bool keeps = slabs(phase) == 1;
     for (int slab = 0; slab < whole; ++slab) {
@@ -149,6 +152,7 @@ private:
     if (phase.short_products == 3) multiply_taps(Products<3>{}, sums, shared, last, phase.short_first, whole > 0, keeps);
     if (threadIdx.x % 32 == 0) arrive(turn);
     wait_for_products<0>();
+    settle_sums(sums);
     if (!keeps) shared.taps.release(kTaps - 1);
     shared.patches.release(last % kPatches);
   }
@@ -156,7 +160,7 @@ private:
   // Of one slab the products from `first` on, added to those of the slab before if the sums go on.
   template <typename Products>
   static __device__ __forceinline__ void multiply_taps(
-      Products, float (&sums)[kSums], Shared& shared, int number, int first, bool goes_on, bool keeps) {
+      Products, MatrixSum<T> (&sums)[kSums], Shared& shared, int number, int first, bool goes_on, bool keeps) {
     const int stage = number % kPatches;
     wait(shared.patches.filled[stage], number / kPatches % 2);
     for (int tap = 0; tap < kTaps; ++tap) {

@@ -1,17 +1,20 @@
-// Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, 16 bits, sums
-// in fp32, and whatever follows. What a row of a filter meets is laid out in chunks of 8 values, the last of them filled up with
-// zeros, as image_rows.cuh draws it: 8 rows of 16 bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are
-// looked up in a table while they are laid out.
+// Forward convolution of images of few channels, a network's first layer, by the matrix units of sm_90: channels-last, of 16 bits,
+// or of fp32 as tf32, sums in fp32, or of int8, sums in int32, and whatever follows. What a row of a filter meets is laid out in
+// chunks of 16 bytes, 8 values (of fp32: 4, of int8: 16), the last of them filled up with zeros, as image_rows.cuh draws it: 8 rows
+// of 16 bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are looked up in a table while they are laid
+// out.
 //
 //       stage   rows of x that 8 x 14 outputs meet: [chunk 0] [chunk 1] [chunk 2] [zeros]
 //       w       all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
 //
-// One product of 16 summands takes two chunks, of which the second may be in the next row; where the number of chunks is odd, that of
-// the last is zeros.
+// One product of 32 bytes of summands takes two chunks, of which the second may be in the next row; where the number of chunks is
+// odd, that of the last is zeros.
 //
 //       producers 0, 1    load, lay out  --->  stage 0, stage 1, ...  --->  multiply, finish, store    consumers 0, 1
 //
-// A rectangle has one producer and one consumer, warpgroups that take turns with the other two.
+// A rectangle has one producer and one consumer, warpgroups that take turns with the other two. Of fp32 its upper and its lower
+// half are stored by themselves, so that boxes take no more memory (wgmma_box.cuh); filters of int8 are in the order that is told
+// there.
 #pragma once
 
 #include "dnncore/convolution/image_rows.cuh"
@@ -21,7 +24,7 @@
 
 namespace dnncore::wgmma {
 
-inline constexpr int kMostSteps = 40;
+inline constexpr int kMostSteps = 50;
 
 // `_PARAMS` of convolution/wgmma_rows.py.
 struct RowsParams : Params<false> {
@@ -45,10 +48,12 @@ struct RowsParams : Params<false> {
 template <typename T, typename Read>
 struct RowsKernel {
   using Params = RowsParams;
-  using Box = wgmma::Box<T, Rectangles<>>;
-  using Loads = ChunkLoads<Read, 1>;
+  using Stored = std::conditional_t<sizeof(T) == 4, HalfRectangles, Rectangles<>>;
+  using Box = wgmma::Box<T, Stored>;
+  using Loads = ChunkLoads<T, Read, 1>;
   static constexpr bool kLooksUp = sizeof(Read) < sizeof(T);
-  static constexpr int kOutputs = Rectangles<>::kWidth, kSums = Rectangles<>::kPixels / 2;
+  static constexpr int kOutputs = Rectangle::kWidth, kSums = Rectangle::kPixels / 2, kChunk = wgmma::kChunk<T>;
+  static constexpr int kParts = Rectangle::kPixels / Stored::kPixels;  // of a rectangle, that are stored by themselves
   static_assert(kOutputs == kChunkOutputs);
 
   // As many stages as there is memory for.
@@ -123,14 +128,16 @@ private:
       if (stage_ >= params_.stages) stage_ -= params_.stages, parity_ ^= 1;
     }
 
-    // The first output, and its place as the boxes are counted: those of a patch, one below the other, follow each other.
+    // The first output, and its place as the boxes are counted: two, one below the other, follow each other, which are the parts of
+    // a rectangle or two rectangles.
     __device__ __forceinline__ Pixel first() const {
       const auto at = indices();
-      return {at.image, at.row * Rectangles<>::kHeight, at.column * kOutputs};
+      return {at.image, at.row * Rectangle::kHeight, at.column * kOutputs};
     }
     __device__ __forceinline__ int32 place() const {
       const auto at = indices();
-      return 2 * ((at.image * params_.phases[0].output[0] + at.row / 2) * params_.across.value + at.column) + at.row % 2;
+      const int32 box_row = at.row * kParts;
+      return 2 * ((at.image * params_.phases[0].output[0] + box_row / 2) * params_.across.value + at.column) + box_row % 2;
     }
 
   private:
@@ -148,29 +155,26 @@ private:
   static __device__ __forceinline__ void produce(const Params& params, const Shared& shared, int producer) {
     Loads even(params.rows), odd(params.rows);
     Walk walk(params, producer);
-    if (walk.any()) even.begin(params.rows, walk.first(), 0);
-    const auto lay_out = [&](const Loads& loads, int start, int stage) {
-      if constexpr (kLooksUp) {
-        loads.lay_out(params.rows, start, shared.stage(stage), PixelTable<T>(shared.table, params.channels));
-      } else {
-        loads.lay_out(params.rows, start, shared.stage(stage));
-      }
-    };
-    // Lays out what was begun, while the chunks of the next rectangle are on their way.
+    int start = 0;  // row of the stage
+    if (walk.any()) even.begin(params.rows, walk.first(), start);
+    // Lays out the rows that were begun, while the next are on their way.
     const auto fill = [&](Loads& loads, Loads& next_loads) {
-      const int stage = walk.stage();
+      const int stage = walk.stage(), first_row = start;
       const uint32 parity = walk.parity();
-      const Pixel first = walk.first();
-      walk.next();
-      if (walk.any()) next_loads.begin(params.rows, walk.first(), 0);
-      wait(shared.free[stage], parity ^ 1);
-      lay_out(loads, 0, stage);
-      for (int start = Loads::rows(params.rows); start < params.rows.stage_rows; start += Loads::rows(params.rows)) {
-        loads.begin(params.rows, first, start);
-        lay_out(loads, start, stage);
+      start += Loads::rows(params.rows);
+      const bool ends = start >= params.rows.stage_rows;
+      if (ends) start = 0, walk.next();
+      if (walk.any()) next_loads.begin(params.rows, walk.first(), start);
+      if (first_row == 0) wait(shared.free[stage], parity ^ 1);
+      if constexpr (kLooksUp) {
+        loads.lay_out(params.rows, first_row, shared.stage(stage), PixelTable<T>(shared.table, params.channels));
+      } else {
+        loads.lay_out(params.rows, first_row, shared.stage(stage));
       }
-      publish_to_engine();
-      arrive(shared.filled[stage]);
+      if (ends) {
+        publish_to_engine();
+        arrive(shared.filled[stage]);
+      }
     };
     while (walk.any()) {
       fill(even, odd);
@@ -179,7 +183,7 @@ private:
   }
 
   static __device__ __forceinline__ void consume(const Params& params, const Shared& shared, int consumer, int32 filter) {
-    Output<T, false, Rectangles<>> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
+    Output<T, false, Stored> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     const auto parameters = output.parameters(filter);
     Walk walk(params, consumer);
     if (walk.any()) output.begin({walk.place(), filter, 0});
@@ -187,12 +191,19 @@ private:
       const Place place{walk.place(), filter, 0};
       const int stage = walk.stage();
       wait(shared.filled[stage], walk.parity());
-      float sums[kSums];
+      MatrixSum<T> sums[kSums];
       multiply(sums, params, shared.w, shared.stage(stage));
       if (threadIdx.x % 32 == 0) arrive(shared.free[stage]);
       walk.next();
-      if (walk.any()) output.begin({walk.place(), filter, 0});
-      output.store(sums, parameters, place);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if (part + 1 < kParts) {
+          output.begin({place.pixel + part + 1, filter, 0});
+        } else if (walk.any()) {
+          output.begin({walk.place(), filter, 0});
+        }
+        output.store(sums + part * (Stored::kPixels / 2), parameters, {place.pixel + part, filter, 0});
+      }
     }
     output.end();
   }
@@ -206,7 +217,13 @@ private:
     }
   }
 
-  // By the whole block: [chunk][filter], zeros where there is nothing.
+  // Which filter, counted from the tile's first, is a row of the product.
+  static __device__ __forceinline__ int32 filter_of_row(int32 row) {
+    if constexpr (Share<T, Stored>::kNext == 1) return row / 16 * 16 + row % 8 * 2 + row / 8 % 2;
+    return row;
+  }
+
+  // By the whole block: [chunk][row of the product], zeros where there is nothing.
   static __device__ __forceinline__ void load_filters(const Params& params, int32 first, uint4* w) {
     constexpr int kAtOnce = 4;
     const int count = 2 * params.steps * kConsumerFilters, threads = static_cast<int>(blockDim.x);
@@ -215,7 +232,7 @@ private:
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = start + i * threads;
-        found[i] = chunk_of_filter(params, first + at % kConsumerFilters, at / kConsumerFilters);
+        found[i] = chunk_of_filter(params, first + filter_of_row(at % kConsumerFilters), at / kConsumerFilters);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -230,17 +247,20 @@ private:
     int32 tap = value / params.channels, channel = value % params.channels;
     const T* const weights =
         static_cast<const T*>(params.filters_begin) + filter * params.w_strides[0] + row * params.w_strides[2];
-    uint32 bits[kChunk];
+    constexpr int kOfWord = kChunk / kChunkWords;
+    uint32 words[kChunkWords] = {};
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      bits[i] = value + i < values ? weights[channel * params.w_strides[1] + tap * params.w_strides[3]].bits : 0;
+      const uint32 bits =
+          value + i < values ? operand_bits(weights[channel * params.w_strides[1] + tap * params.w_strides[3]]) : 0;
+      words[i / kOfWord] |= bits << i % kOfWord * 8 * sizeof(T);
       if (++channel == params.channels) channel = 0, ++tap;
     }
-    return {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16};
+    return {words[0], words[1], words[2], words[3]};
   }
 
   static __device__ __forceinline__ void multiply(
-      float (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
+      MatrixSum<T> (&sums)[kSums], const Params& params, const uint4* w, const uint4* stage) {
     constexpr uint32 kChunkOfFilters = kConsumerFilters * sizeof(uint4);
     const uint64 of_w = matrix_descriptor<16>(shared_address(w), kChunkOfFilters);
     const uint64 of_x = matrix_descriptor<16>(shared_address(stage), 0, params.rows.row_step * params.rows.pitch * kPlaceBytes);
@@ -251,6 +271,7 @@ private:
       commit_products();
     }
     wait_for_products<0>();
+    settle_sums(sums);
   }
 };
 

@@ -59,8 +59,9 @@ struct alignas(64) Params {
 
 template <typename T, int kChunks, int kRows>
 struct Kernel {
-  using Loads = wgmma::ChunkLoads<T, kGroups>;
-  static constexpr int kSums = kChunks * wgmma::kChunk / 2;  // of a thread and a row of the filters
+  using Loads = wgmma::ChunkLoads<T, T, kGroups>;
+  static constexpr int kChunk = wgmma::kChunk<T>;
+  static constexpr int kSums = kChunks * kChunk / 2;         // of a thread and a row of the filters
   static constexpr int kPitch = kGroups * kChunks;           // places from a row of x to the next
 
   // As many stages as there is memory for.
@@ -200,7 +201,7 @@ private:
 
   // Values of the padding that a run begins with: the engine takes only whole 16 bytes.
   static __device__ __forceinline__ int32 run_before(const Params& params) {
-    return (params.x.values_before + wgmma::kChunk - 1) / wgmma::kChunk * wgmma::kChunk;
+    return (params.x.values_before + kChunk - 1) / kChunk * kChunk;
   }
 
   static __device__ __forceinline__ void lay_out_runs(const Params& params, const Shared& shared, int producer) {
@@ -243,7 +244,7 @@ private:
 #pragma unroll 4
     for (int i = thread / kColumns; i < chunks; i += kTogether) {
       const int row = i / kChunks, chunk = i % kChunks;
-      const auto* const pairs = reinterpret_cast<const uint32*>(from + row * params.run_values + chunk * wgmma::kChunk);
+      const auto* const pairs = reinterpret_cast<const uint32*>(from + row * params.run_values + chunk * kChunk);
       uint32 words[5];
 #pragma unroll
       for (int j = 0; j < 5; ++j) words[j] = pairs[j] & kept;
@@ -338,7 +339,7 @@ __device__ void add_parts(const SumParams& params) {
   const int32 thread = place % kWarpgroup, lane = thread % 32, chunk = place / kWarpgroup % params.chunks;
   const int32 row = place / kWarpgroup / params.chunks;
   const int32 filter = tile * kConsumerFilters + thread / 32 * 16 + lane / 4;
-  const int32 value = chunk * wgmma::kChunk + lane % 4 * 2;
+  const int32 value = chunk * wgmma::kChunk<T> + lane % 4 * 2;
   if (row >= params.rows) return;
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll

@@ -20,14 +20,14 @@ __device__ __forceinline__ void arrive_in_cluster() { asm volatile("barrier.clus
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // Begin to store 16 bytes where another block has the same variable; they arrive at that block's barrier.
-__device__ __forceinline__ void store_in_block(uint32 rank, float4& shared, const float4& value, Mbarrier& barrier) {
+__device__ __forceinline__ void store_in_block(uint32 rank, uint4& shared, const uint4& value, Mbarrier& barrier) {
   asm volatile(
       "{ .reg .b32 there, its_barrier;\n"
       "mapa.shared::cluster.u32 there, %0, %2;\n"
       "mapa.shared::cluster.u32 its_barrier, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [its_barrier]; }" ::"r"(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {%3, %4, %5, %6}, [its_barrier]; }" ::"r"(
           shared_address(&shared)),
-      "r"(shared_address(&barrier)), "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      "r"(shared_address(&barrier)), "r"(rank), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
       : "memory");
 }
 

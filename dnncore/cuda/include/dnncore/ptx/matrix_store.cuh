@@ -1,5 +1,5 @@
 // The way back of load_transposed_matrices in matrix.cuh, from registers to shared memory (stmatrix, sm_90; PTX ISA,
-// 9.7.14.5.16), and the pairs of 16 bits that its registers hold.
+// 9.7.14.5.16), both ways for two matrices in place of four, and the pairs of 16 bits that the registers hold.
 #pragma once
 
 #include <type_traits>
@@ -14,6 +14,21 @@ __device__ __forceinline__ void store_transposed_matrices(void* shared, const ui
   const auto address = static_cast<uint32>(__cvta_generic_to_shared(shared));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(fragments[0]),
                "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3])
+               : "memory");
+}
+
+// The first two of four, of lanes 0 to 15; and back.
+__device__ __forceinline__ void store_transposed_pair(void* shared, const uint32 (&fragments)[2]) {
+  const auto address = static_cast<uint32>(__cvta_generic_to_shared(shared));
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(fragments[0]), "r"(fragments[1])
+               : "memory");
+}
+
+__device__ __forceinline__ void load_transposed_pair(uint32 (&fragments)[2], const void* shared) {
+  const auto address = static_cast<uint32>(__cvta_generic_to_shared(shared));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(fragments[0]), "=r"(fragments[1])
+               : "r"(address)
                : "memory");
 }
 

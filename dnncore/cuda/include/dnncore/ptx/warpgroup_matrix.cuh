@@ -49,9 +49,30 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The bits of tf32: to the nearest, ties to even, as copies of the engine round (9.7.9.21).
+__device__ __forceinline__ uint32 tf32_from_float(float value) {
+  uint32 bits;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+
 // What products of a type add up in.
 template <typename T>
 using MatrixSum = std::conditional_t<std::is_same_v<T, int8>, int32, float>;
+
+// Behind the wait for the products of sums: the compiler, to which the products end where they begin, may convert or copy sums no
+// earlier than here.
+template <typename Sum, int kSums>
+__device__ __forceinline__ void settle_sums(Sum (&sums)[kSums]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    if constexpr (std::is_same_v<Sum, float>) {
+      asm volatile("" : "+f"(sums[i]));
+    } else {
+      asm volatile("" : "+r"(sums[i]));
+    }
+  }
+}
 
 // `in` says what registers of sums hold: "+f", or "+r" where they are int32.
 #define DNNCORE_SUMS_8(in, i)                                                                                           \
@@ -140,20 +161,35 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   constexpr bool kIsHalf = std::is_same_v<T, float16>, kIsInteger = std::is_same_v<T, int8>;
   constexpr bool kIsFloat = std::is_same_v<T, float>;
   static_assert(
-      kSums == 48 || kSums == 96 ||
+      kSums == 32 || kSums == 48 || kSums == 56 || kSums == 96 || (kIsInteger && kSums == 112) ||
       (sizeof(T) == 2 &&
-       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 32 || kSums == 56 || kSums == 64 || kSums == 112 ||
-        kSums == 120 || kSums == 128)));
+       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
-  if constexpr (kIsInteger && kSums == 48) {
+  if constexpr (kIsInteger && kSums == 32) {
+    DNNCORE_MULTIPLY("64", "k32.s32.s8.s8", DNNCORE_NAMES_32, "%32", "%33", "%34", "", DNNCORE_SUMS_32("+r", 0));
+  } else if constexpr (kIsInteger && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k32.s32.s8.s8", DNNCORE_NAMES_48, "%48", "%49", "%50", "", DNNCORE_SUMS_48("+r", 0));
+  } else if constexpr (kIsInteger && kSums == 56) {
+    DNNCORE_MULTIPLY(
+        "112", "k32.s32.s8.s8", DNNCORE_NAMES_56, "%56", "%57", "%58", "", DNNCORE_SUMS_48("+r", 0),
+        DNNCORE_SUMS_8("+r", 48));
+  } else if constexpr (kIsInteger && kSums == 112) {
+    DNNCORE_MULTIPLY(
+        "224", "k32.s32.s8.s8", DNNCORE_NAMES_112, "%112", "%113", "%114", "", DNNCORE_SUMS_48("+r", 0),
+        DNNCORE_SUMS_32("+r", 48), DNNCORE_SUMS_32("+r", 80));
   } else if constexpr (kIsInteger) {
     DNNCORE_MULTIPLY(
         "192", "k32.s32.s8.s8", DNNCORE_NAMES_96, "%96", "%97", "%98", "", DNNCORE_SUMS_48("+r", 0),
         DNNCORE_SUMS_48("+r", 48));
+  } else if constexpr (kIsFloat && kSums == 32) {
+    DNNCORE_MULTIPLY("64", "k8.f32.tf32.tf32", DNNCORE_NAMES_32, "%32", "%33", "%34", ", 1, 1", DNNCORE_SUMS_32("+f", 0));
   } else if constexpr (kIsFloat && kSums == 48) {
     DNNCORE_MULTIPLY("96", "k8.f32.tf32.tf32", DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1", DNNCORE_SUMS_48("+f", 0));
+  } else if constexpr (kIsFloat && kSums == 56) {
+    DNNCORE_MULTIPLY(
+        "112", "k8.f32.tf32.tf32", DNNCORE_NAMES_56, "%56", "%57", "%58", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
+        DNNCORE_SUMS_8("+f", 48));
   } else if constexpr (kIsFloat) {
     DNNCORE_MULTIPLY(
         "192", "k8.f32.tf32.tf32", DNNCORE_NAMES_96, "%96", "%97", "%98", ", 1, 1", DNNCORE_SUMS_48("+f", 0),
