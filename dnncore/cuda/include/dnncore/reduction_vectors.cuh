@@ -113,21 +113,26 @@ __device__ __forceinline__ Reduced by_operator(ReduceOperator operation, Reduce 
   return reduce(Summing<T>{});
 }
 
-// Give `taking` the vectors from `begin` to `end`, every step-th; `at(n)` is where the n-th begins, `take(loaded, n)` takes it.
+// Take the vectors from `begin` to `end`, every step-th: `at(n)` is where the n-th begins, `take(loaded, n)` takes it.
 template <typename T, int kVector, typename At, typename Take>
 __device__ __forceinline__ void for_vectors(const T* x, int64 begin, int64 end, int64 step, At at, Take take) {
+  Loaded<T, kVector> ahead[kAhead];
   int64 first = begin;
   for (; first + (kAhead - 1) * step < end; first += kAhead * step) {
-    Loaded<T, kVector> ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) ahead[i].load_if(true, x + at(first + i * step));
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) take(ahead[i], first + i * step);
   }
-  for (; first < end; first += step) {
-    Loaded<T, kVector> one;
-    one.load_if(true, x + at(first));
-    take(one, first);
+#pragma unroll
+  for (int i = 0; i < kAhead - 1; ++i) {  // what is left is loaded together, too: short lines have nothing else
+    const int64 vector = first + i * step;
+    if (vector < end) ahead[i].load_if(true, x + at(vector));
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead - 1; ++i) {
+    const int64 vector = first + i * step;
+    if (vector < end) take(ahead[i], vector);
   }
 }
 
