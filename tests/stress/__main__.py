@@ -21,6 +21,7 @@ import numpy as np
 
 from dnncore import Handle, Tensor, TensorDescriptor, devices
 from dnncore.errors import DnncoreError
+from dnncore.problems.optimizer import num_blended
 from tests.cases import CASES, Case
 from tests.ops.oracle import make_inputs
 
@@ -64,7 +65,8 @@ def digest(source: Handle, handle: Handle, case: Case, seed: int) -> str:
     random = np.random.default_rng([seed, *case.name.encode()])
     problem = case.problem
     values = make_inputs(problem, random)
-    before = random.uniform(-1, 1, problem.outputs[0].shape)
+    blended = problem.outputs[: num_blended(problem)]
+    before = [random.uniform(-1, 1, descriptor.shape) for descriptor in blended]
     with ExitStack() as closing:
 
         def filled(owner: Handle, descriptor: TensorDescriptor, value: np.ndarray) -> Tensor:
@@ -77,8 +79,9 @@ def digest(source: Handle, handle: Handle, case: Case, seed: int) -> str:
         if source is not handle:
             handle.wait(source.record_event())
             inputs = [closing.enter_context(handle.from_dlpack(tensor)) for tensor in uploaded]
-        blended, *others = problem.outputs
-        outputs = [filled(handle, blended, before), *(closing.enter_context(handle.tensor(d)) for d in others)]
+        others = problem.outputs[len(blended) :]
+        outputs = [filled(handle, d, v) for d, v in zip(blended, before, strict=True)]
+        outputs += [closing.enter_context(handle.tensor(d)) for d in others]
         # Sharing does not keep strides of dimensions that have one element; the plan wants the very descriptor.
         inputs = [tensor.view(descriptor) for tensor, descriptor in zip(inputs, problem.inputs, strict=True)]
         handle.run(handle.plan(problem), case.alpha, inputs, case.beta, outputs)

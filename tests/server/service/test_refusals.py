@@ -88,6 +88,15 @@ def test_streams_of_garbage_are_refused_too(client: Client) -> None:
         assert status(lambda call=call: next(call))[0] is CODE.INVALID_ARGUMENT
 
 
+MOST_GROWTH = 5_000_000
+"""Bytes. In grpcio's deserializer each message leaves some 19.6 kB; with that for Watch alone it was 7.4 to 8.7 MB, and 0.7
+without.
+"""
+
+ATTEMPTS = 3
+"""What else this process does may take memory meanwhile, once 6 MB; what messages leave, they leave in every attempt."""
+
+
 def resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -116,10 +125,12 @@ def send_garbage(client: Client, count: int) -> None:
 
 def test_messages_that_are_not_protobuf_leave_nothing_in_memory(client: Client) -> None:
     send_garbage(client, 1000)  # what the first ones take stays: threads, pools, arenas
-    before = resident_bytes()
-    send_garbage(client, 5000)
-    # In grpcio's deserializer each leaves some 19.6 kB. With that for Watch alone it was 7.4 to 8.7 MB, and 0.7 without.
-    assert resident_bytes() - before < 5_000_000
+    growths: list[int] = []
+    while len(growths) < ATTEMPTS and min(growths, default=MOST_GROWTH) >= MOST_GROWTH:
+        before = resident_bytes()
+        send_garbage(client, 5000)
+        growths.append(resident_bytes() - before)
+    assert min(growths) < MOST_GROWTH, growths
 
 
 def test_a_method_that_does_not_exist_is_unimplemented(client: Client) -> None:
