@@ -138,7 +138,7 @@ class Partition:
         return Partition(team, Geometry(((outputs,), (1,), (1,)), ((splits,), (outputs,))), 1, splits)
 
     def fields(self) -> dict[str, Any]:
-        """Of a parameter struct: those that the kernels of both families have."""
+        """Of the parameters of sums: those that the partition says."""
         extents, x_strides, *_ = self.geometry.kept
         return {
             "outputs": divisor(self.geometry.outputs),
