@@ -1,4 +1,4 @@
-"""The mechanism around the policy: a lock, two conditions and a clock; every decision is made in `dnnserve.scheduling`.
+"""The mechanism around the policy: a lock, a condition for each device, and a clock; every decision is made in `dnnserve.scheduling`.
 
 Front ends submit and cancel, runner threads take and complete, a sweeper answers requests that expire while all devices are busy.
 Every request that was submitted is in the ledger until it gets its one completion.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from dnnserve.batch import Batch, BatchObserver
 from dnnserve.delivery import Delivery, Recorder
@@ -27,8 +28,8 @@ __all__ = ["Scheduler"]
 class Scheduler:
     """Queues of all loaded models, shared by all devices. Thread-safe.
 
-    `_lock` guards `_dispatcher`, `_ledger`, `_no_device_reason`, `_stopped`, `_idle_runners`, `_busy_runners` and `_sweeper`;
-    `_work` and `_full` are conditions on it. Sinks, recorders and observers are called without it.
+    `_lock` guards `_dispatcher`, `_ledger`, `_no_device_reason`, `_stopped`, `_idle`, `_busy` and `_sweeper`. Sinks, recorders and
+    observers are called without it.
 
     A device holds the blocks of a batch from the moment at which it is taken to `complete` or `put_back`, whatever becomes of its
     requests meanwhile.
@@ -54,16 +55,12 @@ class Scheduler:
         self._observers = tuple(observers)
         self._margin_ns = margin_ns
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # runners: something may be taken
-        self._full = threading.Condition(
-            self._lock
-        )  # runners whose devices run a batch: there is a full one, or it has ended
         self._dispatcher = Dispatcher(recall)
         self._ledger = Ledger()
         self._no_device_reason = "no device has started"
         self._stopped = False
-        self._idle_runners = 0  # those that wait for work
-        self._busy_runners = 0  # those that wait for a full batch while their devices run another
+        self._idle = _Waiting(self._lock)  # for work
+        self._busy = _Waiting(self._lock)  # for a full batch, while their devices run another
         self._sweeper = Sweeper(self._lock, clock, self._expire, self._dispatcher.next_expiry_ns, self._deliver)
 
     def start(self) -> None:
@@ -89,7 +86,7 @@ class Scheduler:
         """Let what waits for a model go without waiting for company: no more is coming."""
         with self._lock:
             self._dispatcher.drain(model)
-            self._work.notify_all()
+            self._idle.wake()
 
     def in_flight_of(self, model: ModelKey) -> int:
         """Requests for a model that were submitted and have no completion yet; takes a look at all there are."""
@@ -100,7 +97,7 @@ class Scheduler:
         """Bounds of a model's queue from now on; those of its batches stay."""
         with self._lock:
             self._dispatcher.set_limits(model, limits)
-            self._work.notify_all()
+            self._idle.wake()
 
     def set_margin(self, margin_ns: int) -> None:
         """How long before their deadlines answers of requests are due that come from now on."""
@@ -190,7 +187,7 @@ class Scheduler:
                     refused.append(Completion(request, error, now_ns))
                 elif due_ns is not None and (earliest_ns is None or due_ns < earliest_ns):
                     earliest_ns = due_ns
-            if self._idle_runners and len(refused) < len(requests):
+            if self._idle and len(refused) < len(requests):
                 self._notify(len(requests) - len(refused))
             if earliest_ns is not None:
                 self._sweeper.hear_of(earliest_ns)
@@ -218,28 +215,28 @@ class Scheduler:
         while True:
             with self._lock:
                 if self._stopped or interrupted():
+                    if len(self._dispatcher):
+                        self._notify()  # this one may have been woken for that
                     return None
                 batch, dropped, look_again_ns = self._take(device)
                 if batch is None and not dropped:
                     # A queue that has something to give later says when; else only an event can change anything.
-                    self._idle_runners += 1
-                    self._work.wait(seconds_until(look_again_ns, self._clock))
-                    self._idle_runners -= 1
+                    self._idle.wait(device, seconds_until(look_again_ns, self._clock))
                     continue
             self._deliver(dropped)
             if batch is not None:
                 return batch
 
-    def wake(self) -> None:
-        """Let runners that wait find out what has changed."""
+    def wake(self, device: str) -> None:
+        """Let a device's runner, should it wait, find out what has changed."""
         with self._lock:
-            self._work.notify_all()
-            self._full.notify_all()
+            self._idle.wake_one(device)
+            self._busy.wake_one(device)
 
     def take_ahead(
         self, device: str, ended: Callable[[], bool], interrupted: Callable[[], bool] = lambda: False
     ) -> Batch | None:
-        """Wait for a full batch for a device that is still busy.
+        """Wait for a full batch for a device that is still busy; for its runner's thread.
 
         Returns:
             The batch; None: what runs there has ended before there was one, the runner is interrupted, of either of which somebody
@@ -250,9 +247,8 @@ class Scheduler:
                 batch, _, _ = self._take(device, ahead=True)
                 if batch is not None or ended():
                     return batch
-                self._busy_runners += 1
-                self._full.wait()
-                self._busy_runners -= 1
+                self._busy.wait(device)
+            self._busy.wake(self._least())  # this one may have been woken for a batch
         return None
 
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
@@ -295,8 +291,7 @@ class Scheduler:
                 self._dispatcher.put_back(batch.model, [e for e in batch.decision.batch if e.ticket in again])
             rest = [request for request in batch.requests if request.ticket not in again]
             completions = self._ledger.settle(rest, [error] * len(rest), now_ns) + self._expire()
-            self._work.notify_all()
-            self._full.notify_all()
+            self._wake_all()
             self._sweeper.wake()
         self._deliver(completions)
         return len(again)
@@ -317,7 +312,7 @@ class Scheduler:
         """Let queued requests go without waiting for company: no more are coming."""
         with self._lock:
             self._dispatcher.drain()
-            self._work.notify_all()
+            self._idle.wake()
 
     def stop(self) -> None:
         """Answer what has no completion yet with UnavailableError, and let runners and our own thread end.
@@ -328,8 +323,7 @@ class Scheduler:
             self._stopped = True
             completions = self._abandon()
             completions += self._ledger.fail_all(self._unavailable, self._clock())  # what runs
-            self._work.notify_all()
-            self._full.notify_all()
+            self._wake_all()
             self._sweeper.stop()
         self._deliver(completions)
         self._sweeper.join()
@@ -348,8 +342,8 @@ class Scheduler:
         if refusal is not None:
             return refusal_error(refusal, request, self._dispatcher.limits(model), now_ns)
         self._ledger.enter(request)
-        if self._busy_runners and self._dispatcher.has_full_batch(model):
-            self._full.notify_all()
+        if self._busy and self._dispatcher.has_full_batch(model):
+            self._busy.wake(self._least())
         return None
 
     def _take(self, device: str, *, ahead: bool = False) -> tuple[Batch | None, list[Completion], int | None]:
@@ -358,7 +352,7 @@ class Scheduler:
         late = [entry for dropped in decision.dropped for entry in dropped.entries]
         completions = self._ledger.fail(late, lambda request: expired_error(request, now_ns), now_ns)
         if decision.others_should_look:
-            self._work.notify_all()
+            self._idle.wake()
         if decision.model is None:
             return None, completions, decision.look_again_ns
         if len(self._dispatcher):
@@ -381,10 +375,15 @@ class Scheduler:
 
     def _notify(self, count: int = 1) -> None:
         """Wake so many runners that wait, whichever they are: all of them, where they do not all have the same models."""
-        if self._dispatcher.uniform:
-            self._work.notify(count)
-        else:
-            self._work.notify_all()
+        self._idle.wake(self._least(count))
+
+    def _least(self, count: int = 1) -> int | None:
+        """Of so many runners that wait, how many at least are to be woken: None, which is all, where their models differ."""
+        return count if self._dispatcher.uniform else None
+
+    def _wake_all(self) -> None:
+        self._idle.wake()
+        self._busy.wake()
 
     def _abandon(self, *, stranded: bool = False) -> list[Completion]:
         entries = self._dispatcher.abandon(stranded=stranded)
@@ -393,6 +392,42 @@ class Scheduler:
     def _unavailable(self) -> UnavailableError:
         reason = "the server is stopping" if self._stopped else self._no_device_reason
         return UnavailableError(f"{reason}; retry, or ask another replica")
+
+
+class _Waiting:
+    """Runners that wait for one kind of event, each to be woken alone. Its methods are called with the scheduler's lock.
+
+    Args:
+        lock: The scheduler's.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._conditions: dict[str, threading.Condition] = {}
+        self._waiting: dict[str, threading.Condition] = {}  # those of runners that wait and were not woken, longest first
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self, device: str, timeout_s: float | None = None) -> None:
+        """Wait as a device's runner."""
+        condition = self._conditions.get(device)
+        if condition is None:
+            condition = self._conditions[device] = threading.Condition(self._lock)
+        self._waiting[device] = condition
+        condition.wait(timeout_s)
+        self._waiting.pop(device, None)
+
+    def wake(self, most: int | None = None) -> None:
+        """Wake so many, or all."""
+        for device in [*islice(self._waiting, most)]:
+            self.wake_one(device)
+
+    def wake_one(self, device: str) -> None:
+        """Wake a device's runner, should it wait."""
+        condition = self._waiting.pop(device, None)
+        if condition is not None:
+            condition.notify()
 
 
 def _gone_error(model: ModelKey) -> RequestError:

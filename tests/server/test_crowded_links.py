@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +16,7 @@ from dnnserve.errors import StartError
 from dnnserve.front.child import FrontAssignment, _Process
 from dnnserve.front.process import FrontProcess, Shared
 from dnnserve.processes.link import Link
+from dnnserve.processes.receiver import Receiver
 from dnnserve.shared_memory.requests import Registration
 from dnnserve.statistics import Statistics
 
@@ -66,24 +67,36 @@ def crowd(link: Link, ask: Callable[[], None], kind: type) -> None:
 
 
 @pytest.fixture
+def shared() -> Iterator[Shared]:
+    """What a front end's process has in common with others, as far as it is used here."""
+    receiver = Receiver("test-fronts")
+    counters = Statistics([SPEC.key])
+    yield Shared(None, counters, lambda *_: None, lambda *_: None, None, {}, receiver)  # type: ignore[arg-type]
+    receiver.close()
+
+
+@pytest.fixture
 def links() -> tuple[Link, Link]:
     here, there = map(Link, Link.pair())
     return here, there
 
 
-def test_the_server_reads_on_while_a_front_end_reads_none_of_its_answers(links: tuple[Link, Link]) -> None:
+def test_the_server_reads_on_while_a_front_end_reads_none_of_its_answers(
+    links: tuple[Link, Link], shared: Shared
+) -> None:
     ours, front_ends = links
-    shared = Shared(None, Statistics([SPEC.key]), lambda *_: None, lambda *_: None, None, {})  # type: ignore[arg-type]
     front = FrontProcess(FakeChild(ours), shared, 0, lambda *_: None)  # type: ignore[arg-type]
     crowd(front_ends, lambda: front_ends.send(messages.Snapshot(SPEC.key)), messages.SnapshotOf)
     front_ends.shut_down()
-    front._listener.join(PATIENCE_S)
+    front._keeper.join(PATIENCE_S)
     assert front.ended
 
 
-def test_who_asks_a_front_end_that_has_ended_hears_so_at_once_every_time(links: tuple[Link, Link]) -> None:
+def test_who_asks_a_front_end_that_has_ended_hears_so_at_once_every_time(
+    links: tuple[Link, Link], shared: Shared
+) -> None:
     ours, front_ends = links
-    front = FrontProcess(FakeChild(ours), None, 0, lambda *_: None)  # type: ignore[arg-type]
+    front = FrontProcess(FakeChild(ours), shared, 0, lambda *_: None)  # type: ignore[arg-type]
     front_ends.shut_down()
     for _ in range(2):
         with pytest.raises(StartError, match="has ended"):

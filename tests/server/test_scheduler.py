@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -398,7 +399,59 @@ def test_a_runner_whose_device_is_busy_is_given_a_full_batch_as_soon_as_there_is
     runner = threading.Thread(target=lambda: taken.append(bench.scheduler.take_ahead("cpu", ended.is_set)))
     runner.start()
     ended.set()
-    bench.scheduler.wake()
+    bench.scheduler.wake("cpu")
     runner.join(PATIENCE_S)
     assert taken == [batch, None]
     bench.scheduler.complete(running, bench.answers(running))
+
+
+class Runners:
+    """Threads that wait for batches of so many devices, and note who looked, and what each was given."""
+
+    def __init__(self, bench: Bench, count: int) -> None:
+        self.bench = bench
+        self.given: queue.SimpleQueue[tuple[str, Batch | None]] = queue.SimpleQueue()
+        self.interrupted: set[str] = set()
+        self.looked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+        for name in [f"gpu{number}" for number in range(count)]:
+            bench.scheduler.add_device(name)
+            self.threads.append(threading.Thread(target=self._run, args=(name,), daemon=True))
+            self.threads[-1].start()
+            assert self.looked.get(timeout=PATIENCE_S) == name, "one after the other: the first has waited longest"
+            wait_until(lambda name=name: name in bench.scheduler._idle._waiting)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+
+    def _run(self, name: str) -> None:
+        self.given.put((name, self.bench.scheduler.take(name, lambda: self._look(name))))
+
+    def _look(self, name: str) -> bool:
+        self.looked.put(name)
+        return name in self.interrupted
+
+
+def test_what_one_runner_is_to_find_out_wakes_no_other() -> None:
+    bench = Bench()
+    runners = Runners(bench, 3)
+    runners.interrupted.add("gpu1")
+    bench.scheduler.wake("gpu1")
+    assert runners.given.get(timeout=PATIENCE_S) == ("gpu1", None)
+    bench.submit()
+    name, batch = runners.given.get(timeout=PATIENCE_S)
+    assert (name, batch is None) == ("gpu0", False)
+    bench.scheduler.stop()
+    runners.join()
+    assert [runners.looked.get() for _ in range(runners.looked.qsize())] == ["gpu1", "gpu0"]
+
+
+def test_a_runner_that_has_something_else_to_do_leaves_a_request_to_the_next() -> None:
+    bench = Bench()
+    runners = Runners(bench, 2)
+    runners.interrupted.add("gpu0")  # it has waited longest, so it is woken for the request
+    bench.submit()
+    given = dict(runners.given.get(timeout=PATIENCE_S) for _ in range(2))
+    assert given["gpu0"] is None
+    assert given["gpu1"] is not None

@@ -104,7 +104,7 @@ class Inventory:
             else:
                 self._late[model] = rows
         if in_service:
-            self._scheduler.wake()
+            self._scheduler.wake(self._label)
         else:
             end(None)
 
@@ -117,7 +117,7 @@ class Inventory:
             if in_service:
                 self._orders.append(_Unload(model, end))
         if in_service:
-            self._scheduler.wake()
+            self._scheduler.wake(self._label)
         else:
             end()
 
@@ -233,4 +233,4 @@ class Inventory:
         """Have the device's thread look after what is being loaded, also while there is nothing else to do."""
         while self._loading:
             time.sleep(_LOOK_NS / 1e9)
-            self._scheduler.wake()
+            self._scheduler.wake(self._label)

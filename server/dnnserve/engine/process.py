@@ -46,6 +46,7 @@ from dnnserve.envelope import Block, ModelKey
 from dnnserve.processes.arena import Arena, ArenaBlock
 from dnnserve.processes.child import Child
 from dnnserve.processes.parcel import Parcel
+from dnnserve.processes.receiver import Receiver
 from dnnserve.processes.signs_of_life import SignsOfLife
 
 __all__ = ["EngineProcesses", "ProcessHost", "ProcessPipeline"]
@@ -79,6 +80,7 @@ class EngineProcesses:
         self._parcel: Parcel | None = None
         self._hosts: weakref.WeakSet[ProcessHost] = weakref.WeakSet()
         self._models: dict[ModelKey, Parcel] = {}
+        self._receiver = Receiver("dnnserve-engines")
 
     def tell(self, assignment: Assignment) -> None:
         """Say what each of them does, from now on; those that run do what they were told."""
@@ -116,7 +118,7 @@ class EngineProcesses:
         with self._lock:
             ready = self._ready.get(device)
             child = ready.pop() if ready else _child(device)
-            host = ProcessHost(device, child, self._models)
+            host = ProcessHost(device, child, self._models, self._receiver)
             self._hosts.add(host)
             assert self._parcel is not None
             host.tell(self._parcel)
@@ -124,10 +126,14 @@ class EngineProcesses:
         return host
 
     def close(self) -> None:
-        """End the processes that were not needed, and give the parcels back; no device can be opened any more."""
+        """End the processes that were not needed, and give the parcels back; no device can be opened any more.
+
+        Those that were opened are closed, or are never to be heard of again.
+        """
         for children in self._ready.values():
             while children:
                 children.pop().close()
+        self._receiver.close()
         if self._parcel is not None:
             self._parcel.close()
         for model in list(self._models):
@@ -139,16 +145,16 @@ def _child(device: str) -> Child:
 
 
 class ProcessHost:
-    """A device behind an engine process. Owned by one thread, but for `look` and `kill`; a thread of its own hears what the process
-    says.
+    """A device behind an engine process. Owned by one thread, but for `look` and `kill`.
 
     Args:
         device: What the process opens.
         child: The process.
         models: What may be loaded beside what its assignment has; others may be added to it later.
+        receiver: Hears what the process says.
     """
 
-    def __init__(self, device: str, child: Child, models: Mapping[ModelKey, Parcel]) -> None:
+    def __init__(self, device: str, child: Child, models: Mapping[ModelKey, Parcel], receiver: Receiver) -> None:
         self._device = device
         self._child = child
         self._models = models
@@ -158,8 +164,8 @@ class ProcessHost:
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._on_end: Callable[[], None] = lambda: None
         self._on_loss: Callable[[], None] = lambda: None
-        self._listener = threading.Thread(target=self._listen, name=f"dnnserve-engine-{child.pid}", daemon=True)
-        self._listener.start()
+        self._silent = threading.Event()  # nothing more is heard of the process
+        receiver.add(child.link, self._hear, self._end)
 
     def tell(self, parcel: Parcel) -> None:
         """Hand its assignment over."""
@@ -299,7 +305,7 @@ class ProcessHost:
     def close(self) -> None:
         """Let the process close its device and end; one that does not is killed. A second call does nothing."""
         self._child.link.shut_down()
-        self._listener.join()
+        self._silent.wait()
         self._child.close()
         for pipeline in self._pipelines.values():
             pipeline.close()
@@ -319,16 +325,20 @@ class ProcessHost:
         self.ask(Map(arena.number), [arena.fd])
         self._mapped.add(arena)
 
-    def _listen(self) -> None:
-        while (received := self._child.link.receive()) is not None:
-            message, _ = received
-            self._signs.seen()
-            if message == SIGN:
-                continue
-            self._answers.put(Done(*message) if type(message) is tuple else message)
-            self._on_end()
+    def _hear(self, message: Any, _fds: Sequence[int]) -> None:
+        self._signs.seen()
+        if message == SIGN:
+            return
+        self._answers.put(Done(*message) if type(message) is tuple else message)
+        self._on_end()
+
+    def _end(self, failure: Exception | None) -> None:
+        if failure is not None:
+            _log.error("the engine process %d of %s is given up", self.pid, self._device, exc_info=failure)
+            self._child.kill()
         self._answers.put(None)
         self._on_loss()
+        self._silent.set()
 
     def _unsent(self, error: OSError) -> DnncoreError:
         """What it means that nothing could be sent: the other end has gone, or this process lacks what it takes."""

@@ -249,7 +249,7 @@ class Runner:
         host = self._open_host(self.device)
         with self._lock:
             self._host = host
-        host.watch(self._scheduler.wake, lambda: self._on_loss(host))
+        host.watch(lambda: self._scheduler.wake(self.label), lambda: self._on_loss(host))
         return {model: host.load(model, rows) for model, rows in self._inventory.wanted.items()}
 
     def _enter_service(self, pipelines: dict[ModelKey, Pipeline]) -> None:
@@ -304,7 +304,7 @@ class Runner:
             if self._host is not host:
                 return  # it was closed
             self._lost_host = host
-        self._scheduler.wake()
+        self._scheduler.wake(self.label)
 
     def _gone(self) -> bool:
         """Whether the device was lost beside its batches."""

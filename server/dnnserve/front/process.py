@@ -22,6 +22,7 @@ from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.child import Child
 from dnnserve.processes.outbox import Outbox
+from dnnserve.processes.receiver import Receiver
 from dnnserve.processes.signs_of_life import SignsOfLife
 from dnnserve.questions import Answer, Control
 
@@ -45,6 +46,7 @@ class Shared:
         on_refused: Told of connections that are closed again.
         control: The server.
         models: Those there are, by number.
+        receiver: Hears what they say.
     """
 
     scheduler: Scheduling
@@ -53,10 +55,11 @@ class Shared:
     on_refused: RefusalsObserver
     control: Control
     models: dict[int, ModelSpec]
+    receiver: Receiver
 
 
 class FrontProcess:
-    """A process that takes calls. Thread-safe; a thread of its own listens to it.
+    """A process that takes calls. Thread-safe; a thread of its own waits for its end.
 
     Args:
         child: The process.
@@ -88,8 +91,12 @@ class FrontProcess:
             )
         }
         self._why = ""
-        self._listener = threading.Thread(target=self._listen, name=f"dnnserve-front-{number}", daemon=True)
-        self._listener.start()
+        self._began = time.monotonic()
+        self._silent = threading.Event()  # nothing more is heard of it
+        # Begun now: when a process is lost for want of memory, there may be no room for a thread.
+        self._keeper = threading.Thread(target=self._await_end, name=f"dnnserve-front-{number}", daemon=True)
+        self._keeper.start()
+        shared.receiver.add(child.link, self._hear, self._end)
 
     @property
     def pid(self) -> int:
@@ -184,8 +191,8 @@ class FrontProcess:
         with contextlib.suppress(StartError):
             self._wait(messages.Stopped, grace_s + _ANSWER_S)
         self._child.link.shut_down()
-        if threading.current_thread() is not self._listener:
-            self._listener.join()
+        if threading.current_thread() is not self._keeper:
+            self._keeper.join()
         self._child.close()
 
     def _wait(self, kind: type[_Answer], timeout_s: float) -> _Answer:
@@ -204,14 +211,16 @@ class FrontProcess:
 
         self._shared.control.ask(asked.question, tell)
 
-    def _listen(self) -> None:
-        began = time.monotonic()
-        try:
-            self._hear()
-        except Exception:  # noqa: BLE001 - whatever it is, nobody would read what the process says
-            _log.exception("front end %d, process %d, is given up", self.number, self.pid)
+    def _end(self, failure: Exception | None) -> None:
+        if failure is not None:
+            # Whatever it is, nobody reads what the process says.
+            _log.error("front end %d, process %d, is given up", self.number, self.pid, exc_info=failure)
             self._child.kill()
         self._ended = True
+        self._silent.set()
+
+    def _await_end(self) -> None:
+        self._silent.wait()
         how = "an end that nobody saw"
         try:
             if self._port is not None:
@@ -222,32 +231,30 @@ class FrontProcess:
             how = self._child.wait()
             self._child.close()
         finally:  # whatever could not be closed, another one takes its place
-            self._on_lost(self, how, time.monotonic() - began)
+            self._on_lost(self, how, time.monotonic() - self._began)
 
-    def _hear(self) -> None:
-        """Do what the process asks, until its end is closed. It sends nothing itself: it must go on reading."""
-        while (received := self._child.link.receive()) is not None:
-            message, fds = received
-            if type(message) is tuple:
-                assert self._port is not None
-                self._port.take(message)
-            elif isinstance(message, messages.CallsEnded):
-                self._shared.on_calls_end(*message)
-            elif isinstance(message, messages.ConnectionsRefused):
-                self._shared.on_refused(*message)
-            elif isinstance(message, messages.Refusal):
-                kind = getattr(errors, message.kind, RequestError)
-                self._shared.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
-            elif isinstance(message, messages.Snapshot):
-                counters = self._shared.statistics.snapshot(message.model)
-                self._outbox.send(messages.SnapshotOf(message.model, counters))
-            elif isinstance(message, messages.Pong):
-                self.signs.seen()
-            elif isinstance(message, messages.Asked):
-                self._ask(message)
-            elif isinstance(message, messages.CannotStart):
-                self._why = message.reason
-            elif isinstance(message, messages.Arena):
-                self._answers[Arena].put(Arena(fds[0]))
-            else:
-                self._answers[type(message)].put(message)
+    def _hear(self, message: Any, fds: Sequence[int]) -> None:
+        """Do what the process asks. Nothing here sends: who receives must go on receiving."""
+        if type(message) is tuple:
+            assert self._port is not None
+            self._port.take(message)
+        elif isinstance(message, messages.CallsEnded):
+            self._shared.on_calls_end(*message)
+        elif isinstance(message, messages.ConnectionsRefused):
+            self._shared.on_refused(*message)
+        elif isinstance(message, messages.Refusal):
+            kind = getattr(errors, message.kind, RequestError)
+            self._shared.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
+        elif isinstance(message, messages.Snapshot):
+            counters = self._shared.statistics.snapshot(message.model)
+            self._outbox.send(messages.SnapshotOf(message.model, counters))
+        elif isinstance(message, messages.Pong):
+            self.signs.seen()
+        elif isinstance(message, messages.Asked):
+            self._ask(message)
+        elif isinstance(message, messages.CannotStart):
+            self._why = message.reason
+        elif isinstance(message, messages.Arena):
+            self._answers[Arena].put(Arena(fds[0]))
+        else:
+            self._answers[type(message)].put(message)

@@ -28,6 +28,7 @@ from dnnserve.front.service import CallsObserver, Counters
 from dnnserve.garbage import collect_after_a_loss
 from dnnserve.processes.child import FRONT_END, Children
 from dnnserve.processes.parcel import Parcel
+from dnnserve.processes.receiver import Receiver
 from dnnserve.processes.restarts import Restarts
 from dnnserve.processes.signs_of_life import LOOK_S, Regularly
 from dnnserve.questions import Control
@@ -68,7 +69,8 @@ class FrontProcesses:
         control: Control,
         children: Children | None = None,
     ) -> None:
-        self._shared = Shared(scheduler, statistics, on_calls_end, on_refused, control, {})
+        self._receiver = Receiver("dnnserve-fronts")
+        self._shared = Shared(scheduler, statistics, on_calls_end, on_refused, control, {}, self._receiver)
         self._children = children or Children(FRONT_END)
         self._numbers = itertools.count()
         self._tickets = itertools.count(1)
@@ -252,6 +254,7 @@ class FrontProcesses:
             front.tell(messages.Stop(grace_s))
         for front in self._fronts:
             front.close(grace_s)
+        self._receiver.close()
         for guard in self._guards:
             guard.close()
         self._children.close()

@@ -21,7 +21,9 @@ __all__ = ["Link"]
 _INLINE = 1 << 16  # bytes beyond which a message or a note goes as a file
 _MESSAGE, _NOTE, _FILE = b"m", b"n", b"f"  # a file says behind that what is in it
 _LARGEST = len(_NOTE) + _INLINE
-_SEND = socket.MSG_NOSIGNAL
+# As numbers: flags of the standard library take microseconds to be combined.
+_SEND = int(socket.MSG_NOSIGNAL)
+_SEND_OR_FAIL = _SEND | int(socket.MSG_DONTWAIT)
 _ROOM_FOR_FDS = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 
 
@@ -79,7 +81,7 @@ class Link:
         Raises:
             OSError: the other end is closed, or there is no descriptor for what is large.
         """
-        data, flags = marshal.dumps(note), _SEND if wait else _SEND | socket.MSG_DONTWAIT
+        data, flags = marshal.dumps(note), _SEND if wait else _SEND_OR_FAIL
         try:
             if len(data) <= _INLINE:
                 self._socket.send(_NOTE + data, flags)
@@ -115,10 +117,14 @@ class Link:
                 kind, data = data[0], memoryview(file.read())
         return (marshal if kind == _NOTE[0] else pickle).loads(data), fds
 
+    def fileno(self) -> int:
+        """The descriptor of this end; negative: it is closed."""
+        return self._socket.fileno()
+
     @property
     def closed(self) -> bool:
         """Whether this end is closed."""
-        return self._socket.fileno() < 0
+        return self.fileno() < 0
 
     def shut_down(self) -> None:
         """Let both ends find the link closed; from any thread. A second call does nothing."""

@@ -1,0 +1,99 @@
+"""One thread that receives from many links.
+
+A thread for each would be simpler, but they would take turns at the interpreter's lock: with twenty front ends, each message cost
+more in changes from thread to thread than in what was done with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dnnserve.processes.link import Link
+
+__all__ = ["Receiver"]
+
+
+class _Listener(NamedTuple):
+    """Who hears what comes over a link. Immutable; see `Receiver.add`."""
+
+    link: Link
+    hear: Callable[[Any, Sequence[int]], None]
+    end: Callable[[Exception | None], None]
+
+
+class Receiver:
+    """Receives from links until their other ends are closed. Thread-safe: `_lock` guards `_listeners`, `_thread` and `_closed`.
+
+    Args:
+        name: Of the thread, which begins with the first link.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._listeners: dict[int, _Listener] = {}  # by their links' descriptors
+        self._ready = select.epoll()
+        self._stop = os.eventfd(0)
+        self._ready.register(self._stop, select.EPOLLIN)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(
+        self, link: Link, hear: Callable[[Any, Sequence[int]], None], end: Callable[[Exception | None], None]
+    ) -> None:
+        """Receive from a link, too; nobody else does, and it is closed after its end.
+
+        Args:
+            link: Which.
+            hear: Called by the thread with each message and its files. It does not wait for anybody: all links would.
+            end: Called once, by the thread or by `close`, when nothing more is heard: with what `hear` raised, or None where the
+                other end was closed or this was. It does not wait either.
+        """
+        with self._lock:
+            if not self._closed:
+                self._listeners[link.fileno()] = _Listener(link, hear, end)
+                self._ready.register(link.fileno(), select.EPOLLIN)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._receive, name=self._name, daemon=True)
+                    self._thread.start()
+                return
+        end(None)
+
+    def close(self) -> None:
+        """Receive nothing more. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        os.eventfd_write(self._stop, 1)
+        if self._thread is not None:
+            self._thread.join()
+        for listener in self._listeners.values():
+            listener.end(None)
+        self._listeners.clear()
+        self._ready.close()
+        os.close(self._stop)
+
+    def _receive(self) -> None:
+        while True:
+            for descriptor, _ in self._ready.poll():
+                if descriptor == self._stop:
+                    return
+                self._receive_from(descriptor)
+
+    def _receive_from(self, descriptor: int) -> None:
+        listener, failure = self._listeners[descriptor], None
+        try:
+            if (received := listener.link.receive()) is not None:
+                listener.hear(*received)
+                return
+        except Exception as error:  # noqa: BLE001 - one who cannot hear must not deafen the others
+            failure = error
+        self._ready.unregister(descriptor)
+        with self._lock:
+            del self._listeners[descriptor]
+        listener.end(failure)
