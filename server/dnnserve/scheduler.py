@@ -1,4 +1,4 @@
-"""The mechanism around the policy: a lock, a condition for each device, and a clock; every decision is made in `dnnserve.scheduling`.
+"""The mechanism around the policy: a lock, a condition for each device, a clock; every decision is made in `dnnserve.scheduling`.
 
 Front ends submit and cancel, runner threads take and complete, a sweeper answers requests that expire while all devices are busy.
 Every request that was submitted is in the ledger until it gets its one completion.
@@ -404,7 +404,9 @@ class _Waiting:
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
         self._conditions: dict[str, threading.Condition] = {}
-        self._waiting: dict[str, threading.Condition] = {}  # those of runners that wait and were not woken, longest first
+        self._waiting: dict[
+            str, threading.Condition
+        ] = {}  # those of runners that wait and were not woken, longest first
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

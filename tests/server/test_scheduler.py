@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 
 import pytest
 from dnnserve.batch import Batch
@@ -419,7 +420,7 @@ class Runners:
             self.threads.append(threading.Thread(target=self._run, args=(name,), daemon=True))
             self.threads[-1].start()
             assert self.looked.get(timeout=PATIENCE_S) == name, "one after the other: the first has waited longest"
-            wait_until(lambda name=name: name in bench.scheduler._idle._waiting)
+            wait_until(partial(bench.scheduler._idle._waiting.__contains__, name))
 
     def join(self) -> None:
         for thread in self.threads:
