@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         "--front-ends",
         type=int,
         metavar="N",
-        help="processes that take calls, all on one port; 0: the server's own process does; without it four for each GPU, "
+        help="processes that take calls, all on one port; 0: the server's own process does; without it eight for each GPU, "
         "but no more than one for each four cores",
     )
     net.add_argument(

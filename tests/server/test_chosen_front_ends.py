@@ -20,9 +20,20 @@ from tests.server.test_command_line import started
 
 @pytest.mark.parametrize(
     ("gpus", "cores", "count"),
-    [(0, 128, 0), (1, 2, 0), (1, 7, 0), (1, 8, 2), (1, 16, 4), (1, 128, 4), (2, 16, 4), (8, 128, 32), (64, 1024, 64)],
+    [
+        (0, 128, 0),
+        (1, 2, 0),
+        (1, 7, 0),
+        (1, 8, 2),
+        (1, 16, 4),
+        (1, 128, 8),
+        (2, 16, 4),
+        (2, 64, 16),
+        (8, 128, 32),
+        (64, 1024, 64),
+    ],
 )
-def test_there_are_four_for_each_gpu_one_for_each_four_cores_at_most_and_none_where_that_were_one(
+def test_there_are_eight_for_each_gpu_one_for_each_four_cores_at_most_and_none_where_that_were_one(
     gpus: int, cores: int, count: int
 ) -> None:
     assert suggested(gpus, cores) == count
