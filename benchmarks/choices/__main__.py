@@ -33,6 +33,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,12 +147,14 @@ def _key(unit: Unit, architecture: str) -> str:
 class _Run:
     """One call of the command. Owned by one thread."""
 
-    def __init__(self, options: argparse.Namespace, handle: Handle, record: Record, commit: str | None) -> None:
+    def __init__(
+        self, options: argparse.Namespace, handle: Handle, trials: Trials, record: Record, commit: str | None
+    ) -> None:
         self._options = options
         self._handle = handle
         self._record = record
         self._commit = commit
-        self._trials = Trials(handle, is_dry=options.dry_run)
+        self._trials = trials
         self._failed: list[str] = []
         self._begun = time.monotonic()
 
@@ -239,7 +242,8 @@ def main(arguments: list[str] | None = None) -> int:
             file = "dry-run-choices.jsonl" if options.dry_run else f"choices-{name}.jsonl"
             record = Record(options.out / file, handle.info.model)
             try:
-                return _Run(options, handle, record, found["commit"]).measure()
+                with closing(Trials(handle, is_dry=options.dry_run)) as trials:
+                    return _Run(options, handle, trials, record, found["commit"]).measure()
             finally:
                 record.close()
                 if not options.dry_run:

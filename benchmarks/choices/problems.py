@@ -32,17 +32,17 @@ def of_net(net: str, precisions: Sequence[Precision], figures: DeviceFigures) ->
     model = Model(graph, graph.initialize(0))
     dtypes = [precision.dtype for precision in precisions if precision.math is MathType.STRICT]
     served = [for_inference(model, dtype).graph for dtype in dtypes]
-    convolutions = [node for node in graph.nodes if isinstance(node.operator, Convolution)]
+    convolutions = [(node, node.operator) for node in graph.nodes if isinstance(node.operator, Convolution)]
 
     def of_batch(batch: int) -> Iterator[Problem]:
         for each in served:
             plans = (plan for one in estimate(each, figures, batch).computations for plan in one.plans)
             yield from (plan.problem for plan in plans if plan.problem.macs)
         specs = graph.specs(batch)
-        for node in convolutions:
+        for node, operator in convolutions:
             x, w = (specs[name].shape for name in node.reads[:2])
             for precision in precisions:
-                yield from _directions(layer_of(x, w, node.operator), precision)
+                yield from _directions(layer_of(x, w, operator), precision)
 
     return of_batch
 

@@ -24,7 +24,7 @@ __all__ = ["Trials"]
 _TOO_SLOW = 2.0
 """Times the fastest so far: at its first sample such an algorithm is out."""
 
-_ROUNDS = 9
+_ROUNDS = 7
 _ALIGNMENT = 1024
 _PATTERN = 1 << 22
 """Numbers that are drawn; noise repeats them."""
@@ -81,6 +81,11 @@ class Trials:
             times = race(replays, self._handle.record_event, 1 if self._is_dry else _ROUNDS)
         return found | {name: time.ms * 1e-3 for name, time in times.items()}
 
+    def close(self) -> None:
+        """Give the memory back."""
+        for block in (*self._noise.values(), self._room):
+            block.close()
+
     def _captured(self, problem: Problem, name: str, sets: Sequence[_Operands], rotation: Rotation) -> CapturedProgram:
         plan = self._handle.plan(problem, algorithm=name)
         with self._handle.record() as program:
@@ -129,10 +134,7 @@ class _Block:
         self._taken = 0
         if self._memory is not None and self._memory.nbytes >= nbytes:
             return
-        if self._memory is not None:
-            self._handle.synchronize()
-            self._memory.close()
-            self._memory = None
+        self.close()
         if nbytes:
             self._memory = self._handle.device.allocate(nbytes)
             self._fill(self._memory)
@@ -143,6 +145,13 @@ class _Block:
         place = self._memory.at(self._taken)
         self._taken += _padded(tensor)
         return place
+
+    def close(self) -> None:
+        """Give the memory back, after the work that may use it."""
+        if self._memory is not None:
+            self._handle.synchronize()
+            self._memory.close()
+            self._memory = None
 
     def _fill(self, memory: Memory) -> None:
         if self._dtype is None:
