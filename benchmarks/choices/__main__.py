@@ -63,6 +63,9 @@ _CANDIDATES = 4
 _WITHIN = 3.0
 """Times the best estimate: what is estimated to take longer than that is not measured."""
 
+_MOST_TOLD = 20
+"""Failures that are told at the end."""
+
 _MOST_PLAIN_MACS = 10**11
 """As in `benchmarks.contest`: on larger problems the plain kernel takes seconds."""
 
@@ -183,8 +186,10 @@ class _Run:
             else:
                 measured += self._measure(question, text, kernels)
         print(f"{measured} measured, {there} were there, after {time.monotonic() - self._begun:.1f} s")
-        for failure in self._failed:
+        for failure in self._failed[:_MOST_TOLD]:
             print(f"FAILED {failure}")
+        if self._failed[_MOST_TOLD:]:
+            print(f"FAILED {len(self._failed) - _MOST_TOLD} more")
         return 1 if self._failed else 0
 
     def _kernels_of(self, question: _Question) -> str:
@@ -194,7 +199,7 @@ class _Run:
         estimates = {name: offer.seconds for name, offer in question.offers.items()}
         try:
             seconds = self._trials.seconds(question.problem, tuple(estimates), min(estimates.values()))
-        except DeviceFaultError:
+        except (DeviceFaultError, BackendUnavailableError):
             raise  # nothing more can be measured
         except DnncoreError as error:
             self._failed.append(f"{text}: {type(error).__name__}: {error}")

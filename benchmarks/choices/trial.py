@@ -15,7 +15,7 @@ from benchmarks.race import Replay, Rotation, race
 from dnncore import Handle, TensorDescriptor
 from dnncore.backend import Address, Memory
 from dnncore.dtypes import DType
-from dnncore.errors import DeviceError, DeviceFaultError
+from dnncore.errors import CompilationError, DeviceError, DeviceFaultError
 from dnncore.problems import Problem
 from dnncore.program import CapturedProgram
 
@@ -56,6 +56,7 @@ class Trials:
 
         Raises:
             OutOfMemoryError: there is no room for the operands.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt kernel.
             DeviceFaultError: an algorithm has lost the device.
         """
         nbytes = sum(tensor.nbytes for tensor in (*problem.inputs, *problem.outputs))
@@ -71,7 +72,7 @@ class Trials:
                     found[name] = self._sample(Replay(captured[name].run, rotation.calls))
                 except DeviceFaultError:
                     raise
-                except DeviceError as error:  # there is no room for its workspace, most of all
+                except (DeviceError, CompilationError) as error:  # there is no room for its workspace, most of all
                     print(f"{name} is left out: {error}", flush=True)
                 for slow in [
                     each for each in captured if found.get(each, np.inf) > _TOO_SLOW * min(found.values(), default=0)
