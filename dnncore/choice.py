@@ -86,8 +86,10 @@ def fastest_measured(
     by_name = {algorithm.name: algorithm for algorithm in algorithms}
     for name, _ in measured.seconds:
         algorithm = by_name.pop(name, None)
-        offer = None if algorithm is None or found is not None else algorithm.offer(problem, figures)
-        if algorithm is not None and isinstance(offer, Offer) and allows(offer):
+        if algorithm is None or found is not None:
+            continue
+        offer = algorithm.offer(problem, figures)
+        if isinstance(offer, Offer) and allows(offer):
             found = algorithm, with_measured(offer, name, measured)
     if found is not None and current:
         return found

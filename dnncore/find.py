@@ -78,7 +78,7 @@ def measured_choice(found: Sequence[AlgorithmPerformance], problem: Problem, dev
 
     What the caller did not permit, or failed, was not among those to choose from: it may be faster than what was.
     """
-    seconds = [(each.name, each.time_ms * 1e-3) for each in found if each.time_ms is not None]
+    seconds = [(each.name, each.time_ms * 1e-3) for each in found if each.time_ms]
     if not seconds:
         return None
     names = [each.name for each in found if each.status is None or each.offer is None]
