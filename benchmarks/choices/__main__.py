@@ -46,7 +46,6 @@ from benchmarks.kernels.precision import PRECISIONS
 from benchmarks.net_layers import NETS
 from dnncore import Handle, Preference
 from dnncore.backend import Offer
-from dnncore.cache import write_atomically
 from dnncore.cuda.runtime import jit
 from dnncore.cuda.unit import Unit
 from dnncore.errors import BackendUnavailableError, DeviceFaultError, DnncoreError
@@ -222,7 +221,7 @@ def _conclude(record: Record, path: Path, handle: Handle) -> None:
     """Write the file of choices, and say what it comes to."""
     where = handle.info.model, handle.device.figures.architecture
     choices = [one.choice(*where) for one in record.wrong()]
-    write_atomically(path, file_text(choices, record.facts()).encode())
+    path.write_text(file_text(choices, record.facts()), encoding="utf-8")
     facts, losses = record.facts(), record.losses
     mean = statistics.geometric_mean(losses) if losses else 1.0
     print(

@@ -333,7 +333,9 @@ class TestShipped:
         found = {path.name for path in shipped.FOLDER.glob("*")}
         assert found <= {f"{name}.jsonl" for name in GPUS}
         for figures in GPUS.values():
-            assert all(each.architecture == figures.architecture for each in shipped.choices(figures))
+            for each in shipped.choices(figures):
+                assert each.device.startswith("NVIDIA ")  # the emulated GPU has the figures of a real one
+                assert each.architecture == figures.architecture
 
     def test_importing_dnncore_reads_none(self) -> None:
         code = "import sys, dnncore; dnncore.TensorDescriptor; print('dnncore.measured' in sys.modules)"
