@@ -12,7 +12,7 @@ from dnncore.cuda.runtime import jit
 from dnncore.cuda.unit import Unit
 from dnncore.plan import Plan
 
-__all__ = ["compile_all"]
+__all__ = ["compile_all", "units_of"]
 
 
 def compile_all(handle: Handle, plans: Iterable[Plan]) -> int:
@@ -21,17 +21,18 @@ def compile_all(handle: Handle, plans: Iterable[Plan]) -> int:
     if capability is None:
         return 0
     arch = jit.architecture(capability)
-    units = {unit.source: unit for plan in plans for unit in _units(plan.work)}
+    units = {unit.source: unit for plan in plans for unit in units_of(plan.work)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(lambda unit: jit.cubin(unit, arch), units.values()):
             pass
     return len(units)
 
 
-def _units(calls: Calls) -> Iterator[Unit]:
+def units_of(calls: Calls) -> Iterator[Unit]:
+    """The kernels of a plan's calls."""
     for call in calls:
         if isinstance(call, KernelCall):
             yield call.unit
         elif isinstance(call, WhereAligned):
-            yield from _units(call.aligned)
-            yield from _units(call.otherwise)
+            yield from units_of(call.aligned)
+            yield from units_of(call.otherwise)

@@ -22,7 +22,7 @@ from benchmarks.operands import OperandSet, is_beside_torch
 from benchmarks.race import Replay, Rotation, Time, race
 from benchmarks.torch_graphs import Captured, Rival, Search, fastest
 from dnncore import Handle, Preference
-from dnncore.plan import Plan, rank
+from dnncore.plan import Plan
 from dnncore.problems import Problem
 from dnncore.testing import tolerance
 
@@ -140,7 +140,7 @@ class Contest:
     def _names(self, measurement: Measurement) -> list[str]:
         if isinstance(measurement.problem, Operations):
             return [_TOGETHER]
-        ranked = rank(measurement.problem, self.handle.device, Preference.PREFER_FASTEST)
+        ranked = self.handle.get_algorithms(measurement.problem, preference=Preference.PREFER_FASTEST)
         usable = (one.name for one in ranked if one.status is None)
         wanted = (name for name in usable if any(word in name for word in self.algorithms.split(",")))
         found = list(itertools.islice(wanted, self.most))

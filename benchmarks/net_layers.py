@@ -11,7 +11,7 @@ from dnncore.nn.operators.convolution import Convolution
 from dnncore.nn.operators.inner_product import InnerProduct
 from dnncore.nn.zoo import ZOO
 
-__all__ = ["GROUPED", "NETS", "SQUARES", "LinearGeometry", "convolutions", "linear_layers"]
+__all__ = ["GROUPED", "NETS", "SQUARES", "LinearGeometry", "convolutions", "layer_of", "linear_layers"]
 
 NETS = ("resnet50", "vgg16", "mobilenet_v2", "googlenet", "alexnet")
 
@@ -56,12 +56,13 @@ def convolutions(batch: int) -> dict[LayerGeometry, tuple[str, ...]]:
         for node in graph.nodes:
             if isinstance(node.operator, Convolution):
                 x, w = (specs[name].shape for name in node.reads[:2])
-                layer = _layer(x, w, node.operator)
+                layer = layer_of(x, w, node.operator)
                 found.setdefault(layer, {})[graph.name] = None
     return {layer: tuple(nets) for layer, nets in found.items()}
 
 
-def _layer(x: tuple[int, ...], w: tuple[int, ...], convolution: Convolution) -> LayerGeometry:
+def layer_of(x: tuple[int, ...], w: tuple[int, ...], convolution: Convolution) -> LayerGeometry:
+    """What a node of a graph convolves: x [N, C, H, H] with w [K, C/G, R, R]."""
     (n, c, height, width), (k, _, r, s) = x, w
     stride, padding, groups = convolution.stride, convolution.padding, convolution.groups
     assert height == width

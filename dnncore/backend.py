@@ -15,6 +15,7 @@ import numpy as np
 
 from dnncore.dlpack import Borrowed
 from dnncore.figures import DeviceFigures
+from dnncore.measured import MeasuredChoices
 from dnncore.problems import Problem
 
 __all__ = [
@@ -64,7 +65,7 @@ class Offer:
     """What an algorithm would take to solve a problem on a device with given figures. Immutable.
 
     Args:
-        seconds: Estimated time of a launch.
+        seconds: Estimated time of a launch; measured where `is_measured`.
         prepare: Does everything that does not depend on addresses; pure, and not called for offers that are not taken.
         workspace_bytes: Scratch memory that a launch needs.
         deterministic: Whether the same inputs on the same model of device always give the same bits.
@@ -72,6 +73,7 @@ class Offer:
             it before it is multiplied, which `ConvolutionDescriptor.math` must permit.
         error_factor: How many times larger its rounding errors may be than those of the direct method, relative to the largest
             magnitude of each output plane; None where they are relative to each output's own terms.
+        is_measured: Whether `seconds` is what a launch took where it was measured (`dnncore.measured`); algorithms estimate.
     """
 
     seconds: float
@@ -80,6 +82,7 @@ class Offer:
     deterministic: bool = True
     math: str = "dtype"
     error_factor: float | None = None
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +326,11 @@ class Device(Protocol):
     @property
     def figures(self) -> DeviceFigures:
         """What it can do: what offers are made for."""
+        ...
+
+    @property
+    def choices(self) -> MeasuredChoices:
+        """What was measured on this model of device and comes with the library."""
         ...
 
     def free_bytes(self) -> int:

@@ -12,11 +12,12 @@ import numpy as np
 from dnncore.backend import Address, Device, Stream
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BackendUnavailableError, CompilationError, DeviceError, DeviceFaultError
+from dnncore.measured import MOST_KEPT, MeasuredChoice, names_digest, problem_text
 from dnncore.plan import AlgorithmPerformance, Plan
 from dnncore.problems import Problem
 from dnncore.workspace import Workspace
 
-__all__ = ["find_algorithms"]
+__all__ = ["find_algorithms", "measured_choice"]
 
 _SAMPLE_MS = 1.0
 """Launches between two events are repeated until they take this long, so that the events themselves do not count."""
@@ -36,6 +37,7 @@ def find_algorithms(
     stream: Stream,
     plan: Callable[[str], Plan],
     operands: tuple[Sequence[Address], Sequence[Address]] | None,
+    most: int | None = None,
 ) -> list[AlgorithmPerformance]:
     """Time what can be used; `Handle.find_algorithms` says the rest.
 
@@ -46,6 +48,7 @@ def find_algorithms(
         stream: On which launches and events are enqueued.
         plan: Makes the plan of an algorithm, by name.
         operands: Addresses of the inputs and of the outputs, which are overwritten; None for memory of our own.
+        most: How many are timed, the first of the ranked; None for all.
     """
     found = []
     with ExitStack() as scratch:
@@ -55,8 +58,8 @@ def find_algorithms(
             [_scratch(device, stream, descriptor, scratch) for descriptor in problem.inputs],
             [_scratch(device, stream, descriptor, scratch) for descriptor in problem.outputs],
         )
-        for algorithm in ranked:
-            if algorithm.status is not None:
+        for place, algorithm in enumerate(ranked):  # those that can be used are first
+            if algorithm.status is not None or (most is not None and place >= most):
                 found.append(algorithm)
                 continue
             try:
@@ -68,6 +71,19 @@ def find_algorithms(
             else:
                 found.append(replace(algorithm, time_ms=time_ms))
     return sorted(found, key=lambda algorithm: (algorithm.time_ms is None, algorithm.time_ms))
+
+
+def measured_choice(found: Sequence[AlgorithmPerformance], problem: Problem, device: Device) -> MeasuredChoice | None:
+    """What `find_algorithms` has found, as it is kept; None where nothing could be timed.
+
+    What the caller did not permit, or failed, was not among those to choose from: it may be faster than what was.
+    """
+    seconds = [(each.name, each.time_ms * 1e-3) for each in found if each.time_ms]
+    if not seconds:
+        return None
+    names = [each.name for each in found if each.status is None or each.offer is None]
+    where = device.info.model, device.figures.architecture
+    return MeasuredChoice(problem_text(problem), *where, names_digest(names), tuple(seconds[:MOST_KEPT]))
 
 
 def _scratch(device: Device, stream: Stream, descriptor: TensorDescriptor, closing: ExitStack) -> Address:

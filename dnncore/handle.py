@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from dnncore.dlpack import Borrowed
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.interchange import SupportsCudaStream
+from dnncore.measured import MeasuredChoices, of_user
 from dnncore.plan import Preference
 from dnncore.program import Program
 from dnncore.runner import Runner
@@ -39,9 +41,13 @@ class Handle(Runner):
             default stream. Whoever made it destroys it, after the handle is closed or has another stream (`set_stream`). None for a
             stream of the handle's own.
         autotune: Whether `plan` times the algorithms of a problem when it first sees it, and takes the fastest.
+        choices: A file of what was measured on such devices, as `find_algorithms(..., save=path)` writes it: `plan` goes by it,
+            where it says nothing by what comes with the library, and then by estimates. None for the file that $DNNCORE_CHOICES
+            names, if it does. `MeasuredChoices` take the place of both; `MeasuredChoices()` leaves estimates alone.
 
     Raises:
         BadParamError: the stream is not this device's.
+        ConfigError: the file of choices is not there, damaged or of a newer version.
         DeviceNotFoundError: no such device.
         BackendUnavailableError: PyCUDA or the driver is missing.
     """
@@ -53,9 +59,15 @@ class Handle(Runner):
         preference: Preference = Preference.PREFER_FASTEST,
         stream: int | SupportsCudaStream | None = None,
         autotune: bool = False,
+        choices: MeasuredChoices | str | os.PathLike[str] | None = None,
     ) -> None:
+        own = () if isinstance(choices, MeasuredChoices) else of_user(choices)
         opened = devices.open_device(device) if isinstance(device, str) else device
-        super().__init__(opened, preference, stream, autotune=autotune)
+        if not isinstance(choices, MeasuredChoices):
+            here = opened.info.model, opened.figures.architecture
+            of_here = [each for each in own if (each.device, each.architecture) == here]
+            choices = MeasuredChoices([*opened.choices, *of_here]) if of_here else opened.choices
+        super().__init__(opened, preference, stream, autotune=autotune, choices=choices)
         self._belongings = Belongings()
 
     def tensor(

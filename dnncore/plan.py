@@ -7,12 +7,16 @@ from operator import itemgetter
 from typing import ClassVar
 
 from dnncore.backend import Algorithm, Device, Launch, Offer, Work
-from dnncore.choice import fastest
+from dnncore.choice import fastest, fastest_measured, is_current, with_measured
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
+from dnncore.measured import MeasuredChoices
 from dnncore.problems import Problem
 
-__all__ = ["AlgorithmPerformance", "Plan", "Preference", "choose", "make_plan", "rank", "summary"]
+__all__ = ["BY_ESTIMATE", "AlgorithmPerformance", "Plan", "Preference", "choose", "make_plan", "rank", "summary"]
+
+BY_ESTIMATE = MeasuredChoices()
+"""To choose by estimates alone: nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Plan:
     Args:
         problem: What is solved.
         algorithm: The algorithm's name.
-        offer: What it takes: estimated seconds, workspace, determinism, maths.
+        offer: What it takes: seconds, estimated or measured, workspace, determinism, maths.
         work: What it prepared: calls as data on CUDA.
         launch: What enqueues it.
         device: The handle's device; a plan holds parameters of its own, so no other handle may run it.
@@ -110,7 +114,7 @@ class AlgorithmPerformance:
 
     @property
     def estimated_ms(self) -> float | None:
-        """What the ranking goes by; None where it does not support the problem."""
+        """What the ranking goes by: measured where `offer.is_measured`; None where it does not support the problem."""
         return None if self.offer is None else self.offer.seconds * 1e3
 
     @property
@@ -130,32 +134,40 @@ class AlgorithmPerformance:
 
 
 def summary(plan: Plan) -> str:
-    """One line: the kind of problem, the algorithm, estimated time, bytes and products."""
+    """One line: the kind of problem, the algorithm, its time and whether that is estimated or measured, bytes and products."""
     problem, nbytes = plan.problem, sum(plan.nbytes)
     flops = f", {2 * problem.macs / 1e9:.3g} GFLOP" if problem.macs else ""
     kind = type(problem).__name__.removesuffix("Problem")
     return (
-        f"{kind} {problem.outputs[0]} by {plan.algorithm}: {plan.offer.seconds * 1e6:.1f} us estimated, "
+        f"{kind} {problem.outputs[0]} by {plan.algorithm}: {plan.offer.seconds * 1e6:.1f} us "
+        f"{'measured' if plan.offer.is_measured else 'estimated'}, "
         f"{nbytes / 1e6:.3g} MB of operands{flops}, {plan.workspace_bytes} B of workspace"
     )
 
 
-def rank(problem: Problem, device: Device, preference: Preference) -> list[AlgorithmPerformance]:
-    """Every algorithm for the problem: those that can be used, fastest first by estimate, then the others, each with the reason.
+def rank(
+    problem: Problem, device: Device, preference: Preference, choices: MeasuredChoices = BY_ESTIMATE
+) -> list[AlgorithmPerformance]:
+    """Every algorithm for the problem: those that can be used, as they would be taken, then the others, each with the reason.
 
-    Of equal estimates the first in the backend's tuple is first. Each is asked once.
+    Those that were measured are first, fastest first, then others by estimate; of equal estimates the first in the backend's tuple.
+    Each is asked once.
     """
-    usable: list[tuple[float, AlgorithmPerformance]] = []
+    usable: list[tuple[tuple[bool, float], AlgorithmPerformance]] = []
     out: list[AlgorithmPerformance] = []
-    for algorithm in device.algorithms(problem):
+    algorithms = device.algorithms(problem)
+    measured = choices.of(problem)
+    current = measured is not None and is_current(measured, algorithms)
+    for algorithm in algorithms:
         offer = algorithm.offer(problem, device.figures)
         if isinstance(offer, str):
             out.append(AlgorithmPerformance(algorithm.name, offer, None))
             continue
         reason = preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic)
+        offer = with_measured(offer, algorithm.name, measured)
         found = AlgorithmPerformance(algorithm.name, reason, offer)
         if reason is None:
-            usable.append((offer.seconds, found))
+            usable.append(((current and not offer.is_measured, offer.seconds), found))
         else:
             out.append(found)
     usable.sort(key=itemgetter(0))
@@ -163,7 +175,11 @@ def rank(problem: Problem, device: Device, preference: Preference) -> list[Algor
 
 
 def choose(
-    problem: Problem, device: Device, preference: Preference, algorithm: str | None = None
+    problem: Problem,
+    device: Device,
+    preference: Preference,
+    algorithm: str | None = None,
+    choices: MeasuredChoices = BY_ESTIMATE,
 ) -> tuple[Algorithm, Offer] | None:
     """The algorithm that a plan takes, and its offer; None where nothing fits. Prepares nothing.
 
@@ -172,13 +188,18 @@ def choose(
         device: Where.
         preference: What it may take.
         algorithm: Take this one, by name, and no other.
+        choices: What was measured.
     """
 
     def allows(offer: Offer) -> bool:
         return preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic) is None
 
-    options = [option for option in device.algorithms(problem) if algorithm in (None, option.name)]
-    return fastest(options, problem, device.figures, allows)
+    every = device.algorithms(problem)
+    options = [option for option in every if algorithm in (None, option.name)]
+    measured = choices.of(problem)
+    if measured is None:
+        return fastest(options, problem, device.figures, allows)
+    return fastest_measured(options, problem, device.figures, allows, measured, current=is_current(measured, every))
 
 
 def make_plan(
@@ -187,6 +208,7 @@ def make_plan(
     preference: Preference,
     algorithm: str | None = None,
     chosen: tuple[Algorithm, Offer] | None = None,
+    choices: MeasuredChoices = BY_ESTIMATE,
 ) -> Plan:
     """Choose and prepare.
 
@@ -196,11 +218,12 @@ def make_plan(
         preference: What it may take.
         algorithm: Take this one, by name, and no other.
         chosen: What `choose` found for all these, if that is known.
+        choices: What was measured.
 
     Raises:
         NotSupportedError: nothing fits; the message lists each algorithm and why.
     """
-    chosen = chosen or choose(problem, device, preference, algorithm)
+    chosen = chosen or choose(problem, device, preference, algorithm, choices)
     if chosen is None:
         raise NotSupportedError(_why_none(problem, device, preference, algorithm))
     taken, offer = chosen

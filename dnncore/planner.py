@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from dnncore.backend import Algorithm, Device, Offer
+from dnncore.measured import MeasuredChoices
 from dnncore.plan import AlgorithmPerformance, Plan, Preference, choose, make_plan, rank
 from dnncore.problems import Problem
 
@@ -28,18 +29,24 @@ class Planner:
         device: What they are for.
         preference: What algorithms may take.
         fastest: Times the algorithms for a problem and names the fastest, None where there is nothing to choose.
+        choices: What was measured: what they are chosen by, before estimates.
 
     Attributes:
-        autotune: Whether `fastest` chooses, or the estimates do.
+        autotune: Whether `fastest` chooses, or what was measured and estimates do.
         plans: Those kept, by problem, preference and the algorithm asked for; the last used is last.
     """
 
     def __init__(
-        self, device: Device, preference: Preference, fastest: Callable[[Problem, Preference], str | None]
+        self,
+        device: Device,
+        preference: Preference,
+        fastest: Callable[[Problem, Preference], str | None],
+        choices: MeasuredChoices,
     ) -> None:
         self._device = device
         self._preference = preference
         self._fastest = fastest
+        self._choices = choices
         self.autotune = False
         self.plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()
         self._called: dict[Hashable, Plan] = {}
@@ -79,13 +86,13 @@ class Planner:
         if algorithm is None and self.autotune:
             algorithm = self._fastest(problem, key[1])
         chosen = self._chosen.pop((problem, key[1]), None) if algorithm is None else None
-        plan = self.plans[key] = make_plan(problem, self._device, key[1], algorithm, chosen)
+        plan = self.plans[key] = make_plan(problem, self._device, key[1], algorithm, chosen, self._choices)
         if len(self.plans) > MOST_PLANS:
             self.plans.popitem(last=False)
         return plan
 
     def estimated_seconds(self, problem: Problem) -> float:
-        """What the plan by estimate would take, infinite where there is none; a plan that follows does not choose again."""
+        """What the plan would take, measured or by estimate; infinite where there is none. `plan` does not choose again."""
         key = (problem, self._preference)
         plan = self.plans.get((*key, None))
         if plan is not None and not self.autotune:
@@ -93,7 +100,7 @@ class Planner:
         if key not in self._chosen:
             if len(self._chosen) >= _MOST_CHOICES:
                 del self._chosen[next(iter(self._chosen))]
-            self._chosen[key] = choose(problem, self._device, self._preference)
+            self._chosen[key] = choose(problem, self._device, self._preference, choices=self._choices)
         chosen = self._chosen[key]
         return math.inf if chosen is None else chosen[1].seconds
 
@@ -117,7 +124,7 @@ class Planner:
 
     def rank(self, problem: Problem, preference: Preference | None = None) -> list[AlgorithmPerformance]:
         """Every algorithm for a problem, without running one; see `plan.rank`."""
-        return rank(problem, self._device, preference or self._preference)
+        return rank(problem, self._device, preference or self._preference, self._choices)
 
     def clear(self) -> None:
         """Forget every plan."""

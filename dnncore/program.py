@@ -128,17 +128,18 @@ class Program:
         return CapturedProgram(self, moves or {}, workspace)
 
     def describe(self) -> str:
-        """What runs, as a table to read: for each step its algorithm, estimated time, bytes, FLOPs, kernels, grids and blocks."""
+        """What runs, as a table to read: for each step its algorithm, time, bytes, FLOPs, kernels, grids and blocks."""
         lines = []
         for number, step in enumerate(self.steps):
             lines.append(f"{number:4d}  {summary(step.plan)}")
             lines += [f"        {line}" for line in step.plan.device.describe(step.plan.work)]
         plans = [step.plan for step in self.steps]
         nbytes, macs = sum(sum(plan.nbytes) for plan in plans), sum(plan.problem.macs for plan in plans)
-        seconds = sum(plan.offer.seconds for plan in plans)
+        seconds, measured = sum(plan.offer.seconds for plan in plans), sum(plan.offer.is_measured for plan in plans)
+        known = f" ({measured} of them measured)" if measured else ""
         lines.append(
-            f"{len(plans)} steps: {seconds * 1e3:.3f} ms estimated, {nbytes / 1e6:.3g} MB of operands, {2 * macs / 1e9:.3g} GFLOP, "
-            f"{self.workspace_bytes} B of workspace"
+            f"{len(plans)} steps{known}: {seconds * 1e3:.3f} ms estimated, {nbytes / 1e6:.3g} MB of operands, "
+            f"{2 * macs / 1e9:.3g} GFLOP, {self.workspace_bytes} B of workspace"
         )
         return "\n".join(lines)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dnncore import find, interchange
+from dnncore import find, interchange, measured
 from dnncore.aliasing import check_apart
 from dnncore.backend import Address, Device, DeviceInfo, Enqueue, Stream, Wired
 from dnncore.descriptors.settings import number
 from dnncore.errors import BadParamError, ClosedError, OwnerError
 from dnncore.interchange import SupportsCudaStream
+from dnncore.measured import MeasuredChoices
 from dnncore.plan import AlgorithmPerformance, Plan, Preference
 from dnncore.planner import Planner
 from dnncore.problems import FusedConvolutionProblem, Problem
@@ -30,17 +32,24 @@ class Runner:
         preference: What algorithms may take, unless an operation says otherwise.
         stream: To enqueue on, as `dnncore.Handle` takes it.
         autotune: Whether `plan` times the algorithms of a problem when it first sees it, and takes the fastest.
+        choices: What was measured on such a device: what `plan` goes by before estimates.
 
     Raises:
         BadParamError: the stream is not this device's.
     """
 
     def __init__(
-        self, device: Device, preference: Preference, stream: int | SupportsCudaStream | None, *, autotune: bool
+        self,
+        device: Device,
+        preference: Preference,
+        stream: int | SupportsCudaStream | None,
+        *,
+        autotune: bool,
+        choices: MeasuredChoices,
     ) -> None:
         self._own()
         self.device = device
-        self._planner = Planner(device, preference, self._fastest)
+        self._planner = Planner(device, preference, self._fastest, choices)
         self._planner.autotune = autotune
         self._stream_owner = stream  # lives as long as we enqueue on it
         self._stream = interchange.open_stream(device, stream)
@@ -145,6 +154,9 @@ class Runner:
     def plan(self, problem: Problem, *, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
         """The plan for a problem, chosen once and kept as long as it is one of the 1,024 last used.
 
+        It is chosen by what was measured of the problem on such a device, where that is known (`dnncore.measured`), else by
+        estimates. Nothing is timed, unless the handle has `autotune`.
+
         Raises:
             NotSupportedError: no algorithm fits the preference; the message lists each and why.
         """
@@ -152,9 +164,9 @@ class Runner:
         return self._planner.plan(problem, preference, algorithm)
 
     def estimated_seconds(self, problem: Problem) -> float:
-        """What the algorithm that is the fastest by estimate would take, infinite where none can be used; nothing is compiled.
+        """What the algorithm that `plan` takes was measured or is estimated to take; infinite where there is none.
 
-        A `plan` of the problem that follows does not choose again.
+        Nothing is compiled, and a `plan` of the problem that follows does not choose again.
         """
         self.check_owner()
         return self._planner.estimated_seconds(problem)
@@ -180,6 +192,8 @@ class Runner:
         outputs: Sequence[Tensor] | None = None,
         *,
         preference: Preference | None = None,
+        most: int | None = None,
+        save: str | os.PathLike[str] | None = None,
     ) -> list[AlgorithmPerformance]:
         """Time every algorithm that can be used, on the handle's stream: the fastest first, then those that failed or are out.
 
@@ -188,11 +202,15 @@ class Runner:
             inputs: Tensors to time with; without them, memory of the same size is allocated and given back.
             outputs: These too; they are overwritten.
             preference: What algorithms may take.
+            most: How many are timed, in the order of `get_algorithms`; None for all.
+            save: A file that is to keep what was found, beside what it says of other problems: the handles that are given it
+                (`Handle(choices=...)`, $DNNCORE_CHOICES) when they are opened choose by it. None for no file.
 
         Returns:
             Results whose `name` can be given to `plan(problem, algorithm=name)`. Waits for the stream.
 
         Raises:
+            ConfigError: the file to save in is damaged, or cannot be written.
             BadParamError: the tensors are not what the problem takes.
             OutOfMemoryError: there is no room for tensors to time with.
             DeviceFaultError: an algorithm has lost the device.
@@ -210,7 +228,11 @@ class Runner:
             return self.plan(problem, preference=preference, algorithm=algorithm)
 
         ranked = self.get_algorithms(problem, preference=preference)
-        return find.find_algorithms(ranked, problem, self.device, self._stream, plan, operands)
+        found = find.find_algorithms(ranked, problem, self.device, self._stream, plan, operands, most)
+        choice = None if save is None else find.measured_choice(found, problem, self.device)
+        if save is not None and choice is not None:
+            measured.save(save, choice)
+        return found
 
     def run(self, plan: Plan, alpha: float, inputs: Sequence[Tensor], beta: float, outputs: Sequence[Tensor]) -> None:
         """Enqueue outputs = alpha * operation(inputs) + beta * outputs.

@@ -12,6 +12,7 @@ import numpy as np
 
 from dnncore.addresses import Addresses
 from dnncore.backend import Address, Bound, BoundGraph, DeviceInfo, Enqueue, Event, Launch, Memory, Stream, Wired
+from dnncore.cuda import shipped
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import Calls, described
@@ -73,6 +74,7 @@ class AbsentDevice:
 
     def __init__(self, figures: DeviceFigures, name: str = "absent") -> None:
         self.figures = figures
+        self.choices = shipped.choices(figures)
         self.info = DeviceInfo(name, f"{figures.architecture}, known by its figures", 0)
         self._next = _FIRST_POINTER
 

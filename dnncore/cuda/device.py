@@ -9,6 +9,7 @@ import numpy as np
 
 from dnncore.backend import Address, Bound, DeviceInfo, Enqueue, Launch, Stream, Wired
 from dnncore.cuda import figures as known
+from dnncore.cuda import shipped
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.calls import Calls, Place, described, rewired
@@ -22,6 +23,7 @@ from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.dlpack import Borrowed, DeviceType
 from dnncore.errors import BadParamError, ClosedError, DeviceNotFoundError
 from dnncore.figures import DeviceFigures
+from dnncore.measured import MeasuredChoices
 from dnncore.problems import Problem
 
 __all__ = ["CudaDevice", "count", "info", "open_device"]
@@ -72,6 +74,7 @@ class CudaDevice:
         self._context: Context = retained(index)
         self._kernels = kernels.of_context(self._context)
         self._figures = known.of_device(index, self._kernels.architecture)
+        self._choices = shipped.choices(self._figures)
         self._owner = Owner(self._info.name)
         self._closed = False
         self._memory: weakref.WeakSet[CudaMemory] = weakref.WeakSet()
@@ -97,6 +100,11 @@ class CudaDevice:
     def figures(self) -> DeviceFigures:
         """What it can do."""
         return self._figures
+
+    @property
+    def choices(self) -> MeasuredChoices:
+        """What was measured on such a device and comes with the library."""
+        return self._choices
 
     def free_bytes(self) -> int:
         """What the driver says is free now; other processes of the device count."""

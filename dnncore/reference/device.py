@@ -15,6 +15,7 @@ from dnncore.backend import Address, Algorithm, Bound, DeviceInfo, Enqueue, Laun
 from dnncore.dlpack import CPU, Borrowed
 from dnncore.errors import BadParamError
 from dnncore.figures import DeviceFigures
+from dnncore.measured import MeasuredChoices
 from dnncore.problems import (
     ActivationBackwardProblem,
     ActivationForwardProblem,
@@ -74,6 +75,8 @@ from dnncore.reference.memory import ReferenceMemory
 from dnncore.reference.stream import ReferenceStream
 
 __all__ = ["ReferenceDevice", "info"]
+
+_NO_CHOICES = MeasuredChoices()
 
 _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     **normalization.ALGORITHMS,
@@ -159,6 +162,11 @@ class ReferenceDevice:
     def figures(self) -> DeviceFigures:
         """Those of one core, whichever CPU it is."""
         return figures.CPU
+
+    @property
+    def choices(self) -> MeasuredChoices:
+        """None: each machine has another CPU."""
+        return _NO_CHOICES
 
     def free_bytes(self) -> int:
         """What the kernel says processes could take without swapping."""

@@ -47,6 +47,16 @@ def test_rows_have_the_same_answer_alone_in_a_batch_and_beside_padding(host: Net
         np.testing.assert_allclose(run(pipeline, row[None])[0], together[index], rtol=1e-5, atol=1e-7)
 
 
+def test_neither_loading_nor_serving_times_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("algorithms are timed beforehand")
+
+    monkeypatch.setattr("dnncore.find.find_algorithms", refuse)
+    host = NetHost("cpu", {KEY: served()})
+    run(host.load(KEY, 8), np.ones((3, 1, 8, 8), np.float32))
+    host.close()
+
+
 def test_padding_holds_nothing_of_earlier_batches(host: NetHost) -> None:
     pipeline = host.load(KEY, 4)
     run(pipeline, np.full((4, 1, 8, 8), np.nan, np.float32))

@@ -1,0 +1,1 @@
+"""Which algorithm is fastest, measured: the choices that come with the library."""
