@@ -1,18 +1,18 @@
 """What a training step of torchvision's nets launches on an H200, on any machine: launches, tensors and estimated time by operation.
 
-    python -m benchmarks.launches [--nets resnet50 alexnet] [--layouts NCHW NHWC] [--batch 64] [--fused]
+    python -m benchmarks.launches [--nets resnet50 alexnet] [--layouts NCHW NHWC] [--batch 64] [--fused] [--kernels]
 
 The step is that of `benchmarks.steps`: the nets converted, under autocast in fp16, images of 224 x 224. It is taken on PyTorch's
 meta device, where tensors have forms alone: each operation is planned for the figures of an H200, and what is counted are its
-launches, but for those for operands at odd addresses, and the tensors that it makes. PyTorch's own launches are not counted, and
-estimates leave out what launches in a row gain or lose by each other.
+launches, but for those for operands at odd addresses, the tensors that it makes, and the scratch memory that the largest of them
+takes, which all share. PyTorch's own launches are not counted, and estimates leave out what launches in a row gain or lose by each other.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +44,7 @@ class Tally:
         launches: Of all calls together.
         tensors: That they made.
         seconds: By estimate.
+        scratch_bytes: Of the call that takes most.
         kinds: Of their launches, by the kernels' names.
     """
 
@@ -51,6 +52,7 @@ class Tally:
     launches: int = 0
     tensors: int = 0
     seconds: float = 0.0
+    scratch_bytes: int = 0
     kinds: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
@@ -84,6 +86,7 @@ def _planning(handle: Handle, tallies: dict[str, Tally]) -> Iterator[None]:
         plans = [handle.plan(step.problem) for step in way.steps]
         kernels = tuple(entry for plan in plans for entry in _entries(plan.work))
         seconds = sum(plan.offer.seconds for plan in plans)
+        scratch_bytes = way.scratch_bytes + max(plan.workspace_bytes for plan in plans)
         name = f"{operation.__module__.rpartition('.')[2]}{operation.__name__}"
 
         def run(_tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -92,6 +95,7 @@ def _planning(handle: Handle, tallies: dict[str, Tally]) -> Iterator[None]:
             tally.launches += len(kernels)
             tally.tensors += len(way.results)
             tally.seconds += seconds
+            tally.scratch_bytes = max(tally.scratch_bytes, scratch_bytes)
             tally.kinds[kernels] += 1
             return [
                 torch.empty_strided(each.shape, each.strides, dtype=TORCH_DTYPES[each.dtype], device="meta")
@@ -136,19 +140,29 @@ def main() -> None:
         for layout in arguments.layouts:
             net = dnncore.torch.convert(twin(name), fuse=arguments.fused).model
             tallies = tally_step(net, arguments.batch, layout)
-            print(f"{name}, batch {arguments.batch}, {layout}: operations, launches, tensors, estimated ms")
+            print(f"{name}, batch {arguments.batch}, {layout}: operations, launches, tensors, estimated ms, MB of scratch memory")
             for operation, tally in sorted(tallies.items()):
                 _print(operation, tally)
                 if arguments.kernels:
                     for kernels, times in tally.kinds.most_common():
                         print(f"    {times:3d} {', '.join(kernels)}")
-            found = tallies.values()
-            sums = (sum(getattr(tally, each) for tally in found) for each in ("calls", "launches", "tensors", "seconds"))
-            _print("all", Tally(*sums))
+            _print("all", _together(tallies.values()))
+
+
+def _together(tallies: Iterable[Tally]) -> Tally:
+    whole = Tally()
+    for tally in tallies:
+        whole.calls += tally.calls
+        whole.launches += tally.launches
+        whole.tensors += tally.tensors
+        whole.seconds += tally.seconds
+        whole.scratch_bytes = max(whole.scratch_bytes, tally.scratch_bytes)
+    return whole
 
 
 def _print(name: str, tally: Tally) -> None:
-    print(f"  {name:40s} {tally.calls:4d} {tally.launches:5d} {tally.tensors:5d} {tally.seconds * 1e3:8.3f}")
+    counts = f"{tally.calls:4d} {tally.launches:5d} {tally.tensors:5d}"
+    print(f"  {name:40s} {counts} {tally.seconds * 1e3:8.3f} {tally.scratch_bytes / 1e6:8.1f}")
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
-__all__ = ["ConvertTransposed", "tile_of"]
+__all__ = ["PLACES", "ConvertTransposed", "tile_of"]
 
 _THREADS = 128
 """kConvertTransposedThreads in convert_transposed.cuh."""
 
-_PLACES = 2112
+PLACES = 2112
 """Of a tile, with what pads its rows; kConvertTransposedPlaces."""
 
 _WHOLE, _MULTIPLE = 64, 32
@@ -73,16 +73,16 @@ _PLACE = 45
 def tile_of(rows: int, columns: int) -> tuple[int, int]:
     """Rows and columns of a tile, whose rows are padded to an odd number of places."""
     if columns <= rows:
-        across = min(columns, _WHOLE)
-        return _fitting(rows, _PLACES // (across | 1)), across
-    down = min(rows, _WHOLE)
-    return down, _fitting(columns, _PLACES // down - 1)
+        across = min(max(columns, 1), _WHOLE)
+        return _fitting(rows, PLACES // (across | 1)), across
+    down = min(max(rows, 1), _WHOLE)
+    return down, _fitting(columns, PLACES // down - 1)
 
 
 def _fitting(extent: int, most: int) -> int:
     """The multiple that cuts an extent into as few parts as it must be, of lengths as equal as they may be."""
     parts = -(-extent // (most // _MULTIPLE * _MULTIPLE))
-    return -(-extent // (max(parts, 1) * _MULTIPLE)) * _MULTIPLE
+    return -(-max(extent, 1) // (max(parts, 1) * _MULTIPLE)) * _MULTIPLE
 
 
 @dataclass(frozen=True, slots=True)

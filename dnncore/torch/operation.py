@@ -58,8 +58,8 @@ class Way:
     """Launches that compute an operation, and the tensors that they make. Immutable.
 
     Args:
-        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory. What
-            users do not see, but the backward does, may lie otherwise in another way.
+        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory. Behind
+            these, what the backward reads or nobody, which may lie otherwise in another way, or not be there.
         steps: What computes them.
         scratch_bytes: Of scratch memory, those that steps name; what a launch needs itself lies behind them.
     """

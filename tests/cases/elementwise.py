@@ -126,6 +126,8 @@ def _filters() -> list[Case]:
             ("from-fp16", (5, 270, 3, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
             ("from-fp16-blend", (3, 71, 3, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (2.0, -0.5)),
             ("from-bf16-many-taps", (2, 66, 11, 9), DType.BFLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
+            ("none-to-fp16", (0, 66, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NCHW", "NHWC"), (1.0, 0.0)),
+            ("no-taps-from-fp16", (2, 66, 0, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
             ("planes-to-fp16", (2, 66, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NHWC", "NCHW"), (1.0, 0.0)),
         )
     ]

@@ -19,6 +19,11 @@ _CAST = {DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32}
 _ALIGNMENT_BYTES = 256
 """Of tensors in scratch memory, as of memory that is allocated."""
 
+_MOST_SCRATCH_BYTES = 1 << 25
+"""Of a tensor in scratch memory, which is kept: the launches behind a larger one take longer than PyTorch's allocator, which gives its
+memory to others.
+"""
+
 _Operand = int | Behind | Scratch
 
 
@@ -52,12 +57,14 @@ class Draft:
         """
         return [self.make(result) if is_wanted else None for result, is_wanted in zip(results, wanted, strict=True)]
 
-    def scratch(self, tensor: TensorDescriptor) -> Scratch:
-        """Let it have a tensor that nobody reads behind it.
+    def scratch(self, tensor: TensorDescriptor) -> int | Scratch:
+        """Let it have a tensor that nobody reads behind it, in scratch memory if it is not large.
 
         Returns:
             Its place.
         """
+        if tensor.nbytes > _MOST_SCRATCH_BYTES:
+            return self.make(tensor)
         place = Scratch(self._scratch_bytes)
         self._scratch_bytes += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         return place
@@ -114,7 +121,7 @@ class Draft:
         self.step(problem, *operands, computed)
         self.step(AddProblem(output, result if same_shape else output.with_dtype(result.dtype)), computed, place)
 
-    def copied(self, tensor: TensorDescriptor, place: _Operand, copy: TensorDescriptor) -> Scratch:
+    def copied(self, tensor: TensorDescriptor, place: _Operand, copy: TensorDescriptor) -> int | Scratch:
         """Let it have a tensor as it may lie otherwise in memory, or in another dtype.
 
         Returns:

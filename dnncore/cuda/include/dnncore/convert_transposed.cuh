@@ -33,7 +33,7 @@ struct ConvertTransposedParams {
   TensorView c_batch;
 };
 
-constexpr int kConvertTransposedPlaces = 2112;  // _PLACES in convert_transposed.py
+constexpr int kConvertTransposedPlaces = 2112;  // PLACES in convert_transposed.py
 constexpr int kConvertTransposedThreads = 128;  // _THREADS
 
 // Where a word of kWidth neighbours is in a tile, whose lines have `whole` elements that lie one behind the other.
