@@ -1,11 +1,12 @@
-"""What a training step of torchvision's nets launches on an H200, on any machine: launches, tensors and estimated time by operation.
+"""What a training step of torchvision's nets launches on an H200, counted on any machine: launches, tensors, estimated time.
 
     python -m benchmarks.launches [--nets resnet50 alexnet] [--layouts NCHW NHWC] [--batch 64] [--fused] [--kernels]
 
 The step is that of `benchmarks.steps`: the nets converted, under autocast in fp16, images of 224 x 224. It is taken on PyTorch's
 meta device, where tensors have forms alone: each operation is planned for the figures of an H200, and what is counted are its
 launches, but for those for operands at odd addresses, the tensors that it makes, and the scratch memory that the largest of them
-takes, which all share. PyTorch's own launches are not counted, and estimates leave out what launches in a row gain or lose by each other.
+takes, which all share. PyTorch's own launches are not counted, and estimates leave out what launches in a row gain or lose by each
+other.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _planning(handle: Handle, tallies: dict[str, Tally]) -> Iterator[None]:
         return run
 
     thread = bridge._thread
-    thread.prepare = prepare  # type: ignore[method-assign]
+    thread.prepare = prepare  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -140,7 +141,9 @@ def main() -> None:
         for layout in arguments.layouts:
             net = dnncore.torch.convert(twin(name), fuse=arguments.fused).model
             tallies = tally_step(net, arguments.batch, layout)
-            print(f"{name}, batch {arguments.batch}, {layout}: operations, launches, tensors, estimated ms, MB of scratch memory")
+            print(
+                f"{name}, batch {arguments.batch}, {layout}: operations, launches, tensors, estimated ms, MB of scratch memory"
+            )
             for operation, tally in sorted(tallies.items()):
                 _print(operation, tally)
                 if arguments.kernels:

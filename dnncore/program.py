@@ -83,7 +83,8 @@ class WiredStep:
         plan: What runs.
         alpha: Factor of the operation's result.
         beta: Factor of what the outputs held.
-        operands: Of the inputs and the outputs, in the problem's order: the number of an address, or `SCRATCH`, and bytes from there.
+        operands: Of the inputs and the outputs, in the problem's order: the number of an address, or `SCRATCH`, and bytes from
+            there.
     """
 
     plan: Plan

@@ -24,7 +24,7 @@ from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
 from dnncore.program import SCRATCH, WiredStep
 from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
-from dnncore.torch.operation import Behind, Operation, Scratch, Way
+from dnncore.torch.operation import Behind, Operation, Place, Scratch, Way
 
 __all__ = ["Door", "current_handle", "fastest_way", "operate"]
 
@@ -87,7 +87,7 @@ def _wired(handle: Handle, way: Way, tensors: Sequence[torch.Tensor | None]) -> 
         if place >= len(tensors) or tensors[place] is not None:
             places[place] = len(places)
 
-    def operand(each: int | Behind | Scratch) -> tuple[int, int]:
+    def operand(each: Place) -> tuple[int, int]:
         if isinstance(each, Scratch):
             return SCRATCH, each.offset
         return (places[each.place], each.offset) if isinstance(each, Behind) else (places[each], 0)

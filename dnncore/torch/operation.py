@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import Problem
 
-__all__ = ["Behind", "Operation", "Scratch", "Step", "Way"]
+__all__ = ["Behind", "Operation", "Place", "Scratch", "Step", "Way"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,19 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A place in the scratch memory of a launch: what nobody reads behind the operation takes no call of PyTorch's allocator. Immutable.
+    """A place in the launches' scratch memory, for what nobody reads behind the operation: it takes no call of an allocator.
+
+    Immutable.
 
     Args:
         offset: Bytes from where that memory begins.
     """
 
     offset: int
+
+
+Place = int | Behind | Scratch
+"""Where an operand is: the number of a tensor among the operation's, or a place in one or in scratch memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Step:
     """
 
     problem: Problem
-    operands: tuple[int | Behind | Scratch, ...]
+    operands: tuple[Place, ...]
     alpha: float = 1.0
     beta: float = 0.0
 
@@ -80,7 +86,7 @@ class Operation:
     ways: tuple[Way, ...]
 
     @classmethod
-    def of(cls, problem: Problem, operands: tuple[int | Behind, ...], *results: TensorDescriptor) -> Operation:
+    def of(cls, problem: Problem, operands: tuple[Place, ...], *results: TensorDescriptor) -> Operation:
         """One launch."""
         return cls((Way(results, (Step(problem, operands),)),))
 

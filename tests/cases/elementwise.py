@@ -109,8 +109,8 @@ def _pixels() -> list[Case]:
 
 
 def _filters() -> list[Case]:
-    """To channels innermost and back: all taps in a tile and several tiles of channels, pairs and odd numbers, more taps than a tile
-    has, and as many channels.
+    """To channels innermost and back: all taps in a tile and several tiles of channels, pairs and odd numbers, more taps than a
+    tile has, and none.
     """
     return [
         Case(

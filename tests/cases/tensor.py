@@ -89,8 +89,8 @@ def _cases() -> tuple[Case, ...]:
         if small != large or "tiles" not in name:  # those are for transforms between layouts
             cases.append(Case(f"sum-{name}", SumProblem(c, a), alpha, beta))
     for name, small, large, dtype, layout, alpha, beta in WIDE_SUMS:
-        problem = SumProblem(describe(large, dtype, layout), describe(small, F32, "NCHW"))
-        cases.append(Case(f"sum-wide-{name}", problem, alpha, beta))
+        wide = SumProblem(describe(large, dtype, layout), describe(small, F32, "NCHW"))
+        cases.append(Case(f"sum-wide-{name}", wide, alpha, beta))
     stretched = TensorDescriptor(F32, (4, 6), (0, 1))
     cases.append(Case("add-zero-stride", AddProblem(stretched, TensorDescriptor.packed((4, 6), F32))))
     for name, m, n, k, dtype, ta, tb, alpha, beta in PRODUCTS:

@@ -121,9 +121,13 @@ def test_filters_are_cast_and_relaid_at_once(extents: tuple[int, ...], dtype: st
         estimates = microseconds(tensor.ADD, AddProblem(a, c))
         assert first(tensor.ADD, AddProblem(a, c)) == "convert_transposed"
         cast = packed(extents, dtype)
-        apart = (AddProblem(wide, cast), AddProblem(cast, narrow)) if a is wide else (
-            AddProblem(narrow, cast),
-            AddProblem(cast, wide),
+        apart = (
+            (AddProblem(wide, cast), AddProblem(cast, narrow))
+            if a is wide
+            else (
+                AddProblem(narrow, cast),
+                AddProblem(cast, wide),
+            )
         )
         assert estimates["convert_transposed"] < sum(min(microseconds(tensor.ADD, each).values()) for each in apart)
 

@@ -33,8 +33,8 @@ def _launches(operation: Operation) -> tuple[int, Way]:
 
 # Channels of x, filters, their extent, whether there is a bias, layout; launches forward and backward.
 #   forward: w is cast, to channels innermost where they are to be; x relaid; the product; y relaid
-#   backward: dy relaid for both gradients; the product, dx relaid; x relaid, the product, its parts added up, dw relaid and cast; and
-#   the sums of dy, of which there may be parts
+#   backward: dy relaid for both gradients; the product, dx relaid; x relaid, the product, its parts added up, dw relaid and cast;
+#   and the sums of dy, of which there may be parts
 @pytest.mark.parametrize(
     ("channels", "filters", "extent", "bias", "layout", "forward", "backward"),
     [
@@ -116,7 +116,9 @@ def test_every_way_to_compute_a_convolution_under_autocast_gives_the_same(
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_a_step_is_counted_without_a_device(layout: str) -> None:
-    net = nn.Sequential(nn.Conv2d(3, 64, 8, 8, bias=False), nn.BatchNorm2d(64), nn.Flatten(), nn.Linear(64 * 28 * 28, 10))
+    net = nn.Sequential(
+        nn.Conv2d(3, 64, 8, 8, bias=False), nn.BatchNorm2d(64), nn.Flatten(), nn.Linear(64 * 28 * 28, 10)
+    )
     tallies = tally_step(dt.convert(net).model, 2, layout)
     assert {name: tally.calls for name, tally in tallies.items()} == dict.fromkeys(tallies, 1)
     assert {name.partition("_")[0] for name in tallies} == {"convolution", "batch", "linear"}

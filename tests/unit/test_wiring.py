@@ -100,7 +100,11 @@ def test_scratch_memory_holds_what_a_step_leaves_for_another(handle: Handle) -> 
     algorithm = "implicit_precomp_gemm" if "implicit_precomp_gemm" in names else None
     convolution = handle.plan(problem, algorithm=algorithm)
     copy, relu = handle.plan(AddProblem(x.descriptor, x.descriptor)), handle.plan(ActivationForwardProblem(Y, Y, RELU))
-    of_x, of_y, end = (SCRATCH, 0), (SCRATCH, 1024), 1024 + Y.nbytes  # which is no multiple of what memory is aligned to
+    of_x, of_y, end = (
+        (SCRATCH, 0),
+        (SCRATCH, 1024),
+        1024 + Y.nbytes,
+    )  # which is no multiple of what memory is aligned to
     assert x.nbytes <= 1024
     assert end % 256
     steps = [

@@ -14,7 +14,15 @@ from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedCon
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import Draft, is_cast, sum_dtype
-from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, relaid, vector, wants_gradient
+from dnncore.torch.functions.formats import (
+    along_channels,
+    autocast,
+    maybe_autocast,
+    new,
+    relaid,
+    vector,
+    wants_gradient,
+)
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step

@@ -9,7 +9,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.formats import as_rows, like
 from dnncore.problems import AddProblem, FillProblem, Problem
-from dnncore.torch.operation import Behind, Operation, Scratch, Step, Way
+from dnncore.torch.operation import Operation, Place, Scratch, Step, Way
 
 __all__ = ["Draft", "is_cast", "sum_dtype"]
 
@@ -20,11 +20,9 @@ _ALIGNMENT_BYTES = 256
 """Of tensors in scratch memory, as of memory that is allocated."""
 
 _MOST_SCRATCH_BYTES = 1 << 25
-"""Of a tensor in scratch memory, which is kept: the launches behind a larger one take longer than PyTorch's allocator, which gives its
-memory to others.
+"""Of a tensor in scratch memory, which is kept: a launch that reads or writes more takes longer than a call of PyTorch's allocator,
+which gives the memory to others afterwards.
 """
-
-_Operand = int | Behind | Scratch
 
 
 class Draft:
@@ -69,7 +67,7 @@ class Draft:
         self._scratch_bytes += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         return place
 
-    def step(self, problem: Problem, *operands: _Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def step(self, problem: Problem, *operands: Place, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Let it launch a problem on the tensors at these places."""
         self._steps.append(Step(problem, operands, alpha, beta))
 
@@ -106,7 +104,7 @@ class Draft:
         self.step(AddProblem(tensor, copy), place, copied)
         return copy, copied
 
-    def compute(self, place: int, problem: Problem, *operands: _Operand) -> None:
+    def compute(self, place: int, problem: Problem, *operands: Place) -> None:
         """Let a result be what a problem computes from the tensors at these places.
 
         Where the problem's output has another dtype, or lies otherwise, it is computed in scratch memory and copied from there. It
@@ -121,7 +119,7 @@ class Draft:
         self.step(problem, *operands, computed)
         self.step(AddProblem(output, result if same_shape else output.with_dtype(result.dtype)), computed, place)
 
-    def copied(self, tensor: TensorDescriptor, place: _Operand, copy: TensorDescriptor) -> int | Scratch:
+    def copied(self, tensor: TensorDescriptor, place: Place, copy: TensorDescriptor) -> int | Scratch:
         """Let it have a tensor as it may lie otherwise in memory, or in another dtype.
 
         Returns:
@@ -155,5 +153,5 @@ def is_cast(dtype: DType, *dtypes: DType) -> bool:
 
 
 def sum_dtype(of_x: DType, wanted: DType) -> DType:
-    """What a sum of x is computed in, of which a gradient in another dtype is made: that one where a sum may have it, else that of x."""
+    """What a sum of x has where a gradient is wanted in another dtype: that one where a sum may have it, else that of x."""
     return wanted if wanted is of_x.compute else of_x
