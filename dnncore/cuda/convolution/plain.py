@@ -26,12 +26,13 @@ from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.wgmma_rows_backward_filter import WgmmaRowsBackwardFilter
+from dnncore.cuda.convolution.widened import Widened, is_wide
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["algorithms", "best_offer"]
+__all__ = ["WIDE_FILTER", "algorithms", "algorithms_for", "best_offer"]
 
 _FIRST: tuple[CudaAlgorithm, ...] = (DEPTHWISE, DIRECT_FEW_CHANNELS)
 _OTHERS: tuple[CudaAlgorithm, ...] = (
@@ -94,14 +95,36 @@ _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
 }
 
 
+def _in_float32() -> tuple[CudaAlgorithm, ...]:
+    return _OF[Direction.BACKWARD_FILTER]
+
+
+WIDE_FILTER: tuple[CudaAlgorithm, ...] = (
+    *_WGMMA[Direction.BACKWARD_FILTER],
+    RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA[Direction.BACKWARD_FILTER]),
+    IMPLICIT_GEMM_SPLIT_K,
+    IMPLICIT_GEMM,
+    Widened("widened", _in_float32),
+)
+"""For gradients of filters in float32, of operands in 16 bits."""
+
+
 def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
-    """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal."""
+    """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal.
+
+    The three operands have one dtype.
+    """
     return _OF[direction]
+
+
+def algorithms_for(problem: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
+    """The same for a problem, whose filter gradient may be wider than its operands."""
+    return WIDE_FILTER if is_wide(problem) else _OF[problem.direction]
 
 
 @lru_cache(maxsize=64)
 def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
     """What the fastest algorithm offers for a problem."""
-    found = fastest(algorithms(problem.direction), problem, figures)
+    found = fastest(algorithms_for(problem), problem, figures)
     assert found is not None, "the last algorithm supports everything"
     return found[1]

@@ -113,7 +113,8 @@ def _backward(
         if wanted[0] and wanted[1]:  # else the one that has dy with channels innermost is the only one that reads it
             dys += filter(None, (relaid(dy),))
         if dw.dtype is not parameter.dtype:
-            dws += filter(None, (relaid(dw),))
+            wide = dw.with_dtype(dw.dtype.compute)
+            dws.append(relaid(dw) or (wide if wide.dtype is parameter.dtype else dw))
     return Operation.any_of(
         _backward_by(conv, (parameter, DTYPES[of_bias]), wanted, x, w, dy, seed, computed)
         for seed in dys
@@ -131,7 +132,7 @@ def _backward_by(
     seed: TensorDescriptor,
     computed: TensorDescriptor,
 ) -> Operation:
-    """`_backward` with dy copied where it is to lie like `seed`, and dw where it is not computed as it is to be returned."""
+    """`_backward` with dy copied where it is to lie like `seed`, and dw where it is `computed` otherwise than it is returned."""
     draft, (parameter, of_bias) = Draft(3), parameters
     results = (
         new(x.shape, x, parameter),
