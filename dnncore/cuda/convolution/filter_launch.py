@@ -48,8 +48,8 @@ def offer(
         problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for, and that they can
             be fed (`why_not_fed`).
         figures: Of the device.
-        kernels: Of which one is chosen; planes are for all of them, or for none. What multiplies stores a dw of the operands' dtype;
-            one in float32 is the business of the kernel that adds up parts.
+        kernels: Of which one is chosen; planes are for all of them, or for none. Those that multiply store a dw of the operands'
+            dtype; one in float32, of 16 bits, is the business of those that add up parts.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
     """
     other = elsewhere.offer(problem, figures)

@@ -16,6 +16,7 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.merged_planes import MergedPlanes
+from dnncore.cuda.convolution.operands import is_wide
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
@@ -26,7 +27,6 @@ from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
 from dnncore.cuda.convolution.wgmma_backward_filter import WgmmaBackwardFilter
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.wgmma_rows_backward_filter import WgmmaRowsBackwardFilter
-from dnncore.cuda.convolution.widened import Widened, is_wide
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.figures import DeviceFigures
@@ -95,16 +95,12 @@ _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
 }
 
 
-def _in_float32() -> tuple[CudaAlgorithm, ...]:
-    return _OF[Direction.BACKWARD_FILTER]
-
-
 WIDE_FILTER: tuple[CudaAlgorithm, ...] = (
     *_WGMMA[Direction.BACKWARD_FILTER],
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA[Direction.BACKWARD_FILTER]),
     IMPLICIT_GEMM_SPLIT_K,
     IMPLICIT_GEMM,
-    Widened("widened", _in_float32),
+    DIRECT,
 )
 """For gradients of filters in float32, of operands in 16 bits."""
 

@@ -1,6 +1,7 @@
 """Backward-filter convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-The sums are in fp32; their parts are added in order, and the total is rounded once, or not at all where dw is in fp32. The pictures are in
+The sums are in fp32; their parts are added in order, and the total is rounded once, or not at all for a dw in fp32, which the
+kernel that adds up parts stores, so that there must be some of every tile. The pictures are in
 `convolution/filter_feed.cuh` and `convolution/wgmma_filter.cuh`. dw may lie in memory in any way.
 
 Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
@@ -16,8 +17,8 @@ from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
+from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
-from dnncore.cuda.convolution.widened import narrowed
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType

@@ -29,6 +29,7 @@ from dnncore.cuda.convolution.image_rows import (
     runs_map,
     why_no_rows,
 )
+from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
 from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
@@ -41,7 +42,6 @@ from dnncore.cuda.convolution.wgmma_tile import (
     least_of_wgmma,
     why_no_wgmma,
 )
-from dnncore.cuda.convolution.widened import narrowed
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap, TensorMap
 from dnncore.cuda.traffic import operand_bytes

@@ -324,8 +324,8 @@ class SplitGemm(Bounded):
 def _split_schedule(product: Product, figures: DeviceFigures, than: float = math.inf) -> Schedule | None:
     """The fastest by estimate that takes less; None where there is none.
 
-    An epilogue is the business of the kernel that joins the parts: one that does so itself must be an extended one. To join parts of a
-    wide C is the business of a kernel of its own.
+    An epilogue is the business of the kernel that joins the parts: one that does so itself must be an extended one. The parts of a
+    wide C are joined by another launch.
     """
     if product.is_wide:
         return choose_split(product, tiles_for(product), figures, than, joined=False)
