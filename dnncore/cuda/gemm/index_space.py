@@ -261,7 +261,7 @@ class Product:
 
     @property
     def is_wide(self) -> bool:
-        """Whether C is in the compute type of operands in 16 bits: kernels that multiply, and those that add up parts, store it so."""
+        """Whether C is in float32 and the operands in 16 bits: kernels that multiply, and those that add up parts, can store it."""
         return self.output is DType.FLOAT32 and self.dtype in (DType.FLOAT16, DType.BFLOAT16)
 
     @property
